@@ -90,13 +90,24 @@ WRONG: Mapping[str, list[str]] = {
         "'replace' = 'x'", "'name' = 'x'", "'' = ''", "nope", "'train' = '1'", "num_sub_vectors = 99", "'with_position' = 'x'", "'k' = NULL",
     ],
     "order": ["nope", "id, nope", "1", "99", "NULL", "rand()", "vector", "map('a', 1)", "_rowid", "'x'", "sum(id)"],
+    "setting": [
+        "nope = 1", "'nope' = 1", "num_frags", "num_frags =", "num_frags = -1", "num_frags = 'x'", "num_frags = NULL", "concurrency = 0", "where = 'nope > 1'",
+        "target_rows_per_fragment = -1", "target_rows_per_fragment = 'x'", "target_rows_per_fragment = 1e300", "older_than_days = -1", "older_than_days = 'x'",
+        "older_than_days = INTERVAL 1 DAY", "error_if_tagged_old_versions = 1", "src_version = 99", "src_version = 'x'", "max_rows_per_fragment = 0",
+        "retrain = 'x'", "table = 'x'", "column = 'id'", "stale = 2", "read_version = -1", "k = array(1)", "= 1", "num_frags = 1, num_frags = 2", "1 = 1",
+        "num_frags = 9223372036854775808", "num_frags = (SELECT 1)", "num_frags = id", "num_frags = ?", "num_frags = :x",
+    ],
+    "source": [
+        "nope", "lance.no_table", "lance.v", "lance.{bare}", "lance.{bare}.versions", "``", "`a.b`", "(SELECT 1)", "range(3)", "nocatalog.t", "1", "",
+        "lance.`../x`", "lance.system.tag", "`\u200b`",
+    ],
     "limit": ["-1", "'x'", "NULL", "9223372036854775808", "1.5", "id", "(SELECT 1)", "array(1)", "0", "ALL", "2147483647"],
 }  # fmt: skip
 
 RIGHT: Mapping[str, str] = {
     "table": "{t}", "column": "id", "name": "extra", "type": "INT", "literal": "1", "condition": "id > 1", "text": "'x'", "key": "'team'",
     "option": "", "version": "1", "moment": "current_timestamp()", "metadata": "versions", "namespace": "lance.a", "index": "id_idx",
-    "index_type": "BTREE", "index_option": "", "order": "id", "limit": "1",
+    "index_type": "BTREE", "index_option": "", "order": "id", "limit": "1", "setting": "", "source": "lance.v",
 }  # fmt: skip
 
 TEMPLATES = [
@@ -190,17 +201,45 @@ TEMPLATES = [
     "DESCRIBE PROCEDURE {namespace}.tag",
     "REPAIR TABLE {table}",
     "LOAD DATA INPATH {text} INTO TABLE {table}",
+    "REFRESH COLUMN twice ON {table} WITH ({setting})",
+    "REFRESH COLUMN {column} ON {t}",
+    "REFRESH COLUMN twice ON {t} WHERE {condition}",
+    "OPTIMIZE {table} WITH ({setting})",
+    "OPTIMIZE INDEX {index} ON {table} WITH ({setting})",
+    "VACUUM {table} WITH ({setting})",
+    "VACUUM {table} RETAIN {limit} HOURS",
+    "RESTORE TABLE {table} TO VERSION AS OF {version}",
+    "ALTER TABLE {table} CREATE TAG {name} AS OF VERSION {version}",
+    "ALTER TABLE {table} CREATE TAG IF NOT EXISTS {name}",
+    "ALTER TABLE {table} DROP TAG {name}",
+    "ALTER TABLE {table} CREATE BRANCH {name} AS OF {version}",
+    "ALTER TABLE {table} DROP BRANCH IF EXISTS {name}",
+    "ALTER TABLE {table} SET UNENFORCED PRIMARY KEY ({column})",
+    "ALTER TABLE {table} ADD COLUMNS {name} FROM {source}",
+    "ALTER TABLE {table} UPDATE COLUMNS {column} FROM {source}",
+    "CREATE MATERIALIZED VIEW {new} AS SELECT {column} FROM {table}",
+    "CREATE MATERIALIZED VIEW {new} AS SELECT id FROM {t} WHERE {condition} WITH NO DATA",
+    "CREATE MATERIALIZED VIEW {table} AS SELECT id FROM {t}",
+    "REFRESH MATERIALIZED VIEW {table}",
+    "REFRESH MATERIALIZED VIEW lance.v WITH ({setting})",
+    "DROP MATERIALIZED VIEW {table}",
+    "SHOW TAGS IN {table}",
+    "SHOW BRANCHES FROM {table}",
+    "SHOW INDEXES {table}",
+    "SHOW JOBS IN {table}",
+    "DESCRIBE HISTORY {table}",
+    "EXPLAIN OPTIMIZE {table} WITH ({setting})",
 ]  # fmt: skip
 
 _PARTS = re.compile(
-    r"\{(table|column|name|type|literal|condition|text|key|option|version|moment|metadata|namespace|index|index_type|index_option|order|limit)\}"
+    r"\{(table|column|name|type|literal|condition|text|key|option|version|moment|metadata|namespace|index|index_type|index_option|order|limit|setting|source)\}"
 )
 _EMPTY = re.compile(r" (?:WITH|OPTIONS) \(\)")
 
 
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "index_option": ("options",), "key": ("team",), "literal": ("text", "vector", "extra", "default"), "name": ("using",),
-    "text": ("comment", "location", "path", "team"), "type": ("extra",),
+    "index_option": ("options",), "key": ("team",), "literal": ("text", "vector", "extra", "default"), "name": ("using", "source"),
+    "text": ("comment", "location", "path", "team"), "type": ("extra",), "limit": ("retain",), "index": ("index",), "source": ("view", "rowaddr"),
 }  # fmt: skip
 """By kind, the words of a statement that stand beside such a part."""
 

@@ -31,6 +31,11 @@ def check_tag_name(tag: object, branches: Collection[str]) -> None:
         raise OptionError("tag", tag, "a name that no branch has")
 
 
+def is_possible_tag(tag: str) -> bool:
+    """Tells whether another writer can have made a tag: Lance also takes letters outside ASCII."""
+    return all(character.isalnum() or character in ".-_/" for character in tag)
+
+
 def check_branch_name(name: object, branches: Collection[str], tags: Collection[str]) -> None:
     """Checks the name of a new branch.
 

@@ -29,7 +29,7 @@ from lance_spark.lance_compat import is_missing, plain, version_of
 from lance_spark.options import OWN_PROPERTIES
 from lance_spark.table.history.branches import Branches
 from lance_spark.table.history.differences import TableDiff, diff_of
-from lance_spark.table.history.names import check_tag_name
+from lance_spark.table.history.names import check_tag_name, is_possible_tag
 from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ class Tags:
         """
         if str(tag).isascii():
             self.get_version(tag)
+        elif not is_possible_tag(tag):
+            raise VersionNotFoundError(self._ref.uri, tag, available="Lance has no tag with such a character")
         with self._changing(tag):
             self._ref.open_latest().tags.delete(tag)
 

@@ -24,6 +24,7 @@ from lance_spark.pushdown.rule import is_classic
 from lance_spark.search.query import quoted
 from lance_spark.types import to_lance_schema, to_spark_schema
 from lance_spark.types.fields import is_blob
+from lance_spark.types.names import RESERVED
 from lance_spark.views.definition import SOURCE_ROW_ID, UsedField, used_fields
 from lance_spark.views.spark.form import ROW_ID, Block, SparkForm, settings_of
 from lance_spark.views.spark.plan import PlanReader
@@ -134,6 +135,7 @@ def _checked(parts: Parts, text: str) -> SparkQuery:
     """Checks the parts of a query, and completes them."""
     spark = parts.leaf.sparkSession
     dataset = parts.source.pin(None).open()
+    _refuse_row_columns(parts.leaf, text)
     functions = own_functions(spark)
     blocks: list[Block] = []
     names: list[set[str]] = []
@@ -165,6 +167,16 @@ def _checked(parts: Parts, text: str) -> SparkQuery:
     _refuse_unreadable(dataset, used)
     _prove(spark, dataset, form, used, frame.schema)
     return SparkQuery(source=parts.source, form=form, schema=to_lance_schema(frame.schema, {}), used=used)
+
+
+def _refuse_row_columns(leaf: DataFrame, text: str) -> None:
+    """Refuses the columns that each row has. Spark adds all of them to a query of one of them."""
+    columns = [name for name in leaf.columns if name in RESERVED]
+    if columns:
+        raise RegistrationError(
+            f"the query of a view reads the columns that its source stores, and not {' or '.join(columns)} - in "
+            f"{text!r} - leave them out; nothing was made"
+        )
 
 
 def _check_block(block: Block, frame: DataFrame, functions: Callable[[str], bool]) -> None:

@@ -140,7 +140,8 @@ public abstract class AbstractLanceCatalog
     } catch (PythonGateway.Failure failure) {
       boolean isMissing = failure.kind.equals("TableNotFoundError");
       String[] namespace = identifier.namespace();
-      if (isMissing && identifier.name().startsWith(LanceMetadataTable.PREFIX)) {
+      boolean isMetadata = identifier.name().startsWith(LanceMetadataTable.PREFIX);
+      if (isMissing && isMetadata && namespace.length > 0) {
         String[] table = Arrays.copyOf(namespace, namespace.length - 1);
         Identifier missing = Identifier.of(table, namespace[namespace.length - 1]);
         throw Errors.thrown(notFound(missing, failure));

@@ -15,6 +15,7 @@ import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedProcedure;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
@@ -140,6 +141,7 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
   /** Returns the error of a refused statement, or null. */
   private AnalysisException refusal(LogicalPlan plan) {
     if (plan instanceof ExplainCommand explain) return explainRefusal(explain.logicalPlan());
+    if (plan instanceof Call call) return argumentRefusal(call);
     if (!(target(plan) instanceof UnresolvedRelation relation)) return null;
     String branch = relation.options().get("branch");
     if (branch != null
@@ -178,6 +180,28 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
 
   private static boolean hasColumn(LanceTable table, String name) {
     return table.schema().getFieldIndex(name).isDefined();
+  }
+
+  /**
+   * Refuses a subquery as argument of a procedure, which ends Spark's analysis without a reason.
+   */
+  private AnalysisException argumentRefusal(Call call) {
+    if (!(call.procedure() instanceof UnresolvedProcedure procedure)) return null;
+    List<String> name = Scala.list(procedure.nameParts());
+    if (location(session, name) == null) return null;
+    List<Expression> arguments = Scala.list(call.args());
+    for (int i = 0; i < arguments.size(); i++) {
+      if (!SubqueryExpression$.MODULE$.hasSubquery(arguments.get(i))) continue;
+      String argument =
+          arguments.get(i) instanceof NamedArgumentExpression named
+              ? named.key()
+              : String.valueOf(i + 1);
+      return refusal(
+          "call",
+          String.join(".", name) + ", argument " + argument + ", which is a subquery",
+          "An argument is a constant expression. Run the query first, and pass its value.");
+    }
+    return null;
   }
 
   /** Refuses EXPLAIN of schema evolution: Spark changes the table during the analysis. */
