@@ -8,7 +8,8 @@ The JSON that `LancePredicates.java` makes:
 
 - `{"op": "and" | "or", "args": [two or more]}`, `{"op": "not", "args": [one]}`
 - `{"op": "=" | "<=>" | "<" | "<=" | ">" | ">=", "args": [value, value]}`
-- `{"op": "in", "args": [value, literal, ...]}`
+- `{"op": "in", "args": [value, literal, ...]}`, with an optional `"most"`: the longest list that is
+  sent to every task, in place of `MAX_IN_VALUES`.
 - `{"op": "is_null" | "is_not_null", "args": [column]}`
 - `{"op": "starts_with" | "ends_with" | "contains", "args": [value, literal]}`
 - `{"op": "like", "args": [value, literal], "escape": "<one character>"}`
@@ -77,6 +78,15 @@ def is_exact(predicate: Predicate, schema: pa.Schema) -> bool:
     parts may be left out.
     """
     return len(json.dumps(predicate)) <= MAX_EXACT_CHARS and _is_exact(predicate, False, schema, depth=0)
+
+
+def is_comparable(name: str, spark_type: str, schema: pa.Schema) -> bool:
+    """Tells whether a top-level column can be compared with literals of its Spark type."""
+    try:
+        _comparable({"op": "col", "name": [name], "type": spark_type}, schema)
+    except UntranslatableError:
+        return False
+    return True
 
 
 def _is_exact(predicate: Predicate, negated: bool, schema: pa.Schema, *, depth: int) -> bool:
@@ -292,7 +302,7 @@ def _in(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
         if len(values) > MAX_IN_VALUES:
             return None
         return _all_of([domain.compare(column.sql, "<>", value) for value in values])
-    if len(values) > MAX_IN_VALUES:
+    if len(values) > predicate.get("most", MAX_IN_VALUES):
         return _range(column, domain, values)
     equal = f"{column.sql} = "
     tests = [t for t in (domain.compare(column.sql, "=", value) for value in values) if t != NEVER]

@@ -86,7 +86,11 @@ class Discrete(Domain):
 
     def compare(self, column: str, op: Comparison, value: Any) -> str:  # noqa: ANN401
         """See :meth:`Domain.compare`."""
-        exact = Fraction(Decimal(str(value))) * self.units
+        digits = str(value)
+        if op == "=" and self.units == 1 and digits.lstrip("-").isdigit():  # quick, for long lists of keys
+            number = int(digits)
+            return f"{column} = {self._encode(number)}" if self.low <= number <= self.high else NEVER
+        exact = Fraction(Decimal(digits)) * self.units
         if op in ("=", "<>"):
             if exact.denominator != 1 or not self.low <= exact <= self.high:
                 return NEVER if op == "=" else f"{column} IS NOT NULL"

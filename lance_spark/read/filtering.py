@@ -23,6 +23,13 @@ MAX_INDEX_MATCHES = 1 << 20
 """Rows that an index look-up on the driver may find; with more, the executors scan. Their addresses
 take 8 MiB."""
 
+MIN_LISTED_ROWS = 1 << 15
+"""Rows that a scan reads by their addresses in a table of any size."""
+
+LISTED_SHARE = 16
+"""A scan of a large table reads one row in so many by its address at most. Of 800,000 rows, an
+index gave 48,000 in the time of a scan with a filter, and 400,000 in ten times as much."""
+
 
 _EMPTY_LIST = "the list after IN is empty"
 
@@ -131,20 +138,25 @@ class IndexAnswer:
             are too many to list.
         covered: Ids of the fragments that they cover; the others have to be searched.
         names: Their names.
+        rows: Rows of the fragments that they cover.
     """
 
     exact: bool
     matches: dict[int, int] | None
     covered: frozenset[int]
     names: tuple[str, ...]
+    rows: int = 0
 
     @property
     def serves(self) -> bool:
-        """Whether a scan uses it: not where the matches are too many to list.
+        """Whether a scan uses it: not where the matches are many.
 
         Every task would search the index again then, and reading the column is cheaper.
         """
-        return not self.exact or self.matches is not None
+        if not self.exact:
+            return True
+        most = max(MIN_LISTED_ROWS, self.rows // LISTED_SHARE)
+        return self.matches is not None and sum(self.matches.values()) <= most
 
 
 @functools.lru_cache(maxsize=64)
@@ -189,7 +201,8 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
         return IndexAnswer(exact=True, matches=None, covered=covered, names=tuple(used))
     ids, counts = np.unique(addresses >> np.uint64(32), return_counts=True)
     matches = dict(zip(ids.tolist(), counts.tolist(), strict=True))
-    return IndexAnswer(exact=True, matches=matches, covered=covered, names=tuple(used))
+    rows = sum(handle.metadata.num_rows for handle in handles)
+    return IndexAnswer(exact=True, matches=matches, covered=covered, names=tuple(used), rows=rows)
 
 
 def explained(

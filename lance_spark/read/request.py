@@ -31,6 +31,9 @@ BATCH_BYTES = 1 << 20
 _SUM_DIGITS = 38
 """Digits of partial sums of decimals, the most that there are."""
 
+MAX_RUNTIME_CHARS = 64 << 10
+"""Longest runtime filter. A look-up of 10,000 keys takes as long as a scan of a million rows."""
+
 LATE_BYTES_LOCAL, LATE_BYTES_REMOTE = 128, 1024
 """Width of a value from which a column is fetched only for the rows that pass the filter.
 
@@ -110,15 +113,20 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         blob_bytes=options.blob_handling == "bytes",
         storage=ref.storage_options,
     )
-    indexes: tuple[str, ...] = ()
+    runtime = _usable_runtime_filter(ref, options, spec)
+    if runtime is not None:
+        answer = _least(ref, runtime, selection)
+        pushed, selection = both(pushed, runtime), both(selection, runtime)
+    else:
+        answer = ask_index(ref, selection) if selection is not None else None
+    indexes = answer.names if answer is not None and answer.serves else ()
     if selection is None:
         tasks = plan_scan_tasks(size.fragments, _rule(options, spec, prefix=limit))
     else:
-        answer = ask_index(ref, selection)
-        indexes = answer.names if answer is not None and answer.serves else ()
-        tasks = _filtered(ref, options, spec, size, selection)
+        tasks = _filtered(ref, options, spec, size, answer)
     nearest, unserved = _nearest(ref, options, spec, size, keeps_all=keeps_all)
-    if nearest is not None or (selection is not None and options.limit is not None):
+    is_one = runtime is not None and spec.runtime is not None and spec.runtime.partitions == 1
+    if nearest is not None or is_one or (selection is not None and options.limit is not None):
         tasks = _in_one(tasks, size.fragments)
     top = spec.top if spec.top is not None and keeps_all and _is_served(dataset, options, spec.top) else None
     rows = max(1, int(BATCH_BYTES / max(1.0, size.row_bytes)))
@@ -267,9 +275,34 @@ def _rule(
     )
 
 
-def _filtered(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanSize, filter: str) -> list[ScanTask]:
+def _usable_runtime_filter(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> str | None:
+    """Returns the condition that Spark knows while the query runs.
+
+    None without an index of the column, or if most rows pass.
+    """
+    text = spec.runtime_sql
+    if text is None or options.limit is not None or len(text) > MAX_RUNTIME_CHARS:
+        return None
+    if usable(ref.open(), text, options.blob_handling) is None:
+        return None
+    answer = ask_index(ref, text)
+    if answer is None:
+        return None
+    drops_rows = answer.matches is not None and sum(answer.matches.values()) <= answer.rows // 2
+    return text if answer.serves or drops_rows else None
+
+
+def _least(ref: DatasetRef, *filters: str | None) -> IndexAnswer | None:
+    """Returns what an index knows about one of the conjuncts: the one with the fewest rows."""
+    answers = [ask_index(ref, text) for text in filters if text is not None]
+    serving = [answer for answer in answers if answer is not None and answer.serves]
+    return min(serving, key=lambda a: math.inf if a.matches is None else sum(a.matches.values()), default=None)
+
+
+def _filtered(
+    ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanSize, answer: IndexAnswer | None
+) -> list[ScanTask]:
     """Plans a scan with a filter: of the matches that an index lists, else of all fragments."""
-    answer = ask_index(ref, filter)
     can_mask = _reads_by_address(ref.open())
     if answer is None or not answer.serves:
         tasks = plan_scan_tasks(size.fragments, _rule(options, spec, splittable=can_mask, physical=True))

@@ -23,7 +23,7 @@ from lance_spark.types import parse_spark_schema
 AggregateFunction = Literal["group", "count_star", "count", "min", "max", "sum"]
 
 _FUNCTIONS = get_args(AggregateFunction)
-_KEYS = {"columns", "elements", "predicate", "limit", "aggregate", "whole_fragments", "nearest", "top"}
+_KEYS = {"columns", "elements", "predicate", "limit", "aggregate", "whole_fragments", "nearest", "top", "runtime"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +136,21 @@ class TopN:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeFilter:
+    """A condition that Spark knows only while the query runs, such as the keys of a join.
+
+    The condition may drop only rows that Spark drops later.
+
+    Attributes:
+        predicate: The condition as an expression tree.
+        partitions: Number of partitions of the scan without the condition.
+    """
+
+    predicate: Mapping[str, Any]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSpec:
     """What one scan is asked for, beside the user's options.
 
@@ -157,6 +172,8 @@ class ScanSpec:
         whole_fragments: Whether all rows of a fragment must arrive in one partition.
         nearest: Rows that are enough, where nothing between them and the sort is left to Spark.
         top: The same, of a sort by a column.
+        runtime: Condition that narrows the scan while the query runs, or None.
+        runtime_sql: That condition in Lance SQL; set by the data source.
         dense: Columns that the scan gives in two (:mod:`lance_spark.read.border.dense`); set by the
             data source.
         unscaled: Decimals that it gives as integers (:mod:`lance_spark.read.border.unscaled`); set
@@ -174,6 +191,8 @@ class ScanSpec:
     whole_fragments: bool = False
     nearest: NearestCall | None = None
     top: TopN | None = None
+    runtime: RuntimeFilter | None = None
+    runtime_sql: str | None = None
     dense: tuple[str, ...] = ()
     unscaled: tuple[str, ...] = ()
 
@@ -200,6 +219,7 @@ class ScanSpec:
         if unknown:
             raise ValueError(f"unknown keys {sorted(unknown)}")
         columns, limit, nearest, top = raw.get("columns"), raw.get("limit"), raw.get("nearest"), raw.get("top")
+        runtime = raw.get("runtime")
         if columns is not None and not isinstance(columns, str):
             columns = json.dumps(columns)
         return ScanSpec(
@@ -214,6 +234,7 @@ class ScanSpec:
             if nearest is None
             else NearestCall(**{**nearest, "k": int(nearest["k"]), "q": tuple(map(float, nearest["q"]))}),
             top=None if top is None else TopN(**top),
+            runtime=None if runtime is None else RuntimeFilter(**runtime),
         )
 
 

@@ -27,7 +27,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "indexes": ("create_index", "drop_index", "list_indexes"),
     "namespaces": ("alter_namespace", "create_namespace", "drop_namespace", "list_namespaces", "load_namespace"),
     "procedures": ("list_procedures", "load_procedure"),
-    "reads": ("open_path", "plan_read", "plan_scan", "search_function"),
+    "reads": ("key_columns", "open_path", "plan_read", "plan_scan", "search_function"),
     "tables": (
         "check_options",
         "create_table",

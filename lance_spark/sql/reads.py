@@ -7,9 +7,12 @@ request.
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import DoubleType, FloatType
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError
@@ -20,7 +23,17 @@ from lance_spark.read.spec import ScanSpec
 from lance_spark.types import parse_spark_schema
 
 if TYPE_CHECKING:
+    import lance
     from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructType
+
+
+MIN_ROWS_OF_KEYS = 1 << 16
+"""Least rows of a table for conditions that Spark knows while a query runs. Planning a scan again
+takes 20 ms, and a scan of 65,536 rows as much."""
+
+_INDEXES_OF_VALUES = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER")
+"""Kinds of indexes that find rows by a list of values."""
 
 
 def open_path(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,17 +52,64 @@ def plan_read(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         As :func:`~lance_spark.read.by_path.make_reader`.
     """
-    options, schema = _options(arguments), parse_spark_schema(arguments["schema"])
-    reader: DataSourceReader
+    reader = _reader(arguments)
+    return {"read": encode_read(reader, parse_spark_schema(arguments["schema"]))}
+
+
+def _reader(arguments: Mapping[str, Any]) -> DataSourceReader:
+    options = _options(arguments)
     if METADATA_OPTION in options:
         from lance_spark.sql.metadata_tables import MetadataReader
 
-        reader = MetadataReader.of(options)
-    else:
-        storage = ReadOptions.parse(options).storage if options.get("path") else ()
-        pinned = None if arguments["pin"] is None else DatasetRef.of_snapshot_json(arguments["pin"], storage)
-        reader = make_reader(options, schema, pinned)
-    return {"read": encode_read(reader, schema)}
+        return MetadataReader.of(options)
+    storage = ReadOptions.parse(options).storage if options.get("path") else ()
+    pinned = None if arguments["pin"] is None else DatasetRef.of_snapshot_json(arguments["pin"], storage)
+    return make_reader(options, parse_spark_schema(arguments["schema"]), pinned)
+
+
+def key_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Answers with the columns whose values a join may select while the query runs.
+
+    Raises:
+        As :func:`~lance_spark.read.by_path.make_reader`.
+    """
+    from lance_spark.read.reader import LanceReader
+
+    reader = _reader(arguments)
+    if not isinstance(reader, LanceReader) or reader.options.limit is not None:
+        return {"columns": []}
+    return {"columns": columns_of_keys(reader.ref.open(), reader.schema)}
+
+
+def columns_of_keys(dataset: lance.LanceDataset, columns: StructType) -> list[str]:
+    """Returns the columns with an index by which values select rows while a query runs.
+
+    None for a small table, whose scan takes less time than its second plan. Reads the manifest.
+    Spark compares floats of a join by another form, and the scan gives small decimals as integers,
+    so the values of such keys are no values of the stored column.
+    """
+    from lance_spark.indexes.listing import kind_of
+    from lance_spark.pushdown.filters import is_comparable
+    from lance_spark.read.border.unscaled import unscaled_columns
+
+    if dataset.count_rows() < MIN_ROWS_OF_KEYS:
+        return []
+    indexed = {
+        index.field_names[0]
+        for index in dataset.describe_indices()
+        if len(index.field_names) == 1 and kind_of(index.index_type) in _INDEXES_OF_VALUES
+    }
+    names = Counter(name.lower() for name in columns.names)
+    unscaled = unscaled_columns(columns)
+    return [
+        field.name
+        for field in columns.fields
+        if field.name in indexed
+        and names[field.name.lower()] == 1
+        and field.name not in unscaled
+        and not isinstance(field.dataType, FloatType | DoubleType)
+        and is_comparable(field.name, field.dataType.simpleString(), dataset.schema)
+    ]
 
 
 def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +133,8 @@ def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
         stored = ref.open().schema
         sql, exact = translate(spec.predicate, stored), is_exact(spec.predicate, stored)
         spec = replace(spec, filter_sql=sql, exact=exact, predicate=None)
+    if spec.runtime is not None:
+        spec = replace(spec, runtime_sql=translate(spec.runtime.predicate, ref.open().schema))
     if spec.columns is not None and not spec.aggregate:
         sizes = vectors(ref.open(), spec.columns)
         elements = leading_elements(sizes, spec.elements)

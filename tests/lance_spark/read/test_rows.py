@@ -191,6 +191,16 @@ def test_an_index_that_finds_too_much_is_not_asked_by_every_task(make_table: Mak
     assert ids(read(table_path, filter="id < 500")) == list(range(500))
 
 
+def test_an_index_serves_a_scan_of_few_rows(make_table: MakeTable, table_path: str, monkeypatch):
+    monkeypatch.setattr("lance_spark.read.filtering.MIN_LISTED_ROWS", 10)
+    dataset = make_table(rows=800, dirty=False)
+    dataset.create_scalar_index("id", "BTREE")
+    for limit, serves in ((50, True), (51, False)):
+        tasks = partitions(make_reader(table_path, filter=f"id < {limit}"))
+        assert all(task.use_index == serves for task in tasks)
+        assert ids(read(table_path, filter=f"id < {limit}")) == list(range(limit))
+
+
 def test_a_filter_that_an_index_answers_in_part_is_right(make_table: MakeTable, table_path: str):
     dataset = make_table()
     dataset.create_scalar_index("id", "BTREE")

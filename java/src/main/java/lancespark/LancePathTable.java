@@ -38,7 +38,7 @@ public final class LancePathTable extends PythonTable {
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     LanceExtensions.checkOptions(options.asCaseSensitiveMap());
-    return () -> GatewaySource.at(pin()).scan(schema(), options);
+    return () -> GatewaySource.at(pin()).unplanned(schema(), options);
   }
 
   @Override

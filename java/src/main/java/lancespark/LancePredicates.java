@@ -107,7 +107,13 @@ final class LancePredicates {
     return node("col").with("name", List.copyOf(name)).with("type", e.dataType().catalogString());
   }
 
-  private static Json literal(Object value, DataType type) {
+  /** Describes the condition that no row meets. */
+  static Json never() {
+    return literal(false, DataTypes.BooleanType);
+  }
+
+  /** Describes a value, or returns null for a value without a description. */
+  static Json literal(Object value, DataType type) {
     Object text;
     if (value == null || value instanceof Boolean) {
       text = value;

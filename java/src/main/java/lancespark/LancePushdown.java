@@ -5,6 +5,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.function.Supplier;
 import org.apache.spark.sql.AnalysisException;
@@ -298,14 +299,19 @@ public class LancePushdown extends Rule<LogicalPlan> {
     if (scan.rows == 0 && !LanceSource.hasRowColumns(narrowColumns)) {
       return localRelation(plan.output(), List.of());
     }
-    LogicalPlan result = restored(relation, scan, narrowColumns, source.snapshot);
+    List<Expression> joins = joins(filters, scan);
+    LogicalPlan result = restored(relation, scan, narrowColumns, source.snapshot, joins);
+    if (relation.scan() instanceof UnplannedScan unplanned) {
+      scan.keys = RuntimeFilter.columns(unplanned, filters, narrowColumns);
+    }
     elements.recordShortened(narrowColumns, scan.elements);
 
     Nested nested = narrowColumns == columns ? null : Nested.over(narrowColumns);
     for (int i = filters.size() - 1; i >= 0; i--) {
-      Expression condition = filters.get(i);
+      Expression condition = RuntimeFilter.withoutJoins(filters.get(i));
+      if (condition == null) continue;
       if (nested != null) condition = nested.rewrite(condition);
-      result = new Filter(elements.rewrite(condition), result);
+      result = inSubqueries(new Filter(elements.rewrite(condition), result));
     }
     if (project == null) return result;
     if (nested != null) projections = nested.rewriteAll(projections);
@@ -329,14 +335,17 @@ public class LancePushdown extends Rule<LogicalPlan> {
   /**
    * Returns the scan below a projection that restores columns from another form: vectors come in
    * two columns, with and without NULL elements, and decimals come as integers.
+   *
+   * @param joins the conditions of joins on columns that the scan gives as they are
    */
   private static LogicalPlan restored(
       DataSourceV2ScanRelation relation,
       LanceScan scan,
       List<AttributeReference> columns,
-      String snapshot) {
+      String snapshot,
+      List<Expression> joins) {
     if (scan.dense.isEmpty() && scan.unscaled.isEmpty()) {
-      return withScan(relation, scan, checked(columns, scan.readSchema(), snapshot));
+      return joined(withScan(relation, scan, checked(columns, scan.readSchema(), snapshot)), joins);
     }
     List<AttributeReference> scanned = new ArrayList<>();
     List<AttributeReference> secondHalves = new ArrayList<>();
@@ -370,7 +379,24 @@ public class LancePushdown extends Rule<LogicalPlan> {
         restoredColumns.add(value);
       }
     }
-    return new Project(namedSeq(restoredColumns), withScan(relation, scan, output));
+    LogicalPlan below = joined(withScan(relation, scan, output), joins);
+    return new Project(namedSeq(restoredColumns), below);
+  }
+
+  /** Returns the conditions of joins with a smaller side. Their keys select rows of the scan. */
+  private List<Expression> joins(List<Expression> filters, LanceScan scan) {
+    return Trees.mapAll(RuntimeFilter.joins(filters), this::inSubquery).stream()
+        .filter(join -> RuntimeFilter.isSmaller(join, scan))
+        .toList();
+  }
+
+  /** Puts the conditions of joins next to the scan, where Spark looks for them. */
+  private static LogicalPlan joined(LogicalPlan scan, List<Expression> joins) {
+    return joins.stream()
+        .filter(join -> join.references().subsetOf(scan.outputSet()))
+        .reduce(And::new)
+        .<LogicalPlan>map(condition -> new Filter(condition, scan))
+        .orElse(scan);
   }
 
   private static AttributeReference newAttribute(
@@ -498,11 +524,14 @@ public class LancePushdown extends Rule<LogicalPlan> {
       at = Trees.children(at).get(0);
     }
     if (!isLance(at)) return null;
-    Json predicate = filters.isEmpty() ? null : condition(filters);
+    // A join above groups has keys of groups, so its condition drops whole groups.
+    List<Expression> rowFilters =
+        filters.stream().map(RuntimeFilter::withoutJoins).filter(Objects::nonNull).toList();
+    Json predicate = rowFilters.isEmpty() ? null : condition(rowFilters);
     boolean exact =
-        filters.isEmpty()
+        rowFilters.isEmpty()
             || (predicate != null
-                && Trees.areDeterministic(filters)
+                && Trees.areDeterministic(rowFilters)
                 && LancePredicates.isKnown(predicate));
     if (!exact) return null;
     DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) at;
@@ -524,7 +553,7 @@ public class LancePushdown extends Rule<LogicalPlan> {
     List<AttributeReference> output = checked(partials.attributes, scan.readSchema(), null);
     Map<String, Object> changes = new HashMap<>();
     changes.put("aggregateExpressions", Scala.seq(results));
-    changes.put("child", withScan(relation, scan, output));
+    changes.put("child", joined(withScan(relation, scan, output), joins(filters, scan)));
     return SparkRelease.copy(plan, changes);
   }
 

@@ -24,10 +24,11 @@ final class LanceQuery {
     this.table = table;
     // The cache holds one version, so cached rows of the table become their query again.
     this.rows =
-        rows.transformDownWithSubqueries(
-            Trees.rule(
-                node -> node instanceof InMemoryRelation cached && caches(cached, table),
-                node -> uncached((InMemoryRelation) node)));
+        RuntimeFilter.withoutJoins(rows)
+            .transformDownWithSubqueries(
+                Trees.rule(
+                    node -> node instanceof InMemoryRelation cached && caches(cached, table),
+                    node -> uncached((InMemoryRelation) node)));
   }
 
   private static boolean caches(InMemoryRelation cached, LanceTable table) {

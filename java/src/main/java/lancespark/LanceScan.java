@@ -3,6 +3,8 @@ package lancespark;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.*;
@@ -14,11 +16,20 @@ import org.apache.spark.sql.types.StructType;
  * and equality by content, so that Spark reuses the exchange above two equal scans. The scan stays
  * on the driver. Executors receive only the objects of PythonScan.
  */
-public final class LanceScan implements Scan, SupportsReportStatistics, SupportsMetadata {
+public final class LanceScan
+    implements Scan, SupportsReportStatistics, SupportsRuntimeV2Filtering, SupportsMetadata {
+  /**
+   * The condition of the next batch of a thread. Spark asks for the batch at once, and may use the
+   * scan in another plan without the condition.
+   */
+  private static final ThreadLocal<Narrowing> NARROWING = new ThreadLocal<>();
+
   private final Scan python;
   private final String key;
   private final String description;
-  private final long bytes;
+
+  /** Estimated bytes of the scan. */
+  final long bytes;
 
   /** Most rows of the scan; negative if unknown. */
   final long rows;
@@ -47,8 +58,14 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   /** Numbers of elements of whole vectors, by the name of a column that the scan shortens. */
   final Map<String, Integer> elements = new HashMap<>();
 
+  /** Columns below conditions that Spark knows while the query runs. */
+  NamedReference[] keys = {};
+
   /** Values of the aggregates, if they need no read; else null. */
   final List<Object> answer;
+
+  /** A condition for the next batch of a scan, or null. */
+  private record Narrowing(LanceScan scan, Json predicate) {}
 
   /** Takes Spark's scan and the answer of Python to the request. */
   LanceScan(
@@ -89,8 +106,28 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   }
 
   @Override
+  public NamedReference[] filterAttributes() {
+    return keys.clone();
+  }
+
+  /** Takes the conditions that Spark knows now, for the next call of {@link #toBatch}. */
+  @Override
+  public void filter(Predicate[] predicates) {
+    NARROWING.set(new Narrowing(this, RuntimeFilter.describe(predicates)));
+  }
+
+  @Override
   public Batch toBatch() {
-    return new LanceBatch(python.toBatch(), key);
+    Narrowing narrowing = NARROWING.get();
+    LanceBatch batch = new LanceBatch(python.toBatch(), key);
+    if (narrowing == null || !narrowing.scan.equals(this)) return batch;
+    NARROWING.remove();
+    Json predicate = narrowing.predicate;
+    if (predicate == null) return batch;
+    int partitions = batch.planInputPartitions().length;
+    Json request = new Json().with("predicate", predicate).with("partitions", partitions);
+    LanceScan narrowed = LanceSource.again(this, "runtime", request);
+    return new LanceBatch(narrowed.python.toBatch(), narrowed.key);
   }
 
   @Override

@@ -35,6 +35,6 @@ final class TableScan implements SupportsPushDownRequiredColumns {
   public Scan build() {
     Map<String, String> all = new HashMap<>(options);
     if (columns.length() > 0) all.put("columns", Json.write(columns.fieldNames()));
-    return GatewaySource.at(null).scan(columns, new CaseInsensitiveStringMap(all));
+    return GatewaySource.at(null).unplanned(columns, new CaseInsensitiveStringMap(all));
   }
 }
