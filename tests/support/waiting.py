@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
+def eventually(holds: Callable[[], bool], seconds: float = 60) -> None:
     """Waits until a condition holds, and fails if it never does.
 
     Spark ends a job while other tasks of it still run: each of them takes its own files away when it notices.

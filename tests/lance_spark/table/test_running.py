@@ -214,7 +214,7 @@ def test_a_blocking_call_that_waits_too_long_raises_and_the_job_goes_on(table: T
     began = time.perf_counter()
     with pytest.raises(TimeoutError, match=r"job\.cancel\(\)") as error:
         table.backfill("double", timeout=timedelta(seconds=0.5), job_id="slow")
-    assert time.perf_counter() - began < 5 and "slow" in str(error.value)
+    assert time.perf_counter() - began < 20 and "slow" in str(error.value)
     assert table.get_job("slow").status == "RUNNING" and filled(table) == []
     gate.touch()
     eventually(lambda: table.get_job("slow").status == "DONE")
@@ -230,7 +230,7 @@ def test_done_and_status_never_wait_and_result_waits_as_long_as_it_may(table: Ta
     began = time.perf_counter()
     for _ in range(100):
         assert not job.done() and job.status == "RUNNING" and "RUNNING" in repr(job)
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 5
     assert not job.done(0.05)
     for timeout in (0.05, timedelta(seconds=0.05)):
         with pytest.raises(TimeoutError, match="goes on"):
@@ -247,7 +247,7 @@ def test_a_future_of_the_standard_library_can_be_had(ready: Table):
     assert isinstance(future, Future)
     called = threading.Event()
     future.add_done_callback(lambda _: called.set())
-    assert isinstance(future.result(60), BackfillJobResult) and called.wait(5) and filled(ready) == ALL
+    assert isinstance(future.result(60), BackfillJobResult) and called.wait(60) and filled(ready) == ALL
 
 
 @pytest.mark.promise("T25")
