@@ -10,6 +10,7 @@ A PUT of JSON to `FAULTS` makes the server fail from then on; see :class:`Faults
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -21,7 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.core import serialize
+from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 REQUESTS = "/-/requests"
@@ -174,7 +176,10 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ignore-conditions", action="store_true")
     arguments = parser.parse_args()
-    app = OneAtATime(DomainDispatcherApplication(create_backend_app), ignore_conditions=arguments.ignore_conditions)
+    # Half of the processor time of a list: moto parses the time of each object that it lists.
+    serialize.parse_to_aware_datetime = functools.lru_cache(10_000)(serialize.parse_to_aware_datetime)  # type: ignore[attr-defined]
+    # The application of S3 alone: the one that looks for a service first takes twice as long.
+    app = OneAtATime(create_backend_app("s3"), ignore_conditions=arguments.ignore_conditions)
     Server(app, arguments.port).listen()
     threading.Event().wait()
 
