@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import importlib
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ import pyarrow as pa
 from lance_spark.dataset import DatasetRef, forget_open_datasets, is_local
 from lance_spark.errors import LanceSparkError, TableNotFoundError, TableUnreadableError, rebuild
 from lance_spark.jobs.table_files import UNREADABLE, DamagedFile, compact, decode_rows, delete_rows
+from lance_spark.lance_compat import load_lance
 from udf_runtime.execute.isolation.frames import Tag, read_frame, wait_readable, write_frame
 
 _ANSWER_TIMEOUT_S = 60.0
@@ -215,9 +218,35 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
 
 
+class _NoPandas(MetaPathFinder):
+    """Hides pandas from what is imported."""
+
+    def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
+        """Refuses pandas.
+
+        Raises:
+            ModuleNotFoundError: The module is pandas.
+        """
+        if fullname == "pandas":
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+def _import_lance() -> None:
+    """Imports Lance without pandas, which PyArrow would import for its datasets.
+
+    The child makes no DataFrame, and starts in 0.55 instead of 0.9 seconds (measured).
+    """
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    importlib.import_module("pyarrow.dataset")
+    sys.meta_path.remove(finder)
+    load_lance()
+
+
 def main() -> None:
     """Answers requests until the parent closes the pipe."""
     _limit_memory()
+    _import_lance()
     requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # whatever a library prints goes elsewhere
     while (frame := read_frame(requests)) is not None:

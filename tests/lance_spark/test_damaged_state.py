@@ -416,6 +416,13 @@ def test_a_child_that_hangs_is_ended_after_a_minute_and_longer_only_for_an_objec
     assert set(waits) == {60.0, 360.0}
 
 
+def test_the_child_that_decodes_imports_no_pandas(docs: Table) -> None:
+    docs.list_jobs()
+    reader = reader_process._running_reader()
+    libraries = Path(f"/proc/{reader._process.pid}/maps").read_text()
+    assert "/lance/" in libraries and "/pandas/" not in libraries
+
+
 def test_the_child_that_decodes_imports_nothing_from_the_working_directory(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("open('imported', 'w')")
     code = (
