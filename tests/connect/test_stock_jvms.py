@@ -30,6 +30,11 @@ SELECT concat('row ', id, s) FROM lance.t WHERE s = 'z';
 CREATE TABLE lance.v TBLPROPERTIES ('e.arrow.fixed-size-list.size' = '2') AS
     SELECT id, array(CAST(id AS FLOAT), CAST(0 AS FLOAT)) AS e FROM range(10);
 SELECT concat('near ', id) FROM lance_vector_search('tables/v.lance', array(4.0, 0.0), k => 1);
+ALTER TABLE lance.t CREATE TAG first;
+OPTIMIZE lance.t WITH (target_rows_per_fragment = 100);
+SHOW TAGS IN lance.t;
+CREATE MATERIALIZED VIEW lance.late AS SELECT id, s FROM lance.t WHERE id > 5 WITH DATA;
+SELECT concat('late ', count(*)) FROM lance.late;
 """
 
 
@@ -112,7 +117,7 @@ def eventually(holds: Callable[[], bool], client: subprocess.Popen[str]) -> None
 def test_spark_sql_runs_statements_with_pushdown(tmp_path: Path) -> None:
     done = spark_sql(tmp_path, STATEMENTS)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert {"row 2z", "near 4"} <= set(done.stdout.splitlines()) and "pushed: `s` = 'z'" in done.stdout
+    assert {"row 2z", "near 4", "late 4"} <= set(done.stdout.splitlines()) and "pushed: `s` = 'z'" in done.stdout
     assert lance.dataset(str(tmp_path / "tables" / "t.lance")).count_rows("s = 'z'") == 1
 
 
@@ -210,7 +215,9 @@ def test_spark_shell_has_the_catalog_and_ends(tmp_path: Path) -> None:
         env=environment() | {"TERM": "dumb"},
         check=False,
     )
-    assert "|row 2z" in done.stdout and "|near 4" in done.stdout and done.returncode == 0, done.stderr[-4000:]
+    assert (
+        "|row 2z" in done.stdout and "|near 4" in done.stdout and "|late 4" in done.stdout and done.returncode == 0
+    ), done.stderr[-4000:]
 
 
 @pytest.mark.long
@@ -234,4 +241,6 @@ def test_a_client_of_the_thrift_server_has_the_catalog(tmp_path: Path) -> None:
         done = subprocess.run(
             beeline, capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment(), check=False
         )
-        assert "| row 2z" in done.stdout and "| near 4" in done.stdout, done.stderr[-4000:]
+        assert "| row 2z" in done.stdout and "| near 4" in done.stdout and "| late 4" in done.stdout, done.stderr[
+            -4000:
+        ]
