@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.dataset import DatasetRef, table_exists
@@ -31,8 +32,9 @@ def create(call: CallContext, query: str, if_not_exists: bool | None, with_data:
         existing_view(ref.open_latest())
     else:
         spark = call.spark
-        # Only for its error: `sql` would run another statement at once.
-        spark._jsparkSession.sessionState().sqlParser().parseQuery(query)  # noqa: SLF001 - PySpark parses nothing
+        # Only for its error: `sql` would run another statement at once. Py4J cannot call the parser
+        # of the session before Spark 4.3: it looks at all methods, also those with types of 4.3.
+        cast("Any", spark._jvm).org.apache.spark.sql.execution.SparkSqlParser().parseQuery(query)  # noqa: SLF001
         view = frame_query(spark.sql(query), ref.storage_options)
         _refuse_outside(call, view.source)
         create_spark_view(ref, view)

@@ -18,6 +18,7 @@ from java import build
 from lance_spark import Connection, udf
 from lance_spark.pushdown.java_classes import load
 from tests.lance_spark.sql.conftest import NAME, Sql
+from tests.support.parsers import parse_plan
 from tests.support.processes import environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
@@ -202,10 +203,10 @@ def test_names_are_those_of_spark(sql: Sql, spark: SparkSession, db: Connection)
         sql("USE spark_catalog.default")
 
 
-def parsed(parser: Any, statement: str) -> str:
+def parsed(spark: SparkSession, parser: Any, statement: str) -> str:
     """Returns the plan of a parser as text, or its error."""
     try:
-        return str(parser.parsePlan(statement).toString())
+        return str(parse_plan(spark, parser, statement).toString())
     except Exception as error:  # noqa: BLE001 - compared, of whatever class
         return str(error)
 
@@ -228,7 +229,7 @@ def test_tables_of_other_catalogs_are_for_the_next_parser(sql: Sql, spark: Spark
     for table in ("t", "spark_catalog.default.t", "nocatalog.t", "default.t"):
         for statement in (statement.replace("{t}", table) for statement in STATEMENTS):
             of_session = spark._jsparkSession.sessionState().sqlParser()
-            plans = (re.sub(r"#\d+", "", parsed(parser, statement)) for parser in (of_session, own))
+            plans = (re.sub(r"#\d+", "", parsed(spark, parser, statement)) for parser in (of_session, own))
             assert len(set(plans)) == 1, statement
 
 
@@ -264,14 +265,14 @@ def test_statements_beside_another_extension_with_the_same_words(
     parser = extensions.buildParser(spark._jsparkSession, own)
     for statement in ("OPTIMIZE {t}", "VACUUM {t}", "SHOW TAGS FROM {t}"):
         ours, other = (
-            parser.parsePlan(statement.replace("{t}", table)).toString() for table in (f"{NAME}.t", "other.t")
+            parse_plan(spark, parser, statement.replace("{t}", table)).toString() for table in (f"{NAME}.t", "other.t")
         )
         assert "Call" in ours or ".tags" in ours, ours
         assert "other AS parser" in other, other
     with pytest.raises(Exception, match=r"other: OPTIMIZE other\.broken"):
-        parser.parsePlan("OPTIMIZE other.broken")
+        parse_plan(spark, parser, "OPTIMIZE other.broken")
     for text in ("SELECT 1 + 1", "ALTER TABLE a.b ADD COLUMNS (c INT)"):
-        assert parser.parsePlan(text).toString() == own.parsePlan(text).toString()
+        assert parse_plan(spark, parser, text).toString() == own.parsePlan(text).toString()
 
 
 @pytest.mark.long

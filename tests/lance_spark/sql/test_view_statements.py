@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection, udf
 from tests.lance_spark.sql.conftest import Sql
+from tests.support.parsers import parse_plan
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 
@@ -64,13 +65,13 @@ def test_views_of_other_catalogs_are_sparks(sql: Sql, spark: SparkSession) -> No
     own = spark._jvm.org.apache.spark.sql.execution.SparkSqlParser()
     parser = spark._jsparkSession.sessionState().sqlParser()
     text = "CREATE MATERIALIZED VIEW default.v AS SELECT 1 AS id"
-    plans = {re.sub(r"#\d+", "", one.parsePlan(text).toString()) for one in (parser, own)}
+    plans = {re.sub(r"#\d+", "", parse_plan(spark, one, text).toString()) for one in (parser, own)}
     assert len(plans) == 1, plans
     with pytest.raises(Exception, match=r"(?i)pipeline"):
         spark.sql(text)
     # A pipeline of Spark takes the node from the parser, also for a view in a catalog of Lance.
     text = text.replace("default.v", "lance.v")
-    assert parser.parsePlan(text).getClass().getSimpleName() == "CreateMaterializedViewAsSelect"
+    assert parse_plan(spark, parser, text).getClass().getSimpleName() == "CreateMaterializedViewAsSelect"
 
 
 def test_a_refresh_runs_stored_code_and_reads_other_folders_only_with_permission(
