@@ -40,6 +40,7 @@ final class SparkRelease {
   private static final List<String> MERGE_RULES =
       List.of(
           "org.apache.spark.sql.execution.planmerging.MergeSubplans",
+          "org.apache.spark.sql.catalyst.optimizer.MergeSubplans",
           "org.apache.spark.sql.catalyst.optimizer.MergeScalarSubqueries");
 
   private SparkRelease() {}
