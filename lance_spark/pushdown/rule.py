@@ -6,7 +6,6 @@ A session that :func:`lance_spark.configure` starts has the rule through `spark.
 
 from __future__ import annotations
 
-import threading
 from importlib import import_module
 from logging import getLogger
 from typing import Any
@@ -87,8 +86,6 @@ def require_pushdown(spark: SparkSession) -> None:
 
 
 def _install(spark: SparkSession) -> None:
-    if not any(_is_ours(rule) for rule in _rules(spark)):
-        threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
     load(_gateway(spark), EXTENSIONS).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
     send_to_executors(spark)
     # Imported here, by its name: SQL stands on everything else, this rule too.
@@ -122,17 +119,6 @@ def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
     for name, value in ARROW_SETTINGS.items():
         if system.getProperty(name) is None and system.getenv(name.upper().replace(".", "_")) is None:
             system.setProperty(name, value)
-
-
-def _find_sources(spark: SparkSession) -> None:
-    """Has Spark start the Python process that finds data sources.
-
-    Spark does so once, when a format is first used, which takes a second or two.
-    """
-    try:
-        spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists("lance")  # noqa: SLF001 - as below
-    except Exception as error:  # noqa: BLE001 - Spark asks again when it needs the answer
-        _LOG.info("data sources were not found ahead of time: %s", error)
 
 
 def _gateway(spark: SparkSession) -> JavaGateway:

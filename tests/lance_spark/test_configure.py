@@ -278,11 +278,14 @@ def test_a_planning_process_that_was_idle_is_made_to_end_quietly_once(monkeypatc
 
 _IDLE = """
 import sys, time
+import psutil
 from pyspark.sql import SparkSession
 import lance_spark
 spark = lance_spark.configure(SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")).getOrCreate()
 spark.range(3).write.format("lance").mode("append").save(sys.argv[1])
 assert spark.read.format("lance").load(sys.argv[1]).count() == 3
+processes = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+assert not [text for text in processes if "lookup_data_sources" in text], "the gateway needs no data source of Spark"
 time.sleep(75)
 assert spark.read.format("lance").load(sys.argv[1]).count() == 3
 """

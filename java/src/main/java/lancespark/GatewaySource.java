@@ -72,10 +72,13 @@ public class GatewaySource extends PythonDataSourceV2 {
     return write != null;
   }
 
-  /** Returns the object that Spark asks for the plan and the commit of a write. */
+  /**
+   * Returns the object that Spark asks for the plan and the commit of a write. Only streams need
+   * the class of the Python data source, which Spark looks up in a Python process.
+   */
   @Override
   public synchronized UserDefinedPythonDataSource source() {
-    if (planner == null) planner = new GatewayWrites(super.source().dataSourceCls(), write);
+    if (planner == null) planner = new GatewayWrites(write, super::source);
     return planner;
   }
 

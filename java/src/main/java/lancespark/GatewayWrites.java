@@ -3,13 +3,17 @@ package lancespark;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
+import java.util.function.Supplier;
 import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.api.python.PythonUtils$;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceWriteInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.Option;
 
 /**
  * Spark's driver side of a Python data source. The gateway plans and commits writes, in place of a
@@ -18,12 +22,29 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class GatewayWrites extends UserDefinedPythonDataSource {
   private static final long serialVersionUID = 1L;
 
-  private final transient Json write;
+  /** The interpreter of tasks, as Spark has it for data sources that Spark finds by itself. */
+  private static PythonFunction interpreter;
 
-  /** Takes Spark's data source, and what the planner rule knows of the write, or null. */
-  GatewayWrites(PythonFunction dataSource, Json write) {
-    super(dataSource);
+  private final transient Json write;
+  private final transient Supplier<UserDefinedPythonDataSource> ofStreams;
+
+  /** Takes what the planner rule knows of the write, or null, and Spark's own data source. */
+  GatewayWrites(Json write, Supplier<UserDefinedPythonDataSource> ofStreams) {
+    super(interpreter());
     this.write = write;
+    this.ofStreams = ofStreams;
+  }
+
+  /** Spark starts the interpreter to learn its version. */
+  private static synchronized PythonFunction interpreter() {
+    if (interpreter == null) interpreter = PythonUtils$.MODULE$.createPythonFunction(new byte[0]);
+    return interpreter;
+  }
+
+  @Override
+  public PythonDataSourceCreationResult createDataSourceInPython(
+      String shortName, CaseInsensitiveStringMap options, Option<StructType> schema) {
+    return ofStreams.get().createDataSourceInPython(shortName, options, schema);
   }
 
   /** Returns the function of the tasks and the writer: lance_spark/sql/writes.py. */
@@ -35,7 +56,7 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
       boolean overwrite,
       boolean isStream) {
     if (isStream) {
-      return super.createWriteInfoInPython(shortName, rows, options, overwrite, true);
+      return ofStreams.get().createWriteInfoInPython(shortName, rows, options, overwrite, true);
     }
     Json arguments =
         new Json()
