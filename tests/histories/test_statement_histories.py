@@ -252,7 +252,7 @@ def test_known_conflicts_of_statements_of_sql(history: History, run_sql: Run):
 
 @pytest.mark.spark
 @pytest.mark.classic
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("history", KNOWN.values(), ids=KNOWN.keys())
 def test_known_conflicts_of_statements_of_sql_without_the_extension(history: History, run_without_extension: Run):
     play(history, run_without_extension)

@@ -163,10 +163,11 @@ def test_an_operation_takes_effect_once_whichever_reply_to_a_put_is_lost(
 @pytest.mark.parametrize(
     ("name", "seconds"),
     [
-        *(pytest.param(name, 5, marks=() if name == "add" else pytest.mark.long) for name in [*OPERATIONS, *ON_SPARK]),
-        *(pytest.param(name, 60, marks=pytest.mark.long) for name in [*OPERATIONS, *ON_SPARK]),
+        *((name, 5) for name in [*OPERATIONS, *ON_SPARK]),
+        *((name, 60) for name in [*OPERATIONS, *ON_SPARK]),
     ],
 )
+@pytest.mark.long
 def test_an_operation_outlasts_an_outage(name: str, seconds: int, failing: Store, request: pytest.FixtureRequest):
     operation = operation_named(name, request)
     place, before = prepared(failing, operation)

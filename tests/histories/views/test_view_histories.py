@@ -20,7 +20,7 @@ from tests.histories.views.model import History
 from tests.histories.views.refreshes import points
 from tests.histories.views.runner import Runner, Tally
 
-QUICK = 6
+QUICK = 4
 LONG, PART = 2000, 200
 
 Play = Callable[[History], None]

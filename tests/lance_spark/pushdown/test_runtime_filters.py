@@ -193,7 +193,7 @@ OTHER_JOINS = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", OTHER_JOINS)
 def test_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path, name: str):
     check(spark, OTHER_JOINS[name])
@@ -214,7 +214,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("plan", PLANS, ids=" ".join)
 def test_plans_of_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path, plan: dict[str, str]):
     with settings_of(spark, **plan):

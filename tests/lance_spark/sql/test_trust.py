@@ -316,6 +316,7 @@ def test_metadata_of_a_parquet_file_load_no_class(
     assert not mark.exists() and not unpickled.exists()
 
 
+@pytest.mark.long
 def test_settings_of_the_application_count_and_secrets_are_shown_nowhere(tmp_path: Path) -> None:
     seen = described(tmp_path)
     assert "spark.redaction.regex" in seen["stock"] and "storage" in seen["stock"] and "SECRET" not in seen["stock"]

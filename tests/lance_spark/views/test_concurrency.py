@@ -379,6 +379,7 @@ def test_a_death_at_a_point_is_made_good_by_the_next_refresh(
     made.refresh([])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", ["_note", "_fill"])
 def test_a_death_after_which_the_source_goes_on(
     point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
