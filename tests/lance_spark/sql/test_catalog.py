@@ -453,11 +453,17 @@ def test_blobs_are_inserted_as_bytes_and_read_as_either(sql: Sql, db: Connection
     assert [(number, data and bytes(data)) for number, data in found] == [(10, b"\x01\x02"), (20, None)]
 
 
-def test_metadata_columns_without_the_rule(sql: Sql, spark: SparkSession) -> None:
+def test_reads_and_writes_without_the_rule(sql: Sql, spark: SparkSession) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, struct(id AS x, 's' AS y) AS st, 'x' AS s FROM range(4)")
     expected = sql("SELECT st.x, _rowid FROM {c}.t WHERE id > 1 ORDER BY id")
+    insert, by_size = (
+        "EXPLAIN INSERT INTO {c}.t SELECT * FROM {c}.t",
+        "AppendData lance.t (Python), batches end by the sizes",
+    )
+    assert by_size in sql(insert)[0][0]
     lance_spark.disable_pushdown(spark)
     try:
+        assert "AppendData lance.t" in (plan := sql(insert)[0][0]) and by_size not in plan
         assert sql("SELECT st.x, _rowid FROM {c}.t WHERE id > 1 ORDER BY id") == expected
         assert sql("SELECT count(*) FROM {c}.t") == [(4,)]
         with pytest.raises(Exception, match=r"needs lance_spark\.enable_pushdown"):

@@ -28,6 +28,12 @@ final class EvolvedWrite implements Write {
     return write.description();
   }
 
+  /** The text of the write in plans. */
+  @Override
+  public String toString() {
+    return description();
+  }
+
   @Override
   public BatchWrite toBatch() {
     return new Batch(orDrop(write::toBatch));

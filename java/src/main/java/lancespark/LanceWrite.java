@@ -10,7 +10,13 @@ import org.apache.spark.sql.types.StructType;
 record LanceWrite(Write python, StructType schema) implements Write {
   @Override
   public String description() {
-    return python.description();
+    return python.description() + ", batches end by the sizes of rows";
+  }
+
+  /** The text of the write in plans. */
+  @Override
+  public String toString() {
+    return description();
   }
 
   @Override
