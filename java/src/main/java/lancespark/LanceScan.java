@@ -119,9 +119,10 @@ public final class LanceScan
   @Override
   public Batch toBatch() {
     Narrowing narrowing = NARROWING.get();
+    // Also if this call fails: a later query may plan an equal scan in this thread.
+    NARROWING.remove();
     LanceBatch batch = new LanceBatch(python.toBatch(), key);
     if (narrowing == null || !narrowing.scan.equals(this)) return batch;
-    NARROWING.remove();
     Json predicate = narrowing.predicate;
     if (predicate == null) return batch;
     int partitions = batch.planInputPartitions().length;
