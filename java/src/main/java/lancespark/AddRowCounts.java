@@ -41,7 +41,7 @@ final class AddRowCounts extends Rule<LogicalPlan> {
 
   private static LogicalPlan counted(LogicalPlan plan) {
     if (plan instanceof WriteDelta delta) return counted(delta);
-    V2WriteCommand merge = insertOnlyMerge(plan);
+    V2WriteCommand merge = insertOnlyMerge(plan, false);
     if (merge != null) return new CountedWrite(merge, merge.query(), columns("merge"));
     AnalysisException refusal = viewRefusal(plan);
     if (refusal == null) refusal = constraintRefusal(plan);
@@ -66,11 +66,12 @@ final class AddRowCounts extends Rule<LogicalPlan> {
   }
 
   /**
-   * Returns a MERGE with only inserts into a table of the catalog, or null for other plans. The
-   * optimizer may have changed the query of the plan.
+   * Returns a MERGE with only inserts into a table of the catalog, or null for other plans.
+   *
+   * @param isOptimized whether the optimizer may have changed the query of the plan
    */
-  static V2WriteCommand insertOnlyMerge(LogicalPlan plan) {
-    LanceTable target = insertTarget(plan);
+  static V2WriteCommand insertOnlyMerge(LogicalPlan plan, boolean isOptimized) {
+    LanceTable target = insertTarget(plan, isOptimized);
     if (target == null) return null;
     V2WriteCommand merge = (V2WriteCommand) plan;
     target.checkStatement("MERGE", ((DataSourceV2Relation) merge.table()).options());
@@ -80,14 +81,14 @@ final class AddRowCounts extends Rule<LogicalPlan> {
             "merge", "SQL has no values for blob columns: use merge_insert of the table API"));
   }
 
-  private static LanceTable insertTarget(LogicalPlan plan) {
+  private static LanceTable insertTarget(LogicalPlan plan, boolean isOptimized) {
     if (!(plan instanceof V2WriteCommand write)) return null;
     LanceTable table = tableOf(write.table());
     if (table == null) return null;
     boolean isMerge =
         SparkRelease.KEEPS_INSERT_ONLY_MERGES
             ? plan.getClass().getName().equals(SparkRelease.INSERT_ONLY_MERGE)
-            : plan instanceof AppendData && isAntiJoined(write.query(), table);
+            : plan instanceof AppendData && isAntiJoined(write.query(), table, isOptimized);
     return isMerge ? table : null;
   }
 
@@ -96,11 +97,14 @@ final class AddRowCounts extends Rule<LogicalPlan> {
    * only inserts as an append of an anti join with its target. The optimizer moves such a join
    * below other nodes of the query.
    */
-  private static boolean isAntiJoined(LogicalPlan query, LanceTable table) {
+  private static boolean isAntiJoined(LogicalPlan query, LanceTable table, boolean isOptimized) {
     if (query instanceof Join join && join.joinType().equals(LeftAnti$.MODULE$)) {
       if (reads(join.right(), table)) return true;
     }
-    return Trees.children(query).stream().anyMatch(child -> isAntiJoined(child, table));
+    boolean isAbove = isOptimized || query instanceof Project || query instanceof MergeRows;
+    return isAbove
+        && Trees.children(query).stream()
+            .anyMatch(child -> isAntiJoined(child, table, isOptimized));
   }
 
   private static boolean reads(LogicalPlan plan, LanceTable table) {

@@ -24,7 +24,7 @@ final class CatalogSupport {
     if (plan instanceof ShowCreateTable show) return showDeclaration(show);
     if (plan instanceof WriteDelta delta) return changeOfRows(delta);
     if (!LanceAnalysis.serves(SparkSession.active())) {
-      V2WriteCommand merge = AddRowCounts.insertOnlyMerge(plan);
+      V2WriteCommand merge = AddRowCounts.insertOnlyMerge(plan, true);
       if (merge != null) return RowLevelCommand.inserting(merge);
     }
     if (plan instanceof OverwriteByExpression overwrite) return RowLevelCommand.of(overwrite);
