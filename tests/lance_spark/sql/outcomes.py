@@ -12,9 +12,11 @@ PAGE = Path(__file__).parents[3] / "docs" / "sql-statements.md"
 
 _HEAD = """# What each statement of SQL does
 
-A test runs these statements one after the other, in a catalog of the name `lance` that the first lines fill, and this page is made from its list. The first
-part has the statements that Spark's own suites for catalogs run, by topic; the second those that the JVM connector of Lance documents. What the
-statements that work do in particular says [SQL](sql.md).
+A test runs these statements in order, in a catalog with the name `lance`, and this page is generated from its list.
+The first lines fill the catalog.
+The first part has the statements of Spark's own suites for catalogs, by topic.
+The second part has the statements in the documentation of Lance's JVM connector.
+See [SQL](sql.md) for the details of each statement.
 """
 
 
