@@ -2,7 +2,7 @@
 
 Three configurations, each in a process of its own: Spark's defaults, `enable_pushdown` alone, and `configure`. In each the contestants take
 turns within a round. `border` gives Spark ready-made batches of the same shape, or throws rows away that would be written: what the border
-between Python and the JVM costs alone. Prints the tables of docs/performance.md; `--show` prints those of the last run.
+between Python and the JVM costs alone. Prints the tables of docs/benchmarks.md; `--show` prints those of the last run.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def from_json(content: Mapping[str, Any]) -> Results:
 
 
 def print_tables(results: Results) -> None:
-    """Prints the Markdown tables of docs/performance.md: ratios of seconds, and of CPU seconds."""
+    """Prints the Markdown tables of docs/benchmarks.md: ratios of seconds, and of CPU seconds."""
     titles = " | ".join(_TITLES[name] + (", target" if name != "defaults" else "") for name in results)
     print(f"\n| case | {titles} |\n| --- {'| --- ' * len(results)}|")
     for rows in by_case(results).values():

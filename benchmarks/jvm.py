@@ -208,7 +208,7 @@ def as_json(results: Mapping[str, Seconds], versions: Mapping[str, Any], argumen
 
 
 def print_table(results: Mapping[str, Seconds]) -> None:
-    """Prints the Markdown table of docs/performance.md."""
+    """Prints the Markdown table of docs/benchmarks.md."""
     print("\n| case | JVM | JVM / Parquet | ours / Parquet | `configure` / Parquet | ours / JVM | `configure` / JVM |")
     print("| --- " * 7 + "|")
     for case, seconds in results.items():

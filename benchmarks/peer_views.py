@@ -260,7 +260,7 @@ def as_json(
 
 
 def print_table(report: dict[str, Any]) -> None:
-    """Prints the Markdown table of docs/performance.md; a missed target is bold."""
+    """Prints the Markdown table of docs/benchmarks.md; a missed target is bold."""
     print("\n| refresh after | lance-spark | geneva | lance-spark / geneva | calls | geneva: calls | geneva: outcome |")
     print("| --- " * 7 + "|")
     for case in report["cases"]:

@@ -172,7 +172,7 @@ def case(operation: str, rounds: list[Answers]) -> dict[str, Any]:
 
 
 def print_table(report: dict[str, Any]) -> None:
-    """Prints the Markdown tables of docs/performance.md."""
+    """Prints the Markdown tables of docs/benchmarks.md."""
     for others in ((GENEVA, LANCEDB), (PYLANCE,)):
         print(
             f"\n| operation | {' | '.join((OURS, *others))} | {' | '.join(f'{OURS} / {one}' for one in others)} | results |"
