@@ -87,7 +87,7 @@ def test_links_lead_somewhere(page: Path):
 def test_every_block_names_its_language_and_is_closed(page: Path):
     fences = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("```")]
     assert len(fences) % 2 == 0
-    assert set(fences[::2]) <= {"```python", "```sql", "```text", "```sh", "```json", "```java"}
+    assert set(fences[::2]) <= {"```python", "```sql", "```text", "```sh", "```json", "```java", "```mermaid"}
     assert set(fences[1::2]) <= {"```"}
 
 
