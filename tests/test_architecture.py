@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("lance_spark", "udf_runtime")
 MOST_LINES = 600
+SINGLE_FILES = (
+    "/pyspark_lance.py",
+    "/udf_runtime",
+    "/tests/test_architecture.py",
+    "/tests/lance_spark/conflicts/cases.py",
+)
 
 LAYERS = [
     {
@@ -184,6 +191,14 @@ def in_a_fresh_interpreter(code: str) -> dict[str, object]:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     answer: dict[str, object] = json.loads(done.stdout)
     return answer
+
+
+def test_the_page_of_the_architecture_names_files_that_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for top in (*PACKAGES, "java") for path in (ROOT / top).rglob("*")]
+    names = re.findall(r"`([\w/]+\.(?:py|java)|[\w/]+(?=/`))", page)
+    absent = {name for name in names if not any(file.endswith(f"/{name}") for file in [*files, *SINGLE_FILES])}
+    assert absent == set(), "rename them in docs/architecture.md, too"
 
 
 def test_importing_any_module_loads_no_lance():
