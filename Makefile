@@ -20,7 +20,7 @@ unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHO
 # Tests start hundreds of Pythons. Where none keeps what it has compiled, each takes 2 s of processor time longer to import Spark and pandas.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-releases bench lint lint-python lint-java java-test java-releases format java jar help clean require-java require-jdk
+.PHONY: demo test test-long test-releases bench lint lint-python lint-java java-test java-releases format java jar help docs docs-serve clean require-java require-jdk
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -71,6 +71,12 @@ java-test: lint-java ## the unit tests of the Java
 
 java-releases: require-jdk $(VENV)/.ready-dev ## compiles the Java for each release of Spark
 	$(BIN)/python -m java.check releases
+
+docs: $(VENV)/.ready-dev ## builds the site of docs/ into build/site; a warning, such as a dead link, is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+docs-serve: $(VENV)/.ready-dev ## shows the site of docs/, and follows changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 format: require-jdk $(VENV)/.ready-dev ## formats the code
 	$(BIN)/ruff format .

@@ -1,0 +1,86 @@
+"""Hooks of the site: files from outside of docs/, the page of the command line, Sphinx roles."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+_LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
+_ROLE = re.compile(r":(?:meth|class|func|attr|mod|exc|data|obj):<code>~?")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds pages of the root, files behind links, and the page of the command line."""
+    from mkdocs.structure.files import File
+
+    sources = {page.src_uri: Path(page.abs_src_path) for page in files.documentation_pages()}
+    sources |= {f"project/{name}": ROOT / name for name in PAGES}
+    for name in PAGES:
+        files.append(File.generated(config, f"project/{name}", content=(ROOT / name).read_text(encoding="utf-8")))
+    for source in sources.values():
+        for match in _LINK.finditer(source.read_text(encoding="utf-8")):
+            target = (source.parent / match[2]).resolve()
+            if _is_outside(target) and target.name not in PAGES and f"project/{_name(target)}" not in files.src_uris:
+                files.append(File.generated(config, f"project/{_name(target)}", content=target.read_bytes()))
+    files.append(File.generated(config, "reference/command-line.md", content=command_line()))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """Points links to files outside of docs/, and links of the root's pages, at their copies."""
+    del config, files
+    uri = PurePosixPath(page.file.src_uri)
+    source = ROOT / uri.name if uri.parts[0] == "project" else ROOT / "docs" / uri
+    up = "../" * (len(uri.parts) - 1)
+
+    def move(match: re.Match[str]) -> str:
+        target = (source.parent / match[2]).resolve()
+        if _is_outside(target):
+            moved = f"project/{_name(target)}"
+        elif uri.parts[0] == "project" and target.is_relative_to(ROOT / "docs"):
+            moved = target.relative_to(ROOT / "docs").as_posix()
+            moved += "/README.md" if target.is_dir() else ""
+        else:
+            return match[0]
+        return f"{match[1]}{up}{moved}{match[3] or ''}{match[4]}"
+
+    return _LINK.sub(move, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Drops roles of Sphinx in front of names, which Markdown shows as text."""
+    return _ROLE.sub("<code>", html)
+
+
+def command_line() -> str:
+    """Returns the page of the command line, from the help of its commands."""
+    import typer
+
+    from lance_spark.cli import app
+
+    program: Any = typer.main.get_command(app)
+    parts = ["# Command line", "Run `lance-spark COMMAND --help` for the same texts in a terminal."]
+    for name, command in sorted(program.commands.items()):
+        parts += [f"## lance-spark {name}", command.help or "", _arguments(command)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _arguments(command: Any) -> str:
+    rows = ["| argument | meaning |", "| --- | --- |"]
+    for parameter in command.params:
+        names = parameter.opts + parameter.secondary_opts if parameter.param_type_name == "option" else []
+        shown = ", ".join(f"`{name}`" for name in names) or f"`{parameter.name.upper()}`"
+        text = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("\n", " ")
+        rows.append(f"| {shown} | {text} |")
+    return "\n".join(rows)
+
+
+def _is_outside(target: Path) -> bool:
+    return target.is_relative_to(ROOT) and not target.is_relative_to(ROOT / "docs") and target.is_file()
+
+
+def _name(target: Path) -> str:
+    return target.name if target.suffix == ".md" else target.relative_to(ROOT).as_posix()
