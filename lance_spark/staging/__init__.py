@@ -1,1 +1,1 @@
-"""Files that belong to no version yet: who wrote them, what is in them, and when they go."""
+"""Staged files, not yet named by a version: their markers, contents and deletion."""

@@ -1,24 +1,24 @@
-"""Where tasks put files before a commit, so that each can be found and deleted again.
+"""Staging area: task attempts stage files before a commit, and a sweep can find and delete each.
 
-Spark tells a data source nothing about an attempt that it retries, kills, or ran twice: `abort` is
-called for a failed job only. So an attempt leaves a marker in the table's own directory before it
-makes anything else, and names its files after itself::
+Spark tells a data source nothing about an attempt that Spark retries, kills or runs twice: `abort`
+is called for a failed job only. An attempt therefore creates a marker in the table's directory
+before any other file, and begins its file names with its id::
 
-    _lance_spark/staging/<job>/open               there from before the first task on, until
-                                                  the job is over
-    _lance_spark/staging/<job>/committing         there from before the first try to commit
+    _lance_spark/staging/<job>/open               exists from before the first task until the job
+                                                  ends
+    _lance_spark/staging/<job>/committing         exists from before the first try to commit
     _lance_spark/staging/<job>/<attempt>/attempt  the marker
-    _lance_spark/staging/<job>/<attempt>/...      files that are not finished, and sorted runs
+    _lance_spark/staging/<job>/<attempt>/...      unfinished files, and sorted runs
     data/<attempt>-<n>.lance                      finished data files, n = 0, 1, ...
     data/<attempt>-<n>/*.blob                     their blob sidecars, where Lance puts them
 
-The names of the files follow from the marker, so nothing has to be written down in time. Lance
-ignores the folder, and its own `cleanup_old_versions` leaves it alone.
+File names follow from the marker, so attempts need no list of their files. Lance ignores the
+folder, and its `cleanup_old_versions` keeps the folder.
 
-Spark ends a job while other tasks of it still run, and starts some that late that the job is over
-before they begin. The process that ends the job deletes `open` before anything else; an attempt
-looks for it when it begins and after it has finished a file, and where it is gone deletes what it
-made. So nothing is left, whichever comes first.
+Spark ends a job while other tasks of the job still run, and starts some tasks after the end of
+their job. The process that ends the job deletes `open` first. An attempt checks for `open` when the
+attempt begins and after each finished file. If `open` is gone, the attempt deletes its own files.
+No file is left in either order of events.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ _ID = re.compile("[0-9a-f]{40}")
 _PARALLEL_REQUESTS = 16
 _SHOWN_FILES = 3
 _PROBED_ATTEMPTS = 1000
-"""From this many attempts on, all of `data/` is listed instead of asking for the files of each: a
-listing brings 1,000 names a request."""
+"""From this many attempts on, one listing of `data/` replaces a request per attempt and file. A
+listing returns 1,000 names per request."""
 
 
 def new_id() -> str:
     """Returns a fresh id: 32 random hexadecimal digits, then 8 of the time in seconds.
 
-    The random part comes first because object stores spread their load by the first characters of a
+    The random part comes first because object stores distribute load by the first characters of a
     name.
     """
     return f"{uuid.uuid4().hex}{int(time.time()):08x}"
 
 
 def made_at(identifier: str) -> datetime:
-    """Returns when an id of :func:`new_id` was made, by the clock of the machine that made it."""
+    """Returns the creation time of an id of :func:`new_id`, by the creating machine's clock."""
     return datetime.fromtimestamp(int(identifier[32:], 16), UTC)
 
 
@@ -85,13 +85,13 @@ def is_id(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
-    """The files of one job: a picklable value for the driver, tasks, and the committing process.
+    """The staged files of a job: a picklable value for the driver, tasks, and the commit process.
 
-    What writes raises a TableUnwritableError where the store refuses.
+    Methods raise a TableUnwritableError if the store refuses a write.
 
     Attributes:
-        made_folder: Topmost folder that the job makes on a local file system, to be taken away
-            again if it fails.
+        made_folder: Topmost folder of a local file system created by the job. A failed job removes
+            the folder again.
     """
 
     uri: str
@@ -101,12 +101,12 @@ class Staging:
 
     @property
     def session(self) -> LanceFileSession:
-        """This process's session that reads and writes Lance files of the table."""
+        """Session of this process for reading and writing Lance files of the table."""
         return open_session(self.uri, self.storage_options)
 
     @property
     def objects(self) -> LanceObjects:
-        """What is in the table's directory."""
+        """Objects in the table's directory."""
         return LanceObjects(self.uri, self.storage_options)
 
     @property
@@ -115,18 +115,18 @@ class Staging:
         return f"{STAGING}/{self.job_id}"
 
     def open_job(self) -> None:
-        """Makes the job's own marker, after everything was checked and before the first task."""
+        """Creates the job's own marker, after all checks and before the first task."""
         self._mark(f"{self.folder}/{_OPEN}")
 
     def is_open(self) -> bool:
-        """Tells whether the job is still under way."""
+        """Tells whether the job is still running."""
         return self.objects.contains(f"{self.folder}/{_OPEN}")
 
     def begin_attempt(self) -> Attempt:
-        """Makes the marker of a new attempt, in a task that is about to make a file.
+        """Creates the marker of a new attempt, in a task about to write a file.
 
         Raises:
-            CommitError: The job is over already; Spark starts a task that late where another one
+            CommitError: The job has ended already. Spark starts a task so late if another task
                 fails or is quicker.
         """
         attempt = Attempt(self, new_id())
@@ -138,17 +138,17 @@ class Staging:
         raise attempt.too_late()
 
     def sweep(self, keep: Collection[str] = ()) -> int:
-        """Deletes data files but those named in `keep`, at the job's end, and returns how many.
+        """Deletes all data files but those in `keep`, at the job's end, and returns their number.
 
-        An attempt that is still running, a killed speculative one for example, notices on closing
-        its file that the job is over and deletes that file itself.
+        A running attempt, for example a killed speculative attempt, notices the end of the job when
+        closing its file, and deletes the file itself.
         """
-        # First of all: from here on no attempt begins, and a running one that finishes a file
-        # deletes it.
+        # The marker goes first: from here on no attempt begins, and a running attempt deletes each
+        # file after finishing the file.
         self.objects.delete(f"{self.folder}/{_OPEN}")
-        kept = frozenset(keep)
+        committed = frozenset(keep)
         files = _find_data_files(self.objects, self._attempts())
-        leftovers = {attempt: [name for name in names if name not in kept] for attempt, names in files.items()}
+        leftovers = {attempt: [name for name in names if name not in committed] for attempt, names in files.items()}
         in_parallel(self.objects, lambda attempt: self.delete_attempt(attempt, leftovers[attempt]), leftovers)
         self.objects.delete_folder(self.folder)
         deleted = sum(len(names) for names in leftovers.values())
@@ -159,33 +159,33 @@ class Staging:
     def delete_attempt(self, attempt: str, data_files: Sequence[str]) -> None:
         """Deletes data files of an attempt, and then its folder.
 
-        The last file goes first: what a deletion that stops halfway leaves is found by counting up
-        from 0.
+        The last file goes first. Counting up from 0 therefore finds the remaining files of an
+        interrupted deletion.
         """
         for name in reversed(data_files):
             _delete_data_file(self.objects, name)
         self.objects.delete_folder(f"{self.folder}/{attempt}")
 
     def begin_commit(self) -> None:
-        """Notes that a commit is about to be tried.
+        """Records the start of the first try to commit.
 
-        From here on only who knows its outcome may delete files.
+        From here on only a process with knowledge of the commit's outcome may delete files.
 
         Raises:
-            CommitError: The job has ended: Spark aborted it, or the table was deleted or cleaned
-                up.
+            CommitError: The job has ended: Spark aborted the job, or the table was deleted or
+                cleaned up.
         """
         with refusals_as_errors(self.uri):
             self._mark(f"{self.folder}/{_COMMITTING}")
-            # In this order: an abort closes the job before it looks for the marker, so one of the
-            # two sees the other.
+            # The order matters: an abort closes the job before checking for the marker, so at least
+            # one of the two sees the other.
             self.check_open()
 
     def check_open(self) -> None:
-        """Looks whether the job may still commit.
+        """Checks that the job may still commit.
 
         Raises:
-            CommitError: It has ended.
+            CommitError: The job has ended.
         """
         if not self.is_open():
             raise CommitError(
@@ -196,26 +196,27 @@ class Staging:
             )
 
     def refuse_missing(self, names: Sequence[str], fragments: Sequence[int] = ()) -> None:
-        """Refuses files that a cleanup took before their commit; `fragments` are whose they are."""
-        missing = missing_data_files(self.uri, self.storage_options, names)
-        if missing:
+        """Raises if a cleanup deleted files before their commit; `fragments` are the files' own."""
+        lost = missing_data_files(self.uri, self.storage_options, names)
+        if lost:
             raise CommitConflictError(
-                f"{len(missing)} of {len(names)} data files that this job wrote were deleted before it could commit "
-                f"them ({', '.join(missing[:_SHOWN_FILES])}) - at {self.uri} - nothing was committed; write again, and "
+                f"{len(lost)} of {len(names)} data files that this job wrote were deleted before it could commit "
+                f"them ({', '.join(lost[:_SHOWN_FILES])}) - at {self.uri} - nothing was committed; write again, and "
                 "clean up only what is older than the longest job",
                 uri=self.uri,
-                fragments=[fragment for fragment, name in zip(fragments, names, strict=False) if name in missing],
+                fragments=[fragment for fragment, name in zip(fragments, names, strict=False) if name in lost],
             )
 
     def has_begun_commit(self) -> bool:
-        """Tells whether a commit of this job has begun, in whatever process."""
+        """Tells whether any process has begun a commit of this job."""
         return self.objects.contains(f"{self.folder}/{_COMMITTING}")
 
     def close_job(self) -> bool:
-        """Ends the job, and tells whether a commit has begun that may still make a version.
+        """Ends the job, and tells whether a commit has begun and may still make a version.
 
-        From here on no attempt begins and no commit. One that began and whose process is dead is
-        over on a local file system; on an object store its last request may still be on its way.
+        From here on no attempt and no commit begins. On a local file system, a begun commit is over
+        if its process is dead. On an object store, the last request of a dead process may still
+        arrive.
         """
         self.objects.delete(f"{self.folder}/{_OPEN}")
         marker = self.objects.get(f"{self.folder}/{_COMMITTING}")
@@ -224,20 +225,20 @@ class Staging:
         if not is_local(self.uri):
             return True
         try:
-            by = load_object(marker, {"host": str, "pid": int})
-            return bool(by["host"] != socket.gethostname()) or is_running(by["pid"])
+            owner = load_object(marker, {"host": str, "pid": int})
+            return bool(owner["host"] != socket.gethostname()) or is_running(owner["pid"])
         except (ValueError, OverflowError):
             return True  # a damaged marker proves no death
 
     def find_data_files(self) -> list[str]:
-        """Returns the names of all data files of the job, also where only sidecars are there."""
+        """Returns the names of all data files of the job, including files with sidecars only."""
         files = _find_data_files(self.objects, self._attempts())
         return [name for names in files.values() for name in names]
 
     def _mark(self, path: str) -> None:
-        """Makes a marker, which says what process made it."""
-        by = {"host": socket.gethostname(), "pid": os.getpid()}
-        self.objects.put(path, json.dumps(by).encode())
+        """Creates a marker with the host and the id of this process."""
+        owner = {"host": socket.gethostname(), "pid": os.getpid()}
+        self.objects.put(path, json.dumps(owner).encode())
 
     def _attempts(self) -> set[str]:
         """Returns the ids of the attempts: the names of the job's subfolders."""
@@ -246,7 +247,7 @@ class Staging:
 
 
 class Attempt:
-    """One attempt of a task; its id begins the names of its files. Lives in the task's process."""
+    """An attempt of a task; file names begin with its id. Belongs to the task's process."""
 
     def __init__(self, staging: Staging, attempt_id: str) -> None:
         self.staging = staging
@@ -267,7 +268,7 @@ class Attempt:
     def open_data_file(self, schema: pa.Schema, *, version: str) -> StagedFile:
         """Opens the attempt's next data file, for rows of a schema and in a format such as `2.2`.
 
-        Close it before you open another one: leftovers are found by counting up.
+        Close the file before opening the next: leftovers are found by counting up.
         """
         name = f"{self.id}-{len(self._data_files)}.lance"
         self._data_files.append(name)
@@ -279,21 +280,21 @@ class Attempt:
         return f"{self.folder}/run-{self._run_files - 1}"
 
     def clear_if_over(self) -> bool:
-        """Deletes what the attempt made if its job has ended, and tells whether it has.
+        """Deletes the attempt's files if its job has ended, and tells whether the job has ended.
 
-        Call it after the last change, and after an error.
+        Call this method after the last change, and after an error.
         """
         staging = self.staging
         if staging.objects.contains(self.marker) and staging.is_open():
             return False
-        # What this attempt made alone: the process that ends the job finds the files of the other
-        # attempts by their markers.
+        # Only this attempt's files: at the end of the job, files of other attempts are found by
+        # their markers.
         staging.delete_attempt(self.id, self._data_files)
         remove_empty_folders(staging.uri, made=staging.made_folder)
         return True
 
     def too_late(self) -> CommitError:
-        """Returns the error of an attempt whose job has ended without it."""
+        """Returns the error of an attempt whose job ended before the attempt finished."""
         return CommitError(
             f"this task attempt came too late: its job has ended - job {self.staging.job_id}, table "
             f"{self.staging.uri} - nothing to do if another attempt of the task succeeded, as Spark arranges for "
@@ -304,20 +305,20 @@ class Attempt:
 
 
 def staged_jobs(uri: str, storage_options: tuple[tuple[str, str], ...]) -> list[str]:
-    """Returns the ids of all jobs with something in the staging folder, running ones included."""
-    # A killed process may leave a folder without a file in it.
+    """Returns the ids of all jobs with files in the staging folder, running jobs included."""
+    # A killed process may leave an empty folder.
     return [name for name in LanceObjects(uri, storage_options).list_folders(STAGING) if is_id(name)]
 
 
 def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> list[str]:
-    """Returns those of the names that are not in the table's `data/`."""
+    """Returns the names of files absent from the table's `data/`."""
     objects = LanceObjects(uri, storage_options)
-    there = in_parallel(objects, lambda name: objects.contains(f"data/{name}"), names)
-    return [name for name, found in zip(names, there, strict=True) if not found]
+    presence = in_parallel(objects, lambda name: objects.contains(f"data/{name}"), names)
+    return [name for name, is_present in zip(names, presence, strict=True) if not is_present]
 
 
 def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> None:
-    """Deletes data files of the table that no version names, with their sidecars."""
+    """Deletes data files of the table without a version, with their sidecars."""
     objects = LanceObjects(uri, storage_options)
     in_parallel(objects, functools.partial(_delete_data_file, objects), names)
 
@@ -329,20 +330,20 @@ def _find_data_files(objects: LanceObjects, attempts: Collection[str]) -> dict[s
     # A stem is the attempt's id, a dash and a number; sidecars are one folder deeper.
     stems = {path.split("/")[1].removesuffix(".lance") for path in objects.list("data")}
     ours = [stem.split("-") for stem in stems if stem.split("-")[0] in attempts]
-    found: dict[str, list[str]] = {attempt: [] for attempt in attempts}
+    names: dict[str, list[str]] = {attempt: [] for attempt in attempts}
     for attempt, number in sorted(ours, key=lambda parts: int(parts[1])):
-        found[attempt].append(f"{attempt}-{number}.lance")
-    return found
+        names[attempt].append(f"{attempt}-{number}.lance")
+    return names
 
 
 def _probe(objects: LanceObjects, attempt: str) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     while True:
-        stem = f"{attempt}-{len(found)}"
-        # Sidecars come first, so they may be there without their data file.
+        stem = f"{attempt}-{len(names)}"
+        # Lance writes sidecars first, so sidecars may exist without their data file.
         if not objects.contains(f"data/{stem}.lance") and not objects.list(f"data/{stem}"):
-            return found
-        found.append(f"{stem}.lance")
+            return names
+        names.append(f"{stem}.lance")
 
 
 def _delete_data_file(objects: LanceObjects, name: str) -> None:
@@ -351,7 +352,7 @@ def _delete_data_file(objects: LanceObjects, name: str) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Tells whether a process of this machine runs, of whatever user."""
+    """Tells whether a process of any user runs on this machine."""
     try:
         os.kill(pid, 0)
     except OSError as error:
@@ -360,8 +361,8 @@ def is_running(pid: int) -> bool:
 
 
 def in_parallel(objects: LanceObjects, act: Callable[[_S], _T], items: Collection[_S]) -> list[_T]:
-    """Calls a function with each item, on an object store with several at once."""
-    # A local file system answers sooner than a thread starts.
+    """Calls a function with each item; on an object store, with several items at once."""
+    # A local file system answers in less time than a thread needs to start.
     if is_local(objects.uri) or len(items) == 1:
         return [act(item) for item in items]
     with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:

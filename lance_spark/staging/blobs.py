@@ -1,9 +1,9 @@
-"""Blob columns of file format 2.2: values that lie beside the data file rather than in it.
+"""Blob columns of file format 2.2: values in sidecars next to the data file.
 
-`lance.write_dataset` prepares them itself, but under file names of its own choice, which could not
-be found again after a kill. Here the same is done for files that we name. Small values stay in the
-data file, middling ones share a sidecar, and large ones get one each, by the thresholds that Lance
-has and that a column's metadata may change.
+`lance.write_dataset` prepares blobs itself, but under file names of its own choice, and a killed
+write would leave untraceable files. This module prepares blobs for files with names of ours. Small
+values stay in the data file, medium values share a sidecar, and each large value gets a sidecar of
+its own. The thresholds are Lance's, and a column's metadata may change them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _INLINE_BYTES = 64 << 10
 _PACKED_BYTES = 4 << 20
 _SIDECAR_BYTES = 1 << 30
-"""Lance's own defaults: up to the first a value is inline, up to the second packed; the third is
-where a packed sidecar is full."""
+"""Lance's own defaults: the largest inline value, the largest packed value, and the size of a full
+packed sidecar."""
 
 _INLINE, _PACKED, _DEDICATED = 0, 1, 2
 
@@ -40,12 +40,12 @@ _PREPARED = pa.struct(
         ("position", pa.uint64()),
     ]
 )
-"""What Lance's encoder takes; the type that `lance.BlobDescriptorArrayBuilder` makes value by
+"""Input type of Lance's encoder; `lance.BlobDescriptorArrayBuilder` builds the same type value by
 value."""
 
 
 def is_logical_blob(field: pa.Field[Any]) -> bool:
-    """Tells whether a binary column is marked to be stored as blobs."""
+    """Tells whether the metadata of a binary column ask for storage as blobs."""
     return (field.metadata or {}).get(BLOB_ENCODING) == b"true" and not is_stored_as_blob(field)
 
 
@@ -55,19 +55,19 @@ def is_stored_as_blob(field: pa.Field[Any]) -> bool:
 
 
 def row_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Returns the field that rows have for a column of a table: a blob as marked `large_binary`."""
+    """Returns the field of a table's column in rows: a blob is `large_binary` with a mark."""
     if not is_stored_as_blob(field):
         return field
     return pa.field(field.name, pa.large_binary(), field.nullable, {**(field.metadata or {}), BLOB_ENCODING: b"true"})
 
 
 def prepares_blobs(version: str) -> bool:
-    """Tells whether a blob column is a struct of descriptors that the file's writer prepares."""
+    """Tells whether the file's writer prepares descriptors, a struct, for a blob column."""
     return tuple(int(part) for part in version.split(".")) >= _PREPARED_SINCE if version[0].isdigit() else True
 
 
 def file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
-    """Returns the field that a file's writer takes for a column of rows: a blob as descriptors."""
+    """Returns the field of a column of rows for the file's writer: a blob as descriptors."""
     if not is_logical_blob(field) or not prepares_blobs(version):
         return field
     metadata = {key: value for key, value in (field.metadata or {}).items() if key != BLOB_ENCODING}
@@ -75,13 +75,13 @@ def file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
 
 
 class BlobEncoder:
-    """Turns the values of one data file's blob columns into descriptors, and writes the sidecars.
+    """Converts the values of a data file's blob columns to descriptors, and writes the sidecars.
 
     Memory does not grow with the data: sidecars are streamed.
     """
 
     def __init__(self, session: LanceFileSession, path: str, rows: pa.Schema, stored: pa.Schema) -> None:
-        """Takes where the data file is, and its fields as rows and as its writer have them."""
+        """Takes the data file's path, and its fields as in rows and as in its writer."""
         self._session = session
         self._path = path
         self._fields = list(zip(rows, stored, strict=True))
@@ -92,7 +92,7 @@ class BlobEncoder:
         self._packed_bytes = 0
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns rows with descriptors, and writes what does not stay in the data file."""
+        """Returns rows with descriptors, and writes the values of sidecars."""
         columns = [
             column if field.type == stored.type else self._descriptors(column, field)
             for column, (field, stored) in zip(batch.columns, self._fields, strict=True)
@@ -100,7 +100,7 @@ class BlobEncoder:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def finish(self) -> None:
-        """Finishes the open sidecar; call it before the data file is closed."""
+        """Finishes the open sidecar; call this method before closing the data file."""
         if self._packed is not None:
             self._packed.finish()
             self._packed = None
@@ -115,7 +115,7 @@ class BlobEncoder:
         )
         ids = np.zeros(len(values), np.uint32)
         positions = np.zeros(len(values), np.uint64)
-        # One step per value, but only for those that take a write of their own anyway.
+        # One step per value, only for values with a separate write.
         for row in np.flatnonzero(kinds != _INLINE).tolist():
             value = values[row].as_buffer()
             if kinds[row] == _PACKED:

@@ -1,8 +1,8 @@
 """Column files: one Lance file with new values of columns for every physical row of one fragment.
 
-Rows come in ascending order of their position, as many as there are; rows without a given value
-keep the column's old value, or are NULL where the column is new. Only the target columns are read,
-and only in windows that have gaps. Memory is bounded by a window, not by the fragment.
+Rows come in ascending order of their position, in any number. Rows without a given value keep the
+column's old value, or are NULL in a new column. Only the target columns are read, and only in
+windows with gaps. A window bounds the memory, regardless of the fragment's size.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _WINDOW_BYTES = 16 << 20
 _MOST_WINDOW_ROWS = 1 << 16
 _LEAST_WINDOW_ROWS = 64
 _FIRST_WINDOW_ROWS = 256
-"""Rows of old values that are read before it is known how wide they are: their size on storage does
-not tell, it is compressed."""
+"""Rows of old values to read before their width is known. Their size on storage is no measure,
+because storage is compressed."""
 _FIRST_BLOBS = 8
-"""The same where there are blobs among them."""
+"""The same for columns with blobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """The columns that a backfill writes. Picklable.
+    """The columns written by a backfill. Picklable.
 
     Attributes:
-        schema: Their fields, as rows have them: blobs as `large_binary`.
-        existing: Names of those that the snapshot has; gaps keep their values there. The others are
-            new, and gaps are NULL.
-        format: Lance file format of the table, such as `2.1`.
+        schema: Fields of the columns as in rows: blobs as `large_binary`.
+        existing: Names of the columns of the snapshot. Gaps keep the old values of these columns,
+            and are NULL in new columns.
+        format: Lance file format of the table, for example `2.1`.
     """
 
     schema: pa.Schema
@@ -67,7 +67,7 @@ class Targets:
 
 
 class ColumnFile:
-    """The column file of one fragment, and the rows given for it so far. Belongs to one task."""
+    """The column file of a fragment, and the rows given so far. Belongs to a single task."""
 
     def __init__(self, attempt: Attempt, rows: SnapshotRows, fragment: LanceFragment, targets: Targets) -> None:
         self.given = RowSet.empty()
@@ -83,7 +83,7 @@ class ColumnFile:
 
     @property
     def rows(self) -> int:
-        """Number of rows that were given so far."""
+        """Number of rows given so far."""
         return len(self.given)
 
     def append(self, offsets: NDArray[np.int64], values: pa.RecordBatch) -> None:
@@ -97,7 +97,7 @@ class ColumnFile:
             self._flush(int(offsets[-1]) + 1)
 
     def close(self) -> FragmentColumns:
-        """Fills the rest and finishes the file."""
+        """Fills the remaining rows and finishes the file."""
         self._flush(self._physical_rows)
         rows = self._file.close()
         if rows != self._physical_rows:
@@ -114,22 +114,22 @@ class ColumnFile:
         )
 
     def discard(self) -> None:
-        """Gives the file up after an error."""
+        """Discards the file after an error."""
         self._file.discard()
 
     def _flush(self, end: int) -> None:
         schema = self._targets.schema
         offsets = np.concatenate([part[0] for part in self._pending]) if self._pending else np.empty(0, dtype=np.int64)
-        given = pa.Table.from_batches([part[1] for part in self._pending], schema=schema)
-        given_row_bytes = self._pending_bytes // max(len(offsets), 1)
+        values = pa.Table.from_batches([part[1] for part in self._pending], schema=schema)
+        value_bytes = self._pending_bytes // max(len(offsets), 1)
         self._pending, self._pending_bytes = [], 0
-        # Where every row is given, none is read, and the width of old ones, never learnt, does not
-        # matter: windows of 256 rows took as long as all the rest of a narrow column.
+        # If every row is given, no old row is read and the width of old rows does not matter.
+        # Windows of 256 rows took as long as all other work on a narrow column.
         is_complete = len(offsets) == end - self._next
         while self._next < end:
-            stop = end if is_complete else min(self._next + self._window_rows(given_row_bytes), end)
+            stop = end if is_complete else min(self._next + self._window_rows(value_bytes), end)
             first, last = np.searchsorted(offsets, [self._next, stop])
-            self._write_window(stop, offsets[first:last], given.slice(first, last - first))
+            self._write_window(stop, offsets[first:last], values.slice(first, last - first))
             self._next = stop
 
     def _window_rows(self, given_row_bytes: int) -> int:
@@ -139,26 +139,26 @@ class ColumnFile:
         rows = _WINDOW_BYTES // max(given_row_bytes, self._old_row_bytes or 0, width, 1)
         return max(1 if self._targets.blobs else _LEAST_WINDOW_ROWS, min(rows, _MOST_WINDOW_ROWS))
 
-    def _write_window(self, stop: int, offsets: NDArray[np.int64], given: pa.Table) -> None:
+    def _write_window(self, stop: int, offsets: NDArray[np.int64], values: pa.Table) -> None:
         """Writes the rows `next` to `stop`."""
         rows = stop - self._next
         if len(offsets) == rows:
-            for batch in given.to_batches():
+            for batch in values.to_batches():
                 self._write(batch)
             return
-        at = np.full(rows, -1, dtype=np.int64)
-        at[offsets - self._next] = np.arange(len(offsets))
-        missing = at < 0
-        nullable: Any = pa.array(at, type=pa.int64(), mask=missing)
-        old = self._read_old(self._next, rows) if self._targets.existing else None
-        merged: Any = np.where(missing, np.arange(rows), at + rows)
+        positions = np.full(rows, -1, dtype=np.int64)
+        positions[offsets - self._next] = np.arange(len(offsets))
+        is_gap = positions < 0
+        nullable: Any = pa.array(positions, type=pa.int64(), mask=is_gap)
+        old_rows = self._read_old(self._next, rows) if self._targets.existing else None
+        merged: Any = np.where(is_gap, np.arange(rows), positions + rows)
         columns = []
         for field in self._targets.schema:
-            new = given.column(field.name)
-            if old is None or field.name not in self._targets.existing:
+            new = values.column(field.name)
+            if old_rows is None or field.name not in self._targets.existing:
                 column = new.take(nullable) if len(offsets) else pa.chunked_array([pa.nulls(rows, field.type)])
             else:
-                column = old.column(field.name)
+                column = old_rows.column(field.name)
                 if len(offsets):
                     both = pa.chunked_array([*column.chunks, *new.chunks], type=field.type)
                     column = both.take(pa.array(merged))
@@ -180,25 +180,25 @@ class ColumnFile:
     def _read_old(self, start: int, rows: int) -> pa.Table:
         """Reads the snapshot's values of a window."""
         blobs = [name for name in self._targets.existing if name in self._targets.blobs]
-        old = self._scan_old(start, rows, [name for name in self._targets.existing if name not in blobs])
+        old_rows = self._scan_old(start, rows, [name for name in self._targets.existing if name not in blobs])
         for name in blobs:
-            old = old.append_column(self._targets.schema.field(name), self._read_blobs(name, start, rows))
-        # The widest so far: rows of one fragment are often alike, and windows that are too small
-        # cost little.
-        self._old_row_bytes = max(self._old_row_bytes or 0, old.nbytes // rows)
-        return old.select(list(self._targets.existing))
+            old_rows = old_rows.append_column(self._targets.schema.field(name), self._read_blobs(name, start, rows))
+        # The maximum so far: rows of one fragment often have similar widths, and windows that are
+        # too small cost little.
+        self._old_row_bytes = max(self._old_row_bytes or 0, old_rows.nbytes // rows)
+        return old_rows.select(list(self._targets.existing))
 
     def _read_blobs(self, column: str, start: int, rows: int) -> pa.Array[Any]:
         """Reads the bytes of a window's blobs; a deleted row has none."""
         first = self._fragment.fragment_id << 32 | start
         deleted = self._snapshot.deleted(self._fragment.fragment_id)
         live = [first + row for row in range(rows) if deleted is None or not deleted[start + row]]
-        found = dict(self._snapshot.dataset.read_blobs(column, addresses=live, preserve_order=True) if live else [])
-        blobs: pa.Array[Any] = pa.array([found.get(first + row) for row in range(rows)], type=pa.large_binary())
+        payloads = dict(self._snapshot.dataset.read_blobs(column, addresses=live, preserve_order=True) if live else [])
+        blobs: pa.Array[Any] = pa.array([payloads.get(first + row) for row in range(rows)], type=pa.large_binary())
         return blobs
 
     def _scan_old(self, start: int, rows: int, names: list[str]) -> pa.Table:
-        # With deleted rows included, positions are physical ones (measured).
+        # With deleted rows included, positions are physical positions (measured).
         scanner = self._fragment.scanner(
             columns=requested_columns(names),
             offset=start,
@@ -218,9 +218,9 @@ class ColumnFile:
 
 
 class ColumnFiles:
-    """Writes the column files of fragments that come one after the other. Belongs to one task.
+    """Writes the column files of successive fragments. Belongs to a single task.
 
-    Trusts no order: a fragment that comes again, or a row that comes too late, is found.
+    The order of the rows is checked: a repeated fragment or a late row raises an error.
     """
 
     def __init__(self, attempt: Attempt, rows: SnapshotRows, targets: Targets, rejected: Rejected) -> None:
@@ -235,10 +235,10 @@ class ColumnFiles:
         self._done: list[FragmentColumns] = []
 
     def write(self, batches: Iterable[tuple[Addresses, pa.RecordBatch]]) -> tuple[FragmentColumns, ...]:
-        """Writes live rows of the snapshot, and counts those that repeat the one before.
+        """Writes live rows of the snapshot, and counts rows that repeat the row before.
 
         Raises:
-            CommitError: The rows of a fragment do not stand together, or are not ascending.
+            CommitError: The rows of a fragment are not contiguous, or not ascending.
         """
         try:
             for addresses, values in batches:
@@ -293,7 +293,7 @@ class ColumnFiles:
 
 
 def _fixed_bytes(type: pa.DataType) -> int:
-    """Returns the bytes that a value takes at least; a NULL list of fixed size takes as many."""
+    """Returns the minimum size of a value; a NULL list of fixed size takes as many bytes."""
     if isinstance(type, pa.BaseExtensionType):
         return _fixed_bytes(type.storage_type)
     if pa.types.is_fixed_size_list(type):

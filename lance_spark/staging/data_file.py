@@ -1,4 +1,4 @@
-"""A Lance data file that is being written, under a name of ours."""
+"""A Lance data file while it is written, under a name of ours."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 _CACHE_BYTES_PER_COLUMN = 8 << 20
 _CACHE_BYTES = 256 << 20
-"""Lance keeps 8 MiB of unwritten values per column: 8 GiB for a table of a thousand. From 32
-columns on they share this much."""
+"""Lance keeps 8 MiB of unwritten values per column: 8 GiB for a table of a thousand columns. From
+32 columns on, all columns share this limit."""
 
 _MOVES = 3
-"""Times that a finished file is tried to be moved into a folder that another job, which has emptied
-it, may delete in that moment."""
+"""Number of tries to move a finished file into a folder. Another job may have emptied the folder,
+and may delete the folder at the same moment."""
 
 
 class StagedFile:
-    """A data file of an attempt; after :meth:`close` it is in the table's `data/` under `name`.
+    """A data file of an attempt; :meth:`close` puts the file into the table's `data/` as `name`.
 
-    On a local file system Lance writes into a temporary file of a random name beside the final one,
-    and a killed process leaves it there. Therefore the file is written in the attempt's folder and
-    renamed into `data/` when it is finished. An object store shows an object only when it is
-    complete, so there it is written in place.
+    On a local file system, Lance writes into a temporary file with a random name next to the final
+    file, and a killed process leaves that temporary file. The writer therefore writes into the
+    attempt's folder and renames the finished file into `data/`. An object store shows only complete
+    objects, so a file on an object store is written in place.
 
     Attributes:
-        name: Name in `data/`, as a `DataFile` wants it.
-        size_bytes: Size of the file, once it is closed.
+        name: Name in `data/`, as a `DataFile` expects.
+        size_bytes: Size of the closed file.
     """
 
     def __init__(self, attempt: Attempt, name: str, schema: pa.Schema, *, version: str) -> None:
@@ -62,10 +62,10 @@ class StagedFile:
             self._writer.write_batch(from_start(batch if self._blobs is None else self._blobs.encode(batch)))
 
     def close(self) -> int:
-        """Finishes the file, puts it where `name` says, and returns its number of rows.
+        """Finishes the file, moves the file to `name`, and returns its number of rows.
 
         Raises:
-            CommitError: The job ended without this attempt. Nothing of the attempt is left.
+            CommitError: The job ended before this attempt finished. The attempt has left no file.
             TableUnwritableError: The store refused.
         """
         try:
@@ -76,7 +76,7 @@ class StagedFile:
                 if is_local(self._uri):
                     self._publish()
         except TableUnwritableError as error:
-            # The sweep may have taken the folder away under us.
+            # The sweep may have deleted the folder at the same time.
             if self._attempt.clear_if_over():
                 raise self._attempt.too_late() from error
             raise
@@ -86,9 +86,10 @@ class StagedFile:
         return rows or 0
 
     def discard(self) -> None:
-        """Gives the file up after an error.
+        """Discards the file after an error.
 
-        What there is of it is deleted by :meth:`Staging.sweep`, or here if that has been.
+        :meth:`Staging.sweep` deletes the parts of the file, or this method does if the sweep is
+        over.
         """
         # Dropping the last reference makes Lance delete its temporary file, or abandon the upload.
         del self._writer
@@ -99,15 +100,14 @@ class StagedFile:
         source, target = os.path.join(self._uri, self._path), os.path.join(self._uri, "data", self.name)
         sidecars = source.removesuffix(".lance")
         if os.path.isdir(sidecars):
-            # Before the file itself, so that the file never lacks them.
+            # Sidecars are moved first, so that the file always has them.
             _move(sidecars, target.removesuffix(".lance"))
         _move(source, target)
 
 
 def _move(source: str, target: str) -> None:
     for _ in range(_MOVES):
-        # The second error: the folder was there, and was gone when `makedirs` looked whether it is
-        # one.
+        # FileExistsError: the folder existed, and was gone when `makedirs` checked its kind.
         with contextlib.suppress(FileNotFoundError, FileExistsError):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             return os.rename(source, target)

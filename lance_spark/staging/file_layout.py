@@ -1,9 +1,9 @@
-"""How a table's rows lie in data files: file format, physical schema, and field ids.
+"""Layout of a table's rows in data files: file format, physical schema, and field ids.
 
-Lance computes these itself where it writes a table, but has no call that tells them for a file that
-was named elsewhere. So the same thing is made in small: an empty table and an empty file of the
-same schema in a temporary folder on the driver, which take 10 ms and also show whether the file
-format can hold the columns at all, before any task runs.
+Lance computes the layout when writing a table, but has no call for the layout of a file with our
+own name. This module therefore writes a sample: an empty table and an empty file of the same
+schema, in a temporary folder on the driver. The sample takes 10 ms, and also shows before any task
+runs whether the file format can hold the columns.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _VARIABLE = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout:
-    """How rows of a table lie in data files. A picklable value, made on the driver for all tasks.
+    """Layout of a table's rows in data files. A picklable value, made on the driver for all tasks.
 
     Attributes:
         version: File format, such as `2.2`.
-        table_schema: Schema of the table as Lance stores it, of the columns that the files hold.
-        row_schema: Schema that rows are to have; blobs are `large_binary` in it.
+        table_schema: Schema of the files' columns as Lance stores the table.
+        row_schema: Required schema of rows, with blobs as `large_binary`.
         file: Entry of a file with these columns.
     """
 
@@ -54,14 +54,14 @@ class FileLayout:
 
     @staticmethod
     def of_new_table(schema: pa.Schema, version: str) -> FileLayout:
-        """Returns the layout of a table that is created or overwritten. Runs on the driver.
+        """Returns the layout of a new or overwritten table. Runs on the driver.
 
         A blob is a binary column with the metadata `lance-encoding:blob`.
 
         Raises:
-            ColumnNameError: A column has a name that Lance cannot read back.
+            ColumnNameError: Lance cannot read back the name of a column.
             UnsupportedTypeError: The file format cannot hold a column.
-            OptionError: The file format is `legacy`, which cannot be written any more.
+            OptionError: The file format is `legacy`. Lance no longer writes this format.
         """
         check_column_names(schema.names)
         for column in schema:
@@ -70,12 +70,12 @@ class FileLayout:
 
     @staticmethod
     def of_table(dataset: lance.LanceDataset, columns: Collection[str]) -> FileLayout:
-        """Returns the layout of new files of an existing table that hold some of its columns."""
+        """Returns the layout of new files with some columns of an existing table."""
         schema = pa.schema([row_field(f) for f in dataset.schema if f.name in columns])
         return _layout(schema, dataset.data_storage_version, dataset.lance_schema)
 
     def fragment(self, name: str, *, rows: int, size_bytes: int | None) -> FragmentMetadata:
-        """Returns a new fragment of one file; the commit gives it its id."""
+        """Returns a new fragment of one file; the commit assigns the fragment's id."""
         from lance.fragment import FragmentMetadata
 
         file = same_columns(self.file, StagedColumns(name=name, size_bytes=size_bytes))
@@ -91,21 +91,21 @@ def _layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileL
             "data_storage_version", version, "2.0 or newer; rewrite a table in the legacy format with pylance first"
         )
     version = stable_version() if version == "stable" else version
-    made = _sampled(_Sample(schema, schema.serialize().to_pybytes(), version))
+    layout = _sampled(_Sample(schema, schema.serialize().to_pybytes(), version))
     if table is None:
-        return made
-    known = {field.name: field for field in field_identities(table)}
-    fields = tuple(known[field.name] for field in made.fields)
-    # Both trees are of one schema, so their nodes correspond one to one, depth first.
-    ids = dict(zip((i for f in made.fields for i in f.ids), (i for f in fields for i in f.ids), strict=True))
-    file = copy.copy(made.file)
+        return layout
+    table_fields = {field.name: field for field in field_identities(table)}
+    fields = tuple(table_fields[field.name] for field in layout.fields)
+    # Both trees have one schema, so their nodes correspond in depth-first order.
+    ids = dict(zip((i for f in layout.fields for i in f.ids), (i for f in fields for i in f.ids), strict=True))
+    file = copy.copy(layout.file)
     file.fields = [ids[i] for i in file.fields]
-    return replace(made, fields=fields, file=file)
+    return replace(layout, fields=fields, file=file)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Columns and format of a file; equal where the schemas are, with all metadata."""
+    """Columns and format of a file; equal if the schemas with all metadata are equal."""
 
     schema: pa.Schema = field(compare=False)
     serialized: bytes
@@ -134,7 +134,7 @@ def _sampled(sample: _Sample) -> FileLayout:
 def _write_sample(
     schema: pa.Schema, version: str, batch: pa.RecordBatch | None = None
 ) -> tuple[lance.LanceDataset, DataFile]:
-    """Makes an empty table, and a file with its columns and some rows."""
+    """Writes an empty table, and a file with its columns and optional rows."""
     import lance
     from lance.file import LanceFileSession
     from lance.fragment import DataFile
@@ -153,14 +153,14 @@ def _write_sample(
 def explain_refusal(
     schema: pa.Schema, version: str, error: Exception, batch: pa.RecordBatch | None = None
 ) -> UnsupportedTypeError:
-    """Turns Lance's refusal of a schema, or of rows, into one that names the column at fault."""
+    """Converts Lance's refusal of a schema, or of rows, to an error about the column at fault."""
     at_fault = schema.field(0)
     for column in schema:
         rows = None if batch is None or is_logical_blob(column) else batch.select([column.name])
         try:
             _write_sample(pa.schema([column]), version, rows)
-        except (ValueError, OSError, NotImplementedError) as own:
-            at_fault, error = column, own
+        except (ValueError, OSError, NotImplementedError) as column_error:
+            at_fault, error = column, column_error
             break
     return UnsupportedTypeError(
         at_fault.name,
@@ -172,10 +172,10 @@ def explain_refusal(
 
 
 def _refuse_what_cannot_be_read_back(path: str, field: pa.Field[Any]) -> None:
-    """Refuses what an empty file does not show, in a column and below it (measured, pylance 14).
+    """Refuses unreadable types, at any depth, although an empty file accepts them (pylance 14).
 
-    Vectors of structs are written, but then they cannot be read beside another column; vectors of
-    strings panic at the first row.
+    Lance writes vectors of structs, but cannot read these vectors together with another column.
+    Vectors of strings panic at the first row.
     """
     if is_stored_as_blob(field):
         if "." in path:

@@ -1,4 +1,4 @@
-"""Folders of a table, made along with files on a local file system, and removed when empty."""
+"""Folders of a table, created with files on a local file system, and removed when empty."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ STAGING = f"{FOLDER}/staging"
 
 
 def first_missing_folder(uri: str) -> str | None:
-    """Returns the topmost folder that making a table here would make.
+    """Returns the topmost missing folder of a new table's location.
 
-    None where the folder is there, or on an object store.
+    None if the folder exists, or on an object store.
     """
-    missing = None
+    missing_folder = None
     folder = uri
     while is_local(uri) and not os.path.isdir(folder):
-        missing, folder = folder, os.path.dirname(folder)
-    return missing
+        missing_folder, folder = folder, os.path.dirname(folder)
+    return missing_folder
 
 
 def remove_empty_folders(uri: str, *, made: str | None) -> None:
-    """Deletes the folders of a table that was never committed; no folder that holds a file goes.
+    """Deletes the empty folders of a table without a commit, and keeps folders with files.
 
-    `made` is what :func:`first_missing_folder` said before anything was written.
+    `made` is the result of :func:`first_missing_folder` before the first write.
     """
     if not is_local(uri):
         return

@@ -1,4 +1,4 @@
-"""Writes a task's rows as fragments, one data file after the other. Runs on an executor."""
+"""Writes a task's rows as fragments, in successive data files. Runs on an executor."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class FragmentSink:
-    """Makes fragments of batches. Belongs to one task; makes nothing before the first row.
+    """Writes batches as fragments. Belongs to a single task; the first row creates the first file.
 
-    Memory: the batch at hand, and the pages that Lance has not written yet.
+    Memory: the current batch, and the pages not yet written by Lance.
     """
 
     def __init__(self, staging: Staging, layout: FileLayout, *, max_rows: int, max_bytes: int) -> None:
-        """Takes when a file is full: at exactly `max_rows`, or after a batch past `max_bytes`."""
+        """Takes the size of a full file: exactly `max_rows`, or a batch past `max_bytes`."""
         self._staging = staging
         self._layout = layout
         self._max_rows = max_rows
@@ -38,7 +38,7 @@ class FragmentSink:
 
         Raises:
             UnsupportedTypeError: The file format cannot hold a value, such as a NULL struct in 2.0.
-            CommitError: The job has ended without this attempt.
+            CommitError: The job ended before this attempt finished.
         """
         while batch.num_rows:
             if self._file is None:
@@ -57,7 +57,7 @@ class FragmentSink:
         return tuple(self._fragments)
 
     def abandon(self) -> None:
-        """Gives up after an error; what was written is deleted when the job ends."""
+        """Discards the open file after an error; the end of the job deletes the finished files."""
         if self._file is not None:
             self._file.discard()
             self._file = None

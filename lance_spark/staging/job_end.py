@@ -1,9 +1,9 @@
-"""How a job ends, and which files may go: its commit lands, it is given up, or Spark aborts it.
+"""Ends of a job: its commit lands, its files are given up, or Spark aborts the job.
 
-A commit runs in one process and an abort in another, maybe at the same time. Both follow one order:
-a commit puts up its marker and then looks whether the job is still open; an abort closes the job
-and then looks for that marker. So at least one of them sees the other: an abort keeps all files
-where a commit may be under way, and a commit does not begin where an abort has.
+A commit and an abort run in two processes, maybe at the same time. Both follow the same order. A
+commit creates its marker and then checks for an open job. An abort closes the job and then checks
+for the marker of a commit. At least one of the two therefore sees the other: an abort keeps all
+files while a commit may be running, and a commit does not begin after an abort.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _T = TypeVar("_T")
 
 
 def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) -> _T:
-    """Runs a commit, and deletes the job's files if it certainly did not happen.
+    """Runs a commit, and deletes the job's files if the commit certainly made no version.
 
-    After a `CommitOutcomeUnknownError`, and after any other failure of an object store once the
-    commit has begun, the files are kept, because a request may still arrive.
+    The files are kept after a `CommitOutcomeUnknownError`, because a request may still arrive. On
+    an object store, the files are also kept after any other failure of a begun commit.
     """
     end_quietly()
     try:
@@ -40,17 +40,17 @@ def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) 
         raise
     except BaseException as error:
         if isinstance(error, (CommitError, TableExistsError)) or is_local(ref.uri) or not staging.has_begun_commit():
-            # What made the commit fail is what the user has to know.
+            # The error of the commit matters to the user, more than an error of the deletion.
             with _deletes_later(staging):
                 _give_up(staging, ref)
         raise
 
 
 def _give_up(staging: Staging, ref: DatasetRef) -> None:
-    """Deletes the files of a job without a commit, but for those that a version names after all.
+    """Deletes the files of a job without a commit, except files of a version.
 
-    A commit that was taken back is an old version, and the events of a version that was cleaned up
-    are gone while its files may live on in the next one: so manifests are asked, not transactions.
+    An undone commit is an old version. A cleaned-up version has lost its events, and its files may
+    live on in the next version. The check therefore reads manifests rather than transactions.
     """
     staging.close_job()
     try:
@@ -59,14 +59,15 @@ def _give_up(staging: Staging, ref: DatasetRef) -> None:
         staging.sweep()
         remove_empty_folders(ref.uri, made=staging.made_folder)
         return
-    written = staging.find_data_files()
-    staging.sweep(keep=named_files(head, written, after=ref.version or 0) if written else ())
+    data_files = staging.find_data_files()
+    staging.sweep(keep=named_files(head, data_files, after=ref.version or 0) if data_files else ())
 
 
 def abort(staging: Staging, ref: DatasetRef) -> None:
-    """Deletes the job's files, unless it has committed or may still.
+    """Deletes the job's files, unless the job has committed or may still commit.
 
-    Spark aborts also where the commit's process died or its answer was lost.
+    Spark also aborts a job after the death of its commit process, or after the loss of the commit's
+    result.
     """
     end_quietly()
     if staging.close_job() and find_commit(staging, ref) is None:
@@ -79,28 +80,28 @@ def abort(staging: Staging, ref: DatasetRef) -> None:
 
 
 def find_commit(staging: Staging, ref: DatasetRef) -> CommitResult | None:
-    """Returns what this job has committed, or None."""
+    """Returns the commit of this job, or None."""
     try:
-        found = find_job(ref.open_latest(), staging.job_id, after=ref.version or 0)
+        commit = find_job(ref.open_latest(), staging.job_id, after=ref.version or 0)
     except TableNotFoundError:
         return None
-    return None if found is None else replace(found, uri=ref.uri)
+    return None if commit is None else replace(commit, uri=ref.uri)
 
 
 def finish(staging: Staging, ref: DatasetRef, keep: Collection[str], *, unless_named: Collection[str] = ()) -> None:
-    """Deletes what other attempts of a committed job left.
+    """Deletes the remaining files of other attempts of a committed job.
 
-    The files of `keep` were committed; those of `unless_named` stay if a version names them.
+    The files of `keep` were committed. Files of `unless_named` stay if they belong to a version.
     """
-    # The version is there; that something else of the job is there too must not make the job fail.
+    # The version exists, so a failed deletion of other files must not make the job fail.
     with _deletes_later(staging):
-        named = named_files(ref.open_latest(), unless_named, after=ref.version or 0) if unless_named else ()
-        staging.sweep([*keep, *named])
+        referenced = named_files(ref.open_latest(), unless_named, after=ref.version or 0) if unless_named else ()
+        staging.sweep([*keep, *referenced])
 
 
 @contextlib.contextmanager
 def _deletes_later(staging: Staging) -> Iterator[None]:
-    """Warns of files that cannot be deleted now."""
+    """Logs a warning about files whose deletion fails now."""
     try:
         yield
     except OSError as error:

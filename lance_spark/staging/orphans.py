@@ -1,4 +1,4 @@
-"""Removes what jobs left behind whose driver died. Runs on the driver, without Spark."""
+"""Removes the leftovers of jobs with a dead driver. Runs on the driver, without Spark."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from lance_spark.staging.area import Staging, made_at, staged_jobs
 def remove_orphans(
     uri: str, storage_options: Mapping[str, str] | None = None, *, older_than: timedelta, needed: Collection[str] = ()
 ) -> int:
-    """Deletes markers, and data files that no version references, of jobs whose driver died.
+    """Deletes markers and unreferenced data files of jobs with a dead driver.
 
-    Safe beside running jobs as long as `older_than` is more than the longest of them takes; a job
-    that loses a file to an early cleanup fails and commits nothing.
+    The cleanup is safe next to running jobs as long as `older_than` exceeds the duration of the
+    longest job. A job fails and commits nothing if an early cleanup deletes one of its files.
 
     Args:
         uri: Location of the table.
         storage_options: Options of the object store.
-        older_than: Least age of a job, by the clock of the driver that started it.
-        needed: Names of data files that no version references and that are needed all the same;
-            jobs that wrote any of them are left alone.
+        older_than: Minimum age of a job, by the clock of its driver.
+        needed: Names of data files to keep, also without a reference from a version. Jobs with any
+            of these files are left alone.
 
     Returns:
-        The number of data files that were deleted.
+        The number of deleted data files.
 
     Raises:
-        TableUnreadableError: A version cannot be read. Nothing of the job in question was deleted.
+        TableUnreadableError: A version cannot be read. No file of the job in question was deleted.
         OptionError: `older_than` is negative, or longer than the calendar.
     """
     ref = DatasetRef.at(uri, storage_options or {})
@@ -40,19 +40,19 @@ def remove_orphans(
         if made_at(job) > before:
             continue
         staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=job)
-        # Before anything is looked at: a job that lives longer than expected must not begin its
-        # commit now.
+        # The job is closed before any check: a job that lives longer than expected must not begin
+        # its commit now.
         staging.close_job()
         candidates = set(staging.find_data_files())
         keep = referenced_files(ref, candidates)
         if not (candidates - keep).isdisjoint(needed):
-            continue  # its markers tell a later cleanup which files it wrote
+            continue  # its markers list its files for a later cleanup
         deleted += staging.sweep(keep=keep)
     return deleted
 
 
 def moment_before(older_than: timedelta, *, option: str = "older_than") -> datetime:
-    """Returns the moment at which files of an age were made.
+    """Returns the latest creation time of files of an age.
 
     Raises:
         OptionError: The age is negative, longer than the calendar, or no age.
@@ -67,13 +67,13 @@ def moment_before(older_than: timedelta, *, option: str = "older_than") -> datet
 
 
 def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:
-    """Returns the candidates that some version of some branch references."""
-    found: set[str] = set()
+    """Returns the candidates with a reference from any version of any branch."""
+    referenced: set[str] = set()
     if not candidates or not table_exists(ref.uri, ref.storage):
-        return found
+        return referenced
     latest = ref.open_latest()
     for head in [latest, *(latest.checkout_version((name, None)) for name in latest.branches.list())]:
-        found |= named_files(head, candidates - found, after=0)
-        if found == candidates:
+        referenced |= named_files(head, candidates - referenced, after=0)
+        if referenced == candidates:
             break
-    return found
+    return referenced

@@ -1,4 +1,4 @@
-"""Column files in which no row gets a new value, staged by a commit beside the tasks' files."""
+"""Column files without new values, staged by a commit next to the tasks' files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class UntouchedFiles:
     """Stages files of old values or NULLs; a :class:`~lance_spark.commit.protocols.Stage`.
 
-    Versions may name them, also where the job as a whole committed nothing.
+    Versions may name these files, even if the job as a whole committed nothing.
     """
 
     def __init__(self, staging: Staging, file_format: str) -> None:
@@ -29,7 +29,7 @@ class UntouchedFiles:
         self._format = file_format
 
     def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
-        """Writes a file with the values that columns have in a version's fragment."""
+        """Writes a file with the columns' values in a version's fragment."""
         return self._write(dataset, fragment_id, columns, tuple(columns))
 
     def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
@@ -37,14 +37,14 @@ class UntouchedFiles:
         return self._write(dataset, fragment_id, columns, ())
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Returns those data files that are not there."""
+        """Returns the names of absent data files."""
         return missing_data_files(self._staging.uri, self._staging.storage_options, names)
 
     def _write(
-        self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str], kept: tuple[str, ...]
+        self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str], existing: tuple[str, ...]
     ) -> StagedColumns:
         schema = pa.schema([row_field(dataset.schema.field(name)) for name in columns])
-        targets = Targets(schema=schema, existing=kept, format=self._format)
+        targets = Targets(schema=schema, existing=existing, format=self._format)
         rows = SnapshotRows(dataset)
         fragment = rows.fragment(fragment_id)
         if fragment is None:

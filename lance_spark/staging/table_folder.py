@@ -1,8 +1,8 @@
-"""A table's folder: whether a table may be made in it, and how a table is deleted.
+"""A table's folder: whether a new table may use the folder, and how a table is deleted.
 
-A folder may hold files of others. So only names of Lance's form, or of our own, are deleted, and a
-table is made only where no other name is. No link is followed, and nothing outside of the folder is
-touched. On an object store a folder is a prefix, and the rules are the same.
+A folder may hold foreign files. Only names of Lance's form, or of ours, are therefore deleted, and
+a new table requires a folder without any other name. Links are not followed, and files outside of
+the folder are never touched. On an object store a folder is a prefix, and the same rules apply.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _ID = "[0-9a-f]{40}"
 _HASH = "[0-9a-f]{32,128}"
 _QUOTED = "[A-Za-z0-9=_-]+"
-"""What `udf_runtime.checkpoint.names` makes of a text."""
+"""Result of `udf_runtime.checkpoint.names` for a text."""
 
 _UNFINISHED = r"(?:#\d+)?"
-"""How object stores on a file system end the name of a file that is being written."""
+"""Suffix of an unfinished file in object stores on a file system."""
 
 _HINT = "_versions/latest_version_hint.json"
 _MANIFEST = r"_versions/(?P<number>d?\d{1,20})\.manifest"
@@ -68,13 +68,14 @@ _ANY_HINT = re.compile(rf"(?:tree/(?:[^/]+/)+)?{_HINT}")
 _ANY_MANIFEST = re.compile(rf"(?P<table>(?:tree/(?:[^/]+/)+)?){_MANIFEST}")
 _OPEN_JOB = re.compile(rf"(?:tree/(?:[^/]+/)+)?{FOLDER}/staging/{_ID}/open")
 _ROUNDS = 3
-"""How often the folder is listed: writers that had begun may add files until they notice."""
+"""Number of listings of the folder: writers that had begun may add files until they notice."""
 
 
 def check_new_table(ref: DatasetRef) -> None:
-    """Refuses to make a table in a folder that holds anything but names of a table.
+    """Raises if a folder for a new table holds files of other origin.
 
-    Call it where no table is. What a killed write or drop left is reused.
+    Call this function for a location without a table. Leftovers of a killed write or drop are
+    reused.
 
     Raises:
         UnsupportedOperationError: The folder holds other files.
@@ -90,15 +91,15 @@ def check_new_table(ref: DatasetRef) -> None:
 
 
 def find_foreign_file(ref: DatasetRef) -> str | None:
-    """Returns the path of a file of a table's folder that is not the table's, or None."""
+    """Returns the path of a foreign file in a table's folder, or None."""
     return next(_foreign_names(ref), None)
 
 
 def refuse_links(ref: DatasetRef) -> None:
-    """Refuses to have Lance delete files of a table or branch whose folder holds a symbolic link.
+    """Raises before Lance deletes files of a table or branch whose folder holds a symbolic link.
 
-    Lance follows links where it deletes files. Whoever may write to a table's folder may plant one.
-    Our folder does not count: Lance ignores it.
+    Lance follows links when deleting files, and any writer to a table's folder may plant a link.
+    Our own folder is not checked, because Lance ignores the folder.
 
     Raises:
         UnsupportedOperationError: A link is in the folder. Nothing was deleted.
@@ -114,7 +115,7 @@ def refuse_links(ref: DatasetRef) -> None:
 
 
 def refuse_foreign_files(ref: DatasetRef) -> None:
-    """Refuses to have Lance delete the folder of a branch with files that are not the branch's.
+    """Raises before Lance deletes a branch's folder that holds foreign files.
 
     Raises:
         UnsupportedOperationError: The folder holds another file, or a link. Nothing was deleted.
@@ -132,9 +133,9 @@ def refuse_foreign_files(ref: DatasetRef) -> None:
 def delete_table_folder(ref: DatasetRef) -> None:
     """Deletes a table with all its versions, branches, checkpoints and history.
 
-    The table disappears first: older manifests are deleted, then the latest, so that no older
-    version ever shows as the latest. Killed in the middle it leaves the whole table, or no table;
-    the next call deletes the rest. Files of others stay, and the folder with them.
+    The table disappears first: older manifests are deleted before the latest, so that an older
+    version never becomes the latest. A deletion that is killed leaves the whole table, or no table,
+    and the next call deletes the rest. Foreign files stay, and the folder with them.
 
     Raises:
         UnsupportedOperationError: The location is a link. Nothing was deleted.
@@ -156,10 +157,10 @@ def delete_table_folder(ref: DatasetRef) -> None:
 
 
 def delete_leftovers(ref: DatasetRef) -> bool:
-    """Finishes a drop that was killed, or removes what a killed first write left.
+    """Completes a killed drop, or removes the files of a killed first write.
 
-    Call it where no table is. Tells whether anything was there. A folder that never was a table's
-    stays as it is.
+    Call this function for a location without a table. Tells whether any file existed. Any other
+    folder stays unchanged.
     """
     is_left = has_leftovers(ref)
     if is_left:
@@ -168,9 +169,9 @@ def delete_leftovers(ref: DatasetRef) -> bool:
 
 
 def has_leftovers(ref: DatasetRef) -> bool:
-    """Tells whether :func:`delete_leftovers` deletes anything. Call it where no table is.
+    """Tells whether :func:`delete_leftovers` would delete a file. Needs a location without a table.
 
-    Looks into the folders of a table alone: the location may be the root of a file system.
+    Checks the folders of a table only: the location may be the root of a file system.
     """
     objects = LanceObjects(ref.uri, ref.storage_options)
     files, folders = _top_names(ref)
@@ -190,7 +191,7 @@ def delete_folder_of_tables(ref: DatasetRef) -> bool:
 
 
 def _foreign_names(ref: DatasetRef) -> Iterator[str]:
-    """Gives names in a folder that are not a table's, and looks no deeper than it must."""
+    """Yields foreign names in a folder, and lists no deeper than needed."""
     objects = LanceObjects(ref.uri, ref.storage_options)
     files, folders = _top_names(ref)
     yield from (name for name in files if not _NAME.fullmatch(name))
@@ -200,7 +201,7 @@ def _foreign_names(ref: DatasetRef) -> Iterator[str]:
 
 
 def _top_names(ref: DatasetRef) -> tuple[list[str], list[str]]:
-    """Returns the names of files and of folders in a folder, which need not be there."""
+    """Returns the names of files and of folders in a folder; an absent folder has none."""
     if not is_local(ref.uri):
         listed = open_session(ref.uri, ref.storage_options).list_with_delimiter("")
         objects = [path.rpartition("/")[2] for path in listed.objects]
@@ -216,23 +217,23 @@ def _top_names(ref: DatasetRef) -> tuple[list[str], list[str]]:
 
 
 def _in_order(paths: Sequence[str]) -> Iterator[list[str]]:
-    """Gives names in groups, each of which is deleted before the next.
+    """Yields names in groups; each group is deleted before the next.
 
-    Jobs end first. Then go hints of the latest version, older manifests, the latest of branches,
-    the latest of the table, and everything else. Transactions are last: they show that a table was
-    here.
+    Jobs end first. Then follow hints of the latest version, older manifests, the latest manifests
+    of branches, the latest of the table, and all other files. Transactions are last: they show that
+    the location held a table.
     """
     manifests: dict[str, list[tuple[int, str]]] = {}
     for path in paths:
-        found = _ANY_MANIFEST.fullmatch(path)
-        if found is not None:
-            manifests.setdefault(found["table"], []).append((_version(found["number"]), path))
-    versions = {table: [path for _, path in sorted(some)] for table, some in manifests.items()}
+        manifest = _ANY_MANIFEST.fullmatch(path)
+        if manifest is not None:
+            manifests.setdefault(manifest["table"], []).append((_version(manifest["number"]), path))
+    versions = {table: [path for _, path in sorted(paths_of_table)] for table, paths_of_table in manifests.items()}
     groups = [
         [path for path in paths if _OPEN_JOB.fullmatch(path)],
         [path for path in paths if _ANY_HINT.fullmatch(path)],
-        [path for some in versions.values() for path in some[:-1]],
-        [some[-1] for table, some in versions.items() if table],
+        [path for paths_of_table in versions.values() for path in paths_of_table[:-1]],
+        [paths_of_table[-1] for table, paths_of_table in versions.items() if table],
         versions.get("", [])[-1:],
     ]
     early = {path for group in groups for path in group}
