@@ -1,1 +1,1 @@
-"""Writes rows and columns into Lance tables: what tasks do, and what they hand to the committer."""
+"""Writes of rows and columns into Lance tables: the tasks' work, and its commit."""

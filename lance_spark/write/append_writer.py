@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
-    """Writes rows as new fragments and commits them as one version. A picklable value.
+    """Writes rows as new fragments and commits them as a single version. A picklable value.
 
     Attributes:
         source: Spark's schema of the rows.
@@ -41,21 +41,21 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
 
     @staticmethod
     def plan(ref: DatasetRef, schema: StructType, options: WriteOptions, *, overwrite: bool) -> LanceAppendWriter:
-        """Decides what the write does, and checks all that can be checked without rows.
+        """Plans the write, with all checks that need no rows.
 
-        Runs on the driver; writes nothing, but for the columns that the option `mergeSchema` adds.
+        Runs on the driver. Writes nothing except the new columns of the option `mergeSchema`.
 
         Raises:
             SchemaMismatchError: The columns do not fit the table.
             UnsupportedTypeError: The table's file format cannot hold a column.
             OptionError: An option contradicts the table, or belongs to a backfill.
-            TableExistsError: The option `create_only` is set, and there is a table.
-            TableUnreadableError: There is something, but it cannot be read.
-            UnsupportedOperationError: There is no table, and the location holds other files.
+            TableExistsError: The option `create_only` is set, and the table exists.
+            TableUnreadableError: The location holds an unreadable table.
+            UnsupportedOperationError: The location holds no table, but other files.
         """
         _refuse_backfill_options(options)
         _refuse_doubled_columns(schema)
-        # Read here: environment variables of the driver count, not those of another process.
+        # Read here, because the environment variables of the driver count.
         policy = CommitPolicy.of(
             options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
         )
@@ -88,13 +88,13 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
             policy=policy,
         )
 
-    # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same
-    # way.
+    # mypy compares with the row-wise base class. pyspark's Arrow writer overrides that class in the
+    # same way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:  # type: ignore[override]
         """Writes a task's rows. Runs on an executor; memory does not grow with the rows.
 
         Raises:
-            ValueConversionError: A value does not fit its column. It names column and row.
+            ValueConversionError: A value does not fit its column. The error names column and row.
             UnsupportedTypeError: The table's file format cannot hold a value.
         """
         converter = WriteConverter(self.source, self.layout.row_schema)
@@ -102,7 +102,7 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
 
 
 def _layout_of_new_table(dataset: lance.LanceDataset | None, schema: StructType, options: WriteOptions) -> FileLayout:
-    """Returns the layout of a table that is created, or overwritten in the format that it has."""
+    """Returns the layout of a created table, or of an overwritten table in its present format."""
     column_options = {column: dict(values) for column, values in options.column_options}
     rows = pa.schema([row_field(field) for field in to_lance_schema(schema, column_options)])
     check_writable(schema, rows)
@@ -111,24 +111,24 @@ def _layout_of_new_table(dataset: lance.LanceDataset | None, schema: StructType,
 
 
 def _with_new_columns(ref: DatasetRef, schema: StructType, options: WriteOptions, policy: CommitPolicy) -> DatasetRef:
-    """Adds the columns that a table lacks, all NULL, and returns the version that has them."""
+    """Adds the missing columns to a table, all NULL, and returns the resulting version."""
     rows = [row_field(field) for field in ref.open().schema]
-    known = {field.name.lower() for field in rows}
-    lacking = StructType([field for field in schema.fields if field.name.lower() not in known])
-    if not lacking.fields:
+    present = {field.name.lower() for field in rows}
+    missing_columns = StructType([field for field in schema.fields if field.name.lower() not in present])
+    if not missing_columns.fields:
         return ref
     column_options = {
-        column: dict(values) for column, values in options.column_options if column.partition(".")[0] not in known
+        column: dict(values) for column, values in options.column_options if column.partition(".")[0] not in present
     }
-    new = pa.schema([field.with_nullable(True) for field in to_lance_schema(lacking, column_options)])
+    new = pa.schema([field.with_nullable(True) for field in to_lance_schema(missing_columns, column_options)])
     check_writable(schema, pa.schema([*rows, *map(row_field, new)]), uri=ref.uri)
 
     def add(head: lance.LanceDataset) -> None:
         check_storable(new, head.data_storage_version)
-        # What a concurrent writer has added is checked as all columns are.
-        wanted = [field for field in new if field.name not in head.schema.names]
-        if wanted:
-            head.add_columns(pa.schema(wanted))
+        # Columns added by a concurrent writer get the same checks as all columns.
+        unadded = [field for field in new if field.name not in head.schema.names]
+        if unadded:
+            head.add_columns(pa.schema(unadded))
 
     change_schema(ref, add, policy)
     return ref.pin(None)
@@ -138,9 +138,9 @@ def _layout_for_append(dataset: lance.LanceDataset, schema: StructType, options:
     rows = pa.schema([row_field(field) for field in dataset.schema])
     check_writable(schema, rows, uri=dataset.uri)
     _refuse_other_column_options(rows, options)
-    # Columns that the DataFrame lacks are left out of the files, as Lance does; they read as NULL.
-    given = {name.lower() for name in schema.names}
-    return FileLayout.of_table(dataset, [name for name in rows.names if name.lower() in given])
+    # Files omit the columns missing from the DataFrame, as Lance does; these columns read as NULL.
+    source_names = {name.lower() for name in schema.names}
+    return FileLayout.of_table(dataset, [name for name in rows.names if name.lower() in source_names])
 
 
 def _refuse_backfill_options(options: WriteOptions) -> None:
@@ -161,13 +161,15 @@ def _refuse_doubled_columns(schema: StructType) -> None:
 
 
 def refuse_other_settings(dataset: lance.LanceDataset, options: WriteOptions, uri: str) -> None:
-    """Refuses settings of new tables that differ from the table's: Lance would ignore them."""
+    """Refuses new-table settings that differ from the table's: Lance would ignore the settings."""
     from lance.file import stable_version
 
-    has = dataset.data_storage_version
-    wanted = options.data_storage_version
-    if wanted is not None and has != (stable_version() if wanted == "stable" else wanted):
-        raise _not_the_tables("data_storage_version", wanted, f"{has}, which the table at {uri} has and keeps")
+    stored_version = dataset.data_storage_version
+    requested = options.data_storage_version
+    if requested is not None and stored_version != (stable_version() if requested == "stable" else requested):
+        raise _not_the_tables(
+            "data_storage_version", requested, f"{stored_version}, which the table at {uri} has and keeps"
+        )
     if dataset.has_stable_row_ids and not options.enable_stable_row_ids:
         raise _not_the_tables("enable_stable_row_ids", "false", f"true, which the table at {uri} has and keeps")
 
@@ -177,12 +179,12 @@ def _refuse_other_column_options(rows: pa.Schema, options: WriteOptions) -> None
         field = _find(list(rows), column)
         for name, value in values:
             if field is None or not _fits(field, name, value):
-                has = "no such column" if field is None else field.type
-                raise _not_the_tables(f"{column}.{name}", value, f"what the table has ({has})")
+                stored_type = "no such column" if field is None else field.type
+                raise _not_the_tables(f"{column}.{name}", value, f"what the table has ({stored_type})")
 
 
-def _not_the_tables(option: str, value: str, has: str) -> OptionError:
-    return OptionError(option, value, f"{has}, or no such option", problem="is not the table's")
+def _not_the_tables(option: str, value: str, accepted: str) -> OptionError:
+    return OptionError(option, value, f"{accepted}, or no such option", problem="is not the table's")
 
 
 def _fits(field: pa.Field[Any], option: str, value: str) -> bool:
@@ -194,8 +196,8 @@ def _fits(field: pa.Field[Any], option: str, value: str) -> bool:
 def _find(fields: Sequence[pa.Field[Any]], path: str) -> pa.Field[Any] | None:
     """Returns a column by its dotted path; options come in lower case from Spark."""
     first, _, rest = path.partition(".")
-    found = next((field for field in fields if field.name.lower() == first.lower()), None)
-    if found is None or not rest:
-        return found
-    children = [found.type.field(i) for i in range(found.type.num_fields)] if pa.types.is_struct(found.type) else []
+    column = next((field for field in fields if field.name.lower() == first.lower()), None)
+    if column is None or not rest:
+        return column
+    children = [column.type.field(i) for i in range(column.type.num_fields)] if pa.types.is_struct(column.type) else []
     return _find(children, rest)

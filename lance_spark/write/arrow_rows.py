@@ -1,4 +1,4 @@
-"""Writes Arrow batches of this process into a table, and commits them as a DataFrame write does."""
+"""Writes Arrow batches of this process into a table, and commits like a DataFrame write."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     import lance
 
 Batches = Callable[[pa.Schema | None], pa.RecordBatchReader]
-"""Opens the rows. The argument is the schema of the table that the rows are appended to."""
+"""Opens the rows. The argument is the table's schema for an append, else None."""
 
 
 def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, options: WriteOptions) -> None:
-    """Creates a table, or appends or replaces rows, as one version.
+    """Creates a table, or appends or replaces rows, as a single version.
 
-    The rows are planned for the version that is the latest one when the write begins. Memory: one
-    batch, and the pages that Lance has not written yet.
+    The rows are planned for the latest version when the write begins. Memory: one batch, and the
+    pages not yet written by Lance.
 
     Raises:
-        TableExistsError: The mode is `create`, and there is a table.
+        TableExistsError: The mode is `create`, and the table exists.
         SchemaMismatchError, ValueConversionError, UnsupportedTypeError: The rows do not fit the
             table. Nothing was written.
         OptionError: An option contradicts the table.
-        UnsupportedOperationError: There is no table, and the location holds other files.
-        CommitConflictError: A concurrent writer changed the table so that the rows do not fit it
-            any more. Nothing was committed.
+        UnsupportedOperationError: The location holds no table, but other files.
+        CommitConflictError: After a concurrent change of the table, the rows no longer fit. Nothing
+            was committed.
         CommitOutcomeUnknownError: The store did not answer.
     """
     policy = CommitPolicy.of(options.commit_max_retries, options.commit_timeout)
@@ -73,11 +73,11 @@ def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, option
     )
     write.staging.open_job()
     try:
-        written = write.write_fragments(_in_order(reader, write.layout.row_schema))
+        rows_written = write.write_fragments(_in_order(reader, write.layout.row_schema))
     except BaseException:
         write.abort([])
         raise
-    write.commit([written])
+    write.commit([rows_written])
 
 
 def _layout(
@@ -87,7 +87,7 @@ def _layout(
     options: WriteOptions,
     uri: str,
 ) -> FileLayout:
-    """Returns how the rows lie in files, and checks their columns against the table.
+    """Returns the file layout of the rows, and checks their columns against the table.
 
     Raises:
         SchemaMismatchError: A column is unknown, missing or doubled.
@@ -119,7 +119,7 @@ def _layout(
 
 
 def _in_order(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the batches with the columns of a schema, in its order; blobs are bytes.
+    """Yields the batches with the columns of a schema, in the schema's order; blobs are bytes.
 
     Raises:
         UnsupportedOperationError: A blob refers to a file outside the table.

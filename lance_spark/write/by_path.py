@@ -1,4 +1,4 @@
-"""Writes by path: the writer that options name.
+"""Writes by path: options select the writer.
 
 Spark's Python data source and the gateway of the JVM both write by this function.
 """
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 def plan_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool, spec: Mapping[str, Any] | None = None
 ) -> LanceAppendWriter | LanceBackfillWriter:
-    """Returns the writer of a job that begins, and opens the job. Runs on the driver.
+    """Returns the writer of a new job, and opens the job. Runs on the driver.
 
-    Everything that can be checked without the rows is checked here. Spark asks for a writer when
-    the job runs, after plans and explanations.
+    All checks that need no rows happen here. Spark requests a writer when the job runs, after plans
+    and explanations.
 
     Args:
         options: The options of the write, by names in lower case.
         schema: The columns of the rows.
         overwrite: Whether the rows replace all rows.
-        spec: What the planner rule knows of the write (`LanceWrites.java`); None without the rule.
+        spec: The planner rule's facts about the write (`LanceWrites.java`); None without the rule.
 
     Raises:
-        NoLocationError: Spark did not say where to write.
+        NoLocationError: Spark passed no location.
         OptionError, SchemaMismatchError, UnsupportedTypeError, SnapshotError: The DataFrame or an
             option does not fit the table.
     """
     parsed = WriteOptions.parse(options)
     statement = "BACKFILL" if parsed.mode == "backfill" else "INSERT OVERWRITE" if overwrite else "INSERT"
     check_statement_options(statement, statement_options(options))
-    # Never from column metadata: INSERT INTO y SELECT * FROM x hands over the metadata of x.
+    # Never from column metadata: INSERT INTO y SELECT * FROM x passes the metadata of x.
     path = parsed.path or (spec or {}).get("path")
     if not path:
         raise NoLocationError(

@@ -1,4 +1,4 @@
-"""What a write of columns may do, decided on the driver: of which snapshot, and which columns."""
+"""Plan of a column write, decided on the driver: its snapshot and its columns."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _SYSTEM_COLUMNS = ("_row_created_at_version", "_row_last_updated_at_version", "_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnWritePlan:
-    """What one backfill writes. Picklable: tasks and the commit get it.
+    """Plan of a backfill by DataFrame. Picklable: tasks and the commit receive the plan.
 
     Attributes:
-        columns: Those of `source` as they are converted: the address (int64), then targets and
-            columns to verify in the table's types.
-        address: Name of the column that says which row: `_rowaddr` or `_rowid`.
-        by_row_id: Whether it holds stable row ids, which must be looked up.
-        target_identities: What the targets are in the snapshot.
-        new_columns: Those that are to be added.
-        inputs: The columns that the values depend on.
+        columns: Columns of `source` after conversion: the address (int64), then targets and columns
+            to verify in the table's types.
+        address: Name of the address column: `_rowaddr` or `_rowid`.
+        by_row_id: Whether the address column holds stable row ids, which need a lookup.
+        target_identities: Identities of the targets in the snapshot.
+        new_columns: Columns to add.
+        inputs: Input columns of the values.
         exclusive: Whether the planner rule promised each fragment's rows in one task and in order.
     """
 
@@ -73,7 +73,7 @@ def plan_column_write(
 ) -> ColumnWritePlan:
     """Plans a write; see :meth:`lance_spark.write.column_writer.LanceBackfillWriter.plan`.
 
-    `write_spec` is what the planner rule knows of the write, None without it.
+    `write_spec` holds the planner rule's facts about the write, None without the rule.
     """
     spec = write_spec or {}
     if overwrite:
@@ -84,25 +84,25 @@ def plan_column_write(
     snapshot = _snapshot(ref, schema[address].metadata or {}, options.version, spec.get("snapshots") or ())
     dataset = _open(snapshot)
     verify = options.verify_columns or ()
-    named = [f.name for f in schema.fields if f.name not in (address, *verify)]
-    existing = tuple(name for name in named if name in dataset.schema.names)
-    _check_names(schema, address, named, verify, dataset, ref.uri)
+    target_names = [f.name for f in schema.fields if f.name not in (address, *verify)]
+    existing = tuple(name for name in target_names if name in dataset.schema.names)
+    _check_names(schema, address, target_names, verify, dataset, ref.uri)
     if existing or verify:
         stored = pa.schema([dataset.schema.field(name) for name in (*existing, *verify)])
         check_writable(StructType([schema[name] for name in stored.names]), stored, uri=ref.uri)
     for name in existing:
         _refuse_lacking_fields(schema[name].dataType, dataset.schema.field(name).type, name)
-    added = StructType([schema[name] for name in named if name not in existing])
-    new_columns = _new_columns(added, options)
-    fields = [dataset.schema.field(name) if name in existing else new_columns.field(name) for name in named]
+    new_fields = StructType([schema[name] for name in target_names if name not in existing])
+    new_columns = _new_columns(new_fields, options)
+    fields = [dataset.schema.field(name) if name in existing else new_columns.field(name) for name in target_names]
     for field in filter(is_blob, fields):
         hint = "write binary, or rewrite the table with mode('overwrite')"
         raise UnsupportedTypeError(field.name, "blob", reason="a backfill cannot write blobs", hint=hint)
     if new_columns.names:
-        # Refuses what the table's file format cannot hold.
+        # Raises if the table's file format cannot hold a new column.
         FileLayout.of_new_table(new_columns, dataset.data_storage_version)
-    known = {column.name: column for column in field_identities(dataset.lance_schema)}
-    inputs, inputs_from = _inputs(options.input_columns, spec.get("input_columns"), named, known, ref.uri)
+    identities = {column.name: column for column in field_identities(dataset.lance_schema)}
+    inputs, inputs_from = _inputs(options.input_columns, spec.get("input_columns"), target_names, identities, ref.uri)
     by_row_id = address == ROW_ID and dataset.has_stable_row_ids
     return ColumnWritePlan(
         snapshot=snapshot,
@@ -112,83 +112,83 @@ def plan_column_write(
         by_row_id=by_row_id,
         targets=Targets(schema=pa.schema(fields), existing=existing, format=dataset.data_storage_version),
         target_identities=tuple(
-            known.get(arrow.name) or FieldIdentity(name=arrow.name, id=UNKNOWN_FIELD, ids=(), type=str(arrow.type))
+            identities.get(arrow.name) or FieldIdentity(name=arrow.name, id=UNKNOWN_FIELD, ids=(), type=str(arrow.type))
             for arrow in fields
         ),
         new_columns=new_columns,
         verify_columns=verify,
         inputs=inputs,
         inputs_from=inputs_from,
-        # The order of row ids is not that of addresses once an update has moved rows.
+        # After an update has moved rows, row ids and addresses have different orders.
         exclusive=bool(spec.get("exclusive")) and not by_row_id,
         options=options,
     )
 
 
 def _address_column(schema: StructType, uri: str) -> str:
-    found = [name for name in (ROW_ADDRESS, ROW_ID) if name in schema.names]
-    if len(found) != 1:
-        what = "both _rowaddr and _rowid" if found else "neither _rowaddr nor _rowid"
+    names = [name for name in (ROW_ADDRESS, ROW_ID) if name in schema.names]
+    if len(names) != 1:
+        presence = "both _rowaddr and _rowid" if names else "neither _rowaddr nor _rowid"
         raise SchemaMismatchError(
-            f"a backfill needs one column that says which row each value is for, and there is {what} - writing to "
+            f"a backfill needs one column that says which row each value is for, and there is {presence} - writing to "
             f"{uri} - read the table with option('with_row_address', True) and write the column _rowaddr along"
         )
-    if not isinstance(schema[found[0]].dataType, LongType):
+    if not isinstance(schema[names[0]].dataType, LongType):
         raise SchemaMismatchError(
-            f"column {found[0]!r} must be a bigint, as it was read, but is {schema[found[0]].dataType.simpleString()} "
+            f"column {names[0]!r} must be a bigint, as it was read, but is {schema[names[0]].dataType.simpleString()} "
             f"- writing to {uri} - write it unchanged"
         )
-    return found[0]
+    return names[0]
 
 
-def _refuse_lacking_fields(given: DataType, has: pa.DataType, path: str) -> None:
-    """Refuses a struct that lacks fields of the column: they would become NULL."""
-    if isinstance(given, ArrayType) and not pa.types.is_map(has) and hasattr(has, "value_type"):
-        _refuse_lacking_fields(given.elementType, has.value_type, f"{path}.element")
-    elif isinstance(given, MapType) and pa.types.is_map(has):
-        _refuse_lacking_fields(given.keyType, has.key_type, f"{path}.key")
-        _refuse_lacking_fields(given.valueType, has.item_type, f"{path}.value")
-    elif isinstance(given, StructType) and pa.types.is_struct(has):
-        there = {field.name.lower(): field.dataType for field in given.fields}
-        lacking = [field.name for field in has if field.name.lower() not in there]
-        if lacking:
+def _refuse_lacking_fields(source: DataType, stored: pa.DataType, path: str) -> None:
+    """Raises if a struct lacks fields of the column: the fields would become NULL."""
+    if isinstance(source, ArrayType) and not pa.types.is_map(stored) and hasattr(stored, "value_type"):
+        _refuse_lacking_fields(source.elementType, stored.value_type, f"{path}.element")
+    elif isinstance(source, MapType) and pa.types.is_map(stored):
+        _refuse_lacking_fields(source.keyType, stored.key_type, f"{path}.key")
+        _refuse_lacking_fields(source.valueType, stored.item_type, f"{path}.value")
+    elif isinstance(source, StructType) and pa.types.is_struct(stored):
+        source_types = {field.name.lower(): field.dataType for field in source.fields}
+        lost = [field.name for field in stored if field.name.lower() not in source_types]
+        if lost:
             raise SchemaMismatchError(
-                f"column {path!r} lacks the fields {', '.join(map(repr, lacking))} that the table's column has - "
+                f"column {path!r} lacks the fields {', '.join(map(repr, lost))} that the table's column has - "
                 "nothing was written - a value is written whole, so take the other fields along: "
                 "struct(new AS x, s.y AS y)"
             )
-        for field in has:
-            _refuse_lacking_fields(there[field.name.lower()], field.type, f"{path}.{field.name}")
+        for field in stored:
+            _refuse_lacking_fields(source_types[field.name.lower()], field.type, f"{path}.{field.name}")
 
 
 def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None, planned: Sequence[str]) -> DatasetRef:
-    """Returns the table at the version that the addresses are of; an error where it is unknown."""
+    """Returns the table at the addresses' version; raises if the version is unknown."""
     reads = sorted(set(planned))
     if len(reads) > 1:
         raise SnapshotError(
             f"row addresses of {len(reads)} reads come together in one write ({'; '.join(reads)}), and which row is of "
             f"which cannot be told - writing to {ref.uri} - use one load() for all of them, or write once for each"
         )
-    carried = _carried(metadata.get(_TABLE, "{}"), ref)
-    if carried is None:
+    metadata_ref = _carried(metadata.get(_TABLE, "{}"), ref)
+    if metadata_ref is None:
         return _named_snapshot(ref, version, reads)
-    if not _same_place(carried.uri, ref.uri) and _same_place(carried.table_uri, ref.table_uri):
-        read, write = (MAIN_BRANCH if one.branch is None else one.branch for one in (carried, ref))
+    if not _same_place(metadata_ref.uri, ref.uri) and _same_place(metadata_ref.table_uri, ref.table_uri):
+        read, write = (MAIN_BRANCH if table.branch is None else table.branch for table in (metadata_ref, ref))
         raise SnapshotError(
             f"the row addresses are of branch {read!r}, and the write goes to branch {write!r} - writing to {ref.uri} "
             f"- they mean other rows there; write with option('branch', {read!r}), or read branch {write!r}"
         )
-    if not _same_place(carried.uri, ref.uri):
+    if not _same_place(metadata_ref.uri, ref.uri):
         raise SnapshotError(
-            f"the row addresses are of another table, {carried.uri} - writing to {ref.uri} - they mean other rows "
-            f"here; write to {carried.uri}, or join on a key with a read of this table"
+            f"the row addresses are of another table, {metadata_ref.uri} - writing to {ref.uri} - they mean other rows "
+            f"here; write to {metadata_ref.uri}, or join on a key with a read of this table"
         )
-    if version is not None and version != carried.version:
+    if version is not None and version != metadata_ref.version:
         raise SnapshotError(
-            f"the row addresses were read at version {carried.version}, but option 'version' says {version} - "
+            f"the row addresses were read at version {metadata_ref.version}, but option 'version' says {version} - "
             f"writing to {ref.uri} - leave the option out: the DataFrame knows its version"
         )
-    return replace(ref, version=carried.version, incarnation=carried.incarnation)
+    return replace(ref, version=metadata_ref.version, incarnation=metadata_ref.incarnation)
 
 
 def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]) -> DatasetRef:
@@ -198,36 +198,38 @@ def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]
             f"full outer joins - writing to {ref.uri} - say it with option('version', N), where N is the version that "
             "was read; addresses of one version mean other rows in another"
         )
-    known = {json.loads(text).get("version") for text in planned} - {None}
-    if known and version not in known:
+    reads = {json.loads(text).get("version") for text in planned} - {None}
+    if reads and version not in reads:
         raise SnapshotError(
-            f"option 'version' says {version}, but the query reads row addresses at version {known.pop()} - writing to "
+            f"option 'version' says {version}, but the query reads row addresses at version {reads.pop()} - writing to "
             f"{ref.uri} - name the version that was read"
         )
     return ref.pin(version)
 
 
 def _carried(text: object, ref: DatasetRef) -> DatasetRef | None:
-    """Returns the version that the addresses' metadata names; None for that of catalog tables."""
+    """Returns the version in the addresses' metadata; None for metadata of catalog tables."""
     try:
         values = parse_json(str(text))
         if isinstance(values, dict) and "version" not in values:
             return None
         return DatasetRef.of_snapshot_json(str(text), ref.storage_options)
     except (ValueError, TypeError) as error:
-        # Anybody can write column metadata.
+        # Any user can write column metadata.
         raise SnapshotError(
             f"the metadata of the row addresses is damaged: {_TABLE} is {str(text)[:200]!r} - writing to {ref.uri} - "
             "select the column as it was read, or say the version with option('version', N)"
         ) from error
 
 
-def _same_place(one: str, other: str) -> bool:
-    return one == other or (is_local(one) and is_local(other) and os.path.realpath(one) == os.path.realpath(other))
+def _same_place(first: str, second: str) -> bool:
+    return first == second or (
+        is_local(first) and is_local(second) and os.path.realpath(first) == os.path.realpath(second)
+    )
 
 
 def _open(snapshot: DatasetRef) -> lance.LanceDataset:
-    """Opens the version that the rows were read at, and looks at storage for it."""
+    """Opens the version of the rows, after a check of storage."""
     try:
         check_still_there(snapshot)
         dataset = snapshot.open()
@@ -243,31 +245,36 @@ def _open(snapshot: DatasetRef) -> lance.LanceDataset:
 
 
 def _check_names(
-    schema: StructType, address: str, named: Sequence[str], verify: Sequence[str], dataset: lance.LanceDataset, uri: str
+    schema: StructType,
+    address: str,
+    target_names: Sequence[str],
+    verify: Sequence[str],
+    dataset: lance.LanceDataset,
+    uri: str,
 ) -> None:
     present = dataset.schema.names
     problems = []
     if len(set(schema.names)) != len(schema.names):
         problems.append("a column name is there twice")
-    if not named:
+    if not target_names:
         problems.append(f"there is no column with values beside {address!r}")
     for name in verify:
         if name not in schema.names or name not in present:
-            where = "the DataFrame" if name not in schema.names else "the table"
+            place = "the DataFrame" if name not in schema.names else "the table"
             raise ColumnNotFoundError(
-                name, where, hint="verify_columns are columns of the table that are written along unchanged"
+                name, place, hint="verify_columns are columns of the table that are written along unchanged"
             )
-    for name in named:
-        same = [other for other in present if other != name and other.lower() == name.lower()]
+    for name in target_names:
+        similar = [column for column in present if column != name and column.lower() == name.lower()]
         if name in _SYSTEM_COLUMNS or name in (ROW_ID, ROW_ADDRESS):
             problems.append(f"column {name!r} is kept by Lance and cannot be written")
         elif name not in present and "." in name:
             problems.append(
                 f"column {name!r}: a field inside a struct cannot be written by itself; write the whole struct"
             )
-        elif name not in present and same:
+        elif name not in present and similar:
             problems.append(
-                f"column {name!r} differs from the table's {same[0]!r} only in case; write it under that name"
+                f"column {name!r} differs from the table's {similar[0]!r} only in case; write it under that name"
             )
     if problems:
         raise SchemaMismatchError(
@@ -291,22 +298,23 @@ def _inputs(
     option: Sequence[str] | None,
     planned: Sequence[str] | None,
     targets: Sequence[str],
-    known: Mapping[str, FieldIdentity],
+    identities: Mapping[str, FieldIdentity],
     uri: str,
 ) -> tuple[tuple[FieldIdentity, ...], InputsFrom]:
-    """Returns the columns that the values depend on, and how that is known.
+    """Returns the input columns of the values, and the source of this knowledge.
 
-    As the option says, else as the plan reads them, else all but the targets.
+    The option comes first, then the columns that the plan reads, then all columns except the
+    targets.
     """
-    how: InputsFrom = "option" if option is not None else "plan" if planned is not None else "all"
-    names = option if option is not None else planned if planned is not None else list(known)
+    source: InputsFrom = "option" if option is not None else "plan" if planned is not None else "all"
+    names = option if option is not None else planned if planned is not None else list(identities)
     chosen: dict[str, FieldIdentity] = {}
     for name in names:
-        top = name if name in known else name.split(".")[0]
-        if top in known and top not in targets:
-            chosen[top] = known[top]
-        elif top not in known and option is not None:
+        top = name if name in identities else name.split(".")[0]
+        if top in identities and top not in targets:
+            chosen[top] = identities[top]
+        elif top not in identities and option is not None:
             raise ColumnNotFoundError(
-                name, uri, hint=f"option 'input_columns' names columns of the table: {', '.join(known)}"
+                name, uri, hint=f"option 'input_columns' names columns of the table: {', '.join(identities)}"
             )
-    return tuple(chosen.values()), how
+    return tuple(chosen.values()), source

@@ -1,8 +1,8 @@
 """A DataFrame write of columns: planned and committed on the driver.
 
-Two ways lead to the same column files. Where the planner rule promised that every fragment's rows
-arrive in one task and in order, a task writes column files directly. Else tasks leave sorted runs,
-and the commit merges them. Neither trusts what it was promised.
+Two paths lead to the same column files. If the planner rule promised every fragment's rows in a
+single task and in order, the task writes column files directly. Otherwise tasks write sorted runs,
+and the commit merges the runs. Both paths verify the promises.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnsWritten(WriterCommitMessage):
-    """What one task did: finished column files, or sorted runs and the fragments they are of."""
+    """Result of a task: finished column files, or sorted runs and the fragments of their rows."""
 
     fragments: tuple[FragmentColumns, ...] = ()
     runs: tuple[Run, ...] = ()
@@ -91,18 +91,18 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         *,
         overwrite: bool = False,
     ) -> LanceBackfillWriter:
-        """Checks everything that can be checked without the rows.
+        """Plans the write, with all checks that need no rows.
 
         Runs on the driver; reads manifests only.
 
         Raises:
             OptionError: An option does not fit a backfill.
-            SnapshotError: The rows' table or version is not known, or not this table's.
+            SnapshotError: The rows' table or version is unknown, or another table's.
             SchemaMismatchError, UnsupportedTypeError: A column does not fit.
             ColumnNotFoundError: An option names a column that the table lacks.
-            TableNotFoundError, TableUnreadableError: There is no table to fill.
+            TableNotFoundError, TableUnreadableError: No readable table exists.
         """
-        # Read here: environment variables of the driver count, not those of another process.
+        # Read here, because the environment variables of the driver count.
         policy = CommitPolicy.of(
             options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
         )
@@ -110,15 +110,15 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
         return LanceBackfillWriter(backfill, policy)
 
-    # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same
-    # way.
+    # mypy compares with the row-wise base class. pyspark's Arrow writer overrides that class in the
+    # same way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ColumnsWritten:  # type: ignore[override]
-        """Writes one task's rows. Runs on an executor; its memory does not grow with the data.
+        """Writes a task's rows. Runs on an executor; its memory does not grow with the data.
 
         Raises:
             ValueConversionError: A value does not fit its column.
-            SnapshotError: The version that was read was cleaned up, or the table was made anew.
-            CommitError: The planner rule's promise of order was not kept.
+            SnapshotError: The rows' version was cleaned up, or the table was created again.
+            CommitError: The rows' order breaks the planner rule's promise.
         """
         plan = self.backfill
         batches = (batch for batch in iterator if batch.num_rows)
@@ -128,30 +128,30 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         rows, rejected = SnapshotRows(self._open_snapshot()), Rejected()
         verifier = Verifier(rows, plan.verify_columns)
         attempt = self.staging.begin_attempt()
-        given = self._given(itertools.chain([first], batches), rows, rejected)
+        addressed = self._given(itertools.chain([first], batches), rows, rejected)
         try:
             if plan.exclusive:
                 files = ColumnFiles(attempt, rows, plan.targets, rejected)
                 return ColumnsWritten(
-                    fragments=files.write(self._live(given, rows, rejected, verifier)), rejected=rejected
+                    fragments=files.write(self._live(addressed, rows, rejected, verifier)), rejected=rejected
                 )
             runs = RunWriter(attempt, rows, plan.targets.schema, rejected, verifier)
-            for addresses, values in given:
+            for addresses, values in addressed:
                 runs.append(addresses, values)
             return ColumnsWritten(runs=runs.finish(), seen=rows.seen(), rejected=rejected)
         finally:
-            # A run file is never asked for again once the job is over.
+            # Run files are never read after the end of the job.
             attempt.clear_if_over()
 
     def read_answer(self, values: Mapping[str, Any]) -> ColumnsWritten:
-        """Returns the answer of a task from the values of :meth:`ColumnsWritten.to_json`."""
+        """Returns a task's answer from the values of :meth:`ColumnsWritten.to_json`."""
         fragments = (
             FragmentColumns(
                 fragment=fragment_from_json(fragment),
                 staged=StagedColumns(name=name, size_bytes=size),
-                given=RowSet.from_text(given),
+                given=RowSet.from_text(row_set),
             )
-            for fragment, name, size, given in values["fragments"]
+            for fragment, name, size, row_set in values["fragments"]
         )
         counts, examples = values["rejected"]
         return ColumnsWritten(
@@ -175,7 +175,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
     def _given(
         self, batches: Iterable[pa.RecordBatch], rows: SnapshotRows, rejected: Rejected
     ) -> Iterator[tuple[Addresses, pa.RecordBatch]]:
-        """Yields rows that have an address, with the targets and the columns to verify."""
+        """Yields rows with an address, with the targets and the columns to verify."""
         plan = self.backfill
         converter = WriteConverter(plan.source, plan.columns)
         ids_of = rows.dataset if plan.by_row_id else None
@@ -188,17 +188,17 @@ class LanceBackfillWriter(DataSourceArrowWriter):
 
     def _live(
         self,
-        given: Iterable[tuple[Addresses, pa.RecordBatch]],
+        addressed: Iterable[tuple[Addresses, pa.RecordBatch]],
         rows: SnapshotRows,
         rejected: Rejected,
         verifier: Verifier,
     ) -> Iterator[tuple[Addresses, pa.RecordBatch]]:
-        """Yields rows that the snapshot has, for files.
+        """Yields live rows of the snapshot, for files.
 
-        Those that differ from the table stay in: the job fails at its end anyway.
+        Rows that differ from the table stay included: the job fails at its end anyway.
         """
         plan = self.backfill
-        for addresses, values in given:
+        for addresses, values in addressed:
             usable = rows.usable(addresses, rejected)
             live, batch = addresses[usable], values if usable.all() else values.filter(pa.array(usable))
             if plan.verify_columns and len(live):
@@ -207,13 +207,13 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             yield live, batch.select(plan.targets.schema.names)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commits what the tasks wrote, all or nothing.
+        """Commits the tasks' work, all or nothing.
 
         Runs on the driver, without a session.
 
         Raises:
             RowAddressError: Rows are NULL, unknown, deleted, or given twice.
-            CommitError: As :func:`~lance_spark.commit.column_commit.commit_columns` says.
+            CommitError: See :func:`~lance_spark.commit.column_commit.commit_columns`.
         """
         self.commit_result([message for message in messages if isinstance(message, ColumnsWritten)])
 
@@ -230,7 +230,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         return outcome.result
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Deletes what the job wrote, if it has not committed and cannot any more."""
+        """Deletes the job's files, unless the job has committed or may still commit."""
         del messages
         abort(self.staging, self.backfill.snapshot)
 
@@ -276,7 +276,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         )
 
     def _collect(self, messages: Sequence[ColumnsWritten]) -> tuple[FragmentColumns, ...]:
-        """Brings all tasks' work together as column files, one per fragment."""
+        """Collects all tasks' work as column files, one per fragment."""
         plan = self.backfill
         rejected = Rejected()
         for message in messages:
@@ -301,7 +301,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         plan = self.backfill
         runs = [run for message in messages for run in message.runs]
         if rejected:
-            # The write fails in any case: only duplicates between tasks are still to be counted.
+            # The write fails in any case, and only the count of duplicates between tasks is
+            # missing.
             for addresses, _ in merge_runs(self.staging, runs, ()):
                 first_of_each(addresses, rejected)
         if rejected or not runs:
@@ -314,15 +315,15 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 'df.repartitionByRange("_rowaddr").sortWithinPartitions("_rowaddr") in fewer, larger partitions',
                 plan.snapshot.uri, sum(run.rows for run in runs), len(runs),
             )  # fmt: skip
-        seen = {fragment.id: fragment for message in messages for fragment in message.seen}
-        rows = SnapshotRows(self._open_for_merge(seen))
+        fragments = {fragment.id: fragment for message in messages for fragment in message.seen}
+        rows = SnapshotRows(self._open_for_merge(fragments))
         files = ColumnFiles(self.staging.begin_attempt(), rows, plan.targets, rejected)
-        merged = merge_runs(self.staging, runs, plan.targets.schema.names)
-        # What the values belong to is the fragment that was read.
-        return tuple(replace(part, fragment=seen[part.fragment_id]) for part in files.write(merged))
+        rows_in_order = merge_runs(self.staging, runs, plan.targets.schema.names)
+        # The values belong to the fragment as read.
+        return tuple(replace(part, fragment=fragments[part.fragment_id]) for part in files.write(rows_in_order))
 
-    def _open_for_merge(self, seen: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
-        """Opens the snapshot, else the latest version if it has the fragments as they were read."""
+    def _open_for_merge(self, fragments: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
+        """Opens the snapshot, else the latest version if its fragments are still the same."""
         plan = self.backfill
         try:
             return open_snapshot(plan.snapshot)
@@ -333,16 +334,20 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             refuse_other_columns(change, head, history.changes, token=None, uri=plan.snapshot.uri)
             refuse_renamed(change, head, plan.snapshot.uri)
             ids = ids_of(column for column in (*plan.inputs, *plan.target_identities) if column.id != UNKNOWN_FIELD)
-            for number, fragment in seen.items():
-                handle, then = latest.get_fragment(number), fragment_identity(fragment, ids)
-                now = None if handle is None else fragment_identity(handle.metadata, ids)
-                if now is None or not then.is_same(now, replaced=True) or now.inputs != then.inputs:
+            for number, fragment in fragments.items():
+                handle, old_identity = latest.get_fragment(number), fragment_identity(fragment, ids)
+                new_identity = None if handle is None else fragment_identity(handle.metadata, ids)
+                if (
+                    new_identity is None
+                    or not old_identity.is_same(new_identity, replaced=True)
+                    or new_identity.inputs != old_identity.inputs
+                ):
                     raise
             return latest
 
 
 def _fragments_of(snapshot: DatasetRef) -> frozenset[int]:
-    """Returns the ids of a snapshot's fragments; none where the snapshot was cleaned up."""
+    """Returns the ids of a snapshot's fragments; none if the snapshot was cleaned up."""
     try:
         return frozenset(fragment.fragment_id for fragment in open_snapshot(snapshot).get_fragments())
     except CommitImpossibleError:

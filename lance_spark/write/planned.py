@@ -1,7 +1,7 @@
-"""A planned write in the form in which Spark's JVM keeps a write, and the answers of its tasks.
+"""A planned write in the form kept by Spark's JVM, and the answers of its tasks.
 
 The driver pickles the writer for the tasks and for its own commit. Answers of tasks are JSON: the
-driver unpickles nothing that a task made.
+driver never unpickles a task's answer.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage
 
 _ANSWER = StructType([StructField("message", BinaryType())])
-"""Spark's schema of the answer of a task of a write."""
+"""Spark's schema of the answer of a write task."""
 
 
 class Answer(Protocol):
-    """The answer of a task: what the task wrote."""
+    """The answer of a write task."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the answer as JSON values."""
 
 
 class Writer(Protocol):
-    """A write that Spark's tasks run and the driver commits. Picklable."""
+    """A write run by Spark's tasks and committed by the driver. Picklable."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:  # noqa: ANN401 - an answer
-        """Writes the rows of one task, and returns the answer."""
+        """Writes the rows of a task, and returns the answer."""
 
     def read_answer(self, values: dict[str, Any]) -> WriterCommitMessage:
-        """Returns the answer of which `to_json` made the values."""
+        """Returns the answer from the values of its `to_json`."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes a version of the answers of all tasks."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Deletes what the tasks wrote."""
+        """Deletes the tasks' files."""
 
 
 @dataclass(frozen=True, slots=True)
 class _WriteTask:
-    """The function that Spark runs over the rows of a task. Runs on executors."""
+    """The function run by Spark over the rows of a task. Runs on executors."""
 
     writer: Writer
 
@@ -77,11 +77,11 @@ def decode_writer(text: str) -> Writer:
 
 
 def decode_answers(writer: Writer, texts: Sequence[str | None]) -> list[WriterCommitMessage | None]:
-    """Returns the answers of tasks; None for a task that failed.
+    """Returns the answers of tasks; None for a failed task.
 
     Args:
         writer: The writer of the tasks.
-        texts: The bytes that the tasks answered, as Base64.
+        texts: The bytes of the tasks' answers, as Base64.
     """
     return [
         None if text is None else writer.read_answer(load_object(zlib.decompress(base64.b64decode(text))))
@@ -92,7 +92,7 @@ def decode_answers(writer: Writer, texts: Sequence[str | None]) -> list[WriterCo
 def fragment_to_json(fragment: FragmentMetadata) -> Any:  # noqa: ANN401 - JSON
     """Returns JSON values of a fragment's files and deletions.
 
-    Leaves out row ids, versions of rows and offsets of overlays, which no commit takes from a task.
+    Omits row ids, versions of rows and offsets of overlays, which no commit takes from a task.
     """
     return replace(
         fragment,

@@ -1,7 +1,7 @@
-"""Fragments of new rows and their commit: the part that all writes of rows share.
+"""Fragments of new rows and their commit: the shared part of all writes of rows.
 
-Spark's tasks and this process write fragments that belong to no version. The commit makes one
-version of all of them, or none.
+Spark's tasks and this process write fragments without a version. The commit makes a single version
+of all fragments, or none.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RowMode = Literal["create", "append", "overwrite"]
-"""`create` fails where a table exists, `append` creates a missing table, `overwrite` replaces all
+"""`create` fails if the table exists, `append` creates a missing table, `overwrite` replaces all
 rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsWritten(WriterCommitMessage):
-    """The fragments that a task wrote, in the order of its rows; they belong to no version yet."""
+    """The fragments written by a task, in the order of its rows; no version names them yet."""
 
     fragments: tuple[FragmentMetadata, ...]
 
     @property
     def rows(self) -> int:
-        """Number of rows in them."""
+        """Number of rows in the fragments."""
         return sum(fragment.physical_rows for fragment in self.fragments)
 
     @property
@@ -62,8 +62,8 @@ class RowWrite:
     """A write of new rows. A picklable value.
 
     Attributes:
-        ref: The table, pinned at the version that the write was planned on. Without a table, the
-            reference has no version.
+        ref: The table, pinned at the planned version. Without a table, the reference has no
+            version.
     """
 
     ref: DatasetRef
@@ -91,46 +91,46 @@ class RowWrite:
                 sink.write(batch)
             return RowsWritten(fragments=sink.finish())
         except BaseException:
-            # Also on Lance's panics, which are no Exception: the open file would otherwise stay as
-            # long as the worker lives.
+            # Also after Lance's panics, which are no Exception: otherwise the file would stay open
+            # as long as the worker lives.
             sink.abandon()
             raise
 
     def read_answer(self, values: Mapping[str, Any]) -> RowsWritten:
-        """Returns the answer of a task from the values of :meth:`RowsWritten.to_json`."""
+        """Returns a task's answer from the values of :meth:`RowsWritten.to_json`."""
         return RowsWritten(fragments=tuple(map(fragment_from_json, values["fragments"])))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Makes one version of all fragments, and deletes what other attempts left.
+        """Makes a single version of all fragments, and deletes the files of other attempts.
 
         Runs on the driver: in the process of the gateway, or in a process of Spark without the jar.
 
         Raises:
-            CommitConflictError: A concurrent writer changed the table so that the rows do not fit
-                it any more. Nothing is left behind.
+            CommitConflictError: After a concurrent change of the table, the rows no longer fit. No
+                file is left.
             TableExistsError: The mode is `create`, and a concurrent writer created the table first.
             CommitOutcomeUnknownError: The store did not answer. The files are kept.
-            CommitError: The commit did not happen. Nothing is left behind.
+            CommitError: The commit made no version. No file is left.
         """
-        written = [message for message in messages if isinstance(message, RowsWritten)]
+        task_results = [message for message in messages if isinstance(message, RowsWritten)]
         if find_commit(self.staging, self.ref) is None:
-            commit_or_give_up(self.staging, self.ref, lambda: self._commit(written))
-        finish(self.staging, self.ref, [name for message in written for name in message.file_names])
+            commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results))
+        finish(self.staging, self.ref, [name for message in task_results for name in message.file_names])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Deletes what the job wrote, if it has not committed and cannot any more."""
+        """Deletes the job's files, unless the job has committed or may still commit."""
         del messages
         abort(self.staging, self.ref)
 
-    def _commit(self, written: Sequence[RowsWritten]) -> CommitResult | None:
-        rows = sum(message.rows for message in written)
+    def _commit(self, task_results: Sequence[RowsWritten]) -> CommitResult | None:
+        rows = sum(message.rows for message in task_results)
         if rows == 0 and self.mode == "append" and self._exists():
             logger.info(
                 "no rows were written, so no version was made - at %s (job %s)", self.ref.uri, self.staging.job_id
             )
             return None
         self.staging.begin_commit()
-        self.staging.refuse_missing([name for message in written for name in message.file_names])
+        self.staging.refuse_missing([name for message in task_results for name in message.file_names])
         if self.mode == "append" and self.ref.version is not None and not self._exists():
             raise CommitConflictError(
                 f"the table was deleted while rows for it were written - at {self.ref.uri} - nothing was committed; "
@@ -141,7 +141,7 @@ class RowWrite:
             mode=self.mode,
             schema=self.layout.table_schema,
             fields=self.layout.fields,
-            fragments=tuple(fragment for message in written for fragment in message.fragments),
+            fragments=tuple(fragment for message in task_results for fragment in message.fragments),
             rows=rows,
             read_version=self.ref.version,
             data_storage_version=self.layout.version,

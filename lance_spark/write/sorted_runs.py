@@ -1,7 +1,7 @@
-"""Sorted runs: what tasks leave where rows of a fragment come in any order, in any task.
+"""Sorted runs: the output of tasks if a fragment's rows come in any order, in any task.
 
-A task sorts what fits into memory by row address and writes it as a private file, a *run*. The
-committing process merges the runs, reading a bounded number of rows of all of them at a time.
+A task sorts rows in memory by row address and writes each full buffer as a private file, a *run*.
+The commit process merges the runs, and reads a bounded number of rows of all runs at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lance_spark.staging.area import Attempt, Staging
 
 RUN_BYTES = 64 << 20
-"""Arrow bytes that a task sorts in memory; a run is about as large."""
+"""Arrow bytes sorted in memory by a task; a run has about the same size."""
 
 MERGE_BYTES = 64 << 20
 """Arrow bytes of all runs together that the merge reads at a time."""
@@ -37,7 +37,7 @@ _WRITTEN_ROWS = 1 << 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One sorted file of rows, by its path relative to the table, and its size in Arrow."""
+    """A sorted file of rows, by its path relative to the table, and its size in Arrow."""
 
     path: str
     rows: int
@@ -45,7 +45,7 @@ class Run:
 
 
 class RunWriter:
-    """Sorts rows into runs, for one task; holds at most :data:`RUN_BYTES` and a sorted copy."""
+    """Sorts rows into runs, for a single task; holds at most :data:`RUN_BYTES` and a copy."""
 
     def __init__(
         self, attempt: Attempt, rows: SnapshotRows, schema: pa.Schema, rejected: Rejected, verifier: Verifier
@@ -62,7 +62,7 @@ class RunWriter:
         self._runs: list[Run] = []
 
     def append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
-        """Adds rows in any order; whether the snapshot has them is seen when they are sorted."""
+        """Adds rows in any order; sorting checks that the snapshot has the rows."""
         self._addresses.append(addresses)
         self._values.append(values)
         self._bytes += values.nbytes + addresses.nbytes
@@ -70,7 +70,7 @@ class RunWriter:
             self._spill()
 
     def finish(self) -> tuple[Run, ...]:
-        """Writes the last run, and returns all of them."""
+        """Writes the last run, and returns all runs."""
         self._spill()
         return tuple(self._runs)
 
@@ -105,7 +105,7 @@ class RunWriter:
 
 
 def first_of_each(addresses: Addresses, rejected: Rejected) -> Mask:
-    """Tells which of the sorted addresses do not repeat the one before, and counts the others."""
+    """Masks the first of each sorted address, and counts the repetitions."""
     first = np.ones(len(addresses), dtype=np.bool_)
     first[1:] = addresses[1:] != addresses[:-1]
     rejected.add(DUPLICATE, int((~first).sum()), addresses[~first])
@@ -117,21 +117,21 @@ def merge_runs(
 ) -> Iterator[tuple[Addresses, pa.RecordBatch]]:
     """Yields the rows of all runs in ascending order of their addresses, with bounded memory.
 
-    Runs in the committing process. Rows that several runs hold come one after the other.
+    Runs in the commit process. Equal addresses of several runs are adjacent.
     """
     if not runs:
         return
     open_run = functools.lru_cache(maxsize=_OPEN_RUNS)(
         functools.partial(staging.session.open_reader, columns=[ROW_ADDRESS, *columns])
     )
-    # Of the widest run: what is read may be of that one alone.
+    # Width of the widest run, because a read may touch only that run.
     row_bytes = max(run.bytes // max(run.rows, 1) for run in runs) + 1
     chunk_rows = max(max(MERGE_BYTES // row_bytes, LEAST_MERGE_ROWS) // len(runs), 1)
 
     def chunks(run: Run) -> Iterator[Chunk]:
         for start in range(0, run.rows, chunk_rows):
             rows = min(chunk_rows, run.rows - start)
-            # The reader is looked for each time: more runs than may be open take turns.
+            # The cache is asked for the reader each time: more runs than open files take turns.
             table = open_run(run.path).read_range(start, rows, batch_size=rows, batch_readahead=1).to_table()
             (batch,) = table.combine_chunks().to_batches()
             yield batch.column(0).to_numpy().view(np.int64), batch.to_struct_array()
