@@ -1,1 +1,1 @@
-"""Which UDF computes which column, in field metadata and beside the table."""
+"""Columns and their UDFs, in field metadata and next to the table."""

@@ -1,4 +1,4 @@
-"""Adds columns: checks everything, then adds all of them as NULL in one commit, with their UDFs."""
+"""Adds columns: checks all columns, then adds them as NULL in a single commit, with their UDFs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """A UDF and the columns that it computes: pairs of output field (empty: all) and column."""
+    """A UDF and its output columns: pairs of output field (empty: all) and column."""
 
     udf: UDF
     columns: tuple[tuple[str, str], ...]
@@ -43,7 +43,7 @@ class Computed:
 
         Args:
             schema: The columns of the table.
-            default: The environment of a UDF that has none.
+            default: The environment of a UDF without an environment.
             time_zone: As in :func:`bind_to_columns`.
 
         Raises:
@@ -62,30 +62,30 @@ def add_columns(
 ) -> None:
     """Adds columns to a table. Runs on the driver.
 
-    Columns of UDFs are added as NULL, in one commit that writes no data. Those of SQL expressions
-    are computed by Lance, in the driver's process and as a stream.
+    Columns of UDFs are added as NULL, in a commit without data. Lance computes columns of SQL
+    expressions in the driver's process, as a stream.
 
     Args:
         ref: The table.
-        transforms: One of the five forms that :meth:`lance_spark.Table.add_columns` documents.
-        manifest: The environment of UDFs that have none.
+        transforms: Any of the five forms documented at :meth:`lance_spark.Table.add_columns`.
+        manifest: The environment of UDFs without an environment.
         time_zone: Returns the time zone of the session, for UDFs of PySpark.
 
     Raises:
         RegistrationError: A UDF or an expression does not fit the table. Nothing was changed.
-        ColumnExistsError: A column is there already. Nothing was changed.
+        ColumnExistsError: A column exists already. Nothing was changed.
         UnsupportedTypeError: Lance cannot store a column. Nothing was changed.
-        CommitConflictError: Other writers kept changing the table first.
+        CommitConflictError: Concurrent writers kept changing the table first.
 
     Warns:
         UserWarning: Types of inputs cannot be checked.
     """
     sql, computed = parse_transforms(transforms)
     dataset = ref.open_latest()
-    computed = [one.settle(dataset.schema, manifest, time_zone) for one in computed]
+    computed = [column_group.settle(dataset.schema, manifest, time_zone) for column_group in computed]
     _check(dataset, sql, computed)
-    for one in computed:
-        store_udf(one.udf, ref)
+    for column_group in computed:
+        store_udf(column_group.udf, ref)
     tokens = [uuid.uuid4().hex for _ in computed]
     if sql:
         _add_sql(ref, sql)
@@ -106,7 +106,7 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
     """Sorts the forms of `transforms` into SQL expressions and UDFs. Pure.
 
     Raises:
-        RegistrationError: It is none of the forms.
+        RegistrationError: `transforms` has none of the forms.
     """
     if isinstance(transforms, UnpackedUDF):
         return {}, [Computed(udf=transforms.udf, columns=tuple(transforms.output_columns))]
@@ -138,10 +138,10 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
 
 def _single(name: str, value: object) -> UDF:
     """Returns the UDF of a column in a dict."""
-    given, inputs, bound = value, cast(Sequence[str], ()), isinstance(value, tuple) and len(value) == 2
+    function, inputs, bound = value, cast(Sequence[str], ()), isinstance(value, tuple) and len(value) == 2
     if bound:
-        given, inputs = cast("tuple[object, Sequence[str]]", value)
-    udf = None if isinstance(given, UnpackedUDF) else to_udf(given)
+        function, inputs = cast("tuple[object, Sequence[str]]", value)
+    udf = None if isinstance(function, UnpackedUDF) else to_udf(function)
     if udf is None:
         raise RegistrationError(f"{value!r} cannot compute a column - column {name!r} - give {_FORMS}")
     if udf.is_columns:
@@ -157,16 +157,16 @@ def _single(name: str, value: object) -> UDF:
 
 
 def _check(dataset: lance.LanceDataset, sql: Mapping[str, str], computed: Sequence[Computed]) -> None:
-    names = [*sql, *(name for one in computed for _, name in one.columns)]
+    names = [*sql, *(name for column_group in computed for _, name in column_group.columns)]
     check_new_names(dataset, names)
-    for one in computed:
-        check_udf(dataset, one.udf, one.columns)
-        new_fields(dataset, one.udf, one.columns)
+    for column_group in computed:
+        check_udf(dataset, column_group.udf, column_group.columns)
+        new_fields(dataset, column_group.udf, column_group.columns)
     for name, expression in sql.items():
         try:
             with panics_as_errors():
-                # Lance plans no scan of constants alone, and so not of `cast(null as string)`,
-                # unless there is some column with them.
+                # Lance plans no scan of constants only, such as `cast(null as string)`, without a
+                # column.
                 dataset.scanner(columns={name: expression}, with_row_address=True).explain_plan()
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
             raise RegistrationError(
@@ -183,7 +183,7 @@ def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
                 head.add_columns(dict(sql))
         except (ValueError, OSError, RuntimeError) as error:
             if isinstance(error, OSError) and not is_bad_value(error):
-                raise  # another writer came first, or the store refused
+                raise  # a concurrent writer came first, or the store refused
             raise RegistrationError(
                 f"an expression failed on the table's values: {plain(error)} "
                 f"- columns {', '.join(map(repr, sql))} of {ref.uri} - nothing was added"
@@ -193,12 +193,14 @@ def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
 
 
 def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]) -> None:
-    """Adds all-NULL columns to this version, checked anew: commits may have come between."""
+    """Adds all-NULL columns to this version, after checks for concurrent commits."""
     fields = []
-    for one, token in zip(computed, tokens, strict=True):
-        inputs = check_udf(head, one.udf, one.columns, warn=False)
-        binding = dataclasses.replace(Binding.of(one.udf, inputs, one.columns), bound_at=head.version)
-        for (output, _), field in zip(one.columns, new_fields(head, one.udf, one.columns), strict=True):
+    for column_group, token in zip(computed, tokens, strict=True):
+        inputs = check_udf(head, column_group.udf, column_group.columns, warn=False)
+        binding = dataclasses.replace(Binding.of(column_group.udf, inputs, column_group.columns), bound_at=head.version)
+        for (output, _), field in zip(
+            column_group.columns, new_fields(head, column_group.udf, column_group.columns), strict=True
+        ):
             metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
             metadata.update(metadata_of(binding, output, token).items())
             fields.append(field.with_metadata(metadata))
@@ -206,9 +208,9 @@ def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Se
 
 
 def _has_tokens(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]) -> bool:
-    """Tells whether a version has the columns that carry the tokens."""
-    for one, token in zip(computed, tokens, strict=True):
-        for _, name in one.columns:
+    """Tells whether a version has the columns with the tokens."""
+    for column_group, token in zip(computed, tokens, strict=True):
+        for _, name in column_group.columns:
             field = head.schema.field(name) if name in head.schema.names else None
             if field is None or (field.metadata or {}).get(TOKEN_KEY) != token.encode():
                 return False

@@ -1,4 +1,4 @@
-"""Changes columns: another UDF, another name or type, or none at all."""
+"""Changes columns: gives them another UDF, name or type, or drops them."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def alter_columns(
     manifest: Manifest | None = None,
     time_zone: Callable[[], str] = session_time_zone,
 ) -> None:
-    """Alters columns, as :meth:`lance_spark.Table.alter_columns` documents.
+    """Alters columns, as documented at :meth:`lance_spark.Table.alter_columns`.
 
-    All is checked before anything changes. UDFs without a manifest get `manifest`.
+    All alterations are checked before the first change. UDFs without a manifest get `manifest`.
     UDFs of PySpark get the time zone of the session.
 
     Raises:
         RegistrationError: An alteration is not valid.
-        ColumnNotFoundError: A column is not there.
-        CommitConflictError: Other writers kept changing the table first.
+        ColumnNotFoundError: A column does not exist.
+        CommitConflictError: Concurrent writers kept changing the table first.
     """
     dataset = ref.open_latest()
     checked = [(alteration, _check(dataset, alteration, manifest, time_zone)) for alteration in alterations]
@@ -74,7 +74,7 @@ def alter_columns(
             "a column is named twice - in alter_columns - alter it in two calls; nothing was changed"
         )
     # Order: casts first (may fail on data), renames last (other alterations use the old names).
-    for alteration, udf in sorted(checked, key=lambda one: (one[1] is not None) + 2 * _only_renames(one[0])):
+    for alteration, udf in sorted(checked, key=lambda pair: (pair[1] is not None) + 2 * _only_renames(pair[0])):
         if alteration.get("data_type") is not None:
             change_schema(ref, lambda head, a=alteration: cast_column(head, a))  # type: ignore[misc]
         elif alteration.get("drop_udf"):
@@ -94,8 +94,8 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
     """Drops columns.
 
     Raises:
-        ColumnNotFoundError: One is not there; none was dropped.
-        SchemaMismatchError: None would be left; none was dropped.
+        ColumnNotFoundError: A column does not exist. No column was dropped.
+        SchemaMismatchError: The table would have no column left. No column was dropped.
     """
 
     def drop(head: lance.LanceDataset) -> LanceOperation.BaseOperation:
@@ -120,7 +120,7 @@ def _check(
     manifest: Manifest | None,
     time_zone: Callable[[], str],
 ) -> UDF | None:
-    """Checks one alteration, and returns the UDF that it names."""
+    """Checks an alteration, and returns its UDF, or None."""
     if not isinstance(alteration, Mapping):
         raise RegistrationError(
             f"{alteration!r} is no alteration - in alter_columns - give {{'path': column, 'udf': udf}}"
@@ -160,22 +160,23 @@ def _check(
             f"columns of a UDF that returns Columns[T] cannot get another UDF one by one - column {path!r} "
             "- drop them and add them again"
         )
-    has = value_type(dataset.schema.field(path))
-    if has != udf.data_type and not alteration.get("recreate"):
+    dtype = value_type(dataset.schema.field(path))
+    if dtype != udf.data_type and not alteration.get("recreate"):
         raise RegistrationError(
-            f"UDF {udf.name!r} returns {udf.data_type}, column {path!r} is {has} - in {dataset.uri} "
-            f"- give it data_type={has}, or say 'recreate': True to drop the column with all its values and add it anew"
+            f"UDF {udf.name!r} returns {udf.data_type}, column {path!r} is {dtype} - in {dataset.uri} "
+            f"- give it data_type={dtype}, or say 'recreate': True to drop the column with all its values and add it "
+            "anew"
         )
     check_udf(dataset, udf, (("", path),))
     udf = _settle(dataset, udf, path)
     if alteration.get("recreate"):
-        made = output_fields(udf, (("", path),), dataset.data_storage_version)
-        check_storable(pa.schema(made), dataset.data_storage_version)
+        fields = output_fields(udf, (("", path),), dataset.data_storage_version)
+        check_storable(pa.schema(fields), dataset.data_storage_version)
     return udf
 
 
 def _settle(dataset: lance.LanceDataset, udf: UDF, column: str) -> UDF:
-    """Returns the UDF as it is stored; an unchanged UDF keeps the version that the column has."""
+    """Returns the UDF as stored; an unchanged UDF keeps the column's UDF version."""
     try:
         binding = binding_of(dataset, column)
     except StoredUdfError:  # damaged: the new UDF is the remedy
@@ -199,7 +200,7 @@ def _only_renames(alteration: Mapping[str, object]) -> bool:
 
 
 def _check_plain(dataset: lance.LanceDataset, path: str, alteration: Mapping[str, object]) -> None:
-    """Checks what is passed on to Lance, as far as schemas show it."""
+    """Checks an alteration for Lance, as far as schemas show."""
     names = dataset.schema.names
     if path.partition(".")[0] not in names:
         raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(names)}; nothing was changed")
@@ -223,7 +224,7 @@ def _check_new_name(dataset: lance.LanceDataset, path: str, name: object) -> Non
     if path not in dataset.schema.names:
         check_field_name(name, path.rpartition(".")[0], dataset.uri)
         return
-    if name.lower() in (other.lower() for other in dataset.schema.names if other != path):
+    if name.lower() in (column.lower() for column in dataset.schema.names if column != path):
         raise ColumnExistsError([name], dataset.uri, hint="choose another name; nothing was changed")
     check_column_names([name], dataset.uri)
 
@@ -249,20 +250,20 @@ def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
             head.alter_columns(dict(alteration, path=_path_of(head, str(alteration["path"]))))  # type: ignore[arg-type]
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, OSError) and not (is_bad_value(error) or is_bad_request(error)):
-            raise  # another writer came first, or the store refused
+            raise  # a concurrent writer came first, or the store refused
         raise RegistrationError(
             f"Lance cannot do that: {plain(error)} - column {alteration['path']!r} of {head.uri} - it was not changed"
         ) from error
 
 
 def _path_of(head: lance.LanceDataset, path: str) -> str:
-    """Returns a path as Lance takes it: a name with a backtick is quoted."""
+    """Returns a path for Lance: a name with a backtick is quoted."""
     is_quoted = "`" in path and path in head.schema.names
     return f"`{path.replace('`', '``')}`" if is_quoted else path
 
 
 def _unbind(head: lance.LanceDataset, column: str) -> LanceOperation.BaseOperation:
-    """Returns the operation that takes away the UDF of a column and of its siblings."""
+    """Returns the operation that removes the UDF of a column and of its siblings."""
     metadata = {field.name: field.metadata or {} for field in head.schema}
     token = metadata[column].get(TOKEN_KEY)
     siblings = [name for name, keys in metadata.items() if token is not None and keys.get(TOKEN_KEY) == token]
@@ -274,17 +275,16 @@ def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> LanceOperation.B
     """Returns the operation that replaces the UDF of a column."""
     try:
         before = binding_of(head, column)
-    except StoredUdfError:  # damaged: a new one is the remedy
+    except StoredUdfError:  # damaged: the new UDF is the remedy
         before = None
-    has = value_type(head.schema.field(column))
-    if has != udf.data_type:
+    dtype = value_type(head.schema.field(column))
+    if dtype != udf.data_type:
         raise RegistrationError(
-            f"UDF {udf.name!r} returns {udf.data_type}, and a concurrent writer made column {column!r} {has} "
+            f"UDF {udf.name!r} returns {udf.data_type}, and a concurrent writer made column {column!r} {dtype} "
             f"- in {head.uri} - nothing was changed"
         )
     inputs = check_udf(head, udf, (("", column),), warn=False)
-    # Values that are there already, be they another UDF's or given by hand, are out of date from
-    # now on.
+    # Existing values, of another UDF or written manually, are out of date from now on.
     redefined = 1 if before is None else before.redefined + 1
     bound = Binding.of(udf, inputs, (("", column),))
     binding = dataclasses.replace(bound, redefined=redefined, bound_at=head.version)

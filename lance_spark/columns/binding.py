@@ -1,7 +1,7 @@
-"""The binding of a UDF to the column that it computes, as JSON in the column's field metadata.
+"""The binding of a UDF to its output column, as JSON in the column's field metadata.
 
-The pickled UDF itself lies beside the table, once per content digest. Nothing is unpickled by
-reading a table or its bindings.
+The table's folder holds the pickled UDF, once per content digest. Reads of a table or of its
+bindings never unpickle.
 """
 
 from __future__ import annotations
@@ -45,25 +45,24 @@ _UDFS = "udfs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """A UDF, bound to the column or the sibling columns that it computes.
+    """A UDF, bound to its output column or sibling columns.
 
     Attributes:
         udf_name: Name of the UDF.
-        udf_version: Its version.
-        kind: Its kind.
-        inputs: Names that the input columns had at registration, in the order of the parameters.
-        input_ids: Their field ids, which survive renames.
-        output_type: Arrow type of what it returns, as text.
+        udf_version: Version of the UDF.
+        kind: Kind of the UDF.
+        inputs: Names of the input columns at registration, in the order of the parameters.
+        input_ids: Field ids of the input columns, which survive renames.
+        output_type: Arrow type of the UDF's result, as text.
         payload: Digest of the pickled UDF.
-        columns: Pairs of output field and column for a UDF of several columns; one pair with an
-            empty field otherwise.
-        manifest: The environment that it runs in; None is the executors' own Python.
-        task_size: Rows per task that the UDF asks for, or None.
-        redefined: How often the column's UDF was replaced; values computed by earlier ones are out
-            of date.
-        bound_at: Version of the table that it was bound to.
-        of_source: Whether the inputs are columns of a view's source, and not of the table; then
-            `bound_at` is a version of that.
+        columns: Pairs of output field and column for a UDF of several columns; otherwise a single
+            pair with an empty field.
+        manifest: The environment of the UDF; None is the executors' own Python.
+        task_size: Rows per task requested by the UDF, or None.
+        redefined: How often the column's UDF was replaced; values of earlier UDFs are out of date.
+        bound_at: Version of the table at registration.
+        of_source: Whether the inputs are columns of a view's source rather than of the table.
+            `bound_at` is then a version of the source.
     """
 
     udf_name: str
@@ -87,7 +86,7 @@ class Binding:
 
     @property
     def key(self) -> CheckpointKey:
-        """What the column's values depend on, but for the rows."""
+        """Dependencies of the column's values, apart from the rows."""
         return CheckpointKey(
             udf_name=self.udf_name,
             udf_version=self.udf_version,
@@ -117,20 +116,20 @@ class Binding:
         )
 
     def to_json(self) -> str:
-        """Returns the form that field metadata has."""
+        """Returns the text for field metadata."""
         manifest = None if self.manifest is None else self.manifest.to_dict()
         return json.dumps(dataclasses.asdict(self) | {"manifest": manifest}, sort_keys=True)
 
     @staticmethod
     def from_json(text: str, column: str) -> Binding:
-        """Reads field metadata; keys that a newer release added are left out.
+        """Reads field metadata; keys of newer releases are ignored.
 
         Raises:
-            StoredUdfError: It is damaged.
+            StoredUdfError: The text is damaged.
         """
         try:
-            known = {field.name for field in dataclasses.fields(Binding)}
-            values = {key: value for key, value in load_object(text, _KINDS).items() if key in known}
+            names = {field.name for field in dataclasses.fields(Binding)}
+            values = {key: value for key, value in load_object(text, _KINDS).items() if key in names}
             values["payload"] = _digest(values["payload"])
             for key in ("inputs", "input_ids"):
                 values[key] = tuple(values[key])
@@ -152,10 +151,10 @@ _KINDS: Kinds = {
 
 
 def _checked(binding: Binding) -> Binding:
-    """Returns a binding whose fields agree with each other.
+    """Returns a binding with consistent fields.
 
     Raises:
-        ValueError: They do not.
+        ValueError: The fields contradict each other.
     """
     optional: Kinds = {"task_size": (int, type(None)), "redefined": int, "bound_at": int, "of_source": bool}
     check_fields({name: getattr(binding, name) for name in optional}, optional)
@@ -183,7 +182,7 @@ def binding_of(dataset: lance.LanceDataset, column: str) -> Binding | None:
     """Returns the binding of a column under its siblings' current names; None without a UDF.
 
     Raises:
-        ColumnNotFoundError: There is no such column.
+        ColumnNotFoundError: The column does not exist.
         StoredUdfError: The metadata is damaged.
     """
     if column not in dataset.schema.names:
@@ -201,7 +200,7 @@ def binding_of(dataset: lance.LanceDataset, column: str) -> Binding | None:
 def _columns_now(dataset: lance.LanceDataset, column: str, binding: Binding) -> tuple[tuple[str, str], ...]:
     """Returns the pairs of field and column, with the columns' present names.
 
-    Siblings have one token, and the order of their fields; a renamed one keeps its token.
+    Siblings share a token and the order of their fields; a renamed sibling keeps its token.
 
     Raises:
         RegistrationError: A sibling was dropped.
@@ -214,17 +213,17 @@ def _columns_now(dataset: lance.LanceDataset, column: str, binding: Binding) -> 
         metadata = field.metadata or {}
         if metadata.get(TOKEN_KEY) == token and {BINDING_KEY.encode(), OUTPUT_KEY.encode()} <= metadata.keys():
             siblings[metadata[OUTPUT_KEY.encode()].decode()] = field.name
-    missing = [name for field, name in binding.columns if field not in siblings]
-    if missing:
+    dropped = [name for field, name in binding.columns if field not in siblings]
+    if dropped:
         raise RegistrationError(
-            f"sibling columns are gone: {', '.join(map(repr, missing))} "
+            f"sibling columns are gone: {', '.join(map(repr, dropped))} "
             f"- computed together with {column!r} in {dataset.uri} - drop the remaining ones, and add all of them again"
         )
     return tuple((field, siblings[field]) for field, _ in binding.columns)
 
 
 def metadata_of(binding: Binding, field: str, token: str) -> dict[str, str]:
-    """Returns the field metadata of one computed column."""
+    """Returns the field metadata of a computed column."""
     metadata = {BINDING_KEY: binding.to_json(), TOKEN_KEY.decode(): token}
     if field:
         metadata[OUTPUT_KEY] = field
@@ -232,31 +231,31 @@ def metadata_of(binding: Binding, field: str, token: str) -> dict[str, str]:
 
 
 def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tuple[FieldIdentity, ...]:
-    """Returns the input columns as they are called now.
+    """Returns the input columns with their present names.
 
     Raises:
-        RegistrationError: One was dropped.
+        RegistrationError: An input column was dropped.
     """
-    known = {identity.id: identity for identity in field_identities(dataset.lance_schema)}
+    identities = {identity.id: identity for identity in field_identities(dataset.lance_schema)}
     inputs = list(zip(binding.inputs, binding.input_ids, strict=True))
-    if binding.bound_at and any(number in known and known[number].name != name for name, number in inputs):
-        # Renamed, or another one: Lance gives the id of a dropped column to the next one.
+    if binding.bound_at and any(number in identities and identities[number].name != name for name, number in inputs):
+        # Either the column was renamed, or Lance gave the id of a dropped column to a new column.
         for number in _dropped_since(dataset, binding.bound_at, binding.input_ids):
-            known.pop(number, None)
-    gone = [name for name, number in inputs if number not in known]
-    if gone:
-        anew = [name for name in gone if name in dataset.schema.names]
-        cast = f"(cast or made anew: {', '.join(map(repr, anew))}) " if anew else ""
+            identities.pop(number, None)
+    dropped = [name for name, number in inputs if number not in identities]
+    if dropped:
+        replaced = [name for name in dropped if name in dataset.schema.names]
+        cast = f"(cast or made anew: {', '.join(map(repr, replaced))}) " if replaced else ""
         raise RegistrationError(
-            f"input columns are gone: {', '.join(map(repr, gone))} {cast}"
+            f"input columns are gone: {', '.join(map(repr, dropped))} {cast}"
             f"- of UDF {binding.udf_name!r}, which computes {column!r} in {dataset.uri} "
             "- give the column a UDF of other inputs with alter_columns"
         )
-    return tuple(known[number] for number in binding.input_ids)
+    return tuple(identities[number] for number in binding.input_ids)
 
 
 def _dropped_since(dataset: lance.LanceDataset, version: int, ids: Sequence[int]) -> set[int]:
-    """Returns the field ids that transactions since a version dropped; one read per version."""
+    """Returns the field ids dropped by transactions since a version; one read per version."""
     from lance import LanceOperation
 
     dropped: set[int] = set()
@@ -267,13 +266,13 @@ def _dropped_since(dataset: lance.LanceDataset, version: int, ids: Sequence[int]
 
 
 def store_udf(udf: UDF, ref: DatasetRef) -> str:
-    """Writes the pickled UDF beside a table unless it is there, and returns its digest.
+    """Stores the pickled UDF next to a table unless present, and returns its digest.
 
-    So are the archives of its manifest. A branch begins with columns of UDFs, so all branches of a
-    table have one place for them.
+    The archives of its manifest are stored too. All branches of a table share this storage, because
+    a branch begins with columns of UDFs.
 
     Raises:
-        UdfDefinitionError: One of these is neither there nor a file of this process.
+        UdfDefinitionError: The table lacks an archive, and so does this process.
         TableUnwritableError: The store refused.
     """
     upload_archives(udf, ref)
@@ -288,10 +287,10 @@ def store_udf(udf: UDF, ref: DatasetRef) -> str:
 def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
     """Unpickles the UDF that is stored with a column.
 
-    This runs code that any writer of the table may have put there.
+    Unpickling runs code, which any writer of the table may have stored.
 
     Raises:
-        StoredUdfError: It is missing, altered, not loadable here, or loading is forbidden.
+        StoredUdfError: The UDF is missing, altered, not loadable here, or loading is forbidden.
     """
     where = f"UDF {binding.udf_name!r} of column {column!r}, {FOLDER}/{_UDFS}/{binding.payload}"
     allowed = os.environ.get(ALLOW_VARIABLE, "1")
@@ -314,7 +313,7 @@ def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
 
 
 def in_stored_environment(udf: UDF, binding: Binding, column: str) -> UDF:
-    """Returns a UDF that was passed for a column, in the environment of the column if it has none.
+    """Returns a UDF passed for a column, in the column's environment if the UDF has none.
 
     Raises:
         StoredUdfError: Stored code is forbidden, and so is a stored environment.
@@ -352,13 +351,13 @@ def output_fields(udf: UDF, columns: Sequence[tuple[str, str]], data_storage_ver
         data_storage_version: File format of the table: blobs are another type from 2.2 on.
 
     Raises:
-        UnsupportedTypeError: A type that Lance does not have, or a blob in format 2.0, where
-            nothing can tell which blobs are NULL.
+        UnsupportedTypeError: Lance lacks the type, or the column is a blob in format 2.0, which
+            does not record NULL blobs.
     """
     from lance.schema import LanceSchema
 
-    whole: Any = udf.data_type
-    kinds = [whole.field(field).type if field else whole for field, _ in columns]
+    data_type: Any = udf.data_type
+    kinds = [data_type.field(field).type if field else data_type for field, _ in columns]
     metadata: dict[bytes | str, bytes | str] = dict(udf.field_metadata.items())
     fields = [
         _stored(pa.field(name, kind, True, metadata), data_storage_version)
@@ -376,7 +375,7 @@ def output_fields(udf: UDF, columns: Sequence[tuple[str, str]], data_storage_ver
 
 
 def _stored(field: pa.Field[Any], version: str) -> pa.Field[Any]:
-    """Returns the field as a table of this file format has it."""
+    """Returns the field in a table of this file format."""
     if not is_logical_blob(field):
         return field
     if not prepares_blobs(version) and version != "2.1":
@@ -395,6 +394,6 @@ def _stored(field: pa.Field[Any], version: str) -> pa.Field[Any]:
 
 
 def value_type(field: pa.Field[Any]) -> pa.DataType:
-    """Returns the type that values of a column have: blobs are `large_binary`."""
+    """Returns the type of a column's values: blobs are `large_binary`."""
     kind: pa.DataType = row_field(field).type
     return kind

@@ -1,4 +1,4 @@
-"""Casts a column in one commit that keeps the field metadata; checks casts beforehand."""
+"""Casts a column in a single commit, which keeps the field metadata; checks casts beforehand."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from lance import LanceOperation
 
 _VIEW_EXPRESSION = b"lance-spark:expression"
-"""Field metadata of a view's column. A refresh refuses a cast column, which lacks it."""
+"""Field metadata of a view's column. A cast column lacks this key, and a refresh refuses the
+column."""
 
 _STAGED_NAME = "lance-spark-cast"
-"""Name of the new values in a data file. Lance reads them by field id."""
+"""Name of the new values in a data file. Lance reads the values by field id."""
 
 _FLOAT_DIGITS = {16: 11, 32: 24, 64: 53}
-"""Bits of a whole number that a float of some width holds."""
+"""Largest number of bits of a whole number in a float, by the float's width."""
 
 
 def check_cast(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> None:
@@ -78,10 +79,10 @@ def cast_column(head: lance.LanceDataset, alteration: Mapping[str, Any]) -> Lanc
     column, kind = alteration["path"], alteration["data_type"]
     check_cast(head, column, kind)
     old = head.schema.field(column)
-    kept: dict[bytes | str, bytes | str] = {
+    metadata: dict[bytes | str, bytes | str] = {
         key: value for key, value in (old.metadata or {}).items() if key != _VIEW_EXPRESSION
     }
-    field = old.with_type(kind).with_name(alteration.get("name") or column).with_metadata(kept)
+    field = old.with_type(kind).with_name(alteration.get("name") or column).with_metadata(metadata)
     nullable = alteration.get("nullable")
     field = field if nullable is None else field.with_nullable(bool(nullable))
     failures: list[RegistrationError] = []
@@ -102,7 +103,7 @@ def cast_column(head: lance.LanceDataset, alteration: Mapping[str, Any]) -> Lanc
 def _conversion(
     head: lance.LanceDataset, old: pa.Field[Any], new: pa.Field[Any], failures: list[RegistrationError]
 ) -> Callable[..., Any]:
-    """Returns the function that Lance calls for each batch of a column; it notes what it raises."""
+    """Returns the function for Lance's batches; the function records its errors."""
     import lance
 
     # Lance writes NULL for deleted rows, so the file's field is nullable.
@@ -113,8 +114,8 @@ def _conversion(
         try:
             return pa.RecordBatch.from_arrays([_cast_to(new, values)], schema=schema)
         except (pa.ArrowException, TypeError, ValueError) as error:
-            what = f"A value of column {old.name!r} does not fit {new.type}: {error}"
-            failures.append(_refused(head, what, "Change the value, or choose another type"))
+            problem = f"A value of column {old.name!r} does not fit {new.type}: {error}"
+            failures.append(_refused(head, problem, "Change the value, or choose another type"))
             raise
 
     return cast("Callable[..., Any]", lance.batch_udf(output_schema=schema)(convert))
@@ -127,7 +128,7 @@ def _cast_to(field: pa.Field[Any], values: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _session_dependence(old: Kind, new: Kind) -> str | None:
-    """Returns what else than the values a cast depends on, at any depth; None for most casts."""
+    """Returns a cast's dependence on the session, at any depth; None for most casts."""
     if is_list(old) and is_list(new):
         return _session_dependence(old.value_type, new.value_type)
     if t.is_map(old) and t.is_map(new):
@@ -149,7 +150,7 @@ def _session_dependence(old: Kind, new: Kind) -> str | None:
 
 
 def _check_binding(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> None:
-    """Refuses a cast after which values of the column's UDF may not fit.
+    """Refuses a cast if values of the column's UDF may not fit the new type.
 
     Raises:
         RegistrationError: Some values may not fit.
@@ -158,12 +159,12 @@ def _check_binding(dataset: lance.LanceDataset, column: str, kind: pa.DataType) 
         binding = binding_of(dataset, column)
     except StoredUdfError:  # damaged: backfills report the fault
         return
-    has = value_type(dataset.schema.field(column))
-    if binding is None or holds_all_values(has, kind):
+    dtype = value_type(dataset.schema.field(column))
+    if binding is None or holds_all_values(dtype, kind):
         return
     raise _refused(
         dataset,
-        f"Column {column!r} is computed by UDF {binding.udf_name!r}, and {kind} does not hold every value of {has}",
+        f"Column {column!r} is computed by UDF {binding.udf_name!r}, and {kind} does not hold every value of {dtype}",
         _unbinding(binding, column),
     )
 
@@ -178,7 +179,7 @@ def _unbinding(binding: Binding, column: str) -> str:
 
 
 def holds_all_values(source: Kind, target: Kind) -> bool:
-    """Tells whether a type holds every value of another one, so that a cast loses nothing.
+    """Tells whether a type holds every value of another type; the cast is then lossless.
 
     Example:
         >>> import pyarrow as pa
@@ -224,5 +225,5 @@ def _is_binary(kind: Kind) -> bool:
     return bool(t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind))
 
 
-def _refused(dataset: lance.LanceDataset, what: str, remedy: str) -> RegistrationError:
-    return RegistrationError(f"{what}. Nothing was changed in {dataset.uri}. {remedy}.")
+def _refused(dataset: lance.LanceDataset, problem: str, remedy: str) -> RegistrationError:
+    return RegistrationError(f"{problem}. Nothing was changed in {dataset.uri}. {remedy}.")

@@ -1,4 +1,4 @@
-"""Whether a UDF fits a table's schema: inputs of its types, outputs that can be stored."""
+"""Checks that a UDF fits a table's schema: types of its inputs, and storage of its outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_udf(
         dataset: The table.
         udf: The UDF.
         columns: Pairs of output field and column.
-        warn: Whether to warn of what cannot be checked.
+        warn: Whether to warn of inputs without a check.
 
     Raises:
         RegistrationError: An input is missing or of another type, or an output is among the inputs.
@@ -40,18 +40,18 @@ def check_udf(
     outputs = [name for _, name in columns]
     if takes_record_batch(udf):
         return record_batch_inputs(dataset, outputs)
-    known = {column.name: column for column in field_identities(dataset.lance_schema)}
+    identities = {column.name: column for column in field_identities(dataset.lance_schema)}
     names = udf.input_columns or ()
     if not names:
         raise RegistrationError(
             f"UDF {udf.name!r} reads no column - in {dataset.uri} "
             "- give it a parameter: a value that depends on nothing is the same in every row"
         )
-    missing = [name for name in names if name not in known]
-    if missing:
+    absent = [name for name in names if name not in identities]
+    if absent:
         raise RegistrationError(
-            f"UDF {udf.name!r} reads columns that are not there: {', '.join(map(repr, missing))} "
-            f"- in {dataset.uri}, whose columns are {', '.join(map(repr, known))} "
+            f"UDF {udf.name!r} reads columns that are not there: {', '.join(map(repr, absent))} "
+            f"- in {dataset.uri}, whose columns are {', '.join(map(repr, identities))} "
             "- name its parameters like columns, or bind it with (udf, ['column', ...])"
         )
     own = [name for name in names if name in outputs]
@@ -67,11 +67,11 @@ def check_udf(
             "these parameters have no annotations",
             UserWarning,
         )
-    return tuple(known[name] for name in names)
+    return tuple(identities[name] for name in names)
 
 
 def _check_types(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str]) -> list[str]:
-    """Compares annotations with columns, and returns the parameters without one."""
+    """Compares annotations with columns, and returns the parameters without annotation."""
     unchecked = []
     for parameter, name in zip(udf.parameters, names, strict=False):
         field = dataset.schema.field(name)
@@ -114,15 +114,15 @@ def _text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _fits(wanted: Kind, field: pa.Field[Any]) -> bool:
-    """Returns whether values of a column are what an annotation promises."""
+def _fits(annotated: Kind, field: pa.Field[Any]) -> bool:
+    """Tells whether values of a column are of an annotation's type."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if kind == wanted or is_blob(field):
-        return is_blob(field) is False or _binary(wanted)
+    if kind == annotated or is_blob(field):
+        return is_blob(field) is False or _binary(annotated)
     same_family = (
         (pa.types.is_integer, pa.types.is_integer),
         (pa.types.is_floating, lambda k: pa.types.is_floating(k) or pa.types.is_integer(k)),
@@ -136,18 +136,18 @@ def _fits(wanted: Kind, field: pa.Field[Any]) -> bool:
         (pa.types.is_struct, pa.types.is_struct),
         (pa.types.is_map, pa.types.is_map),
     )
-    if _listed(wanted) and _listed(kind):
-        return _fits(wanted.value_type, pa.field("element", kind.value_type))
-    return any(of_wanted(wanted) and of_column(kind) for of_wanted, of_column in same_family)
+    if _listed(annotated) and _listed(kind):
+        return _fits(annotated.value_type, pa.field("element", kind.value_type))
+    return any(is_annotated(annotated) and is_stored(kind) for is_annotated, is_stored in same_family)
 
 
 def new_fields(dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str, str]]) -> list[pa.Field[Any]]:
-    """Returns the Arrow fields of columns that are to be added for a UDF.
+    """Returns the Arrow fields of new columns of a UDF.
 
     Raises:
-        ColumnExistsError: One is there already.
-        RegistrationError: Two have one name.
-        UnsupportedTypeError, SchemaMismatchError: Lance cannot store them.
+        ColumnExistsError: A column exists already.
+        RegistrationError: Two columns have the same name.
+        UnsupportedTypeError, SchemaMismatchError: Lance cannot store the columns.
     """
     names = [name for _, name in columns]
     check_new_names(dataset, names)
@@ -160,15 +160,15 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
     """Checks that names are free.
 
     Raises:
-        ColumnExistsError: A name is taken, in capitals or not: Spark does not tell them apart.
+        ColumnExistsError: A name is taken, in any case: Spark ignores the case of names.
         RegistrationError: Two names are the same, or a name is a path into a struct.
         ColumnNameError: Lance or Spark could not read a column of this name back.
     """
     present = {name.lower() for name in dataset.schema.names}
-    taken = [name for name in names if name.lower() in present]
-    if taken:
+    existing = [name for name in names if name.lower() in present]
+    if existing:
         raise ColumnExistsError(
-            taken,
+            existing,
             dataset.uri,
             hint="choose another name; alter_columns gives it another UDF, drop_columns removes it; nothing was added",
         )

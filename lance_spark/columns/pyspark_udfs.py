@@ -1,7 +1,7 @@
 """PySpark's `udf`, `pandas_udf` and `arrow_udf` objects as UDFs with the values of Spark.
 
-A column gets the values that `df.select(udf(...))` gives in the session that registers the column.
-The function is wrapped only where the values of Spark and of `udf_runtime` differ.
+A column gets the same values as `df.select(udf(...))` in the session of its registration. The
+function is wrapped only if the values of Spark and of `udf_runtime` differ.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KINDS = {
     "SQL_ARROW_BATCHED_UDF": Kind.SCALAR,
 }
 _ARROW_KINDS = {Kind.PANDAS: Kind.ARROW, Kind.PANDAS_ITER: Kind.ARROW_ITER}
-"""UDFs over pandas, and the kind that stands for them."""
+"""UDFs over pandas, and their Arrow counterparts."""
 _NO_COUNTERPART = tuple(
     getattr(spark, name)
     for name in ("UserDefinedType", "VariantType", "YearMonthIntervalType", "GeometryType", "GeographyType")
@@ -42,7 +42,7 @@ _NO_COUNTERPART = tuple(
 )
 _MOMENTS = (spark.TimestampType, spark.TimestampNTZType, spark.DayTimeIntervalType)
 _REPAIRED = (*_MOMENTS, spark.StructType, spark.MapType)
-"""Types of inputs of which earlier releases gave other values than Spark."""
+"""Types of inputs with values other than Spark's in earlier releases."""
 _ALIKE_IN_PANDAS = (
     spark.StringType,
     spark.BinaryType,
@@ -60,19 +60,19 @@ class PySparkUDF(UDF):
     """A UDF of PySpark before the types of its input columns are known.
 
     Attributes:
-        returns: The return type that the user declared.
+        returns: The user's declared return type.
     """
 
     returns: spark.DataType
 
 
-def to_udf(given: object) -> UDF | None:
+def to_udf(function: object) -> UDF | None:
     """Returns a UDF of `udf_runtime`, or a PySpark UDF as a :class:`PySparkUDF`; else None.
 
     Raises:
         RegistrationError: The function aggregates, makes rows, or returns a type without a column.
     """
-    own = as_udf(given)
+    own = as_udf(function)
     if own is not None and own.kind.makes_rows:
         raise RegistrationError(
             f"{own.name!r} makes rows, and no value for each row - as a column - make a view of it with "
@@ -80,17 +80,17 @@ def to_udf(given: object) -> UDF | None:
         )
     if own is not None:
         return own
-    func, kind = getattr(given, "func", None), getattr(given, "evalType", None)
-    returns = getattr(given, "returnType", None)
+    func, kind = getattr(function, "func", None), getattr(function, "evalType", None)
+    returns = getattr(function, "returnType", None)
     if not callable(func) or not isinstance(kind, int) or not isinstance(returns, spark.DataType):
         return None
-    known = {getattr(PythonEvalType, name): kind for name, kind in _KINDS.items() if hasattr(PythonEvalType, name)}
-    if kind not in known:
+    kinds = {getattr(PythonEvalType, name): kind for name, kind in _KINDS.items() if hasattr(PythonEvalType, name)}
+    if kind not in kinds:
         raise RegistrationError(
             f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}) "
             "- a column needs one value per row - give a scalar udf, pandas_udf or arrow_udf"
         )
-    plain = UDF.define(func, kind=known[kind], data_type=_arrow_type(func.__name__, returns))
+    plain = UDF.define(func, kind=kinds[kind], data_type=_arrow_type(func.__name__, returns))
     state = {field.name: getattr(plain, field.name) for field in dataclasses.fields(UDF)}
     return PySparkUDF(returns=returns, **state)
 
@@ -112,11 +112,10 @@ def _arrow_of(kind: spark.DataType) -> pa.DataType:
 
 
 def bind_to_columns(udf: UDF, schema: pa.Schema, time_zone: Callable[[], str]) -> UDF:
-    """Returns a UDF for input columns: a PySpark UDF computes the values that Spark computes.
+    """Returns a UDF for input columns: a PySpark UDF computes the same values as in Spark.
 
-    Runs on the driver, when a column is registered. Every other UDF is returned as it is, and so is
-    a UDF whose input columns are absent, which :func:`lance_spark.columns.checking.check_udf`
-    refuses.
+    Runs on the driver, when a column is registered. Any other UDF is returned unchanged. So is a
+    UDF with absent input columns, which :func:`lance_spark.columns.checking.check_udf` refuses.
 
     Args:
         udf: The UDF.
@@ -216,7 +215,7 @@ def _types_of(kind: Any) -> Iterator[pa.DataType]:  # noqa: ANN401
 
 
 def _check_pandas(udf: PySparkUDF, kinds: Sequence[spark.DataType]) -> None:
-    """Refuses nested types whose values in pandas depend on the release of PySpark."""
+    """Refuses nested types with values in pandas that depend on the release of PySpark."""
     for kind in kinds:
         children = [field.dataType for field in kind.fields] if isinstance(kind, spark.StructType) else [kind]
         if any(_depends_on_release(child) for child in children):
@@ -231,7 +230,7 @@ def _depends_on_release(kind: spark.DataType) -> bool:
 
 
 def _is_alike_in_pandas(kind: pa.DataType, spark_kind: spark.DataType) -> bool:
-    """Tells whether a series of a column has the values that Spark gives."""
+    """Tells whether a series of a column has the same values as in Spark."""
     leaf = spark_kind.elementType if isinstance(spark_kind, spark.ArrayType) else spark_kind
     return isinstance(leaf, _ALIKE_IN_PANDAS) and not any(
         isinstance(part, pa.BaseExtensionType) or any(is_kind(part) for is_kind in _READ_AS_ANOTHER)

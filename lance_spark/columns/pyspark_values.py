@@ -1,4 +1,4 @@
-"""Values between columns and functions that were written for PySpark.
+"""Converts values between columns and functions written for PySpark.
 
 Tables hold pickled adapters: the classes keep their names, their module and their arguments.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""Converts one value that is not None."""
+"""Converts a value other than None."""
 
 
 def has_type(kind: spark.DataType, wanted: type[spark.DataType]) -> bool:
@@ -41,7 +41,7 @@ def has_type(kind: spark.DataType, wanted: type[spark.DataType]) -> bool:
 
 
 class RowAdapter:
-    """Calls the function of PySpark's `udf` with the Python values that Spark gives.
+    """Calls the function of PySpark's `udf` with the same Python values as Spark.
 
     A timestamp is a naive datetime in the time zone of the process, a struct a `Row`, and a map a
     dict.
@@ -59,12 +59,12 @@ class RowAdapter:
         return RowAdapter, self._arguments
 
     def fingerprint_parts(self) -> Iterable[object]:
-        """Returns what the values depend on."""
+        """Returns the dependencies of the values."""
         func, inputs, returns = self._arguments
         return "pyspark row", func, inputs.json(), returns.json()
 
     def __call__(self, *values: object) -> object:
-        """Calls the user's function for one row."""
+        """Calls the user's function for a row."""
         arguments = [
             value if read is None or value is None else read(value)
             for read, value in zip(self._readers, values, strict=True)
@@ -74,7 +74,7 @@ class RowAdapter:
 
 
 def row_reader(kind: spark.DataType) -> Convert | None:
-    """Returns what makes Spark's Python value of PyArrow's; None where both are the same."""
+    """Returns the conversion from PyArrow's Python values to Spark's; None if both agree."""
     if isinstance(kind, spark.TimestampType):
         return _local
     if isinstance(kind, spark.ArrayType):
@@ -90,7 +90,7 @@ def row_reader(kind: spark.DataType) -> Convert | None:
 
 
 def row_writer(kind: spark.DataType) -> Convert | None:
-    """Returns what makes a result of Spark's function exact; None where all results are."""
+    """Returns the conversion to exact results of Spark's function; None if results are exact."""
     if isinstance(kind, spark.TimestampType):
         return _instant
     if isinstance(kind, spark.ArrayType):
@@ -133,7 +133,7 @@ def _or_same(convert: Convert | None) -> Convert:
 
 
 class BatchAdapter:
-    """Calls the function of PySpark's `pandas_udf` or `arrow_udf` with the arrays Spark gives.
+    """Calls the function of PySpark's `pandas_udf` or `arrow_udf` with the same arrays as Spark.
 
     Timestamps are in the time zone of the session that registered the column. In pandas a struct is
     a frame, a map a dict, and integers with NULL are floats.
@@ -151,17 +151,17 @@ class BatchAdapter:
         result: tuple[str, pa.DataType],
         plain: UDF | None = None,
     ) -> None:
-        """Keeps what registration decided.
+        """Keeps the decisions of the registration.
 
         Args:
             func: The user's function.
-            fields: The input columns as the table has them.
-            inputs: The input columns as Spark has them.
-            returns: The return type that the user declared.
+            fields: The input columns in the table.
+            inputs: The input columns in Spark.
+            returns: The user's declared return type.
             kind: The kind of the user's function.
             time_zone: The time zone of timestamps.
             result: Name of the UDF and the Arrow type of its results.
-            plain: The UDF without an adapter, as earlier releases stored it, if the values agree.
+            plain: The UDF without an adapter, as stored by earlier releases, if the values agree.
         """
         self._func, self._fields, self._inputs, self._returns = func, fields, inputs, returns
         self._kind, self._zone, self._result = kind, time_zone, result
@@ -172,12 +172,12 @@ class BatchAdapter:
         return {name: value for name, value in vars(self).items() if name not in ("first_form", "__signature__")}
 
     def fingerprint_parts(self) -> Iterable[object]:
-        """Returns what the values depend on."""
+        """Returns the dependencies of the values."""
         types = [str(field.type) for field in self._fields]
         return "pyspark batch", self._func, types, self._returns.json(), self._kind.value, self._zone
 
     def __call__(self, *arrays: Any) -> object:  # noqa: ANN401 - arrays, or an iterator over arrays
-        """Calls the user's function for one batch, or for a stream of batches."""
+        """Calls the user's function for a batch, or for a stream of batches."""
         if self._kind.iterates:
             return self._stream(arrays[0])
         return self._written(self._func(*self._read(arrays)), len(arrays[0]))

@@ -45,33 +45,33 @@ _TABLE_ROWS = 10_000
 def table_function(
     function: UDF | UdfFactory, *, name: str | None = None, spark: SparkSession | None = None
 ) -> UserDefinedTableFunction:
-    """Makes a table function of Spark of a chunker or a table function. Runs on the driver.
+    """Converts a chunker or a table function to a table function of Spark. Runs on the driver.
 
     A chunker is joined laterally: `SELECT * FROM docs, LATERAL chunk(docs.text)`, or
-    `docs.lateralJoin(chunk(sf.col("text").outer()))`; its arguments are those of the function, by
-    position or by name. A row that its policy skips has no chunks. A table function gets a table:
-    `SELECT * FROM totals(TABLE(docs))`, or `totals(docs.asTable())`; all rows of that are held in
-    one Python process on an executor.
+    `docs.lateralJoin(chunk(sf.col("text").outer()))`. Its arguments are the function's, by position
+    or by name. A row skipped by its policy has no chunks. A table function gets a table: `SELECT *
+    FROM totals(TABLE(docs))`, or `totals(docs.asTable())`. A Python process on an executor holds
+    all rows of the table.
 
     Args:
         function: Decorated with `@chunker` or `@udtf`.
-        name: Name under which it is registered for SQL, too; by default it is not.
-        spark: The session, classic or over Connect; by default the active one.
+        name: Name for SQL; by default the function is not registered for SQL.
+        spark: The session, classic or over Connect; by default the active session.
 
     Returns:
-        What Spark's `udtf` returns, for DataFrames.
+        The result of Spark's `udtf`, for DataFrames.
 
     Raises:
-        RegistrationError: It is neither, or has an environment of its own.
+        RegistrationError: The function is neither, or has an environment of its own.
     """
-    made = as_udf(function)
-    if made is None or not made.kind.makes_rows:
+    udf = as_udf(function)
+    if udf is None or not udf.kind.makes_rows:
         raise RegistrationError(
             f"{show_value(function)} makes no rows - in table_function - decorate a function with @chunker or @udtf"
         )
-    if made.manifest is not None:
+    if udf.manifest is not None:
         raise RegistrationError(
-            f"{made.name!r} has manifest {made.manifest.name!r}, and a table function of Spark runs in the executors' "
+            f"{udf.name!r} has manifest {udf.manifest.name!r}, and a table function of Spark runs in the executors' "
             "own Python - in table_function - make a view of it with create_udtf_view, or give all of Spark's Python "
             "processes the packages with spark.archives"
         )
@@ -81,21 +81,21 @@ def table_function(
         from pyspark.sql.udtf import _create_py_udtf as create
     else:
         from pyspark.sql.connect.udtf import _create_py_udtf as create
-    fields: Any = made.data_type
+    fields: Any = udf.data_type
     schema = to_spark_schema(pa.schema(list(fields)))
-    if made.kind is Kind.CHUNKS:
-        found = create(cls=_chunk_handler(made.dumps()), returnType=schema, useArrow=False)
+    if udf.kind is Kind.CHUNKS:
+        spark_function = create(cls=_chunk_handler(udf.dumps()), returnType=schema, useArrow=False)
     else:
-        found = create(cls=_table_handler(made.dumps(), schema), returnType=None, useArrow=False)
+        spark_function = create(cls=_table_handler(udf.dumps(), schema), returnType=None, useArrow=False)
     if name is not None:
-        session.udtf.register(name, found)
-    made_for_spark: UserDefinedTableFunction = found
-    return made_for_spark
+        session.udtf.register(name, spark_function)
+    result: UserDefinedTableFunction = spark_function
+    return result
 
 
 def _chunk_handler(payload: bytes) -> type:
     class Chunks:
-        """What Spark calls for each row."""
+        """The class called by Spark for each row."""
 
         def __init__(self) -> None:
             self._calls = ChunkRows(UDF.loads(payload))
@@ -107,10 +107,10 @@ def _chunk_handler(payload: bytes) -> type:
 
 
 class ChunkRows:
-    """Calls a chunker for rows of Spark's. Belongs to one task.
+    """Calls a chunker for rows of Spark. Belongs to a single task.
 
-    With an error policy the chunks of a row are put on this machine's disk before the first of them
-    is seen: a row that is skipped has none.
+    With an error policy, the chunks of a row are written to this machine's disk before the first
+    chunk is returned: a skipped row has none.
     """
 
     def __init__(self, udf: UDF) -> None:
@@ -124,8 +124,8 @@ class ChunkRows:
         names = [parameter.name for parameter in self._udf.parameters]
         values = dict(zip(names, args, strict=False)) | kwargs
         if len(args) + len(kwargs) != len(names) or values.keys() != set(names):
-            given = f"{len(args)} by position" + (f" and {', '.join(kwargs)}" if kwargs else "")
-            raise TypeError(f"chunker {self._udf.name!r} takes {', '.join(names)}, and got {given}")
+            received = f"{len(args)} by position" + (f" and {', '.join(kwargs)}" if kwargs else "")
+            raise TypeError(f"chunker {self._udf.name!r} takes {', '.join(names)}, and got {received}")
         if self._udf.on_error.matchers:
             yield from self._settled({name: values[name] for name in names})
             return
@@ -144,9 +144,9 @@ class ChunkRows:
             folder = ChunkFolder(LocalObjects(place), "chunks", "row")
             with UdfRunner(self._udf, chunks=folder) as runner:
                 (result,) = runner.run([pa.RecordBatch.from_arrays(columns, names=list(values))])
-            found: Any = result.values
+            handles: Any = result.values
             reader = ChunkReader(folder, self._schema)
-            for _, _, batch in reader.batches(found.drop_null(), max_rows=_READ_ROWS, max_bytes=_READ_BYTES):
+            for _, _, batch in reader.batches(handles.drop_null(), max_rows=_READ_ROWS, max_bytes=_READ_BYTES):
                 yield from _tuples(batch)
 
 
@@ -176,14 +176,14 @@ def _tuples(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
 
 @dataclass
 class _Analyzed(AnalyzeResult):
-    """What is known of a call before it runs: Spark hands it to the tasks."""
+    """Facts about a call before its run: Spark passes them to the tasks."""
 
     rows: spark_types.StructType = dataclasses.field(default_factory=spark_types.StructType)
 
 
 def _table_handler(payload: bytes, schema: spark_types.StructType) -> type:
     class Rows:
-        """What Spark calls for each row of a table, and at its end."""
+        """The class called by Spark for each row of a table, and at its end."""
 
         def __init__(self, analyzed: _Analyzed) -> None:
             self._schema = analyzed.rows
@@ -210,15 +210,17 @@ def _table_handler(payload: bytes, schema: spark_types.StructType) -> type:
         def _flush(self) -> None:
             from pyspark.sql.conversion import LocalDataToArrowConversion
 
-            held, self._held = self._held, []
-            if held:
-                self._tables.append(LocalDataToArrowConversion.convert(held, self._schema, use_large_var_types=False))
+            rows_in_memory, self._held = self._held, []
+            if rows_in_memory:
+                self._tables.append(
+                    LocalDataToArrowConversion.convert(rows_in_memory, self._schema, use_large_var_types=False)
+                )
 
     return Rows
 
 
 class HeldRows:
-    """Rows of a table, held in memory, as a table function gets them."""
+    """Rows of a table, held in memory, as the argument of a table function."""
 
     def __init__(self, tables: list[pa.Table]) -> None:
         self._table = pa.concat_tables(tables)
@@ -229,7 +231,7 @@ class HeldRows:
         return self._table.schema
 
     def count_rows(self) -> int:
-        """Returns how many rows there are."""
+        """Returns the number of rows."""
         return len(self._table)
 
     def to_batches(self, *, batch_size: int = 8192) -> Iterator[pa.RecordBatch]:
