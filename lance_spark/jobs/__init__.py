@@ -1,1 +1,1 @@
-"""Jobs as people see them: handles, results, progress, and history and errors in Lance tables."""
+"""Jobs for their users: handles, results, progress, and history and errors in Lance tables."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 - its hook has to be there before the one below
+import concurrent.futures.thread  # noqa: F401 - its hook must exist before the hook below
 import dataclasses
 import math
 import threading
@@ -19,23 +19,23 @@ _R_co = TypeVar("_R_co", bound=BackfillJobResult | RefreshJobResult, covariant=T
 
 
 class Runnable(Protocol[_R_co]):
-    """What a handle holds: a job that one thread runs."""
+    """The job of a handle, run by a single thread."""
 
     def run(self) -> _R_co:
-        """Runs it to its end."""
+        """Runs the job to its end."""
 
     def cancel(self) -> None:
-        """Ends it early."""
+        """Ends the job early."""
 
     def snapshot(self) -> _R_co:
-        """Returns how it stands."""
+        """Returns the present result of the job."""
 
 
 @ARGUMENTS.methods
 class Job(Generic[_R]):
-    """A job that runs in a thread of this process. Python waits for it before it exits.
+    """A job in a thread of this process. Python waits for the job before exiting.
 
-    Every method may be called from any thread.
+    Any thread may call any method.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Job(Generic[_R]):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """The columns that it fills."""
+        """The columns of the job."""
         return self._columns
 
     @property
@@ -71,7 +71,7 @@ class Job(Generic[_R]):
 
     @property
     def status(self) -> Status:
-        """How the job stands: RUNNING, DONE, PARTIAL, FAILED or CANCELLED. Never waits."""
+        """Status of the job: RUNNING, DONE, PARTIAL, FAILED or CANCELLED. Never waits."""
         return self.progress().status
 
     def start(self) -> Job[_R]:
@@ -84,7 +84,7 @@ class Job(Generic[_R]):
         """Tells whether the job has ended.
 
         Args:
-            timeout: Seconds to wait for it; by default none at all. None waits for the end.
+            timeout: Seconds to wait for the end, by default 0. None waits until the end.
 
         Raises:
             OptionError: `timeout` is no number.
@@ -93,44 +93,45 @@ class Job(Generic[_R]):
         return self._future.done()
 
     def progress(self) -> _R:
-        """Returns what the job has done so far, or in the end."""
+        """Returns the result so far, or the final result."""
         if not self._future.done():
             return self._job.snapshot()
         error = self._future.exception()
         if error is None:
             return self._future.result()
-        now = self._job.snapshot()
-        if isinstance(error, BackfillIncompleteError) and isinstance(error.result, type(now)):
+        snapshot = self._job.snapshot()
+        if isinstance(error, BackfillIncompleteError) and isinstance(error.result, type(snapshot)):
             return error.result
-        status: Status = "PARTIAL" if now.versions else "FAILED"
-        return dataclasses.replace(now, status=status)
+        status: Status = "PARTIAL" if snapshot.versions else "FAILED"
+        return dataclasses.replace(snapshot, status=status)
 
     def cancel(self) -> None:
-        """Ends the job, and returns at once.
+        """Cancels the job, and returns at once.
 
         Its tasks stop within seconds, complete fragments are committed, checkpoints stay.
         """
         self._job.cancel()
 
     def result(self, timeout: float | timedelta | None = None) -> _R:
-        """Waits for the job's end, and returns what it did.
+        """Waits for the job's end, and returns its result.
 
         Args:
             timeout: Longest wait, in seconds or as a `timedelta`; None waits for the end.
 
         Raises:
             OptionError: `timeout` is no number.
-            JobTimeoutError: The job has not ended in time. It goes on; the error has the job.
-            BackfillIncompleteError: Selected rows have neither a value nor were skipped by a
+            JobTimeoutError: The job has not ended in time. The job continues, and the error holds
+                the job as `.job`.
+            BackfillIncompleteError: Some selected rows neither have a value nor were skipped by a
                 policy.
-            LanceSparkError, UdfRuntimeError: The job could not go on.
+            LanceSparkError, UdfRuntimeError: The job could not continue.
         """
         seconds = longest_wait_s(timeout)
         try:
             return self._future.result(seconds)
         except TimeoutError:
             if self._future.done():
-                return self._future.result()  # it has ended at the last moment, or the error is its own
+                return self._future.result()  # the job ended at the last moment, or raised the error itself
         raise JobTimeoutError(
             f"job {self._job_id} did not end within {seconds:g} s "
             f"- {self._job_type} of {', '.join(self._columns)} in {self._table_name} "
@@ -139,14 +140,15 @@ class Job(Generic[_R]):
         )
 
     def __repr__(self) -> str:
-        now = self.progress()
+        result = self.progress()
         return (
-            f"Job({self._job_id!r}, {now.status}, {', '.join(self._columns)} of {self._table_name}: "
-            f"{counted(now.rows_processed, 'row')}, {now.fragments_done} of {counted(now.fragments_total, 'fragment')})"
+            f"Job({self._job_id!r}, {result.status}, {', '.join(self._columns)} of {self._table_name}: "
+            f"{counted(result.rows_processed, 'row')}, "
+            f"{result.fragments_done} of {counted(result.fragments_total, 'fragment')})"
         )
 
     def _repr_html_(self) -> str:
-        """Returns how the job stands, as an HTML table."""
+        """Returns the present result as an HTML table."""
         return self.progress()._repr_html_()
 
     def _run(self) -> None:
@@ -161,13 +163,13 @@ class Job(Generic[_R]):
 
 
 def running_job(job_id: str, table_name: str) -> Job[Any] | None:
-    """Returns the handle of a job that runs in this process, or None."""
+    """Returns the handle of a job of this process, or None if no such job is running."""
     jobs = list(_running.values())
     return next((job for job in jobs if job.job_id == job_id and job.table_name == table_name), None)
 
 
 def longest_wait_s(timeout: float | timedelta | None) -> float | None:
-    """Returns a timeout as Python's locks take it: in seconds, and no more than these can count.
+    """Returns a timeout for Python's locks: in seconds, and at most the locks' limit.
 
     Raises:
         OptionError: The timeout is no number.
@@ -186,18 +188,18 @@ def _wait_for_all() -> None:
 
 
 _running: dict[threading.Thread, Job[Any]] = {}
-# Python waits for threads anyway, but before that its pools of threads refuse work, which a job
-# still has. Of their hooks the last one is called first.
+# Python waits for threads anyway, but first its thread pools refuse work, and a job may still need
+# a pool. The last hook runs first.
 threading._register_atexit(_wait_for_all)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def wait(job: Job[_R], timeout: timedelta | None) -> _R:
-    """Waits for a job as a blocking call does.
+    """Waits for a job in a blocking call.
 
-    Ctrl-C cancels it, and what is complete is committed before the interrupt goes on.
+    Ctrl-C cancels the job. Complete fragments are committed before the interrupt continues.
 
     Raises:
-        JobTimeoutError, BackfillIncompleteError: As :meth:`Job.result` says.
+        JobTimeoutError, BackfillIncompleteError: See :meth:`Job.result`.
         KeyboardInterrupt: The user interrupted.
     """
     try:
@@ -209,4 +211,4 @@ def wait(job: Job[_R], timeout: timedelta | None) -> _R:
 
 
 JobFuture = Job
-"""The name that the handle of a job has in Geneva."""
+"""Geneva's name for the handle of a job."""

@@ -1,4 +1,4 @@
-"""The jobs of a table: their records, whether their drivers live, and the errors of their rows."""
+"""The jobs of a table: their records, the state of their drivers, and the errors of their rows."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _LOG = logging.getLogger(__name__)
 
 HEARTBEAT_S = 10.0
 _DAMAGE = (ValueError, OverflowError, ArithmeticError)
-"""Errors of values that no job and no error has, times outside of Python's range included."""
+"""Errors of invalid values in records, including times outside of Python's range."""
 
 _DEAD_AFTER_S = 90.0
-"""Seconds without a sign of life after which the driver of another machine is taken to be gone."""
+"""Seconds without a heartbeat until the driver of another machine counts as dead."""
 
 
 def this_process() -> str:
-    """Returns the identity of this process as JSON; a later one of the same number has another."""
+    """Returns the identity of this process as JSON, unique even if its number is reused."""
     return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())})
 
 
 class JobHistory:
-    """The history of one table.
+    """The history of a table.
 
     Runs on the driver; writes one small row per change of a job's status.
 
@@ -54,7 +54,7 @@ class JobHistory:
         self._objects = objects_beside(ref)
 
     def save(self, record: JobRecord) -> None:
-        """Writes how a job stands. The end of a job is written later if the store fails now.
+        """Writes the state of a job. If the store fails, the end of a job is written later.
 
         Raises:
             TableUnwritableError, TableUnreadableError: The store failed at the start of the job.
@@ -74,12 +74,12 @@ class JobHistory:
         return bool(damaged) or record.staging_id in rows["staging_id"].to_pylist()
 
     def beat(self, staging_id: str) -> None:
-        """Gives a sign of life."""
+        """Writes a heartbeat."""
         self._objects.put(f"jobs/{staging_id}/heartbeat", json.dumps({"at": time.time()}).encode())
 
     @contextlib.contextmanager
     def beating(self, staging_id: str) -> Iterator[None]:
-        """Gives signs of life while the block runs, and none are left of it afterwards."""
+        """Writes heartbeats while the block runs, and deletes them afterwards."""
 
         def beat() -> None:
             try:
@@ -95,9 +95,9 @@ class JobHistory:
                 self.clear(staging_id)
 
     def clear(self, staging_id: str) -> None:
-        """Deletes what a running job keeps beside its record.
+        """Deletes a running job's files next to its record.
 
-        Whoever may write to the table may forge a record. An id of another form has no files.
+        A writer of the table may forge a record. An id of another form has no files.
         """
         if not is_id(staging_id):
             _LOG.warning("A job's record has no valid id of its files: %r. Table: %s.", staging_id, self.ref.uri)
@@ -107,15 +107,15 @@ class JobHistory:
         self._objects.remove_leftovers(f"jobs/{staging_id}", older_than_s=0)
 
     def jobs(self, job_id: str | None = None) -> list[JobRecord]:
-        """Returns jobs, newest first, each as it stands now. Skips damaged rows, and warns of them.
+        """Returns jobs, newest first, with their present state. Skips damaged rows with a warning.
 
         Raises:
-            DamagedFileError: A file of the history is damaged, so that jobs may be missing.
+            DamagedFileError: A file of the history is damaged, and jobs may be missing.
         """
         return self._jobs(read_rows(self.ref, JOBS, _filter_of(job_id)), job_id)
 
     def intact_jobs(self) -> list[JobRecord]:
-        """Returns the jobs that can be read, as :meth:`jobs` does. Warns of damaged files."""
+        """Returns the readable jobs, as :meth:`jobs` does. Warns of damaged files."""
         rows, damaged = read_intact_rows(self.ref, JOBS)
         for file in damaged:
             _warn(self.ref, f"jobs of the damaged file {JOBS.name}/{file.path} are not known: {file.reason}")
@@ -126,8 +126,8 @@ class JobHistory:
         runs = set(rows["staging_id"].to_pylist())
         late = (record for record in kept_ends(self.ref.uri, job_id) if record.staging_id in runs)
         for record in (*self._records(rows), *late):
-            known = latest.get(record.job_id)
-            if known is None or _order(record) > _order(known):
+            newest = latest.get(record.job_id)
+            if newest is None or _order(record) > _order(newest):
                 latest[record.job_id] = record
         records = [self._with_life(record) for record in latest.values()]
         return sorted(records, key=lambda record: record.launched_at, reverse=True)
@@ -140,11 +140,9 @@ class JobHistory:
                 _warn(self.ref, f"row {number} of {JOBS.name} is damaged and skipped: {error}")
 
     def first_versions(self) -> dict[str, int]:
-        """Returns the earliest version that any run of each job has read.
+        """Returns the earliest version read by any run of each job.
 
-        Skips damaged files and rows.
-
-        A job that is resumed under its id has several runs.
+        Skips damaged files and rows. A job resumed under its id has several runs.
         """
         first: dict[str, int] = {}
         rows, _ = read_intact_rows(self.ref, JOBS)
@@ -154,10 +152,10 @@ class JobHistory:
         return first
 
     def job(self, job_id: str) -> JobRecord:
-        """Returns one job.
+        """Returns the record of a job.
 
         Raises:
-            JobNotFoundError: It is not known.
+            JobNotFoundError: The history lacks the job.
         """
         records = self.jobs(job_id)
         if not records:
@@ -167,30 +165,30 @@ class JobHistory:
     def errors(
         self, job_id: str | None = None, column: str | None = None, error_type: str | None = None
     ) -> list[ErrorRecord]:
-        """Returns error records, oldest first. A task that ran twice leaves each of them once.
+        """Returns error records, oldest first. A task that ran twice leaves each record once.
 
         Args:
-            job_id: Only those of this job.
-            column: Only those of this column.
-            error_type: Only those of this exception, by its name with or without its module.
+            job_id: Only errors of this job.
+            column: Only errors of this column.
+            error_type: Only errors of this exception, by its name with or without its module.
 
         Raises:
-            DamagedFileError: A file or a row is damaged, so that errors may be missing.
+            DamagedFileError: A file or a row is damaged, and errors may be missing.
         """
         filters = []
         if job_id is not None:
             filters.append(f"job_id = {quoted(job_id)}")
         if error_type is not None:
-            error_type = error_type.removeprefix("builtins.")  # their records have none
+            error_type = error_type.removeprefix("builtins.")  # records of built-in errors have no module
             filters.append(f"(error_type = {quoted(error_type)} OR ends_with(error_type, {quoted('.' + error_type)}))")
         if column is not None:
             filters.append(f"array_has(columns, {quoted(column)})")
         rows = read_rows(self.ref, ERRORS, " AND ".join(filters) or None)
         try:
-            once = {record.error_id: record for record in map(ErrorRecord.from_row, rows.to_pylist())}
+            unique = {record.error_id: record for record in map(ErrorRecord.from_row, rows.to_pylist())}
         except _DAMAGE as error:
             raise DamagedFileError(self.ref.uri, [ERRORS.name], f"a row is damaged: {error}") from error
-        return sorted(once.values(), key=lambda record: (record.timestamp, record.row_address or 0))
+        return sorted(unique.values(), key=lambda record: (record.timestamp, record.row_address or 0))
 
     def _with_life(self, record: JobRecord) -> JobRecord:
         if record.status in ENDED or self._is_alive(record):
@@ -204,7 +202,7 @@ class JobHistory:
         return time.time() - self._last_sign(record) < _DEAD_AFTER_S
 
     def _last_sign(self, record: JobRecord) -> float:
-        """Returns when the job gave its last sign of life, in seconds since the epoch."""
+        """Returns the time of the job's last heartbeat, in seconds since the epoch."""
         payload = self._objects.get(f"jobs/{record.staging_id}/heartbeat")
         try:
             return float(load_object(payload or b"{}", {"at": (int, float)})["at"])
@@ -229,10 +227,10 @@ def _order(record: JobRecord) -> tuple[Any, ...]:
 
 
 def _started(pid: int) -> str | None:
-    """Returns when a process of this machine began, by its kernel's count; None where unknown."""
+    """Returns the start of a process of this machine, by its kernel's count; None if unknown."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            # The name, in parentheses, may hold anything; what follows it does not.
+            # The name, in parentheses, may hold any character; the fields after the name may not.
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""Ends of jobs whose store failed: this process keeps each end, and writes it when it can.
+"""Ends of jobs with a failed store: this process keeps each end, and writes the end later.
 
 If the process ends first, the job shows as DEAD.
 """
@@ -34,8 +34,8 @@ def write_or_keep(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _
         record: The end of the job.
         write: Writes the record, and raises if the store fails.
         is_noted: Tells whether the table's history has the start of the job. A table that was
-            dropped and created again under the same name has another history. A job that is DONE
-            has just committed to the table, and writes without a question.
+            dropped and created again under the same name has another history. A DONE job has just
+            committed to the table, and writes without a check.
     """
     try:
         if record.status == "DONE" or is_noted():
@@ -54,7 +54,7 @@ def write_or_keep(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _
 
 
 def kept_ends(uri: str, job_id: str | None = None) -> list[JobRecord]:
-    """Returns the ends of a table's jobs, or of one job, that this process has not written yet."""
+    """Returns the unwritten ends of a table's jobs, or of a single job, in this process."""
     with _lock:
         return [end[1] for (place, job), end in _ends.items() if place == uri and job_id in (None, job)]
 
@@ -74,7 +74,7 @@ def _write_all() -> None:
 
 
 def _is_settled(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _IsNoted) -> bool:
-    """Writes an end, and tells whether nothing is left to write.
+    """Writes an end, and tells whether the end is settled.
 
     A table that was dropped, or dropped and created again, needs no end.
     """
@@ -91,7 +91,7 @@ def _is_settled(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _Is
 
 
 def _forget_ends() -> None:
-    """Leaves the ends to the process that forked this one. The thread runs there."""
+    """Leaves the ends to the parent process after a fork. The thread runs in the parent."""
     global _lock  # noqa: PLW0603 - one lock per process
     _lock = threading.Lock()
     _ends.clear()

@@ -1,4 +1,4 @@
-"""What a job did, as values: results, records of the history, error records."""
+"""Outcomes of jobs, as values: results, records of the history, error records."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from lance_spark.words import InWords, listed
 
 Status = Literal["PENDING", "RUNNING", "DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"]
 """DONE: every selected row has a value or was skipped by policy. PARTIAL: some fragments are
-committed, others failed. FAILED: nothing of what was missing could be committed. CANCELLED: ended
-by the user; what was complete is committed. DEAD: its driver is gone."""
+committed, others failed. FAILED: no missing value could be committed. CANCELLED: ended by the
+user; complete fragments are committed. DEAD: the driver is gone."""
 
 ENDED: frozenset[Status] = frozenset({"DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UdfResult:
-    """What a job did for one column.
+    """Outcome of a job for a column.
 
     Attributes:
         udf_name: Name of the UDF.
-        udf_version: Its version.
-        rows_processed: Rows that got a value, computed or from a checkpoint.
-        rows_skipped: Rows that a policy skipped.
+        udf_version: Version of the UDF.
+        rows_processed: Rows with a new value, computed or from a checkpoint.
+        rows_skipped: Rows skipped by a policy.
         input_columns: The UDF's inputs.
     """
 
@@ -43,46 +43,44 @@ class UdfResult:
 @refusing("BackfillJobResult")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BackfillJobResult(InWords):
-    """What a backfill did.
+    """Outcome of a backfill.
 
     Attributes:
         job_id: Id of the job.
-        status: How it ended, or RUNNING.
+        status: Final status, or RUNNING.
         table_name: Name of the table.
-        table_uri: Its location.
-        launched_at: When it began.
-        completed_at: When it ended; None while it runs.
-        columns: What was done for each column.
-        where: The filter, as the user gave it.
-        read_version: Version that was read.
-        versions: Versions that were committed.
-        rows_selected: Rows that were to get a value.
-        rows_computed: Rows for which the UDF was called, and returned.
-        rows_from_checkpoint: Rows whose value an earlier run had computed.
-        rows_skipped: Rows that a policy skipped.
-        rows_failed: Rows that have neither a value nor were skipped, where their number is known.
-        rows_carried: Rows of the rounds after the first whose value was carried over, because a
-            concurrent commit had moved them, or changed their fragment.
-        rows_recomputed: Those of `rows_computed` that were computed once more in the rounds after
-            the first, because a concurrent commit had changed their inputs.
-        rows_nulled: Rows that were left NULL because a concurrent commit changed their inputs; only
-            with `on_stale="null"`.
-        rows_stale: Rows with a value that is out of date and that the job did not select, at the
-            last version that the job has looked at. Their inputs changed after the value was
-            written, or another version of the UDF computed the value. `stale=True` selects these
+        table_uri: Location of the table.
+        launched_at: Start of the job.
+        completed_at: End of the job; None while the job runs.
+        columns: Outcome for each column.
+        where: The user's filter.
+        read_version: Version read by the job.
+        versions: Committed versions.
+        rows_selected: Rows selected for a value.
+        rows_computed: Rows for which the UDF returned.
+        rows_from_checkpoint: Rows with a value from an earlier run.
+        rows_skipped: Rows skipped by a policy.
+        rows_failed: Rows that neither have a value nor were skipped, if their number is known.
+        rows_carried: Rows whose value was carried over in rounds after the first, because a
+            concurrent commit had moved the rows or changed their fragment.
+        rows_recomputed: Subset of `rows_computed` whose inputs a concurrent commit had changed.
+            These rows were computed again in rounds after the first.
+        rows_nulled: Rows left NULL because a concurrent commit changed their inputs; only with
+            `on_stale="null"`.
+        rows_stale: Rows with an out-of-date value that the job did not select, at the last version
+            examined by the job. Either their inputs changed after the value was written, or another
+            version of the UDF computed the value. `stale=True` selects these rows.
+        rows_unverified: Part of `rows_stale` that may be up to date. Either a cleanup removed the
+            history, or the table has no stable row ids and an update moved the rows.
+        rows_gone: Rows by which the table has shrunk since the read version, without counting added
             rows.
-        rows_unverified: The part of `rows_stale` that may be up to date. The history that tells was
-            cleaned up, or the table has no stable row ids and an update moved the rows.
-        rows_gone: Rows by which the table has shrunk since the version that was read, added ones
-            apart.
-        new_rows: Rows that were added since the version that was read, as far as is known; they
-            have no value yet.
+        new_rows: Rows added since the read version, as far as known; these rows have no value yet.
         fragments_total: Fragments with work.
-        fragments_done: Fragments that are committed or had nothing to do.
-        fragments_failed: Why the others were not, by fragment.
-        retries: UDF calls and commits that were tried again.
-        seconds: Time per stage: read, compute, checkpoint and write are summed over tasks, commit
-            and total are the driver's.
+        fragments_done: Fragments with a commit, or without work.
+        fragments_failed: Reasons of failed fragments, by fragment.
+        retries: Retried UDF calls and commits.
+        seconds: Time per stage: read, compute, checkpoint and write are sums over tasks; commit and
+            total are the driver's.
     """
 
     job_id: str
@@ -115,48 +113,48 @@ class BackfillJobResult(InWords):
 
     @property
     def text(self) -> str:
-        """What it did, in words: `DONE: 297 computed, 3 skipped, version 12`."""
+        """Summary of the outcome: `DONE: 297 computed, 3 skipped, version 12`."""
         return f"{self.status}: {_counts(self)}"
 
     @property
     def fragments_left(self) -> int:
-        """Fragments that are not done."""
+        """Fragments still to do."""
         return self.fragments_total - self.fragments_done
 
     @property
     def rows_processed(self) -> int:
-        """Rows that got a value, computed or from a checkpoint."""
+        """Rows with a new value, computed or from a checkpoint."""
         return self.rows_computed + self.rows_from_checkpoint
 
 
 @refusing("RefreshJobResult")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RefreshJobResult(InWords):
-    """What a refresh of a materialized view did.
+    """Outcome of a refresh of a materialized view.
 
     Attributes:
         job_id: Id of the job.
-        status: How it ended, or RUNNING.
+        status: Final status, or RUNNING.
         table_name: Name of the view.
-        table_uri: Its location.
+        table_uri: Location of the view.
         source_uri: Location of its source.
-        source_version: Version of the source that the view is to show.
-        previous_version: The one that it showed before; None before the first refresh.
-        launched_at: When it began.
-        completed_at: When it ended; None while it runs.
-        rows_added: Rows of the view that were added, their columns of UDFs not yet computed. In a
-            chunker's view also chunks in the place of those of a row that was chunked again.
-        rows_recomputed: Rows that were written anew, because columns that the view uses changed;
-            those of a view that is a query of Spark count as removed and added.
-        rows_removed: Rows that were taken out: their source row is gone, or the view does not
-            select it any more, or it was chunked again.
-        rows_chunked: Rows of the source for which the chunker was called and returned.
-        rows_from_checkpoint: Rows whose chunks an earlier refresh had left that did not end.
-        rows_skipped: Rows of the source that the chunker's policy skipped.
-        fragments_total: Fragments of the source that had to be looked at.
-        fragments_done: Those of them that are done.
-        versions: Versions of the view that the rows were committed as.
-        backfills: What became of the columns of UDFs, by column.
+        source_version: Version of the source that the refresh shows.
+        previous_version: Version of the source before the refresh; None for the first refresh.
+        launched_at: Start of the job.
+        completed_at: End of the job; None while the job runs.
+        rows_added: Rows added to the view, before their columns of UDFs are computed. In a
+            chunker's view this includes new chunks of a row that was chunked again.
+        rows_recomputed: Rows rewritten because columns used by the view changed. In a view over a
+            Spark query, such rows count as removed and added.
+        rows_removed: Rows removed, because their source row is gone, is no longer selected by the
+            view, or was chunked again.
+        rows_chunked: Rows of the source for which the chunker returned.
+        rows_from_checkpoint: Rows with chunks from an earlier, unfinished refresh.
+        rows_skipped: Rows of the source skipped by the chunker's policy.
+        fragments_total: Fragments of the source with possible changes.
+        fragments_done: Finished fragments.
+        versions: Versions of the view committed with the rows.
+        backfills: Results of the columns of UDFs, by column.
         seconds: Time of `place`, `commit`, `backfill` and in `total`.
     """
 
@@ -183,7 +181,7 @@ class RefreshJobResult(InWords):
 
     @property
     def text(self) -> str:
-        """What it did, in words: `DONE: 12 added, 3 removed, source version 7, version 4`."""
+        """Summary of the outcome: `DONE: 12 added, 3 removed, source version 7, version 4`."""
         rows = listed(
             (self.rows_added, "added"),
             (self.rows_recomputed, "made anew"),
@@ -195,17 +193,17 @@ class RefreshJobResult(InWords):
 
     @property
     def rows_refreshed(self) -> int:
-        """Rows that were added or written anew."""
+        """Rows added or rewritten."""
         return self.rows_added + self.rows_recomputed
 
     @property
     def rows_processed(self) -> int:
-        """Rows that were added, written anew, or taken out."""
+        """Rows added, rewritten, or removed."""
         return self.rows_refreshed + self.rows_removed
 
     @property
     def rows_computed(self) -> int:
-        """Rows for which a UDF or the chunker was called and returned, over all UDFs."""
+        """Rows for which a UDF or the chunker returned, over all UDFs."""
         results = {result.job_id: result for result in self.backfills.values()}
         return self.rows_chunked + sum(result.rows_computed for result in results.values())
 
@@ -216,34 +214,34 @@ class JobRecord(InWords):
     """A job in the history of a table.
 
     Attributes:
-        job_id: Its id.
+        job_id: Id of the job.
         job_type: `backfill`, `load_columns`, `refresh`, `compact_files` or `optimize_indices`; the
             last two fill no column.
-        status: How it stands; DEAD where the driver that ran it is gone.
-        columns: Columns that it filled.
+        status: Status of the job; DEAD if its driver is gone.
+        columns: Columns filled by the job.
         udf_name: Name of the UDF.
-        udf_version: Its version.
+        udf_version: Version of the UDF.
         input_columns: The UDF's inputs.
-        key: Digest of what its values depend on.
+        key: Digest of the values' dependencies.
         where: The filter.
-        read_version: Version that it read.
-        staging_id: Id of its files.
-        launched_at: When it began.
-        updated_at: When this was written.
-        completed_at: When it ended, or None.
+        read_version: Version read by the job.
+        staging_id: Id of the job's files.
+        launched_at: Start of the job.
+        updated_at: Time of this record.
+        completed_at: End of the job, or None.
         launched_by: User and machine.
         process: The driver's process, as JSON.
-        rows_selected: Rows that were to get a value.
+        rows_selected: Rows selected for a value.
         rows_computed: Rows for which the UDF was called.
-        rows_from_checkpoint: Rows whose value an earlier run had computed.
-        rows_skipped: Rows that a policy skipped.
+        rows_from_checkpoint: Rows with a value from an earlier run.
+        rows_skipped: Rows skipped by a policy.
         rows_failed: Rows without a value.
         fragments_total: Fragments with work.
-        fragments_done: Fragments that are done.
-        versions: Versions that were committed.
-        retries: Calls and commits that were tried again.
+        fragments_done: Finished fragments.
+        versions: Committed versions.
+        retries: Retried calls and commits.
         seconds: Time per stage.
-        message: Why it did not end well, or None.
+        message: Reason of a bad end, or None.
     """
 
     job_id: str
@@ -276,14 +274,14 @@ class JobRecord(InWords):
 
     @property
     def text(self) -> str:
-        """What it was and how it stands, in words."""
+        """Summary of the job and its status."""
         of = f" of {', '.join(self.columns)}" if self.columns else ""
         why = "" if self.message is None else f" - {self.message}"
         return f"{self.job_type}{of} {self.status}: {_counts(self)} (job {self.job_id}){why}"
 
     @staticmethod
     def of(result: BackfillJobResult, **more: Any) -> JobRecord:  # noqa: ANN401 - fields that a result lacks
-        """Returns the record of a job that stands as a result says."""
+        """Returns the record of a job with a result."""
         udf = next(iter(result.columns.values()))
         names = JobRecord.__dataclass_fields__.keys()
         same = {name: getattr(source, name) for source in (udf, result) for name in names if hasattr(source, name)}
@@ -302,7 +300,7 @@ class JobRecord(InWords):
 
     @property
     def driver(self) -> DriverProcess:
-        """The process that runs the job, or ran it."""
+        """The process that runs the job, or ran the job."""
         return DriverProcess.from_json(self.process)
 
     @staticmethod
@@ -338,7 +336,7 @@ class DriverProcess:
 
     @staticmethod
     def from_json(text: str) -> DriverProcess:
-        """Returns the process that a JSON text describes.
+        """Returns the process described by a JSON text.
 
         Raises:
             ValueError: The text describes no process.
@@ -364,10 +362,10 @@ _JOB_KINDS: Kinds = {
 
 
 def _check_job(values: Mapping[str, Any]) -> None:
-    """Checks values of a job that no type tells.
+    """Checks values of a job beyond their types.
 
     Raises:
-        ValueError: A value is none that a job has.
+        ValueError: A value is not valid for a job.
     """
     if values["status"] not in get_args(Status):
         raise ValueError(f"{values['status']!r} is no status of a job")
@@ -382,28 +380,28 @@ def _check_job(values: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ErrorRecord(InWords):
-    """A row that failed, or a range of rows that did.
+    """A failed row, or a range of failed rows.
 
     Attributes:
-        error_id: Identifies it.
+        error_id: Id of the error.
         job_id: The job.
         table_uri: The table.
-        table_version: The version that was read; the address is of this version.
-        columns: The columns that were computed.
+        table_version: The version read by the job; the address is of this version.
+        columns: The computed columns.
         udf_name: Name of the UDF.
-        udf_version: Its version.
-        input_columns: Its inputs.
+        udf_version: Version of the UDF.
+        input_columns: The UDF's inputs.
         fragment_id: The fragment.
-        row_address: The row's address, or None where only the range is known.
-        outcome: `skipped` by a policy, `crashed`: it killed its process, `failed`: it ended the
-            range.
+        row_address: The row's address, or None if only the range is known.
+        outcome: `skipped` by a policy, `crashed`: the row killed its process, `failed`: the row
+            ended the range.
         error_type: Qualified name of the exception.
-        error_message: Its message.
-        error_trace: Its trace, or None where there were too many.
-        attempt: How often it had been called then.
-        max_attempts: How often it may be.
-        bisect_depth: How often its batch was halved to find it.
-        timestamp: When it happened.
+        error_message: Message of the exception.
+        error_trace: Trace of the exception, or None after too many traces.
+        attempt: Number of calls for the row so far.
+        max_attempts: Limit of calls for the row.
+        bisect_depth: How often the batch was halved to isolate the row.
+        timestamp: Time of the error.
     """
 
     error_id: str
@@ -427,7 +425,7 @@ class ErrorRecord(InWords):
 
     @property
     def text(self) -> str:
-        """What happened to which row, in words."""
+        """Summary of the error and its row."""
         row = "some rows" if self.row_address is None else f"row {self.row_address} (its address)"
         where = f"{row} of {', '.join(self.columns)}, version {self.table_version}"
         return f"{self.error_type}: {self.error_message} - {where}, {self.outcome}"
@@ -461,14 +459,14 @@ _ERROR_KINDS: Kinds = {
 }
 
 
-def _counts(one: BackfillJobResult | JobRecord) -> str:
+def _counts(result: BackfillJobResult | JobRecord) -> str:
     rows = listed(
-        (one.rows_computed, "computed"),
-        (one.rows_from_checkpoint, "from checkpoints"),
-        (one.rows_skipped, "skipped"),
-        (one.rows_failed, "failed"),
+        (result.rows_computed, "computed"),
+        (result.rows_from_checkpoint, "from checkpoints"),
+        (result.rows_skipped, "skipped"),
+        (result.rows_failed, "failed"),
     )
-    return listed(rows or "no row computed", _last(one.versions))
+    return listed(rows or "no row computed", _last(result.versions))
 
 
 def _last(versions: tuple[int, ...]) -> str:

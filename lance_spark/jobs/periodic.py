@@ -1,4 +1,4 @@
-"""Calls of a function every few seconds while something runs: :func:`every`."""
+"""Periodic calls of a function during a block: :func:`every`."""
 
 from __future__ import annotations
 

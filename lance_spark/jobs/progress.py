@@ -1,4 +1,4 @@
-"""Stages of a running job, a line each, on a terminal or in a notebook; nothing without either."""
+"""Progress lines of a running job, on a terminal or in a notebook; no output without either."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REFRESHES_A_SECOND = 5
 
 @dataclass(slots=True)
 class _Stage:
-    """How far one stage of a job is: so many of a total are `what`, such as "rows computed"."""
+    """Progress of a job's stage: `done` of `total` units; `what` names them, as "rows computed"."""
 
     title: str
     what: str
@@ -35,28 +35,28 @@ class _Stage:
 
 
 class _Sink(Protocol):
-    """Where the stages of one job are shown."""
+    """Display of a job's stages."""
 
     def show(self) -> None:
-        """Shows how far they are now."""
+        """Shows the present progress."""
 
     def close(self) -> None:
-        """Shows them for the last time; they stay."""
+        """Shows the final progress, and leaves the lines visible."""
 
 
 @dataclass(slots=True)
 class Progress:
     """Lines for rows computed, fragments written and committed. Used by the job's thread.
 
-    On a terminal the lines of all jobs of this process stay together below what it prints and logs
-    meanwhile, each line of which is whole. What other processes write there, such as Spark's JVM,
-    cannot be caught; Spark's own progress bar, which would write over the lines, is stopped for the
-    rest of its session. A notebook has a small table for each job in the cell that started it.
+    On a terminal, the lines of all jobs of this process stay together below the process's prints
+    and logs, which appear as whole lines. Output of other processes, such as Spark's JVM, cannot be
+    caught. Spark's own progress bar would overwrite the lines, and is stopped for the rest of its
+    session. A notebook shows a small table per job in the cell that started the job.
 
     Attributes:
-        title: What is being done.
-        enabled: Whether to show anything; None shows it on a terminal and in a notebook. True shows
-            the end of the job, without control characters, also where there is neither.
+        title: Title of the job.
+        enabled: Whether to show progress; None shows progress on a terminal and in a notebook. True
+            also shows the end of the job without either, without control characters.
     """
 
     title: str
@@ -68,9 +68,9 @@ class Progress:
         """Begins to show a job.
 
         Args:
-            rows: Rows that are expected, an upper bound.
+            rows: Expected rows, an upper bound.
             fragments: Fragments with work.
-            commits: Whether fragments are committed one after the other.
+            commits: Whether fragments are committed successively.
         """
         in_notebook = _in_notebook()
         if not (in_notebook or _on_terminal() if self.enabled is None else self.enabled):
@@ -85,7 +85,7 @@ class Progress:
         self._sink = _Cell(stages) if in_notebook else _Lines(stages)
 
     def update(self, *, rows: int, written: int, committed: int = 0) -> None:
-        """Shows how far the job is."""
+        """Shows the progress of the job."""
         if self._sink is None:
             return
         for name, value in (("rows", rows), ("written", written), ("committed", committed)):
@@ -94,7 +94,7 @@ class Progress:
         self._sink.show()
 
     def close(self, status: str) -> None:
-        """Ends what is shown, which stays."""
+        """Ends the display; the last state stays visible."""
         if self._sink is not None:
             self._stages["rows"].status = status
             self._sink.close()
@@ -102,7 +102,7 @@ class Progress:
 
 
 class _Cell:
-    """Stages in the output of a notebook's cell: a table of HTML that is replaced in place."""
+    """Stages in the output of a notebook's cell: an HTML table, replaced in place."""
 
     def __init__(self, stages: Sequence[_Stage]) -> None:
         from IPython.display import HTML, display
@@ -131,7 +131,7 @@ class _Cell:
 
 
 class _Lines:
-    """Stages of one job on the terminal."""
+    """Stages of a job on the terminal."""
 
     def __init__(self, stages: Sequence[_Stage]) -> None:
         stop_console_bar()
@@ -148,10 +148,10 @@ class _Lines:
 
 
 class _Terminal:
-    """The lines of all jobs of this process. Any thread may use it.
+    """The lines of all jobs of this process. Any thread may use the terminal.
 
-    As long as there are any, the process's standard output and error and what logs to them write
-    whole lines above, as far as they are terminals.
+    While jobs have lines, the process's standard output and error, and logs to both, write whole
+    lines above, as far as they are terminals.
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class _Terminal:
         self._moved: list[tuple[logging.StreamHandler[TextIO], TextIO, TextIO]] = []
 
     def begin(self, stages: Sequence[_Stage]) -> tuple[Bars, list[Any]]:
-        """Adds the lines of a job; returns the bars, and the ids of the new ones."""
+        """Adds the lines of a job; returns the bars, and the ids of the new lines."""
         with self._lock:
             if self._bars is None:
                 self._bars = _bars()
@@ -173,7 +173,7 @@ class _Terminal:
             return self._bars, [add(stage.title, total=stage.total, text=stage.text) for stage in stages]
 
     def end(self, tasks: Sequence[Any]) -> None:
-        """Takes the lines of a job, as they are now, out of those that change."""
+        """Prints the final lines of a job, and removes its live lines."""
         with self._lock:
             assert self._bars is not None
             self._jobs -= 1
@@ -184,38 +184,38 @@ class _Terminal:
                     self._bars.remove_task(task)
                 return
             bars, self._bars = self._bars, None
-            for handler, original, moved in self._moved:
-                if handler.stream is moved:
+            for handler, original, replacement in self._moved:
+                if handler.stream is replacement:
                     handler.setStream(original)
             self._moved = []
             bars.stop()
 
     def _move_logs(self, originals: Sequence[TextIO]) -> None:
-        """Gives handlers that write to the terminal the streams that write above the lines."""
+        """Redirects handlers of the terminal to the streams that write above the lines."""
         loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
         handlers = {handler for logger in loggers for handler in getattr(logger, "handlers", ())}
-        for original, moved in zip(originals, (sys.stdout, sys.stderr), strict=True):
-            for handler in handlers if moved is not original else ():
+        for original, replacement in zip(originals, (sys.stdout, sys.stderr), strict=True):
+            for handler in handlers if replacement is not original else ():
                 if isinstance(handler, logging.StreamHandler) and handler.stream is original:
-                    handler.setStream(moved)
-                    self._moved.append((handler, original, moved))
+                    handler.setStream(replacement)
+                    self._moved.append((handler, original, replacement))
 
 
 _TERMINAL = _Terminal()
 
 
 def _bars() -> Bars:
-    """Returns bars that are not drawn yet."""
+    """Returns bars before their first drawing."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
     from rich.table import Column
 
     class _Console(Console):
-        """A console that one thread at a time draws on.
+        """A console that serializes drawing threads.
 
-        rich looks where its lines begin, and writes over them later: two threads at once, such as
-        the one that refreshes and one that prints, wrote over lines above.
+        rich records the position of its lines, and overwrites them later. A refresh and a
+        concurrent print overwrote lines above.
         """
 
         drawing: threading.RLock | None = None
@@ -241,11 +241,11 @@ def _bars() -> Bars:
         TimeElapsedColumn(),
         console=console,
         refresh_per_second=_REFRESHES_A_SECOND,
-        redirect_stdout=_is_terminal(sys.stdout),  # what goes to a file stays there
+        redirect_stdout=_is_terminal(sys.stdout),  # output to a file stays in the file
         expand=True,
     )
-    # The lock that rich has while it refreshes, so that there is one order.
-    console.drawing = bars.live._lock  # noqa: SLF001 - it has no other name
+    # rich's lock for refreshes, so that both locks have the same order.
+    console.drawing = bars.live._lock  # noqa: SLF001 - the lock has no public name
     return bars
 
 

@@ -1,4 +1,4 @@
-"""A child process that decodes the tables beside the data: a damaged file cannot end its parent.
+"""A child process that decodes the tables next to the data: damaged files cannot end the parent.
 
 The parent writes one JSON request per call into the child's standard input. The child answers with
 an Arrow IPC stream or with a JSON error. The parent validates the Arrow data before any code reads
@@ -30,14 +30,14 @@ from lance_spark.lance_compat import load_lance
 from udf_runtime.execute.isolation.frames import Tag, read_frame, wait_readable, write_frame
 
 _ANSWER_TIMEOUT_S = 60.0
-"""How long a call waits for the child, which decodes a large history in seconds. Other threads wait
-as long for their turn."""
+"""Longest wait for the child, which decodes a large history in seconds. Other threads wait as long
+for their turn."""
 
 _STORE_TIMEOUT_S = 300.0
-"""How much longer a call waits for an object store: so long Lance repeats requests."""
+"""Additional wait for an object store: Lance repeats requests for as long."""
 
 _MEMORY_BYTES = 4 << 30
-"""Memory of the child. A forged file that asks for more ends the child."""
+"""Memory of the child. A forged file with a larger demand ends the child."""
 
 _DAMAGED_KEY = b"damaged"
 _FORGET = "forget"
@@ -48,18 +48,18 @@ _TYPED: dict[str, type[LanceSparkError]] = {
 
 
 class ReaderEndedError(Exception):
-    """The child ended, or gave no answer in time. Callers turn this into an error of theirs."""
+    """The child ended, or gave no answer in time. Callers convert this error to their own."""
 
 
 class RefusedError(Exception):
-    """The child raised an error. The message is the text of that error."""
+    """The child raised an error. The message is the error's text."""
 
 
 class ReaderProcess:
-    """One child process. Serves one call at a time, in the process that started the child."""
+    """A child process. Serves a call at a time, in the process that started the child."""
 
     def __init__(self) -> None:
-        """Starts the child, and does not wait until it serves."""
+        """Starts the child, without waiting for its readiness."""
         # -P: a module in the working directory, which others may write to, is never imported.
         # Without buffers: frames are written and read through the descriptors themselves.
         self._process = subprocess.Popen(
@@ -74,7 +74,7 @@ class ReaderProcess:
         self._input, self._output = self._process.stdin, self._process.stdout
 
     def call(self, request: dict[str, Any], *, timeout_s: float) -> tuple[Tag, pa.Buffer]:
-        """Returns the answer to a request. Ends a child that gives no answer in time.
+        """Returns the answer to a request. Ends a child without an answer in time.
 
         Raises:
             ReaderEndedError: The child ended, or gave no answer in time.
@@ -163,7 +163,7 @@ def _running_reader() -> ReaderProcess:
 
 
 def _forget_reader() -> None:
-    """Leaves the child to the process that forked this one."""
+    """Leaves the child to the parent process after a fork."""
     global _lock, _reader
     if _reader is not None:
         _reader.close_pipes()
@@ -171,7 +171,7 @@ def _forget_reader() -> None:
 
 
 def empty_caches() -> None:
-    """Has the child forget what it has read. A file may be damaged since then."""
+    """Empties the child's caches. A file may have been damaged since the last read."""
     with _lock, contextlib.suppress(ReaderEndedError):  # the next child has empty caches
         if _reader is not None and _reader.is_running:
             _reader.call({"operation": _FORGET}, timeout_s=_ANSWER_TIMEOUT_S)
@@ -188,7 +188,7 @@ atexit.register(_close_reader)
 
 
 def _answer(request: dict[str, Any]) -> pa.Buffer:
-    """Carries out a request. Runs in the child."""
+    """Executes a request. Runs in the child."""
     if request["operation"] == _FORGET:
         forget_open_datasets()
         return pa.py_buffer(b"")
@@ -219,7 +219,7 @@ def _limit_memory() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """Hides pandas from what is imported."""
+    """Hides pandas from imports."""
 
     def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
         """Refuses pandas.
@@ -248,7 +248,7 @@ def main() -> None:
     _limit_memory()
     _import_lance()
     requests, answers = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # whatever a library prints goes elsewhere
+    os.dup2(2, 1)  # prints of libraries go to standard error
     while (frame := read_frame(requests)) is not None:
         try:
             answer = _answer(json.loads(frame[1].to_pybytes()))

@@ -1,7 +1,7 @@
-"""Decoding, compaction and deletion of rows in the tables beside the data. Runs in a child process.
+"""Decoding, compaction and deletion of rows in the tables next to the data. Runs in a child.
 
-Lance verifies no checksums. A damaged or forged data file can end the process that decodes the
-file. So neither the driver nor a task calls these functions: `jobs/reader_process.py` does.
+Lance verifies no checksums. A damaged or forged data file can end the decoding process. Neither the
+driver nor a task therefore calls these functions: `jobs/reader_process.py` does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import lance
 
 _READERS_TAKE = timedelta(minutes=10)
-"""Age from which compaction removes versions. A reader finishes within this time."""
+"""Minimum age of versions removed by compaction. A reader finishes within this time."""
 
 _FRAGMENT_ROWS = 1 << 17
 """Rows of a fragment that compaction leaves alone: each row is rewritten a few times at most."""
@@ -35,7 +35,7 @@ class DamagedFile:
     """A file that cannot be decoded.
 
     Attributes:
-        path: Its path below the table's folder.
+        path: Path below the table's folder.
         reason: Why the file cannot be decoded.
     """
 
@@ -50,7 +50,7 @@ def decode_rows(
 
     Args:
         at: The table.
-        schema: Columns to return. A column that the table lacks is NULL.
+        schema: Columns to return. A column missing from the table is NULL.
         filter: Lance SQL, or None for all rows.
         fragment_ids: Fragments to decode, or None for all fragments.
 
@@ -89,7 +89,7 @@ def delete_rows(at: DatasetRef, filter: str) -> None:
 
 
 def compact(at: DatasetRef) -> None:
-    """Merges small fragments and removes old versions. Each append adds one of both.
+    """Merges small fragments and removes old versions. Each append adds a fragment and a version.
 
     Raises:
         OSError: The store refused, a file is damaged, or a concurrent writer compacts too.

@@ -1,7 +1,7 @@
 """Lance tables inside a table's directory: the history of its jobs, and the errors of their rows.
 
-`spark.read.format("lance").load(f"{uri}/_lance_spark/jobs.lance")` reads them like any other. Rows
-are only appended, so any number of drivers and executors write at once.
+Read them with `spark.read.format("lance").load(f"{uri}/_lance_spark/jobs.lance")`. Rows are only
+appended, so any number of drivers and executors can write concurrently.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _KEPT_VERSIONS = 64
-"""Versions after which small fragments are put together and old versions removed: each append makes
-one of each."""
+"""Number of versions between two compactions: each append makes a fragment and a version."""
 
 _POLICY = CommitPolicy(timeout_s=300.0, max_retries=1000, allow_unsafe=True)
 """Appends yield to every other writer. The commit of the table's own rows has checked the store."""
@@ -46,11 +45,11 @@ _POLICY = CommitPolicy(timeout_s=300.0, max_retries=1000, allow_unsafe=True)
 
 @dataclass(frozen=True, slots=True)
 class SystemTable:
-    """A table beside the data.
+    """A table next to the data.
 
     Attributes:
-        name: Its path inside the table's directory.
-        schema: Its columns.
+        name: Path inside the table's directory.
+        schema: Columns of the table.
     """
 
     name: str
@@ -116,15 +115,15 @@ JOBS = SystemTable(f"{FOLDER}/jobs.lance", pa.schema(_JOB_FIELDS))
 
 
 def table_ref(ref: DatasetRef, table: SystemTable) -> DatasetRef:
-    """Returns the reference of a table beside the data."""
+    """Returns the reference of a table next to the data."""
     return DatasetRef(uri=f"{ref.uri}/{table.name}", storage_options=ref.storage_options)
 
 
 def refuse_links(at: DatasetRef) -> None:
-    """Refuses a table beside the data that is behind a symbolic link, or holds a link.
+    """Refuses a table next to the data that is behind a symbolic link, or holds a link.
 
-    Whoever may write to a table's folder may plant a link. Lance would follow the link, and would
-    change and delete files of others.
+    Any writer of a table's folder may plant a link. Lance would follow the link, and would change
+    and delete foreign files.
 
     Raises:
         TableUnwritableError: A link is in the way. Nothing was changed.
@@ -139,19 +138,19 @@ def refuse_links(at: DatasetRef) -> None:
 
 
 def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
-    """Appends rows, and makes the table where it is not there yet. Runs anywhere.
+    """Appends rows, and creates a missing table. Runs in any process.
 
-    Concurrent writers and lost replies of the store are waited for up to five minutes.
+    Waits up to five minutes for concurrent writers and lost replies of the store.
 
     Args:
-        ref: The table that it lies beside.
-        table: Which one.
+        ref: The table of the data.
+        table: The table next to the data.
         rows: The rows.
 
     Raises:
         TableUnwritableError: The store refused, a link is in the way, or concurrent writers left no
-            version for five minutes. The rows may be there.
-        TableUnreadableError: What is there is damaged, or another table.
+            version for five minutes. The rows may exist.
+        TableUnreadableError: The table is damaged, or has other columns.
     """
     import lance
     from lance.fragment import write_fragments
@@ -170,13 +169,13 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
 
 
 def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) -> pa.Table:
-    """Returns the rows that match a filter; no rows before the first append. Runs anywhere.
+    """Returns the rows that match a filter; no rows before the first append. Runs in any process.
 
-    A child process decodes the files, so that a damaged or forged file ends the child alone.
+    A child process decodes the files: a damaged or forged file ends only the child.
 
     Raises:
-        TableNotFoundError: The table that the rows lie beside does not exist.
-        DamagedFileError: A file of the table is damaged, so that rows may be missing.
+        TableNotFoundError: The table of the data does not exist.
+        DamagedFileError: A file of the table is damaged, and rows may be missing.
         TableUnreadableError: The store refused.
     """
     rows, damaged = read_intact_rows(ref, table, filter)
@@ -191,7 +190,7 @@ def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) ->
 def read_intact_rows(
     ref: DatasetRef, table: SystemTable, filter: str | None = None
 ) -> tuple[pa.Table, list[DamagedFile]]:
-    """Returns the rows of the files that can be decoded, and the files that cannot. Runs anywhere.
+    """Returns the rows of readable files, and the damaged files. Runs in any process.
 
     Raises:
         TableUnreadableError: The store refused.
@@ -274,7 +273,7 @@ def _commit_errors_as_unwritable(uri: str) -> Iterator[None]:
 
 
 def _refuse_unless_fetched(at: DatasetRef, damaged: Sequence[DamagedFile]) -> None:
-    """Tells damage from a refusal of the store: a damaged file can be fetched, or is missing.
+    """Separates damage from a refusal of the store: a damaged file can be fetched, or is missing.
 
     Raises:
         TableUnreadableError: The store refused.
