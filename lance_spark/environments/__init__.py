@@ -1,1 +1,1 @@
-"""Environments of UDFs on Spark: where manifests are kept, and how executors get at them."""
+"""Environments of UDFs on Spark: storage of manifests, and their way to executors."""

@@ -12,13 +12,13 @@ from udf_runtime.environments.manifest import current_python, current_user
 
 
 def capture(name: str | None, objects: LanceObjects, *, skip_site_packages: bool) -> Manifest:
-    """Returns a manifest of the working directory, and of the installed packages, if wanted.
+    """Returns a manifest of the working directory, and of the installed packages, if requested.
 
     Zip files of both go through this machine's disk into the store, a part in memory at a time.
 
     Raises:
-        UdfDefinitionError: The working directory cannot be captured: it is the home directory, or
-            has more than a gibibyte.
+        UdfDefinitionError: The working directory is the home directory, or has more than a
+            gibibyte.
         TableUnwritableError: The store refused.
     """
     archives = [workspace_archive(os.getcwd())]

@@ -1,9 +1,9 @@
-"""Manifests and their archives beside the tables of a folder: :class:`StoredManifests`.
+"""Manifests and their archives next to the tables of a folder: :class:`StoredManifests`.
 
     <folder>/_lance_spark/environments/<sha256>/...    archives, by content
-    <folder>/_lance_spark/manifests/<name>.json        manifests that were given a name
+    <folder>/_lance_spark/manifests/<name>.json        named manifests
 
-A column or a view has a copy of its manifest in its own metadata, and needs none of the named ones.
+A column or a view has a copy of its manifest in its own metadata, and needs no named manifest.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_KEY = "spark.lance.manifest"
-"""Spark configuration: the manifest of UDFs that have none, as JSON or by its name."""
+"""Spark configuration: the manifest of UDFs without a manifest, as JSON or by its name."""
 
 _MANIFESTS = "manifests"
 
 
 def archives_beside(ref: DatasetRef) -> LanceObjects:
-    """Returns where the archives of a table's UDFs are: beside it, for all tables of its folder."""
+    """Returns the folder of the archives of a table's UDFs, shared by all tables of its folder."""
     return LanceObjects(f"{ref.table_uri.rpartition('/')[0]}/{FOLDER}", ref.storage_options)
 
 
 def upload_archives(udf: UDF, ref: DatasetRef) -> None:
-    """Puts the archives of a UDF's manifest beside a table, unless they are there.
+    """Uploads the archives of a UDF's manifest next to a table, unless present.
 
     Raises:
-        UdfDefinitionError: One is neither there nor a file of this process; or a requirement has
-            several lines, or a URL holds a password.
+        UdfDefinitionError: The store lacks an archive, and so does this process; or a requirement
+            has several lines, or a URL holds a password.
         TableUnwritableError: The store refused.
     """
     if udf.manifest is not None:
@@ -48,31 +48,31 @@ def upload_archives(udf: UDF, ref: DatasetRef) -> None:
 
 
 def with_default(udf: UDF, default: Manifest | None) -> UDF:
-    """Returns a UDF with its own manifest, else with the default one."""
+    """Returns a UDF with its own manifest, else with the default manifest."""
     return udf if default is None or udf.manifest is not None else udf.with_manifest(default)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredManifests:
-    """The manifests of one folder of tables. Works on the driver.
+    """The manifests of a folder of tables. Works on the driver.
 
     Attributes:
-        objects: Our folder beside the tables.
+        objects: Our folder next to the tables.
     """
 
     objects: LanceObjects
 
     @staticmethod
     def of(uri: str, storage_options: tuple[tuple[str, str], ...]) -> StoredManifests:
-        """Returns those of the tables in a folder. Touches no storage."""
+        """Returns the manifests of the tables in a folder. Touches no storage."""
         return StoredManifests(LanceObjects(f"{uri}/{FOLDER}", storage_options))
 
     def define(self, name: str, manifest: Manifest) -> None:
-        """Keeps a manifest, with its archives, under a name; another one of that name is replaced.
+        """Stores a manifest, with its archives, under a name; replaces a manifest of the same name.
 
         Raises:
-            OptionError: It is no name, or no manifest.
-            UdfDefinitionError: An archive is neither there nor a file of this process.
+            OptionError: The name or the manifest is not valid.
+            UdfDefinitionError: The store lacks an archive, and so does this process.
         """
         if not isinstance(manifest, Manifest):
             raise OptionError("manifest", manifest, "a Manifest: Manifest.create_pip('name').pip([...]).build()")
@@ -82,20 +82,20 @@ class StoredManifests:
         self.objects.put(path, manifest.to_json().encode())
 
     def all(self) -> dict[str, Manifest]:
-        """Returns all of them by name, sorted."""
-        found = {}
+        """Returns all manifests by name, sorted."""
+        manifests = {}
         for path in self.objects.list(_MANIFESTS):
             text = self.objects.get(path)
-            if text is not None:  # deleted meanwhile
+            if text is not None:  # None: deleted concurrently
                 manifest = Manifest.from_json(text.decode())
-                found[_name(path)] = manifest
-        return dict(sorted(found.items()))
+                manifests[_name(path)] = manifest
+        return dict(sorted(manifests.items()))
 
     def get(self, name: str) -> Manifest:
-        """Returns one of them.
+        """Returns a manifest.
 
         Raises:
-            RegistrationError: There is none of this name.
+            RegistrationError: No manifest has this name.
         """
         text = self.objects.get(_path(name))
         if text is None:
@@ -107,19 +107,20 @@ class StoredManifests:
         return Manifest.from_json(text.decode())
 
     def delete(self, name: str) -> None:
-        """Deletes one of them; columns and views keep theirs, and archives stay.
+        """Deletes a manifest; columns and views keep their copies, and archives stay.
 
         Raises:
-            RegistrationError: There is none of this name.
+            RegistrationError: No manifest has this name.
         """
         self.get(name)
         self.objects.delete(_path(name))
 
     def default(self, given: Manifest | str | None, spark: SparkSession | None) -> Manifest | None:
-        """Returns the manifest of UDFs that have none: the given one, else the application's.
+        """Returns the manifest of UDFs without one of their own: as given, else the application's.
 
         Raises:
-            OptionError: The setting is neither JSON of a manifest nor a name, or a session SET it.
+            OptionError: The setting is neither JSON of a manifest nor a name, or a session SET the
+                setting.
         """
         if given is not None:
             return self.get(given) if isinstance(given, str) else given

@@ -28,18 +28,18 @@ FOLDER_KEY = "spark.lance.environments.dir"
 `~/.cache/lance-spark/environments`."""
 
 BYTES_KEY = "spark.lance.environments.maxBytes"
-"""Spark configuration: bytes that they may have together on a machine, as `50g`."""
+"""Spark configuration: maximum size of all environments on a machine, such as `50g`."""
 
 _REFUSAL = pa.schema([pa.field("reason", pa.string()), pa.field("hint", pa.string())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnvironment:
-    """What a task needs to run a UDF in its environment. Picklable.
+    """A UDF's environment for its tasks. Picklable.
 
     Attributes:
-        manifest: What the environment has.
-        archives: Where its archives are.
+        manifest: Contents of the environment.
+        archives: Folder of its archives.
         cache: The environments of each machine.
         variables: Values of its environment variables.
     """
@@ -50,51 +50,51 @@ class TaskEnvironment:
     variables: Variables = field(default_factory=Variables)
 
     def open(self) -> Interpreter:
-        """Returns the Python of the environment, made unless this machine has it. Runs in tasks.
+        """Returns the Python of the environment, built unless this machine has it. Runs in tasks.
 
         Raises:
-            EnvironmentBuildError: It cannot be made.
+            EnvironmentBuildError: The environment cannot be built.
         """
         return self.cache.open(self.manifest, self.archives, self.variables)
 
     def is_known(self, spark: SparkSession) -> bool:
-        """Tells whether an executor of a session has made the environment for an earlier job."""
+        """Tells whether an executor of a session has built the environment for an earlier job."""
         return self in _MADE.get(spark, ())
 
     def probe(self, spark: SparkSession) -> DataFrame:
-        """Returns a DataFrame whose one task makes the environment: without rows where it can."""
+        """Returns a DataFrame with a single task to build the environment: no rows mean success."""
         return spark.range(0, 1, 1, 1).mapInArrow(_Probe(environment=self), "reason string, hint string")
 
-    def check(self, spark: SparkSession, found: list[Row]) -> None:
-        """Raises what the rows of :meth:`probe` say.
+    def check(self, spark: SparkSession, rows: list[Row]) -> None:
+        """Raises the errors in the rows of :meth:`probe`.
 
         Raises:
-            EnvironmentBuildError: The environment cannot be made.
+            EnvironmentBuildError: The environment cannot be built.
         """
-        for row in found:
+        for row in rows:
             raise EnvironmentBuildError(manifest=self.manifest.name, reason=row["reason"], hint=row["hint"])
         _MADE.setdefault(spark, set()).add(self)
 
 
 class JobEnvironments:
-    """The environments of the UDFs of one job. Runs on the driver, in one thread at a time.
+    """The environments of a job's UDFs. Runs on the driver, in a single thread at a time.
 
-    A job takes the values of environment variables once: a function may return another one each
-    time, or ask a service for it.
+    A job reads the values of environment variables once: a function may return a new value each
+    time, or ask a service.
     """
 
     def __init__(self, ref: DatasetRef, spark: SparkSession) -> None:
-        """Takes the table of the UDFs, and the session that runs the job."""
+        """Takes the table of the UDFs, and the session of the job."""
         self._ref = ref
         self._spark = spark
         self._found: dict[Manifest, TaskEnvironment] = {}
 
     def of(self, udf: UDF) -> TaskEnvironment | None:
-        """Returns the environment of a UDF; None where it has none.
+        """Returns the environment of a UDF; None for a UDF without environment.
 
         Raises:
-            UdfDefinitionError: A variable has no value, or an archive is not there.
-            OptionError: A setting is not valid, or a session SET it.
+            UdfDefinitionError: A variable has no value, or an archive is missing.
+            OptionError: A setting is not valid, or a session SET the setting.
         """
         if udf.manifest is None:
             return None
@@ -109,7 +109,7 @@ class JobEnvironments:
         return self._found[udf.manifest]
 
     def all(self) -> tuple[TaskEnvironment, ...]:
-        """Returns those that have been asked for."""
+        """Returns the environments requested so far."""
         return tuple(self._found.values())
 
 
@@ -118,15 +118,15 @@ _MADE: weakref.WeakKeyDictionary[SparkSession, set[TaskEnvironment]] = weakref.W
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Probe:
-    """What Spark runs on one executor, before any row is read: a failure is an answer.
+    """The function run by Spark on an executor, before any row is read: a failure is an answer.
 
-    Otherwise Spark would try again.
+    Spark would retry an error.
     """
 
     environment: TaskEnvironment
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Makes the environment for one row."""
+        """Builds the environment for a row."""
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -139,7 +139,7 @@ class _Probe:
 def _cache(spark: SparkSession) -> EnvironmentCache:
     text = application_setting(spark, BYTES_KEY)
     try:
-        most = DEFAULT_BYTES if text is None else byte_size(text)
+        max_bytes = DEFAULT_BYTES if text is None else byte_size(text)
     except ValueError:
         raise OptionError(BYTES_KEY, text, "a size in bytes, such as 50g") from None
-    return EnvironmentCache(folder=application_setting(spark, FOLDER_KEY) or None, most_bytes=most)
+    return EnvironmentCache(folder=application_setting(spark, FOLDER_KEY) or None, most_bytes=max_bytes)
