@@ -1,1 +1,1 @@
-"""Spark sessions: how they are configured, made where there is none, and what their workers run."""
+"""Spark sessions: their configuration, their creation, and their Python workers."""

@@ -19,12 +19,12 @@ def application_setting(spark: SparkSession, key: str) -> str | None:
     Raises:
         OptionError: The session has another value.
     """
-    said = spark.conf.get(key, None)
-    value = spark.sparkContext._conf.get(key) if is_classic(spark) else _of_server(spark, key, said)  # noqa: SLF001 - `getConf` copies all settings
-    if said is not None and said != value:
+    session_value = spark.conf.get(key, None)
+    value = spark.sparkContext._conf.get(key) if is_classic(spark) else _of_server(spark, key, session_value)  # noqa: SLF001 - `getConf` copies all settings
+    if session_value is not None and session_value != value:
         raise OptionError(
             key,
-            said[:100],
+            session_value[:100],
             f"the setting of the application: RESET {key}; give the setting to the builder, spark-submit or "
             "spark-defaults.conf before the application starts",
             problem="was SET in the session",
@@ -32,16 +32,16 @@ def application_setting(spark: SparkSession, key: str) -> str | None:
     return value
 
 
-def _of_server(spark: SparkSession, key: str, said: str | None) -> str | None:
-    """Returns a setting of a Connect server: a new session has the server's settings alone."""
-    if said is None:
+def _of_server(spark: SparkSession, key: str, session_value: str | None) -> str | None:
+    """Returns a setting of a Connect server: a new session has only the server's settings."""
+    if session_value is None:
         return None
     connected: Any = spark
     is_public = hasattr(connected, "newSession")  # from PySpark 4.3 on
-    beside = connected.newSession() if is_public else type(connected)(connection=connected.client._builder)  # noqa: SLF001
+    new_session = connected.newSession() if is_public else type(connected)(connection=connected.client._builder)  # noqa: SLF001
     try:
-        value: str | None = beside.conf.get(key, None)
+        value: str | None = new_session.conf.get(key, None)
     finally:
-        # `stop()` would also end a server that this process has started.
-        beside.client.release_session()
+        # `stop()` would also end a server started by this process.
+        new_session.client.release_session()
     return value

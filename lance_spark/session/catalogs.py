@@ -1,7 +1,7 @@
-"""Options of SQL catalogs: their settings, their registration, and which origin counts.
+"""Options of SQL catalogs: their settings, their registration, and their trusted origins.
 
-The application's `SparkConf` and the driver's own program say what a catalog is. A session's
-settings never do, because any SQL user can `SET` them.
+The application's `SparkConf` and the driver's own program define a catalog. A session's settings
+never do, because any SQL user can `SET` them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT, ALLOW_STORED_CODE = "root", "allow_stored_code"
 """Options of a catalog, below `spark.sql.catalog.<name>`."""
 
 REDACTION = "spark.redaction.regex"
-"""Setting of Spark: `SET`, plans, UI and event log hide values of settings with such names."""
+"""Setting of Spark: `SET`, plans, UI and event log hide values of settings with matching names."""
 
 _REDACTED_BY_SPARK = "(?i)secret|password|token|access[.]?key|credential"
 
@@ -48,7 +48,7 @@ def setting_of(name: str, option: str | None = None) -> str:
     """Returns the name of the Spark setting of a catalog, or of an option of the catalog.
 
     Raises:
-        OptionError: Spark SQL cannot have a catalog of this name.
+        OptionError: The name is not valid for a catalog of Spark SQL.
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name) or name == "spark_catalog":
         raise OptionError("name", name, "a name of letters, digits and '_', which is not Spark's own spark_catalog")
@@ -82,9 +82,9 @@ def register_catalog(spark: SparkSession, name: str, options: Mapping[str, str])
     present = {**(origins["application"] or {}), **(origins["registered"] or {})}
     for key, value in options.items() if present else ():
         if not _is_equal(key, present.get(key), value):
-            shown = value if key == ROOT else "***"
-            wanted = "what the application has: choose another name"
-            raise OptionError(f"{setting}.{key}", shown, wanted, problem="is set already")
+            display_value = value if key == ROOT else "***"
+            accepted = "what the application has: choose another name"
+            raise OptionError(f"{setting}.{key}", display_value, accepted, problem="is set already")
     registry.register(name, {**options, **present})
     spark.conf.set(setting, CATALOG)
 
@@ -93,8 +93,8 @@ def trusted_options(name: str, origins: Origins) -> dict[str, str]:
     """Returns the options of a catalog from the application and the driver's program.
 
     Raises:
-        OptionError: A session has set the catalog or an option of it; or `SET` and the Spark UI
-            would show the value of an option of the object store.
+        OptionError: A session has set the catalog or an option of the catalog; or `SET` and the
+            Spark UI would show the value of an option of the object store.
     """
     application, registered = origins["application"], origins["registered"]
     if application is None and registered is None:

@@ -1,4 +1,4 @@
-"""Settings of a Spark session that make Lance tables quick: :func:`configure`."""
+"""Recommended settings of a Spark session for Lance tables: :func:`configure`."""
 
 from __future__ import annotations
 
@@ -44,45 +44,47 @@ _ARGUMENTS = {
 _SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*)")
 
 _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions")
-"""They stand before `extraJavaOptions`, which stay the user's."""
+"""Default Java options stand before `extraJavaOptions`, which stay the user's."""
 
 
 @ARGUMENTS.function
 def configure(
     builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | None = None, allow_stored_code: bool = False
 ) -> SparkSession.Builder:
-    """Returns the builder of a session with the settings that make Lance tables quick.
+    """Returns a session builder with the recommended settings for Lance tables.
 
-    Call it last, and `getOrCreate()` of the builder that it returns. The session then has the
-    planner rule and the table functions of searches. A setting that the builder,
-    `spark-defaults.conf` or `spark-submit` has stays as it is. What each is worth and what it
-    risks is in docs/performance.md:
+    Call `configure` last, and then `getOrCreate()` of the returned builder. The session has the
+    planner rule and the table functions of searches. A setting of the builder,
+    `spark-defaults.conf` or `spark-submit` stays unchanged. The page docs/performance.md describes
+    gain and risk of each setting:
 
-    - the Java of this package is loaded, and extends the session (`spark.jars` and
-      `spark.sql.extensions`, in addition to what they have);
-    - Python workers are reached by UNIX sockets (`spark.python.unix.domain.socket.enabled`);
-    - Java takes values out of Arrow batches without checking their bounds (`defaultJavaOptions` of
-      driver and executors);
-    - with a local master, workers run the interpreter that runs this, unless PYSPARK_PYTHON says
-      otherwise, and are forked by :mod:`lance_spark.session.daemon` (`spark.python.daemon.module`);
+    - The session loads the Java of this package as an extension (`spark.jars` and
+      `spark.sql.extensions`, in addition to their present values).
+    - Spark reaches Python workers by UNIX sockets (`spark.python.unix.domain.socket.enabled`).
+    - Java reads values of Arrow batches without bounds checks (`defaultJavaOptions` of driver and
+      executors).
+    - With a local master, workers run the interpreter of this process, unless PYSPARK_PYTHON is
+      set, and :mod:`lance_spark.session.daemon` forks them (`spark.python.daemon.module`).
     - `SET`, plans, the Spark UI and the event log hide options of object stores: the pattern in
-      `spark.redaction.regex` gets a branch for them.
+      `spark.redaction.regex` gets a branch for these options.
 
-    A running application only gets the rule, the functions and the catalogs, since Spark reads the
-    rest at its start. Over Spark Connect the server has its settings, and nothing is changed.
+    A running application only gets the rule, the functions and the catalogs, because Spark reads
+    the other settings at its start. Over Spark Connect the server has its own settings, and
+    `configure` changes nothing.
 
     Args:
-        builder: What makes the session.
-        catalogs: Folders of Lance tables, or URIs of object stores, by the names of the catalogs
-            that Spark SQL is to have of them: `{"lance": "/data/tables"}`. Options of a store are
-            settings: `spark.sql.catalog.<name>.storage.<option>`.
-        allow_stored_code: Whether SQL may run UDFs that are stored with tables of these catalogs
-            (`CALL <name>.system.backfill`). Writers of the tables choose this code.
+        builder: Builder of the session.
+        catalogs: Folders of Lance tables, or URIs of object stores, by the names of their catalogs
+            in Spark SQL: `{"lance": "/data/tables"}`. Options of a store are settings:
+            `spark.sql.catalog.<name>.storage.<option>`.
+        allow_stored_code: Whether SQL may run UDFs stored with tables of these catalogs (`CALL
+            <name>.system.backfill`). Writers of the tables choose this code.
 
     Raises:
-        OptionError: Spark SQL cannot have a catalog of such a name.
-        GatewayError: The JVM runs already, and takes no jar; or the package has no jar. So does
-            `getOrCreate()` of the builder, for a session without the Java of this package.
+        OptionError: The name of a catalog is not valid in Spark SQL.
+        GatewayError: The JVM is running already and takes no jar, or the package has no jar.
+            `getOrCreate()` of the builder also raises this error, for a session without the Java of
+            this package.
 
     Example:
         >>> catalogs = {"lance": "/data/tables"}
@@ -90,39 +92,41 @@ def configure(
     """
     if "spark.remote" in builder._options or os.environ.get("SPARK_REMOTE"):  # noqa: SLF001 - there is no other way
         return builder
-    given = _given(builder)
-    if "spark.remote" in given:
+    settings = _given(builder)
+    if "spark.remote" in settings:
         return builder
     options = {
         name: catalog_options(root, allow_stored_code=allow_stored_code) for name, root in (catalogs or {}).items()
     }
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark asks itself so too
-        return _LanceBuilder(builder, {name: own | _taken(builder, name) for name, own in options.items()})
-    for name, own in options.items():
-        builder.config(map={**settings_of(name, own)})
-    _extend_session(builder, given)
-    builder.config(REDACTION, redaction_with_storage(given.get(REDACTION)))
-    is_local = given.get("spark.master", "local").startswith("local")
+        return _LanceBuilder(
+            builder, {name: catalog_settings | _taken(builder, name) for name, catalog_settings in options.items()}
+        )
+    for name, catalog_settings in options.items():
+        builder.config(map={**settings_of(name, catalog_settings)})
+    _extend_session(builder, settings)
+    builder.config(REDACTION, redaction_with_storage(settings.get(REDACTION)))
+    is_local = settings.get("spark.master", "local").startswith("local")
     for key, value in (_SOCKETS | _DAEMON if is_local else _SOCKETS).items():
-        if key not in given:
+        if key not in settings:
             builder.config(key, value)
     for key in _JAVA_OPTIONS:
-        said = given.get(key, "")
-        if "arrow.enable_" not in said + given.get(key.replace("default", "extra"), ""):
-            builder.config(key, f"{said} {_ARROW}".strip())
-    if is_local and "spark.pyspark.python" not in given:
+        java_options = settings.get(key, "")
+        if "arrow.enable_" not in java_options + settings.get(key.replace("default", "extra"), ""):
+            builder.config(key, f"{java_options} {_ARROW}".strip())
+    if is_local and "spark.pyspark.python" not in settings:
         use_this_interpreter()
     return _LanceBuilder(builder, {}, starts_jvm=not _has_jvm() and "spark.jars" in _submit_arguments())
 
 
 def _taken(builder: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - a builder, whose options are private
-    """Takes the options of a catalog out of a builder: a session would show them."""
+    """Removes the options of a catalog from a builder: a session would show the options."""
     settings, prefix = builder._options, setting_of(name, "")  # noqa: SLF001 - there is no other way
     return {key.removeprefix(prefix): str(settings.pop(key)) for key in list(settings) if key.startswith(prefix)}
 
 
 class _LanceBuilder(SparkSession.Builder):
-    """The builder of a user, whose session also gets what Spark has no setting for."""
+    """The builder of a user; its session also gets features without a setting in Spark."""
 
     def __init__(
         self,
@@ -154,18 +158,18 @@ class _LanceBuilder(SparkSession.Builder):
         return session
 
 
-def _extend_session(builder: Any, given: Mapping[str, str]) -> None:  # noqa: ANN401 - as below
-    """Has the session load the Java of this package; a JVM that runs gets the jar at once."""
+def _extend_session(builder: Any, settings: Mapping[str, str]) -> None:  # noqa: ANN401 - as below
+    """Has the session load the Java of this package; a running JVM gets the jar at once."""
     jar = find_jar().as_uri()
     if _has_jvm():
         add_jar(SparkContext._gateway)  # noqa: SLF001 - as above
     for key, value in {"spark.jars": jar, "spark.sql.extensions": EXTENSIONS}.items():
-        present = [part.strip() for part in given.get(key, "").split(",") if part.strip()]
+        present = [part.strip() for part in settings.get(key, "").split(",") if part.strip()]
         builder.config(key, ",".join([*present, *([] if value in present else [value])]))
 
 
 def _given(builder: Any) -> Mapping[str, str]:  # noqa: ANN401 - a builder, whose options are private
-    """Returns what has been set already, wherever."""
+    """Returns the present settings of all sources."""
     options = {key: str(value) for key, value in builder._options.items()}  # noqa: SLF001 - there is no other way
     if _has_jvm():
         # The JVM has read the file and the arguments of spark-submit. PySpark asks an attached JVM.

@@ -1,7 +1,8 @@
-"""A Spark Connect server whose clients have the planner rule and catalogs: :func:`serve`.
+"""A Spark Connect server with the planner rule and catalogs for its clients: :func:`serve`.
 
 A catalog calls the Python process that drives the JVM, and `spark-submit` of Spark's own server
-class has none. So here a Python process has a session with Spark's plugin for Connect.
+class has no such process. This server is therefore a Python process with a session and Spark's
+plugin for Connect.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ def serve(
     """Runs a Spark Connect server in this process, until SIGINT or SIGTERM.
 
     Args:
-        master: The master that runs the tasks.
-        host: Address that it listens at. Clients need no password unless the
-            setting `spark.connect.authenticate.token` is there.
-        port: Port that it listens at.
+        master: The master of the tasks.
+        host: Address to listen at. Clients need no password without the setting
+            `spark.connect.authenticate.token`.
+        port: Port to listen at.
         catalogs: Folders of Lance tables by the names of their catalogs.
         settings: Further settings of Spark.
-        allow_stored_code: Whether SQL may run UDFs that are stored with tables of the catalogs.
+        allow_stored_code: Whether SQL may run UDFs stored with tables of the catalogs.
         ready: Called with the URL for clients, once they can connect.
 
     Raises:
-        OptionError: Its JVM has no planner rule.
+        OptionError: The JVM has no planner rule.
         LanceSparkError: The JVM ended by itself.
     """
     plugins = [name for name in settings.get(_PLUGINS, "").split(",") if name]

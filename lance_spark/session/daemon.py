@@ -1,11 +1,13 @@
-"""Spark's daemon of Python workers, with what reading a table imports already imported.
+"""Spark's daemon of Python workers, with the imports of table reads done before a fork.
 
-Spark forks a worker for each task that finds none idle, and ends one whose task fails or stops
-early. A worker that is forked here is ready 1 to 2 s of processor time sooner (measured). `lance`
-is left to the workers: it takes 30 ms, and is not made to be forked.
+Spark forks a worker for each task without an idle worker, and ends a worker whose task fails or
+stops early. A worker forked by this daemon saves 1 to 2 s of processor time at its start
+(measured). The workers import `lance` themselves: the import takes 30 ms, and Lance is not made for
+forks.
 
-The daemon has one thread when it forks. The one of Arrow's jemalloc is not started, as nothing here
-allocates with it, and numpy starts none with the OMP_NUM_THREADS that Spark sets for workers.
+The daemon has a single thread when forking. Arrow's jemalloc thread is not started, because the
+daemon does not allocate with jemalloc. numpy starts no thread with Spark's OMP_NUM_THREADS for
+workers.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import os
 _NO_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
 _KEPT_BYTES = 1 << 28
-"""Free memory at the end of its heap that a worker keeps."""
+"""Free memory kept by a worker at the end of its heap."""
 
 _MALLOC = {"M_TRIM_THRESHOLD": (-1, _KEPT_BYTES), "M_MMAP_MAX": (-4, 0), "M_ARENA_MAX": (-8, 1)}
 """Numbers and values of glibc's `mallopt`."""
@@ -37,7 +39,7 @@ _MODULES = (
 
 
 def preload() -> None:
-    """Imports what workers need."""
+    """Imports the modules of workers."""
     key, value = _NO_THREAD
     before = os.environ.get(key)
     os.environ[key] = value if before is None else f"{before},{value}"
@@ -50,13 +52,12 @@ def preload() -> None:
 
 
 def keep_memory() -> None:
-    """Has this process and its forks use memory again that Lance has freed.
+    """Has this process and its forks reuse memory freed by Lance.
 
-    Lance reads into buffers of many megabytes. glibc gives those back to the system at once, and
-    the system clears each page of the next one: two thirds of the time that reading vectors takes.
-    A heap that grows and shrinks at its end does without, at the price of 256 MiB that a worker
-    may keep. Does nothing where MALLOC_ variables or GLIBC_TUNABLES say otherwise, or on another
-    C library.
+    Lance reads into buffers of many megabytes. glibc returns these buffers to the system at once,
+    and the system clears each page of the next buffer: two thirds of the time for reading vectors.
+    A heap that grows and shrinks at its end avoids this cost, but a worker may keep 256 MiB. The
+    function does nothing on another C library, or if MALLOC_ variables or GLIBC_TUNABLES are set.
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return
@@ -73,7 +74,8 @@ if __name__ == "__main__":
 
     keep_memory()
     preload()
-    # Workers collect garbage after each task: with all this to look through that takes 50 ms.
+    # Workers collect garbage after each task. Without the freeze, a collection takes 50 ms because
+    # of these modules.
     gc.freeze()
     daemon.worker = quietly(daemon.worker)  # type: ignore[assignment]
     daemon.manager()

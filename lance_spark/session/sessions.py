@@ -1,4 +1,4 @@
-"""Spark sessions, classic or over Connect: made where there is none, and asked for their size."""
+"""Spark sessions, classic or over Connect: their creation, tags and number of slots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 
 def session_or_local(spark: SparkSession | None) -> SparkSession:
-    """Returns the session that was given, the active one, or a new local one on all cores."""
+    """Returns the given session, the active session, or a new local session on all cores."""
     return spark or SparkSession.getActiveSession() or make_session()
 
 
@@ -40,7 +40,7 @@ def session_time_zone(spark: SparkSession | None = None) -> str:
 
 
 def make_session(master: str = "local[*,4]") -> SparkSession:
-    """Makes a session, or returns the one that this process has.
+    """Makes a session, or returns the session of this process.
 
     Args:
         master: A Spark master, or `sc://...` for a server of Spark Connect.
@@ -57,7 +57,7 @@ def make_session(master: str = "local[*,4]") -> SparkSession:
 
 
 def _explain_start(master: str, reason: str) -> str:
-    """Returns the message of a session that did not start, in one line."""
+    """Returns a one-line message for a session that did not start."""
     if "JAVA_GATEWAY_EXITED" in reason:
         return (
             f"Spark's JVM did not start for the master {master}. Install Java 17 or newer, or set JAVA_HOME to the "
@@ -71,7 +71,7 @@ def _start_session(master: str) -> SparkSession:
     if master.startswith("sc://"):
         return SparkSession.builder.appName("lance-spark").remote(master).getOrCreate()
     with warnings.catch_warnings():
-        # Starting the JVM forks this process, and execs at once: nothing of Lance's runs in
+        # The start of the JVM forks this process and execs at once: no code of Lance runs in
         # between.
         warnings.filterwarnings("ignore", message="lance is not fork-safe")
         builder = (
@@ -97,9 +97,9 @@ def _quiet_start() -> dict[str, bool | float | int | str | None]:
 
 
 def stop_console_bar() -> None:
-    """Ends the progress bar that Spark's JVM draws on this process's terminal, if there is one.
+    """Ends the progress bar of Spark's JVM on this process's terminal, if present.
 
-    It cannot be started again in this session, and cannot share the terminal's last line.
+    The bar cannot be started again in this session, and cannot share the terminal's last line.
     """
     context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark asks itself so too
     if context is None:
@@ -111,9 +111,10 @@ def stop_console_bar() -> None:
 
 @contextmanager
 def active_in_thread(spark: SparkSession) -> Iterator[None]:
-    """Makes a session the active one of this thread meanwhile.
+    """Makes a session the active session of this thread during the block.
 
-    Spark looks a Python data source up there, and only the thread that made a session has it.
+    Spark finds Python data sources through the active session, and only the thread that made a
+    session has that session active.
     """
     if not is_classic(spark):
         yield
@@ -132,11 +133,11 @@ def active_in_thread(spark: SparkSession) -> Iterator[None]:
 
 
 def known_slots(spark: SparkSession) -> int | None:
-    """Returns how many tasks the cluster runs at once at most; None where unknown or changing.
+    """Returns the maximum number of concurrent tasks of the cluster; None if unknown or changing.
 
-    A local master says so. A cluster does where the session fixes its size: by
-    `spark.cores.max`, or by the number of executors and their cores. What is running now is no
-    bound: executors may still be on their way.
+    A local master names the number. A cluster has a fixed size if the session sets
+    `spark.cores.max`, or the number of executors and their cores. Running executors are no bound:
+    others may still be starting.
     """
     conf = {key: spark.conf.get(key, None) for key in _SIZES}
     local = _LOCAL.fullmatch(conf["spark.master"] or "")
@@ -154,9 +155,9 @@ def known_slots(spark: SparkSession) -> int | None:
 
 @contextmanager
 def tagged(spark: SparkSession, tag: str, description: str) -> Iterator[None]:
-    """Marks the Spark jobs that this thread starts meanwhile.
+    """Tags the Spark jobs started by this thread during the block.
 
-    So :func:`cancel` finds them, and the Spark UI says what they are.
+    :func:`cancel` finds the jobs by their tag, and the Spark UI shows the description.
     """
     if not is_classic(spark):
         spark.addTag(tag)
@@ -165,8 +166,8 @@ def tagged(spark: SparkSession, tag: str, description: str) -> Iterator[None]:
         finally:
             spark.removeTag(tag)
         return
-    # Measured: a classic session's own tags do not reach the jobs that PySpark starts; the
-    # context's do.
+    # Measured: a classic session's own tags do not reach jobs started by PySpark, but the context's
+    # tags do.
     context = spark.sparkContext
     context.addJobTag(tag)
     context.setJobDescription(description)
