@@ -1,8 +1,8 @@
 """The command line: `lance-spark jobs|plan|backfill|versions|index|compact|... URI ...`.
 
-Each command prints a table for people, or with `--json` one document for programs. It exits with 0
-when all is done, with 1 when a job is incomplete or something failed (one line on standard error
-says what), and with 2 when it was called wrongly.
+Each command prints a table for people, or with `--json` a document for programs. The exit status is
+0 after success, 1 after an incomplete job or an error, and 2 after a wrong call. An error is a
+single line on standard error.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line, and ends the process.
 
     Args:
-        arguments: What follows the program's name; None takes the process's own.
+        arguments: The arguments after the program's name; None takes the process's own.
     """
-    # Lance logs each commit of a column file as a warning. It reads this when it is imported, which
-    # nothing has done yet.
+    # Lance logs each commit of a column file as a warning. Lance reads this variable during its
+    # import, which comes later.
     os.environ.setdefault("LANCE_LOG", "error")
     try:
         app(None if arguments is None else list(arguments), prog_name="lance-spark")
@@ -54,4 +54,4 @@ def _program(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit")
     ] = False,
 ) -> None:
-    """Takes what is said before a command."""
+    """Takes the options before a command."""

@@ -15,7 +15,7 @@ from lance_spark.table.connection import open_table
 
 @app.command()
 def versions(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: AsJson = False) -> None:
-    """Lists the versions of a table, newest last, and what made them."""
+    """Lists the versions of a table, newest last, with the operations behind them."""
     versions_shown = open_table(uri, storage_options=parse_storage(storage)).versions[-limit:]
     if as_json:
         print_json(versions_shown)
@@ -42,21 +42,26 @@ def versions(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_jso
 @app.command()
 def tags(uri: Uri, storage: StorageOptions = None, as_json: AsJson = False) -> None:
     """Lists the tags of a table, and their versions."""
-    found = open_table(uri, storage_options=parse_storage(storage)).tags.list()
+    numbers = open_table(uri, storage_options=parse_storage(storage)).tags.list()
     if as_json:
-        print_json(found)
+        print_json(numbers)
         return
-    print_rows(["tag", "version"], [[name, str(number)] for name, number in found.items()], nothing="no tags")
+    print_rows(["tag", "version"], [[name, str(number)] for name, number in numbers.items()], nothing="no tags")
 
 
 @app.command()
 def branches(uri: Uri, storage: StorageOptions = None, as_json: AsJson = False) -> None:
-    """Lists the branches of a table, and what each was made from."""
-    found = open_table(uri, storage_options=parse_storage(storage)).branches.list().values()
+    """Lists the branches of a table, with their parents."""
+    branch_list = open_table(uri, storage_options=parse_storage(storage)).branches.list().values()
     if as_json:
-        print_json([{**dataclasses.asdict(one), "created_at": one.created_at.isoformat()} for one in found])
+        print_json(
+            [{**dataclasses.asdict(branch), "created_at": branch.created_at.isoformat()} for branch in branch_list]
+        )
         return
-    rows = [[one.name, f"{one.parent}:{one.parent_version}", show_moment(one.created_at)] for one in found]
+    rows = [
+        [branch.name, f"{branch.parent}:{branch.parent_version}", show_moment(branch.created_at)]
+        for branch in branch_list
+    ]
     print_rows(["branch", "from", "made"], rows, nothing="no branches")
 
 

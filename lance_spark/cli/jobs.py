@@ -39,7 +39,7 @@ from lance_spark.table.table import Table
 
 @app.command()
 def jobs(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: AsJson = False) -> None:
-    """Lists the jobs of a table, newest first. One whose driver is gone is DEAD."""
+    """Lists the jobs of a table, newest first. A job without a living driver is DEAD."""
     records = open_table(uri, storage_options=parse_storage(storage)).list_jobs()[:limit]
     if as_json:
         print_json(records)
@@ -62,7 +62,7 @@ def jobs(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: A
 
 @app.command()
 def job(uri: Uri, job_id: JobId, storage: StorageOptions = None, as_json: AsJson = False) -> None:
-    """Shows one job."""
+    """Shows a job."""
     record = open_table(uri, storage_options=parse_storage(storage)).get_job(job_id)
     if as_json:
         print_json(record)
@@ -93,14 +93,14 @@ def errors(
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lists rows and ranges of rows that a UDF failed on, newest last; traces with --json."""
+    """Lists rows and ranges of rows with an error of the UDF, newest last; traces with --json."""
     table = open_table(uri, storage_options=parse_storage(storage))
-    every = table.get_errors(job_id, column, error_type)
-    if not every:
+    records = table.get_errors(job_id, column, error_type)
+    if not records:
         _require_names(table, job_id, column)
-    shown = every[-limit:]
+    latest = records[-limit:]
     if as_json:
-        print_json(shown)
+        print_json(latest)
         return
     rows = [
         [
@@ -112,12 +112,12 @@ def errors(
             error.error_type,
             join_lines(error.error_message),
         ]
-        for error in shown
+        for error in latest
     ]
     heads = ["time", "job", "column", "outcome", "row address @version", "error", "message"]
     print_rows(heads, rows, nothing="no errors")
-    if len(every) > len(shown):
-        make_console().print(f"{len(every) - len(shown):,} older ones; --limit shows more", highlight=False)
+    if len(records) > len(latest):
+        make_console().print(f"{len(records) - len(latest):,} older ones; --limit shows more", highlight=False)
 
 
 @app.command()
@@ -136,9 +136,9 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Says what a backfill would do. Starts no Spark."""
+    """Shows the work of a backfill. Starts no Spark."""
     table = open_table(uri, storage_options=parse_storage(storage), checkpoint=checkpoints)
-    made = table.plan_backfill(
+    backfill_plan = table.plan_backfill(
         column,
         where=where,
         read_version=read_version,
@@ -150,10 +150,10 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
         stale=stale,
     )
     if as_json:
-        computed = {"has_work": made.has_work, "rows_to_compute": made.rows_to_compute}
-        print_json({**dataclasses.asdict(made), **computed})
+        computed = {"has_work": backfill_plan.has_work, "rows_to_compute": backfill_plan.rows_to_compute}
+        print_json({**dataclasses.asdict(backfill_plan), **computed})
     else:
-        typer.echo(made.explain())
+        typer.echo(backfill_plan.explain())
 
 
 @app.command()
@@ -181,10 +181,10 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fills a computed column with the UDF that is stored with it.
+    """Fills a computed column with the UDF stored with the column.
 
-    Goes on where an interrupted run ended. The UDF is unpickled, which runs code that any user who
-    can write the table has put there.
+    Resumes an interrupted run. Unpickling the UDF runs code of any user with write access to the
+    table.
     """
     table = open_on_master(uri, master, parse_storage(storage), checkpoint=checkpoints)
     try:

@@ -17,7 +17,7 @@ from rich.text import Text
 from lance_spark.words import InWords
 
 _PIPE_COLUMNS = 200
-"""Width where output goes to no terminal."""
+"""Width of output without a terminal."""
 
 
 def print_done(result: InWords, *, as_json: bool) -> None:
@@ -29,7 +29,7 @@ def print_done(result: InWords, *, as_json: bool) -> None:
 
 
 def show_number(value: int | None) -> str:
-    """Returns a number with separators; nothing for None."""
+    """Returns a number with separators; an empty text for None."""
     return "" if value is None else f"{value:,}"
 
 
@@ -39,12 +39,12 @@ def show_moment(moment: datetime) -> str:
 
 
 def join_lines(message: object) -> str:
-    """Returns a text on one line."""
+    """Returns a text on a single line."""
     return " ".join(str(message).split())
 
 
 def make_console() -> Console:
-    """Returns the console of standard output; without a terminal nothing is cut to a width."""
+    """Returns the console of standard output; without a terminal, lines are never cut."""
     return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS, highlight=False)
 
 
@@ -55,7 +55,7 @@ def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, nothing: 
         return
     grid = Grid(box=SIMPLE_HEAD, pad_edge=False)
     for head in heads:
-        # Folded, never cut: ids are there to be copied.
+        # Folded, never cut: users copy ids.
         grid.add_column(head, overflow="fold")
     for row in rows:
         grid.add_row(*[Text(cell) for cell in row])
@@ -63,7 +63,7 @@ def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, nothing: 
 
 
 def print_facts(facts: Mapping[str, str | None]) -> None:
-    """Prints names and values; None is left out."""
+    """Prints names and values, without the values None."""
     grid = Grid(box=None, show_header=False, pad_edge=False)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -74,12 +74,12 @@ def print_facts(facts: Mapping[str, str | None]) -> None:
 
 
 def print_json(value: object) -> None:
-    """Prints one JSON document."""
+    """Prints a JSON document."""
     typer.echo(json.dumps(to_plain(value), indent=2, default=to_text))
 
 
 def to_plain(value: object) -> object:
-    """Returns a value that JSON has."""
+    """Returns a value for JSON."""
     if isinstance(value, list):
         return [to_plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

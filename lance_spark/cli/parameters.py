@@ -1,4 +1,4 @@
-"""Parameters of the command line, and the program that the commands belong to."""
+"""Parameters of the command line, and the program of all commands."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parse_pairs(texts: Sequence[str] | None, option: str, form: str) -> dict[str
     """Reads texts of the form `KEY=VALUE`."""
     pairs = [text.partition("=") for text in texts or ()]
     if not all(key and sign for key, sign, _ in pairs):
-        # Without what was given: it may be a secret.
+        # Without the given text, which may be a secret.
         raise typer.BadParameter(f"give {form}", param_hint=option)
     return {key: value for key, _, value in pairs}
 
@@ -93,6 +93,6 @@ def parse_days(text: str | timedelta) -> timedelta:
 
 
 def open_on_master(uri: str, master: str | None, storage: dict[str, str], *, checkpoint: str | None = None) -> Table:
-    """Opens a table. The session starts when a job needs it."""
+    """Opens a table. The first job starts the session."""
     make = None if master is None else partial(make_session, master)
     return open_table(uri, make, storage, checkpoint=checkpoint)

@@ -45,8 +45,8 @@ def tables(
         return
     sizes = [place.open_table(name).stats() for name in names]
     rows = [
-        [name, str(one.version), f"{one.rows:,}", f"{one.fragments:,}", f"{one.size_bytes / 1e6:,.1f}"]
-        for name, one in zip(names, sizes, strict=True)
+        [name, str(size.version), f"{size.rows:,}", f"{size.fragments:,}", f"{size.size_bytes / 1e6:,.1f}"]
+        for name, size in zip(names, sizes, strict=True)
     ]
     print_rows(["table", "version", "rows", "fragments", "MB"], rows, nothing="no tables")
 
@@ -64,7 +64,7 @@ def index(
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lists the indexes of a table, after what the options ask for."""
+    """Lists the indexes of a table, after any change by the options."""
     if (create is not None) + (drop is not None) + optimize > 1:
         raise typer.BadParameter("give one of --create, --drop and --optimize")
     table = open_on_master(uri, master, parse_storage(storage))
@@ -74,17 +74,17 @@ def index(
         table.drop_index(drop)
     if optimize:
         table.optimize_indices()
-    found = [
-        {"name": one.name, "type": one.index_type, "columns": list(one.columns)}
-        | {"rows": served.num_indexed_rows, "other_rows": served.num_unindexed_rows}
-        for one in table.list_indices()
-        for served in [table.index_stats(one.name)]
+    facts = [
+        {"name": index.name, "type": index.index_type, "columns": list(index.columns)}
+        | {"rows": statistics.num_indexed_rows, "other_rows": statistics.num_unindexed_rows}
+        for index in table.list_indices()
+        for statistics in [table.index_stats(index.name)]
     ]
     if as_json:
-        print_json(found)
+        print_json(facts)
         return
     heads = ["index", "type", "columns", "rows", "rows not in it"]
-    rows = [[to_text(", ".join(v) if isinstance(v, list) else v) for v in one.values()] for one in found]
+    rows = [[to_text(", ".join(v) if isinstance(v, list) else v) for v in index.values()] for index in facts]
     print_rows(heads, rows, nothing="no indexes")
 
 
@@ -97,7 +97,7 @@ def compact(
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Writes small fragments, and those with many deleted rows, anew."""
+    """Rewrites small fragments, and fragments with many deleted rows."""
     table = open_on_master(uri, master, parse_storage(storage))
     print_done(table.compact_files(target_rows_per_fragment=target_rows, concurrency=concurrency), as_json=as_json)
 
@@ -116,7 +116,7 @@ def cleanup(
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Removes old versions; those with tags stay."""
+    """Removes old versions; versions with tags stay."""
     result = open_on_master(uri, master, parse_storage(storage)).cleanup_old_versions(
         older_than, delete_unverified=delete_unverified, error_if_tagged_old_versions=False
     )
@@ -146,7 +146,7 @@ def connect_server(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port to listen at")] = 15002,
 ) -> None:
-    """Runs a Spark Connect server, whose clients have the planner rule and catalogs."""
+    """Runs a Spark Connect server with the planner rule and catalogs for its clients."""
     serve(
         master,
         host,
