@@ -26,17 +26,17 @@ _Change = Mapping[str, Any]
 
 
 def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Carries out the clauses of one `ALTER TABLE`. All are checked before anything changes.
+    """Applies the clauses of an `ALTER TABLE`, after checks of all clauses.
 
-    Returns the columns that were added, and the version that has them.
+    Returns the added columns, and the resulting version.
 
-    Columns that are added are NULL in all rows, and write no data. Of clauses of several kinds each
-    is a version; Spark's statements have one kind each. Schema evolution of a branch adds columns
-    to the branch.
+    Added columns are NULL in all rows, and write no data. Clauses of several kinds make a version
+    per kind; Spark's statements have a single kind. Schema evolution of a branch adds columns to
+    the branch.
 
     Raises:
         UnsupportedOperationError: Lance has no such change.
-        ColumnNotFoundError, ColumnExistsError, RegistrationError: It does not fit the table.
+        ColumnNotFoundError, ColumnExistsError, RegistrationError: A change does not fit the table.
     """
     ref = Place.of(arguments).existing(arguments["name"])
     if arguments.get("branch") is not None:
@@ -56,18 +56,18 @@ def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     table = open_table(ref.uri, storage_options=ref.storage)
     if present:
         table.drop_columns(present)
-    altered = [made for change in changes if (made := _alteration(change, dataset)) is not None]
-    if altered:
-        table.alter_columns(*altered)
+    lance_changes = [alteration for change in changes if (alteration := _alteration(change, dataset)) is not None]
+    if lance_changes:
+        table.alter_columns(*lance_changes)
     _set_metadata(ref, changes, dataset)
     return {"added": [change["column"][0] for change in added], "version": version}
 
 
 def drop_added_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Drops the columns that schema evolution added for a statement that failed afterwards.
+    """Drops the columns added by schema evolution for a statement that failed afterwards.
 
-    The columns stay after any later commit, because another writer may use the columns by then. A
-    commit that comes at the same time is a conflict with this one.
+    After any later commit the columns stay, because another writer may already use them. A
+    concurrent commit conflicts with the drop.
 
     Returns whether the columns were dropped.
     """
@@ -91,12 +91,12 @@ def drop_added_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(change: _Change, dataset: lance.LanceDataset) -> None:
     kind = change["kind"]
-    known = kind in _ALTERATIONS or kind in (
+    is_supported = kind in _ALTERATIONS or kind in (
         "AddColumn", "DeleteColumn", "UpdateColumnComment", "SetProperty", "RemoveProperty",
     )  # fmt: skip
-    if not known:
-        what = f"{_REFUSED_CLAUSES.get(kind, kind)} of {'.'.join(change.get('column', ()))}".removesuffix(" of ")
-        raise _unsupported(what, dataset, "keep the columns in their order, and without defaults")
+    if not is_supported:
+        clause = f"{_REFUSED_CLAUSES.get(kind, kind)} of {'.'.join(change.get('column', ()))}".removesuffix(" of ")
+        raise _unsupported(clause, dataset, "keep the columns in their order, and without defaults")
     if "property" in change:
         _check_property(change, dataset)
     if "column" not in change:
@@ -106,7 +106,7 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
     if kind == "AddColumn":
         if len(column) > 1:
             raise _unsupported(f"adding the field {name} to a struct", dataset, "make another column")
-        if column[0].lower() in (one.lower() for one in dataset.schema.names):
+        if column[0].lower() in (column_name.lower() for column_name in dataset.schema.names):
             raise ColumnExistsError([column[0]], dataset.uri, hint="nothing was changed")
         if change.get("position"):
             raise _unsupported(f"FIRST or AFTER of {name}", dataset, "leave it out: the column comes last")
@@ -115,8 +115,8 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
         if not change["nullable"]:
             raise _unsupported(f"NOT NULL of {name}", dataset, "add it without: rows that are there are NULL")
         return
-    missing = column[0] not in dataset.schema.names
-    if missing and not (kind == "DeleteColumn" and change.get("if_exists")):
+    is_absent = column[0] not in dataset.schema.names
+    if is_absent and not (kind == "DeleteColumn" and change.get("if_exists")):
         raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
     if len(column) > 1 and kind == "DeleteColumn":
         raise _unsupported(f"dropping the field {name} of a struct", dataset, "make another column, and drop this one")
@@ -130,24 +130,24 @@ def _check_property(change: _Change, dataset: lance.LanceDataset) -> None:
         refuse_ineffective([change["property"]])
 
 
-def _unsupported(what: str, dataset: lance.LanceDataset, instead: str) -> UnsupportedOperationError:
-    return UnsupportedOperationError(f"Lance cannot do {what} - {dataset.uri} - nothing was changed - {instead}")
+def _unsupported(clause: str, dataset: lance.LanceDataset, instead: str) -> UnsupportedOperationError:
+    return UnsupportedOperationError(f"Lance cannot do {clause} - {dataset.uri} - nothing was changed - {instead}")
 
 
 def _add(ref: DatasetRef, changes: Sequence[_Change]) -> int:
-    """Adds columns, and returns the version that has them."""
-    made = pa.schema(
+    """Adds columns, and returns the resulting version."""
+    new_columns = pa.schema(
         [with_comment(_field(change["column"][0], change["type"]), change.get("comment") or None) for change in changes]
     )
 
     def add(head: lance.LanceDataset) -> None:
-        there = [name for name in made.names if name in head.schema.names]
-        if there:
-            raise ColumnExistsError(there, ref.uri, hint="a concurrent writer added it; nothing was changed")
-        check_storable(made, head.data_storage_version)
-        head.add_columns(made)
+        present = [name for name in new_columns.names if name in head.schema.names]
+        if present:
+            raise ColumnExistsError(present, ref.uri, hint="a concurrent writer added it; nothing was changed")
+        check_storable(new_columns, head.data_storage_version)
+        head.add_columns(new_columns)
 
-    return change_schema(ref, add, has_landed=lambda head: set(made.names) <= set(head.schema.names)).version
+    return change_schema(ref, add, has_landed=lambda head: set(new_columns.names) <= set(head.schema.names)).version
 
 
 _REFUSED_CLAUSES = {"UpdateColumnDefaultValue": "SET DEFAULT", "UpdateColumnPosition": "FIRST or AFTER"}
@@ -155,7 +155,7 @@ _ALTERATIONS = {"RenameColumn": "name", "UpdateColumnType": "type", "UpdateColum
 
 
 def _alteration(change: _Change, dataset: lance.LanceDataset) -> dict[str, object] | None:
-    """Returns a change as `Table.alter_columns` takes it; None for another."""
+    """Returns a change as an argument of `Table.alter_columns`; None for another change."""
     key = _ALTERATIONS.get(change["kind"])
     if key is None:
         return None
@@ -163,12 +163,12 @@ def _alteration(change: _Change, dataset: lance.LanceDataset) -> dict[str, objec
     if key != "type":
         return {"path": path, key: change[key]}
     kind = _field(change["column"][-1], change["type"]).type
-    is_stored_so = path in dataset.schema.names and dataset.schema.field(path).type == kind
-    return None if is_stored_so else {"path": path, "data_type": kind}
+    is_stored_type = path in dataset.schema.names and dataset.schema.field(path).type == kind
+    return None if is_stored_type else {"path": path, "data_type": kind}
 
 
 def _field(name: str, kind: str) -> pa.Field[Any]:
-    """Returns a nullable column of a type that Spark gives as JSON, with its fields' NOT NULL."""
+    """Returns a nullable column from Spark's JSON of a type, with NOT NULL of its fields."""
     described = {"name": name, "type": json.loads(kind), "nullable": True, "metadata": {}}
     schema = parse_spark_schema(json.dumps({"type": "struct", "fields": [described]}))
     refuse_collations(schema)
@@ -187,8 +187,8 @@ def _set_metadata(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.La
                 metadata[column] = {DECLARED_TYPE.decode(): None if declared is None else declared.decode()}
     if metadata:
         change_schema(ref, lambda head: set_field_metadata(head, metadata))
-    given: dict[str, str | None] = {
+    properties: dict[str, str | None] = {
         change["property"]: change.get("value") for change in changes if change["kind"].endswith("Property")
     }
-    if given:
-        change_schema(ref, lambda _: set_config(given))
+    if properties:
+        change_schema(ref, lambda _: set_config(properties))

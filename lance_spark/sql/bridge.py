@@ -1,4 +1,4 @@
-"""What the JVM calls in this process: :func:`serve`.
+"""Commands of the JVM, served by this process: :func:`serve`.
 
 Tables by path, the planner rule, the catalog and the statements are Java. Their commands run in
 Python: in the program that drives the JVM, over the program's own connection, or in a process that
@@ -48,7 +48,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     ),
     "writes": ("abort_write", "commit_write", "plan_write"),
 }
-"""Commands by the module of this package that has a function of the same name."""
+"""Commands by their modules in this package. A function of the same name runs each command."""
 
 
 def _command(name: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
@@ -59,43 +59,43 @@ def _command(name: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
 
 
 class _Python:
-    """A `java.util.function.BiFunction` that carries out a command; it never raises."""
+    """A `java.util.function.BiFunction` that runs a command, and never raises."""
 
     def apply(self, request: str, given: Any) -> object:  # noqa: ANN401 - a Java object
-        """Returns the answer as JSON: of the command, or its error; or what the JVM threw."""
-        asked = json.loads(request)
+        """Returns the answer as JSON: of the command, or its error; or the JVM's own exception."""
+        command = json.loads(request)
         try:
-            if asked["command"] == "change":
+            if command["command"] == "change":
                 from lance_spark.sql import statements
 
-                answer = statements.change(asked["arguments"], given)
-            elif asked["command"] == "call":
+                answer = statements.change(command["arguments"], given)
+            elif command["command"] == "call":
                 from lance_spark.sql import procedures
 
-                answer = procedures.call(asked["arguments"], given)
+                answer = procedures.call(command["arguments"], given)
             else:
-                answer = _command(asked["command"])(asked["arguments"])
+                answer = _command(command["command"])(command["arguments"])
         except CapturedException as error:
-            if error._origin is not None:  # noqa: SLF001 - Spark's own error, which its user is to see
+            if error._origin is not None:  # noqa: SLF001 - Spark's own error, for its user
                 return error._origin  # noqa: SLF001
             answer = failed(error)
         except Py4JJavaError as error:
-            return error.java_exception  # Spark's too, of a class that PySpark has no exception for
+            return error.java_exception  # also Spark's error, without an exception class in PySpark
         except LanceSparkError as error:
             answer = failed(error)
         except BaseException as error:  # noqa: BLE001 - py4j shows no error, and Lance's panics are no Exception
-            _LOG.exception("%s failed", asked["command"])
+            _LOG.exception("%s failed", command["command"])
             answer = failed(error)
         return json.dumps(answer)
 
     class Java:
-        """What py4j reads."""
+        """Declaration for py4j."""
 
         implements = ("java.util.function.BiFunction",)
 
 
 def serve(gateway: JavaGateway, classes: JavaObject) -> None:
-    """Has the JVM call this process. `classes` is PythonGateway.java."""
+    """Registers this process for calls of the JVM. `classes` is PythonGateway.java."""
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     classes.newInstance().use(_Python())
 

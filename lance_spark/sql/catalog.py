@@ -22,27 +22,28 @@ def catalog(
     *,
     allow_stored_code: bool = False,
 ) -> Connection:
-    """Makes a folder of Lance tables a catalog of a session's SQL, and returns it as a connection.
+    """Makes a folder of Lance tables a SQL catalog of a session, and returns a connection.
 
-    Runs on the driver; touches no storage. `SELECT * FROM <name>.t` reads the table that
-    `connect(root).open_table("t")` opens, and `<name>.folder.t` one in a folder below. It also
-    enables the planner rule. A session can be made with catalogs: :func:`lance_spark.configure`.
+    Runs on the driver; touches no storage. `SELECT * FROM <name>.t` reads the same table as
+    `connect(root).open_table("t")`, and `<name>.folder.t` reads a table of a folder below. The call
+    also enables the planner rule. To make a session with catalogs, use
+    :func:`lance_spark.configure`.
 
-    The catalog is registered for the application: its options are no settings of a session, so
-    neither `SET` nor the Spark UI shows them, and no SQL user can change them. Another session of
-    the application has the catalog after the same call.
+    The application registers the catalog. Its options are no settings of a session: neither `SET`
+    nor the Spark UI shows them, and no SQL user can change them. Another session of the application
+    has the catalog after the same call.
 
     Args:
-        spark: A session whose JVM this process drives: not one over Spark Connect.
+        spark: A session with a JVM driven by this process, not a session over Spark Connect.
         name: Name of the catalog.
         root: The folder, or URI of an object store.
         storage_options: Options of the object store.
-        allow_stored_code: Whether SQL may run UDFs that are stored with tables of the catalog
-            (`CALL <name>.system.backfill`). Writers of the tables choose this code.
+        allow_stored_code: Whether SQL may run UDFs stored with tables of the catalog (`CALL
+            <name>.system.backfill`). Writers of the tables choose this code.
 
     Raises:
-        UnsupportedOperationError: The session is one over Connect, or Spark's release is one for
-            which the catalog does not compile.
+        UnsupportedOperationError: The session runs over Connect, or the catalog does not compile
+            for this release of Spark.
         OptionError: The application has another catalog of this name.
 
     Example:

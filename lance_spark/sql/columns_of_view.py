@@ -16,7 +16,7 @@ Row = Sequence[object]
 
 
 def add_columns(call: CallContext, columns: Sequence[str], source: str) -> Row:
-    """Adds columns. Rows that the view lacks are NULL.
+    """Adds columns. Rows missing from the view are NULL.
 
     Raises:
         ColumnExistsError: The table has such a column.
@@ -25,23 +25,23 @@ def add_columns(call: CallContext, columns: Sequence[str], source: str) -> Row:
     """
     dataset = call.ref.open_latest()
     present = {name.lower() for name in dataset.schema.names}
-    exist = [name for name in columns if name.lower() in present]
-    if exist:
-        raise ColumnExistsError(exist, call.ref.uri, hint="nothing was changed; write UPDATE COLUMNS")
+    existing = [name for name in columns if name.lower() in present]
+    if existing:
+        raise ColumnExistsError(existing, call.ref.uri, hint="nothing was changed; write UPDATE COLUMNS")
     return _write(call, columns, source)
 
 
 def update_columns(call: CallContext, columns: Sequence[str], source: str) -> Row:
-    """Gives columns new values. Rows that the view lacks keep their values.
+    """Gives columns new values. Rows missing from the view keep their values.
 
     Raises:
-        ColumnNotFoundError: The table has no such column.
+        ColumnNotFoundError: The table lacks the column.
         OptionError, SnapshotError: As :func:`add_columns`.
     """
     names = call.ref.open_latest().schema.names
-    missing = [name for name in columns if name not in names]
-    if missing:
-        raise ColumnNotFoundError(missing[0], call.ref.uri, hint=f"its columns are {', '.join(names)}")
+    absent = [name for name in columns if name not in names]
+    if absent:
+        raise ColumnNotFoundError(absent[0], call.ref.uri, hint=f"its columns are {', '.join(names)}")
     return _write(call, columns, source)
 
 

@@ -16,25 +16,25 @@ from lance_spark.rows.row_addresses import ROW_ADDRESS
 _CONDITION = "lancespark.LanceCondition"
 
 MOST_ADDRESSES = 100_000
-"""Most rows of a condition that only Spark evaluates: each is a number in the filter."""
+"""Maximum number of rows for a condition evaluated by Spark: the filter holds a number per row."""
 
 
 def lance_filter(spark: SparkSession, name: str, ref: DatasetRef, condition: str) -> str:
-    """Returns a filter in Lance SQL that selects the rows for which a condition of Spark is TRUE.
+    """Returns a Lance SQL filter for the rows for which a condition of Spark is TRUE.
 
-    A condition that Lance evaluates as Spark does is translated. Of every other condition, Spark
-    finds the rows, and the filter names their addresses, which belong to the version of `ref`.
+    A condition with the same meaning in Lance is translated. For any other condition, Spark finds
+    the rows, and the filter lists their addresses, which belong to the version of `ref`.
 
     Args:
-        spark: The session whose functions, views and settings the condition uses.
+        spark: The session with the functions, views and settings of the condition.
         name: The table in SQL, with its catalog.
-        ref: The table at the version that the filter is for.
+        ref: The table at the version of the filter.
         condition: The condition, in Spark SQL.
 
     Raises:
         OptionError: The condition is not deterministic.
-        UnsupportedOperationError: Only Spark can evaluate the condition, and it selects more than
-            100,000 rows.
+        UnsupportedOperationError: Only Spark can evaluate the condition, and the condition selects
+            more than 100,000 rows.
         AnalysisException: Spark does not take the condition.
     """
     rows = spark.read.option("versionAsOf", str(ref.version)).table(name).where(condition)
@@ -53,11 +53,11 @@ def lance_filter(spark: SparkSession, name: str, ref: DatasetRef, condition: str
 
 
 def _addresses_of(rows: DataFrame, ref: DatasetRef, condition: str) -> str:
-    found = [row[0] for row in rows.select(sf.col(ROW_ADDRESS)).limit(MOST_ADDRESSES + 1).collect()]
-    if len(found) > MOST_ADDRESSES:
+    addresses = [row[0] for row in rows.select(sf.col(ROW_ADDRESS)).limit(MOST_ADDRESSES + 1).collect()]
+    if len(addresses) > MOST_ADDRESSES:
         raise UnsupportedOperationError(
             f"only Spark can evaluate the condition, and it selects more than {MOST_ADDRESSES:,} rows - {condition!r}, "
             f"{ref.uri} - nothing was changed - compare columns with constants, which Lance evaluates, or first "
             "compute the condition as a column of the table"
         )
-    return f"{ROW_ADDRESS} IN ({', '.join(map(str, sorted(found)))})" if found else "false"
+    return f"{ROW_ADDRESS} IN ({', '.join(map(str, sorted(addresses)))})" if addresses else "false"

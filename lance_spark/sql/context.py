@@ -1,4 +1,4 @@
-"""What a procedure knows of its call: :class:`CallContext`."""
+"""Context of a procedure's call: :class:`CallContext`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lance_spark.table.table import Table
 
 
 def given(**options: object) -> dict[str, Any]:
-    """Returns the options that a call has a value for. NULL takes the default."""
+    """Returns the options with a value in a call. NULL takes the default."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -29,7 +29,7 @@ class CallContext:
         place: The namespace of the table, in its catalog.
         name: Name of the table in the namespace, or its path.
         ref: The table.
-        session: The session of the JVM that runs the statement.
+        session: The JVM's session that runs the statement.
     """
 
     place: Place
@@ -51,7 +51,7 @@ class CallContext:
     def table(self) -> Table:
         """Opens the table at its latest version, for jobs of the session.
 
-        The active session of this thread is another one, whose settings do not count.
+        This thread's active session is another session, and its settings do not count.
         """
         session = None if self.session is None else self.spark
         return open_table(self.ref.uri, session, storage_options=self.ref.storage)

@@ -1,4 +1,4 @@
-"""Errors that only SQL has."""
+"""Errors of SQL only."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from lance_spark.errors import LanceSparkError, TableNotFoundError
 
 
 class NamespaceNotFoundError(LanceSparkError):
-    """A namespace of a catalog is not there. Spark says it in its own words."""
+    """A namespace of a catalog does not exist. Spark reports its own error."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(f"there is no namespace at {folder}")
 
 
 class SimilarTableError(TableNotFoundError):
-    """A table of another case has the name. Spark shows this error as it is."""
+    """A table has the name in another case. Spark shows this error unchanged."""

@@ -1,8 +1,8 @@
 """The Python process of a JVM without a Python driver: `python -m lance_spark.sql.gateway_process`.
 
-PythonProcess.java starts it for `spark-sql`, the Thrift server, `spark-shell` and a stock Connect
-server. The process attaches to the JVM as a program under `spark-submit` does, serves the commands
-of the catalog (:mod:`lance_spark.sql.bridge`), and ends with the JVM.
+PythonProcess.java starts the process for `spark-sql`, the Thrift server, `spark-shell` and a stock
+Connect server. The process attaches to the JVM like a program under `spark-submit`, serves the
+commands of the catalog (:mod:`lance_spark.sql.bridge`), and ends with the JVM.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lance_spark.pushdown.rule import PYTHON_GATEWAY
 from lance_spark.sql.bridge import failed, serve
 
 _CONNECTION = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
-"""Environment variables of PySpark. Processes that this process starts do not get them."""
+"""Environment variables of PySpark. Children of this process do not get them."""
 
 
 def attach() -> None:
@@ -32,7 +32,7 @@ def attach() -> None:
     spark = gateway.jvm.org.apache.spark
     java_context = spark.api.java.JavaSparkContext(spark.SparkContext.getOrCreate())
     context = SparkContext(conf=SparkConf(_jconf=java_context.getConf()), gateway=gateway, jsc=java_context)
-    # PySpark makes its first session the default one of the JVM. The default of the JVM stays.
+    # PySpark makes its first session the default of the JVM. The JVM's own default stays.
     SparkSession(context, spark.sql.classic.SparkSession.builder().getOrCreate())
     # Control-C at a terminal is for the JVM. SparkContext has set a handler that cancels all jobs.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -42,8 +42,8 @@ def attach() -> None:
 def main() -> None:
     """Answers with one line of JSON, and waits for the end of the JVM."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
-    # Programs that this process starts inherit neither pipe. The JVM reads one line of answers, and
-    # a program that writes more would wait for ever.
+    # Children of this process inherit neither pipe. The JVM reads a single line of answers, and a
+    # child that writes more would wait for ever.
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
@@ -54,7 +54,7 @@ def main() -> None:
         answer = failed(error)
     print(json.dumps(answer), file=answers, flush=True)
     requests.read()
-    # The JVM is gone, and with it the context that an orderly exit would stop.
+    # The JVM and its context are gone, and an orderly exit would stop the context.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Indexes of a table in SQL: `CREATE INDEX`, `DROP INDEX`. On the driver; tasks build them."""
+"""Indexes of a table in SQL: `CREATE INDEX`, `DROP INDEX`. On the driver; tasks build the index."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from lance_spark.table.connection import open_table
 from lance_spark.table.table import Table
 
 _FROM_STATEMENT = ("self", "column", "field_names", "vector_column_name", "index_type", "name", "replace")
-"""Parameters of the table API that are no options: the statement says them."""
+"""Parameters of the table API that come from the statement rather than its options."""
 
 
 def create_index(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Carries out `CREATE INDEX name ON t USING type (column) OPTIONS (...)`.
+    """Runs `CREATE INDEX name ON t USING type (column) OPTIONS (...)`.
 
     Raises:
-        IndexExistsError: There is one of this name.
-        OptionError, UnsupportedOperationError: It cannot be made so.
-        LanceSparkError: As of the method of :class:`lance_spark.Table` that builds it.
+        IndexExistsError: An index of this name exists.
+        OptionError, UnsupportedOperationError: The kind, column or options are not valid.
+        LanceSparkError: See the method of :class:`lance_spark.Table` for this kind.
     """
-    given = dict(arguments["parameters"])
-    kind = given.pop("type", "")
-    build(_table(arguments), arguments["columns"], kind, name=arguments["index"], options=given, replace=False)
+    options = dict(arguments["parameters"])
+    kind = options.pop("type", "")
+    build(_table(arguments), arguments["columns"], kind, name=arguments["index"], options=options, replace=False)
     return {}
 
 
 def drop_index(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Carries out `DROP INDEX name ON t`.
+    """Runs `DROP INDEX name ON t`.
 
     Raises:
-        IndexNotFoundError: There is none of this name.
+        IndexNotFoundError: No index has this name.
     """
     _table(arguments).drop_index(arguments["index"])
     return {}
@@ -42,8 +42,8 @@ def drop_index(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def list_indexes(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns name, kind and columns of each index."""
-    found = _table(arguments).list_indices()
-    return {"indexes": [{"name": i.name, "type": i.index_type, "columns": list(i.columns)} for i in found]}
+    indexes = _table(arguments).list_indices()
+    return {"indexes": [{"name": i.name, "type": i.index_type, "columns": list(i.columns)} for i in indexes]}
 
 
 def build(
@@ -59,16 +59,16 @@ def build(
 
     Args:
         table: The table.
-        columns: The column; there has to be one.
-        kind: `BTREE` and the like (also where it is empty), `FTS`, or `IVF_PQ` and the like; in any
-            case.
-        name: Name of the index; by default the column's and `_idx`.
-        options: Further parameters of the method of the table API that builds this kind, as text.
-        replace: Whether it takes the place of an index of its name.
+        columns: A list with a single column.
+        kind: `BTREE` or another scalar kind (also if empty), `FTS`, or `IVF_PQ` or another vector
+            kind; in any case.
+        name: Name of the index; by default the column's name and `_idx`.
+        options: Further parameters, as text, of the table API's method for this kind.
+        replace: Whether to replace an index of the same name.
 
     Raises:
-        OptionError, UnsupportedOperationError: It cannot be made so.
-        LanceSparkError: As of the method of :class:`lance_spark.Table` that builds it.
+        OptionError, UnsupportedOperationError: The kind, column or options are not valid.
+        LanceSparkError: See the method of :class:`lance_spark.Table` for this kind.
     """
     if len(columns) != 1:
         raise UnsupportedOperationError(
@@ -76,24 +76,24 @@ def build(
         )
     kind = kind.upper() or "BTREE"
     method: Any
-    given: dict[str, Any]
+    call_arguments: dict[str, Any]
     if kind == "FTS":
-        method, given = table.create_fts_index, {"field_names": columns[0]}
+        method, call_arguments = table.create_fts_index, {"field_names": columns[0]}
     elif kind.startswith("IVF_"):
-        method, given = table.create_index, {"vector_column_name": columns[0], "index_type": kind}
+        method, call_arguments = table.create_index, {"vector_column_name": columns[0], "index_type": kind}
     else:
-        method, given = table.create_scalar_index, {"column": columns[0], "index_type": kind}
-    given |= {"name": name, "replace": replace}
-    known = [key for key in inspect.signature(method).parameters if key not in _FROM_STATEMENT]
+        method, call_arguments = table.create_scalar_index, {"column": columns[0], "index_type": kind}
+    call_arguments |= {"name": name, "replace": replace}
+    parameters = [key for key in inspect.signature(method).parameters if key not in _FROM_STATEMENT]
     for key in options or {}:
-        if key not in known:
-            choices = f"none for {kind}" if not known else f"for {kind}: {', '.join(known)}"
+        if key not in parameters:
+            choices = f"none for {kind}" if not parameters else f"for {kind}: {', '.join(parameters)}"
             raise OptionError(f"OPTIONS ({key})", (options or {})[key], choices)
-    method(**given, **{key: option_value(text) for key, text in (options or {}).items()})
+    method(**call_arguments, **{key: option_value(text) for key, text in (options or {}).items()})
 
 
 def option_value(text: str) -> object:
-    """Returns a number or a truth value where the text is one, else the text."""
+    """Returns the number or truth value of a text, else the text."""
     try:
         value = parse_json(text.lower())
     except ValueError:

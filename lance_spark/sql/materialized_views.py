@@ -18,10 +18,10 @@ Row = Sequence[object]
 
 
 def create(call: CallContext, query: str, if_not_exists: bool | None, with_data: bool | None) -> Row:
-    """Makes a view of a SELECT, and fills the view if the statement has WITH DATA.
+    """Creates a view of a SELECT, and fills the view if the statement has WITH DATA.
 
     Raises:
-        TableExistsError: There is a table of this name.
+        TableExistsError: A table of this name exists.
         RegistrationError: The query cannot be a view.
         UnsupportedOperationError: The source is outside the folder of the catalog.
     """
@@ -32,8 +32,9 @@ def create(call: CallContext, query: str, if_not_exists: bool | None, with_data:
         existing_view(ref.open_latest())
     else:
         spark = call.spark
-        # Only for its error: `sql` would run another statement at once. Py4J cannot call the parser
-        # of the session before Spark 4.3: it looks at all methods, also those with types of 4.3.
+        # Only for its error: `sql` would run another statement at once. Before Spark 4.3, Py4J
+        # cannot call the session's own parser, because Py4J examines all methods, including methods
+        # with types of 4.3.
         cast("Any", spark._jvm).org.apache.spark.sql.execution.SparkSqlParser().parseQuery(query)  # noqa: SLF001
         view = frame_query(spark.sql(query), ref.storage_options)
         _refuse_outside(call, view.source)
@@ -45,7 +46,7 @@ def create(call: CallContext, query: str, if_not_exists: bool | None, with_data:
 
 
 def refresh(call: CallContext, **options: object) -> Row:
-    """Brings a view up to date with its source.
+    """Refreshes a view from its source.
 
     Raises:
         ViewError: The table is no view.
@@ -54,15 +55,15 @@ def refresh(call: CallContext, **options: object) -> Row:
     definition = existing_view(call.ref.open_latest())
     _refuse_outside(call, definition.source_of(call.ref))
     view = call.table()
-    done = view.refresh(**given(**options))
-    return [done.job_id, done.rows_added, done.rows_recomputed, done.rows_removed, view.version]
+    result = view.refresh(**given(**options))
+    return [result.job_id, result.rows_added, result.rows_recomputed, result.rows_removed, view.version]
 
 
 def drop(call: CallContext, if_exists: bool | None) -> Row:
     """Deletes a view with all its versions.
 
     Raises:
-        TableNotFoundError: There is no table of this name.
+        TableNotFoundError: No table has this name.
         ViewError: The table is no view.
     """
     ref = call.ref
@@ -79,7 +80,7 @@ def drop(call: CallContext, if_exists: bool | None) -> Row:
 
 
 def has_stored_code(ref: DatasetRef) -> bool:
-    """Tells whether a refresh of a view may run a UDF that is stored with the view."""
+    """Tells whether a refresh of a view may run a UDF stored with the view."""
     dataset = ref.open_latest()
     view = view_of(dataset)
     is_computed = any(BINDING_KEY.encode() in (field.metadata or {}) for field in dataset.schema)
@@ -87,9 +88,9 @@ def has_stored_code(ref: DatasetRef) -> bool:
 
 
 def _refuse_outside(call: CallContext, source: DatasetRef) -> None:
-    """Refuses a source that the catalog does not hold, unless writers of its tables are trusted.
+    """Refuses a source outside the catalog, unless writers of its tables are trusted.
 
-    A forged view would copy rows of any table that the server's credentials reach.
+    A forged view would copy rows of any table within reach of the server's credentials.
     """
     if call.place.allows_stored_code or call.place.holds(source.uri):
         return

@@ -1,6 +1,6 @@
 """Tables about a table: `SELECT * FROM lance.t.versions`, `.branches`, `.fragments`, `.tags`, ...
 
-`.jobs` and `.errors` are Lance tables beside the data, and read as such.
+`.jobs` and `.errors` are Lance tables next to the data, and are read as Lance tables.
 """
 
 from __future__ import annotations
@@ -66,34 +66,34 @@ _BRANCHES: dict[str, pa.DataType] = {
 
 
 def _versions(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
-    for one in dataset.version_refs():
-        version = TableVersion.of(dataset.checkout_version(one["version"]))
+    for version_ref in dataset.version_refs():
+        version = TableVersion.of(dataset.checkout_version(version_ref["version"]))
         yield {name: getattr(version, name) for name in _VERSIONS}
 
 
 def _fragments(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     for fragment in dataset.get_fragments():
-        about = fragment.metadata
-        sizes = [file.file_size_bytes for file in about.files]
+        metadata = fragment.metadata
+        sizes = [file.file_size_bytes for file in metadata.files]
         yield {
-            "fragment_id": about.id,
-            "rows": about.num_rows,
-            "physical_rows": about.physical_rows,
-            "deleted_rows": about.num_deletions,
-            "data_files": len(about.files),
+            "fragment_id": metadata.id,
+            "rows": metadata.num_rows,
+            "physical_rows": metadata.physical_rows,
+            "deleted_rows": metadata.num_deletions,
+            "data_files": len(metadata.files),
             "bytes": None if None in sizes else sum(size or 0 for size in sizes),
         }
 
 
 def _indexes(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     for index in list_indices(dataset):
-        served = index_stats(dataset, index.name)
+        statistics = index_stats(dataset, index.name)
         yield {
             "name": index.name,
             "type": index.index_type,
             "columns": list(index.columns),
-            "rows_indexed": served.num_indexed_rows,
-            "rows_unindexed": served.num_unindexed_rows,
+            "rows_indexed": statistics.num_indexed_rows,
+            "rows_unindexed": statistics.num_unindexed_rows,
         }
 
 
@@ -120,19 +120,19 @@ TABLES: dict[str, tuple[pa.Schema, Callable[[lance.LanceDataset], Iterator[dict[
     "tags": (pa.schema(_TAGS), _tags),
     "versions": (pa.schema(_VERSIONS), _versions),
 }
-"""Columns and rows of each, by its name. Rows of errors and jobs are in Lance tables, once there
-are any."""
+"""Columns and rows of each metadata table, by its name. Rows of errors and jobs are in Lance
+tables, if any exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataReader(DataSourceReader):
-    """Reads one of :data:`TABLES`, in one task.
+    """Reads a table of :data:`TABLES`, in a single task.
 
-    What it reads is in the table's manifest, and for `versions` in one more file for each version.
+    The rows come from the table's manifest, and for `versions` from a further file per version.
 
     Attributes:
-        ref: The version that it is about.
-        name: Which table.
+        ref: The described version.
+        name: Name of the metadata table.
     """
 
     ref: DatasetRef
@@ -140,34 +140,34 @@ class MetadataReader(DataSourceReader):
 
     @staticmethod
     def of(options: Mapping[str, str]) -> MetadataReader:
-        """Returns the reader that options ask for.
+        """Returns the reader for options.
 
         Raises:
-            OptionError: There is no such table.
+            OptionError: No such metadata table exists.
         """
-        given = dict(options)
-        name = given.pop(METADATA_OPTION)
+        table_options = dict(options)
+        name = table_options.pop(METADATA_OPTION)
         if name not in TABLES:
             raise OptionError(METADATA_OPTION, name, "nothing: only the SQL catalog sets it")
-        return MetadataReader(DatasetRef.resolve(ReadOptions.parse(given)), name)
+        return MetadataReader(DatasetRef.resolve(ReadOptions.parse(table_options)), name)
 
     @property
     def spark_schema(self) -> StructType:
-        """Its columns as Spark has them."""
+        """Spark's columns of the metadata table."""
         return to_spark_schema(TABLES[self.name][0])
 
     def partitions(self) -> list[InputPartition]:
-        """Returns one partition."""
+        """Returns a single partition."""
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields its rows."""
+        """Yields the rows of the metadata table."""
         del partition
         rows, schema = TABLES[self.name][1], spark_arrow_schema(self.spark_schema)
-        held: list[dict[str, object]] = []
+        pending: list[dict[str, object]] = []
         for row in rows(self.ref.open()):
-            held.append(row)
-            if len(held) == _BATCH_ROWS:
-                yield pa.RecordBatch.from_pylist(held, schema)
-                held = []
-        yield pa.RecordBatch.from_pylist(held, schema)
+            pending.append(row)
+            if len(pending) == _BATCH_ROWS:
+                yield pa.RecordBatch.from_pylist(pending, schema)
+                pending = []
+        yield pa.RecordBatch.from_pylist(pending, schema)

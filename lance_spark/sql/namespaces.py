@@ -22,17 +22,17 @@ def list_namespaces(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Answers `DESCRIBE NAMESPACE`, and whether there is one."""
+    """Answers `DESCRIBE NAMESPACE`, and whether the namespace exists."""
     place = Place.of(arguments)
     _check(place)
     return {"properties": {"location": place.folder}}
 
 
 def create_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes a folder; an object store needs none before there is a table in it.
+    """Makes a folder; an object store needs no folder before its first table.
 
     Raises:
-        UnsupportedOperationError: Properties are given; a folder has none.
+        UnsupportedOperationError: Properties are given, and a folder has none.
     """
     place = Place.of(arguments)
     _refuse_properties(arguments.get("properties") or {})
@@ -53,11 +53,11 @@ def alter_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Deletes an empty namespace, or with `CASCADE` a namespace with all tables in it.
+    """Deletes an empty namespace, or with `CASCADE` a namespace with all its tables.
 
     Raises:
-        UnsupportedOperationError: The namespace is the catalog itself, is a link, or holds files
-            that belong to no table. Nothing was deleted.
+        UnsupportedOperationError: The namespace is the catalog itself, is a link, or holds files of
+            no table. Nothing was deleted.
     """
     place = Place.of(arguments)
     _check(place)
@@ -68,10 +68,10 @@ def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     tables, folders = place.connection().table_names(), place.folders()
     if not arguments["cascade"] and (tables or folders):
         return {"not_empty": True}
-    others = _others(place)
-    if others:
+    foreign = _others(place)
+    if foreign:
         raise UnsupportedOperationError(
-            f"The namespace holds files that belong to no table. File: {others[0]}. Nothing was dropped. Move such "
+            f"The namespace holds files that belong to no table. File: {foreign[0]}. Nothing was dropped. Move such "
             "files first."
         )
     for folder in folders:
@@ -89,22 +89,22 @@ def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _others(place: Place) -> list[str]:
-    """Returns files of a namespace on a file system that belong to no table, namespace or us."""
+    """Returns files of a namespace on a file system outside tables, namespaces and our folder."""
     if not is_local(place.root):
         return []
     if os.path.islink(place.folder):
         return [place.folder]
     folders = place.folders()
-    known = {*folders, FOLDER}
+    expected = {*folders, FOLDER}
     with os.scandir(place.folder) as entries:
-        found = [
+        paths = [
             entry.path
             for entry in entries
-            if not entry.is_dir(follow_symlinks=False) or (entry.name not in known and not _is_table(entry.name))
+            if not entry.is_dir(follow_symlinks=False) or (entry.name not in expected and not _is_table(entry.name))
         ]
     foreign = [(table.uri, name) for table in _table_folders(place) if (name := find_foreign_file(table))]
-    found += [f"{uri}/{name}" for uri, name in foreign]
-    return sorted(found) + [path for name in folders for path in _others(place.inside(name))]
+    paths += [f"{uri}/{name}" for uri, name in foreign]
+    return sorted(paths) + [path for name in folders for path in _others(place.inside(name))]
 
 
 def _is_table(name: str) -> bool:
@@ -112,7 +112,7 @@ def _is_table(name: str) -> bool:
 
 
 def _table_folders(place: Place) -> list[DatasetRef]:
-    """Returns the folders of tables in a namespace, also of tables that a killed drop left."""
+    """Returns the folders of tables in a namespace, including leftovers of a killed drop."""
     names = LanceObjects(place.folder, place.storage).list_folders("")
     return [DatasetRef.at(f"{place.folder}/{name}", place.storage) for name in names if _is_table(name)]
 
@@ -127,13 +127,13 @@ def _check(place: Place) -> None:
 
 
 def _refuse_properties(properties: Mapping[str, str]) -> None:
-    given = sorted(key for key in properties if key != "owner")
-    if given:
-        raise _no_properties(f"the property {given[0]!r}")
+    names = sorted(key for key in properties if key != "owner")
+    if names:
+        raise _no_properties(f"the property {names[0]!r}")
 
 
-def _no_properties(what: str) -> UnsupportedOperationError:
+def _no_properties(clause: str) -> UnsupportedOperationError:
     return UnsupportedOperationError(
-        f"a namespace is a folder and has no properties, comment or location of its own - {what} - nothing was "
+        f"a namespace is a folder and has no properties, comment or location of its own - {clause} - nothing was "
         "changed - leave it out"
     )

@@ -1,4 +1,4 @@
-"""What the procedures of a SQL catalog do with a table, as rows of their results. On the driver."""
+"""Procedures of a SQL catalog on a table, with rows as their results. On the driver."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ CANCEL_WAIT_S = 30
 
 
 def add_column(call: CallContext, column: str, source: DatasetRef, source_column: str | None) -> Row:
-    """Adds a column that the stored UDF of another table's column computes."""
+    """Adds a column computed by the stored UDF of another table's column."""
     table = call.table()
-    named = column if source_column is None else source_column
-    binding = binding_of(source.open_latest(), named)
+    bound = column if source_column is None else source_column
+    binding = binding_of(source.open_latest(), bound)
     if binding is None:
         raise RegistrationError(
-            f"column {named!r} of {source.uri} has no stored UDF - nothing was changed - give one with add_columns of "
+            f"column {bound!r} of {source.uri} has no stored UDF - nothing was changed - give one with add_columns of "
             "the table API"
         )
     if len(binding.columns) > 1:
         raise UnsupportedOperationError(
-            f"the UDF of column {named!r} of {source.uri} makes {len(binding.columns)} columns - nothing was changed - "
+            f"the UDF of column {bound!r} of {source.uri} makes {len(binding.columns)} columns - nothing was changed - "
             "add them with add_columns of the table API"
         )
-    table.add_columns({column: (load_udf(binding, objects_of_table(source), named), list(binding.inputs))})
+    table.add_columns({column: (load_udf(binding, objects_of_table(source), bound), list(binding.inputs))})
     return [column, table.version]
 
 
 def backfill(call: CallContext, column: str, where: str | None, **options: object) -> Row:
-    """Fills a computed column. The condition is Spark SQL, at the version that the job reads."""
+    """Fills a computed column. The condition is Spark SQL, at the version read by the job."""
     table = call.table()
-    wanted = given(**options)
+    arguments = given(**options)
     if where is not None:
-        version = wanted.get("read_version")
+        version = arguments.get("read_version")
         pinned = call.ref.pin(None if version is None else parse_version(str(version)), option="read_version")
-        wanted["read_version"] = pinned.version
+        arguments["read_version"] = pinned.version
         where = lance_filter(call.spark, call.quoted_name, pinned, where)
-    done = table.backfill(column, where=where, **wanted)
-    return [done.job_id, done.rows_computed, done.rows_skipped, table.version]
+    result = table.backfill(column, where=where, **arguments)
+    return [result.job_id, result.rows_computed, result.rows_skipped, table.version]
 
 
 def compact(call: CallContext, **options: object) -> Row:
-    """Writes small fragments anew as larger ones."""
+    """Rewrites small fragments as larger fragments."""
     table = call.table()
-    done = table.compact_files(**given(**options))
-    return [done.fragments_removed, done.fragments_added, table.version]
+    result = table.compact_files(**given(**options))
+    return [result.fragments_removed, result.fragments_added, table.version]
 
 
 def cleanup(
@@ -80,11 +80,11 @@ def cleanup(
         age = age_of(older_than_days, "days", option="older_than_days")
     elif retain_hours is not None:
         age = age_of(retain_hours, "hours", option="retain_hours")
-    done = call.table().cleanup_old_versions(
+    result = call.table().cleanup_old_versions(
         age,
         **given(error_if_tagged_old_versions=error_if_tagged_old_versions),
     )
-    return [done.old_versions, done.bytes_removed]
+    return [result.old_versions, result.bytes_removed]
 
 
 def create_index(call: CallContext, column: str, type: str | None) -> Row:
@@ -97,9 +97,9 @@ def create_index(call: CallContext, column: str, type: str | None) -> Row:
 def optimize_indices(
     call: CallContext, index: str | None, num_indices_to_merge: int | None, retrain: bool | None
 ) -> Row:
-    """Takes new rows into an index, by default into all indexes."""
+    """Adds new rows to an index, by default to all indexes."""
     table = call.table()
-    names = [one.name for one in table.list_indices()] if index is None else [index]
+    names = [entry.name for entry in table.list_indices()] if index is None else [index]
     table.optimize_indices(names, num_indices_to_merge=num_indices_to_merge, **given(retrain=retrain))
     return [", ".join(names), table.version]
 
@@ -132,8 +132,8 @@ def create_branch(call: CallContext, name: str, from_ref: str | None, if_not_exi
     present = branches.list().get(name) if if_not_exists else None
     if present is not None:
         return [name, present.parent_version]
-    made = branches.create(name, None if from_ref is None else parse_version(from_ref))
-    return [name, made.version]
+    branch = branches.create(name, None if from_ref is None else parse_version(from_ref))
+    return [name, branch.version]
 
 
 def drop_branch(call: CallContext, name: str, if_exists: bool | None) -> Row:
@@ -158,7 +158,7 @@ def set_primary_key(call: CallContext, columns: Sequence[str]) -> Row:
 
 
 def cancel_job(call: CallContext, job: str) -> Row:
-    """Ends a job that this process runs.
+    """Ends a job of this process.
 
     Raises:
         UnsupportedOperationError: Another process runs the job.

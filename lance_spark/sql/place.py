@@ -1,4 +1,4 @@
-"""Where the tables of a SQL catalog are: :class:`Place`."""
+"""Locations of the tables of a SQL catalog: :class:`Place`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TABLE_SUFFIX = ".lance"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A catalog's folder, and a namespace in it, which is a folder too.
+    """A catalog's folder, and a namespace of the catalog, which is a folder too.
 
     Attributes:
         catalog: Name of the catalog.
         root: Location of its folder.
-        storage: Options of the object store, as pairs sorted by key. They may be secrets.
+        storage: Options of the object store, as pairs sorted by key. The options may be secrets.
         namespace: Folders below the root.
-        allows_stored_code: Whether SQL may run UDFs that are stored with tables below the root.
+        allows_stored_code: Whether SQL may run UDFs stored with tables below the root.
     """
 
     catalog: str
@@ -38,10 +38,10 @@ class Place:
 
     @staticmethod
     def of(arguments: Mapping[str, Any]) -> Place:
-        """Returns the place that a command of the catalog names.
+        """Returns the location for a command of the catalog.
 
         Raises:
-            OptionError: The catalog has no root, an unknown option, or one that a session has SET.
+            OptionError: The catalog has no root, an unknown option, or an option SET by a session.
         """
         catalog = arguments["catalog"]
         options = trusted_options(catalog, arguments["origins"])
@@ -79,32 +79,32 @@ class Place:
         return is_local(uri) and os.path.realpath(uri).startswith(f"{os.path.realpath(self.root)}/".replace("//", "/"))
 
     def inside(self, folder: str) -> Place:
-        """Returns a namespace in this one."""
+        """Returns a namespace below this namespace."""
         return replace(self, namespace=(*self.namespace, folder))
 
     def connection(self) -> Connection:
-        """Returns the namespace as :func:`lance_spark.connect` opens it."""
+        """Opens the namespace with :func:`lance_spark.connect`."""
         return connect(self.folder, storage_options=dict(self.storage))
 
     def uri_of(self, name: str) -> str:
-        """Returns the location of a table: of one in the namespace, or of a path.
+        """Returns the location of a table, by its name in the namespace or by its path.
 
         Raises:
-            OptionError: No table can have this name.
+            OptionError: The name is not valid for a table.
         """
         if not self.namespace and "/" in name:
             return normalize_uri(name)
         return table_uri(self.folder, name)
 
     def ref(self, name: str) -> DatasetRef:
-        """Returns a table, which may not be there."""
+        """Returns a table, which may be absent."""
         return DatasetRef.at(self.uri_of(name), dict(self.storage))
 
     def existing(self, name: str) -> DatasetRef:
-        """Returns a table that is there.
+        """Returns an existing table.
 
         Raises:
-            TableNotFoundError: There is none.
+            TableNotFoundError: The table does not exist.
         """
         ref = self.ref(name)
         if not table_exists(ref.uri, ref.storage):
@@ -112,13 +112,13 @@ class Place:
         return DatasetRef.find(ref.uri, ref.storage)
 
     def folders(self) -> list[str]:
-        """Returns the names of the namespaces in this one, sorted."""
+        """Returns the names of the namespaces below this namespace, sorted."""
         if is_local(self.root):
             if not os.path.isdir(self.folder):
                 return []
             with os.scandir(self.folder) as entries:
-                found = {entry.name for entry in entries if entry.is_dir()}
+                names = {entry.name for entry in entries if entry.is_dir()}
         else:
             listed = open_session(self.folder, self.storage).list_with_delimiter("").common_prefixes
-            found = {path.rstrip("/").rsplit("/", 1)[-1] for path in listed}
-        return sorted(name for name in found if not name.endswith(TABLE_SUFFIX) and not name.startswith((".", "_")))
+            names = {path.rstrip("/").rsplit("/", 1)[-1] for path in listed}
+        return sorted(name for name in names if not name.endswith(TABLE_SUFFIX) and not name.startswith((".", "_")))

@@ -25,8 +25,8 @@ def set_primary_key(ref: DatasetRef, columns: Sequence[str]) -> None:
     A table keeps its key for good. A second call with the same columns changes nothing.
 
     Raises:
-        OptionError: No column is given, or one is given twice.
-        ColumnNotFoundError: There is no such column.
+        OptionError: No column is given, or a column is given twice.
+        ColumnNotFoundError: A column does not exist.
         UnsupportedOperationError: A column is nullable or nested, or the table has another key.
             Nothing was changed.
     """

@@ -26,7 +26,7 @@ _PARAMETERS = {
     "tag": "name",
     "transforms": "column",
 }
-"""Names of parameters in SQL, by those of the table API."""
+"""Names of parameters in SQL, by their names in the table API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Procedure:
     """A procedure.
 
     Attributes:
-        description: What it does.
-        parameters: Name and Spark type of each after the table; those marked `*` have to be given.
-            A table is given by its name.
-        answer: Spark schema of its one row.
-        run: What it does to a table; returns the row. Values come by their names.
-        runs_code: Whether it unpickles a UDF that is stored with a table.
+        description: Description of the procedure.
+        parameters: Name and Spark type of each parameter after the table. `*` marks a required
+            parameter. A table is given by its name.
+        answer: Spark schema of its single row.
+        run: Function over a table; returns the row. Values come by their names.
+        runs_code: Whether the procedure unpickles a UDF stored with a table.
         is_for_new: Whether the table may be missing.
     """
 
@@ -209,13 +209,13 @@ def load_procedure(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a procedure's parameters.
 
     Raises:
-        UnsupportedOperationError: There is none of this name.
+        UnsupportedOperationError: No procedure has this name.
     """
     name = arguments["name"]
     if list(arguments["namespace"]) != ["system"] or name not in PROCEDURES:
-        said = ".".join((*arguments["namespace"], name))
+        full_name = ".".join((*arguments["namespace"], name))
         raise UnsupportedOperationError(
-            f"there is no procedure {said} - nothing was changed - in the namespace system are "
+            f"there is no procedure {full_name} - nothing was changed - in the namespace system are "
             f"{', '.join(sorted(PROCEDURES))}"
         )
     parameters = [
@@ -235,28 +235,28 @@ def call(arguments: Mapping[str, Any], session: Any) -> dict[str, Any]:  # noqa:
 
     Args:
         arguments: Name of the procedure, values, and parts of the names of tables.
-        session: The session of the JVM that runs the statement.
+        session: The JVM's session that runs the statement.
 
     Raises:
-        StoredUdfError: The procedure runs a stored UDF, and the catalog does not allow that, or the
+        StoredUdfError: The procedure runs a stored UDF, but the catalog forbids stored UDFs, or the
             table is outside the catalog's folder.
-        LanceSparkError: As of the method of :class:`lance_spark.Table` that it calls.
+        LanceSparkError: See the called method of :class:`lance_spark.Table`.
     """
     procedure = PROCEDURES[arguments["procedure"]]
     parameters = [(name.lstrip("*"), kind, name.startswith("*")) for name, kind in procedure.parameters]
     _check_values([("table", _TABLE, True), *parameters], arguments["values"])
-    named = _table(arguments, "table", arguments["values"][0], session, is_for_new=procedure.is_for_new)
+    context = _table(arguments, "table", arguments["values"][0], session, is_for_new=procedure.is_for_new)
     values: dict[str, object] = {
         name: _table(arguments, name, value, session).ref if kind == _TABLE else value
         for (name, kind, _), value in zip(parameters, arguments["values"][1:], strict=True)
     }
-    tables = [named.ref, *(value for value in values.values() if isinstance(value, DatasetRef))]
-    if procedure.runs_code(named.ref):
-        _refuse_untrusted(named.place, tables, arguments["procedure"])
+    tables = [context.ref, *(value for value in values.values() if isinstance(value, DatasetRef))]
+    if procedure.runs_code(context.ref):
+        _refuse_untrusted(context.place, tables, arguments["procedure"])
     try:
-        row = procedure.run(named, **values)
+        row = procedure.run(context, **values)
     except OptionError as error:
-        # The method of the table API has names of its own for the arguments.
+        # The table API has other names for the arguments.
         own_name = _PARAMETERS.get(error.option)
         if own_name not in values:
             raise
@@ -277,11 +277,11 @@ def _check_values(parameters: Sequence[tuple[str, str, bool]], values: Sequence[
 
 
 def _refuse_untrusted(place: Place, tables: Sequence[DatasetRef], procedure: str) -> None:
-    """Refuses stored code that the administrator of a catalog has not allowed."""
-    called = f"CALL {place.catalog}.system.{procedure}"
+    """Refuses stored code without permission by the administrator of a catalog."""
+    statement = f"CALL {place.catalog}.system.{procedure}"
     if not place.allows_stored_code:
         raise StoredUdfError(
-            f"the catalog {place.catalog!r} does not let SQL run stored UDFs - in {called} - nothing was changed - "
+            f"the catalog {place.catalog!r} does not let SQL run stored UDFs - in {statement} - nothing was changed - "
             f"set {setting_of(place.catalog, ALLOW_STORED_CODE)}=true before the application starts, or pass "
             "allow_stored_code=True to configure or catalog, if you trust all writers of the catalog's tables"
         )
@@ -289,7 +289,7 @@ def _refuse_untrusted(place: Place, tables: Sequence[DatasetRef], procedure: str
         if not place.holds(table.uri):
             raise StoredUdfError(
                 f"the table is outside the folder of the catalog {place.catalog!r}, so SQL cannot run UDFs that are "
-                f"stored with the table - in {called}, {table.uri} - nothing was changed - name a table below "
+                f"stored with the table - in {statement}, {table.uri} - nothing was changed - name a table below "
                 f"{place.root}, or backfill with the table API"
             )
 
@@ -302,7 +302,7 @@ def _table(
     *,
     is_for_new: bool = False,
 ) -> CallContext:
-    """Returns the table of a parameter. LanceProcedure.java divides the name."""
+    """Returns the table of a parameter. LanceProcedure.java splits the name."""
     parts = arguments["names"].get(parameter)
     if not parts:
         raise OptionError(parameter, name, "the name of a table of the catalog")

@@ -1,4 +1,4 @@
-"""Reads that the JVM plans: commands of the gateway, by their names. On the driver.
+"""Reads planned for the JVM: commands of the gateway, by their names. On the driver.
 
 The JVM sends the options of the user and its own request separately, so no option of a user is a
 request.
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 MIN_ROWS_OF_KEYS = 1 << 16
-"""Least rows of a table for conditions that Spark knows while a query runs. Planning a scan again
-takes 20 ms, and a scan of 65,536 rows as much."""
+"""Minimum number of a table's rows for conditions known only while a query runs. A second plan of a
+scan takes 20 ms, as long as a scan of 65,536 rows."""
 
 _INDEXES_OF_VALUES = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER")
 """Kinds of indexes that find rows by a list of values."""
@@ -82,11 +82,11 @@ def key_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def columns_of_keys(dataset: lance.LanceDataset, columns: StructType) -> list[str]:
-    """Returns the columns with an index by which values select rows while a query runs.
+    """Returns the columns with an index for selecting rows by values while a query runs.
 
-    None for a small table, whose scan takes less time than its second plan. Reads the manifest.
-    Spark compares floats of a join by another form, and the scan gives small decimals as integers,
-    so the values of such keys are no values of the stored column.
+    None for a small table, whose scan takes less time than a second plan. Reads the manifest. Spark
+    compares floats of a join in another form, and the scan gives small decimals as integers. The
+    values of such keys differ from the values of the stored column.
     """
     from lance_spark.indexes.listing import kind_of
     from lance_spark.pushdown.filters import is_comparable
@@ -113,10 +113,10 @@ def columns_of_keys(dataset: lance.LanceDataset, columns: StructType) -> list[st
 
 
 def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Plans a scan of the planner rule: its columns, its partitions, and what of it Lance does.
+    """Plans a scan of the planner rule: its columns, its partitions, and Lance's part of the work.
 
     Raises:
-        ColumnNotFoundError: The table has a column no more.
+        ColumnNotFoundError: The table no longer has a column.
         LanceSparkError: As :func:`~lance_spark.read.by_path.open_source`.
         ValueError: The request is not a request of this release's rule.
     """
@@ -146,7 +146,7 @@ def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
     except ColumnNotFoundError as error:
         if pin is not None:
             raise
-        # Without a pin the columns are those of a catalog's table or view when it was made.
+        # Without a pin, the columns come from the creation of a catalog's table or view.
         hint = "it was dropped since Spark's catalog was told of it: say REFRESH TABLE, or make the view anew"
         raise ColumnNotFoundError(error.column, error.uri, hint=hint) from error
     return {**description, "schema": reader.schema.json(), "pin": ref.snapshot_json(), "read": read}

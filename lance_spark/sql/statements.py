@@ -1,8 +1,8 @@
 """`UPDATE`, `DELETE` and `MERGE` of Spark SQL: :func:`change`. On the driver.
 
-Spark evaluates conditions and expressions, and gives the rows that change with their addresses;
-tasks apply them, and one commit makes them one version. Where a concurrent commit changed what was
-read, the statement is run again, whole, at the latest version.
+Spark evaluates conditions and expressions, and gives the changed rows with their addresses. Tasks
+apply the rows, and a commit makes a single version. If a concurrent commit changed the statement's
+input, the whole statement runs again at the latest version.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _ACTIONS = {1: DELETE, 2: UPDATE, 3: INSERT, 4: INSERT}
-"""What Spark says of a row: RowDeltaUtils's numbers, of which 4 is a row to insert again."""
+"""Spark's action for a row: numbers of RowDeltaUtils, where 4 is a row to insert again."""
 
 
 def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: ANN401 - a Java object
-    """Runs a statement, and returns what it did. LanceRows.java gives its rows at a version.
+    """Runs a statement, and returns its result. LanceRows.java gives its rows at a version.
 
     Raises:
-        CommitConflictError: Other writers kept coming first. Nothing was changed.
+        CommitConflictError: Concurrent writers kept committing first. Nothing was changed.
         UnsupportedOperationError: The table is a view.
-        LanceSparkError: What a task met. Nothing was changed.
+        LanceSparkError: A task failed. Nothing was changed.
     """
     place = Place.of(arguments)
     ref = _kept(DatasetRef.of_snapshot_json(arguments["opened"]["pin"], place.storage), arguments["opened"]["schema"])
@@ -66,7 +66,7 @@ def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: 
 
 
 def _kept(ref: DatasetRef, schema: str) -> DatasetRef:
-    """Returns the version that Spark analyzed, or the latest one if a cleanup deleted that version.
+    """Returns the version analyzed by Spark, or the latest if a cleanup deleted that version.
 
     Raises:
         SnapshotError: The latest version has other columns than Spark's `schema`.
@@ -89,9 +89,9 @@ def _changed_columns(ref: DatasetRef) -> SnapshotError:
 
 
 class RowStatement:
-    """One statement. Belongs to one thread of the driver.
+    """A statement. Belongs to a single thread of the driver.
 
-    An `insert` is a `MERGE` that does nothing else: its rows are all new.
+    An `insert` is a `MERGE` with only new rows.
     """
 
     def __init__(self, ref: DatasetRef, arguments: Mapping[str, Any], rows: Any) -> None:  # noqa: ANN401 - as above
@@ -134,7 +134,7 @@ class RowStatement:
         return run_rounds(self._ref, self._staging, self._policy, self._edits)
 
     def _in_lance_sql(self) -> str | None:
-        """Returns the condition of a deletion where Lance evaluates all of it as Spark does."""
+        """Returns the condition of a deletion if its whole meaning is the same in Lance."""
         if self._predicate is None:
             return None
         schema = self._ref.open().schema
@@ -167,24 +167,24 @@ class RowStatement:
         return edits_of(ref, dataset, self._applied(ref, dataset, rows), operation=operation)
 
     def _at(self, ref: DatasetRef, *, by_fragment: bool) -> tuple[DataFrame, bool]:
-        """Returns the rows, and whether one task makes them all.
+        """Returns the rows, and whether a single task makes all rows.
 
-        They have an address, what becomes of them, and values by the names of their columns. Of a
-        fragment all are in one task, by address, where `by_fragment` asks for it.
+        The rows have an address, an action, and values by the names of their columns. With
+        `by_fragment`, all rows of a fragment are in the same task, by address.
         """
-        made = self._rows.at(json.dumps(opened(ref)), by_fragment)
+        java_rows = self._rows.at(json.dumps(opened(ref)), by_fragment)
         small = self._rows.bytes() <= TASK_BYTES
-        rows = DataFrame(made, self._spark).toDF(ROW_ADDRESS, ACTION, *self._columns)
-        said = sf.col(ACTION)
-        action = sf.coalesce(*(sf.when(said == theirs, sf.lit(ours)) for theirs, ours in _ACTIONS.items()))
+        rows = DataFrame(java_rows, self._spark).toDF(ROW_ADDRESS, ACTION, *self._columns)
+        spark_action = sf.col(ACTION)
+        action = sf.coalesce(*(sf.when(spark_action == number, sf.lit(name)) for number, name in _ACTIONS.items()))
         rows = rows.withColumn(ACTION, action)
         return rows.coalesce(1) if small and by_fragment else rows, small
 
     def _update(self, ref: DatasetRef, dataset: lance.LanceDataset) -> RowEdits | None:
-        """Sets columns, or moves the rows, whichever is cheaper.
+        """Sets columns or moves the rows, by the lower cost.
 
-        Rows that functions of the user make are stored by Spark until the commit, so that no
-        function runs twice for a row.
+        Spark stores rows made by functions of the user until the commit, so that no function runs
+        twice for a row.
         """
         rows, small = self._at(ref, by_fragment=True)
         if not self._rows.calls():
@@ -204,7 +204,7 @@ class RowStatement:
         small: bool,
         counted: DataFrame | None = None,
     ) -> RowEdits | None:
-        """Applies rows, grouped by fragment; `counted` are these rows where Spark stores them."""
+        """Applies rows, grouped by fragment; `counted` are the same rows if Spark stores them."""
         setting = SetColumns(
             table=ref,
             staging=self._staging,
@@ -223,7 +223,7 @@ class RowStatement:
         return edits_of(ref, dataset, answers, operation="update")
 
     def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset, counted: DataFrame | None) -> bool:
-        """Tells whether new column files are cheaper to write than the rows that change."""
+        """Tells whether new column files cost less than rewriting the changed rows."""
         rows = counted if counted is not None else self._at(ref, by_fragment=False)[0]
         counts = rows.groupBy(sf.shiftright(ROW_ADDRESS, 32)).count()
         matched = {int(row[0]): int(row[1]) for row in counts.toLocalIterator()}
@@ -246,6 +246,6 @@ class RowStatement:
 
 
 def _keys(rows: DataFrame) -> list[str]:
-    """Returns the columns of values by which rows to insert are spread."""
+    """Returns the columns of values for spreading rows to insert."""
     nested = (ArrayType, MapType, StructType)
     return [field.name for field in rows.schema.fields[2:] if not isinstance(field.dataType, nested)]

@@ -52,15 +52,15 @@ _COMMENTS = {
 _RESERVED = ("current-version", "rows", "fragments", "format", "stable-row-ids", "indexes", "udf-columns")
 _PRIVATE = "lance-spark."
 _FILE_FORMAT = "file_format_version"
-"""Another name of `data_storage_version`, which other connectors have."""
+"""Name of `data_storage_version` in other connectors."""
 
 _LONG_OPTIONS = tuple(name for name in WriteOptions.__dataclass_fields__ if "_" in name)
 _MOMENT = ("branch", "version", "timestamp")
 SHAPE_OPTIONS = ("columns", "with_row_id", "with_row_address", "with_row_versions", "blob_handling")
-"""Read options that decide which columns a table has, and their types."""
+"""Read options that decide a table's columns and their types."""
 
 _OPTION_PREFIX = "option."
-"""How Spark begins the names of OPTIONS among TBLPROPERTIES."""
+"""Spark's prefix of OPTIONS among TBLPROPERTIES."""
 
 _OF_SPARK = ("provider", "owner", "external", "location", "is_managed_location", "comment", "collation", "table_type")
 
@@ -71,7 +71,7 @@ def list_tables(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table_exists_in(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Answers whether there is a table."""
+    """Answers whether a table exists."""
     place = Place.of(arguments)
     try:
         ref = place.ref(arguments["name"])
@@ -90,49 +90,51 @@ def locate_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Opens a table: at its latest version, or at one that the statement names.
+    """Opens a table: at its latest version, or at the version named in the statement.
 
     Raises:
-        TableNotFoundError, VersionNotFoundError, TableUnreadableError: There is nothing to read.
+        TableNotFoundError, VersionNotFoundError, TableUnreadableError: No readable table exists.
         UnsupportedTypeError: Spark cannot hold a column.
     """
     place, name = Place.of(arguments), arguments["name"]
-    about = None
+    metadata_name = None
     try:
         ref = _existing(place, name)
     except TableNotFoundError:
-        # `t.versions`: a table about a table, where there is none of this name. Statements such as
-        # SHOW TAGS say `t..tags`, which is the name of no table.
+        # `t.versions` is a table about a table, unless a table has this name. Statements such as
+        # SHOW TAGS use `t..tags`, which is the name of no table.
         name = name.removeprefix(".")
         if not place.namespace or name not in TABLES:
             if not arguments.get("may_create"):
                 _refuse_other_case(place, name)
             raise
         ref = replace(place, namespace=place.namespace[:-1]).existing(place.namespace[-1])
-        about = name
-        beside = {"jobs": JOBS, "errors": ERRORS}.get(name)
-        if beside is not None and table_exists((kept := table_ref(ref, beside)).uri, ref.storage):
-            refuse_links(kept)
-            ref, about = kept, None
+        metadata_name = name
+        system_table = {"jobs": JOBS, "errors": ERRORS}.get(name)
+        if system_table is not None and table_exists((system_ref := table_ref(ref, system_table)).uri, ref.storage):
+            refuse_links(system_ref)
+            ref, metadata_name = system_ref, None
     moment = {name: str(arguments[name]) for name in _MOMENT if arguments.get(name) is not None}
     if arguments.get("microseconds") is not None:
         moment["timestamp"] = _timestamp(arguments["microseconds"]).isoformat()
     options = ReadOptions.parse({"path": ref.uri, **moment, **_storage(ref)})
     pinned = DatasetRef.resolve(options)
     shape = {name: arguments[name] for name in SHAPE_OPTIONS if arguments.get(name) is not None}
-    if about is not None:
+    if metadata_name is not None:
         for option, value in shape.items():
-            raise OptionError(option, value, "no option: SELECT the columns", problem=f"is no option of .{about}")
-        read = {**_read_options(pinned), METADATA_OPTION: about}
-        return {"metadata": about, "schema": to_spark_schema(TABLES[about][0]).json(), "read": read}
+            raise OptionError(
+                option, value, "no option: SELECT the columns", problem=f"is no option of .{metadata_name}"
+            )
+        read = {**_read_options(pinned), METADATA_OPTION: metadata_name}
+        return {"metadata": metadata_name, "schema": to_spark_schema(TABLES[metadata_name][0]).json(), "read": read}
     return opened(pinned, travelled=bool(moment.keys() - {"branch"}), shape=shape)
 
 
 def _existing(place: Place, name: str) -> DatasetRef:
     """Returns a table of the catalog.
 
-    In a namespace, a name that no table can have is the name of no table: after `USE lance`, Spark
-    then reads the file of ``parquet.`path` ``.
+    In a namespace, an invalid name is the name of no table: after `USE lance`, Spark then reads the
+    file of ``parquet.`path` ``.
     """
     try:
         return place.existing(name)
@@ -146,15 +148,15 @@ def _refuse_other_case(place: Place, name: str) -> None:
     """Refuses a name that differs from the name of a table in upper and lower case only.
 
     Raises:
-        SimilarTableError: There is such a table.
+        SimilarTableError: Such a table exists.
     """
     try:
         names = place.connection().table_names()
     except LanceSparkError:
         return
-    for other in names:
-        if other.lower() == name.lower():
-            hint = f"a table `{other}` exists: names of tables are case-sensitive"
+    for table_name in names:
+        if table_name.lower() == name.lower():
+            hint = f"a table `{table_name}` exists: names of tables are case-sensitive"
             raise SimilarTableError(place.uri_of(name), hint=hint)
 
 
@@ -172,9 +174,9 @@ def _read_options(ref: DatasetRef) -> dict[str, str]:
 
 
 def opened(ref: DatasetRef, *, travelled: bool = False, shape: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Returns what the catalog knows of a pinned version: columns, and how to read and write it.
+    """Returns the catalog's facts of a pinned version: columns, and options of reads and writes.
 
-    `shape` holds the options of the read that decide which columns the table has, and their types.
+    `shape` holds the options of the read that decide the table's columns and their types.
     """
     storage = _storage(ref)
     dataset = ref.open()
@@ -196,8 +198,8 @@ def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Makes an empty table.
 
     Raises:
-        TableExistsError: There is one.
-        UnsupportedOperationError, OptionError, UnsupportedTypeError: It cannot be made so.
+        TableExistsError: The table exists.
+        UnsupportedOperationError, OptionError, UnsupportedTypeError: The definition is not valid.
     """
     ref, schema, options, properties = _wanted(arguments)
     _refuse_existing(ref)
@@ -208,11 +210,11 @@ def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stage_create(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepares a table that a query will make.
+    """Prepares a table for a query.
 
     Raises:
-        TableExistsError: There is one.
-        UnsupportedOperationError, OptionError: It cannot be made so.
+        TableExistsError: The table exists.
+        UnsupportedOperationError, OptionError: The definition is not valid.
     """
     ref, schema, options, properties = _wanted(arguments)
     _refuse_existing(ref)
@@ -221,10 +223,10 @@ def stage_create(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepares the version of a table, which may not be there, that a query will make.
+    """Prepares a table's next version, or a new table, for a query.
 
     Raises:
-        UnsupportedOperationError, OptionError: It cannot be made so.
+        UnsupportedOperationError, OptionError: Such a version cannot be made.
     """
     ref, schema, options, properties = _wanted(arguments)
     if not table_exists(ref.uri, ref.storage):
@@ -241,28 +243,28 @@ def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keep_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Keeps the TBLPROPERTIES of a table that a query has made."""
+    """Stores the TBLPROPERTIES of a table made by a query."""
     ref = Place.of(arguments).ref(arguments["name"])
     change_schema(ref, lambda _: set_config(arguments["user_properties"]))
     return {}
 
 
 def drop_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Deletes a table with all its versions, and answers whether a table was there.
+    """Deletes a table with all its versions, and answers whether the table existed.
 
-    A drop that was killed is finished. Files of others in the folder stay.
+    A killed drop is completed. Foreign files in the folder stay.
 
     Raises:
-        UnsupportedOperationError: The location is that of a branch, or a link.
+        UnsupportedOperationError: The location belongs to a branch, or is a link.
     """
     return {"dropped": drop_table_at(Place.of(arguments).ref(arguments["name"]), arguments["catalog"])}
 
 
 def drop_table_at(ref: DatasetRef, catalog: str) -> bool:
-    """Deletes a table with all its versions, and tells whether a table was there.
+    """Deletes a table with all its versions, and tells whether the table existed.
 
     Raises:
-        UnsupportedOperationError: The location is that of a branch, or a link.
+        UnsupportedOperationError: The location belongs to a branch, or is a link.
     """
     if not table_exists(ref.uri, ref.storage):
         return delete_leftovers(ref)
@@ -276,7 +278,7 @@ def drop_table_at(ref: DatasetRef, catalog: str) -> bool:
 
 
 def is_half_dropped(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Answers whether a killed drop or first write left files of a table that is gone."""
+    """Answers whether a killed drop or first write left files without a table."""
     try:
         ref = Place.of(arguments).ref(arguments["name"])
     except OptionError:
@@ -288,7 +290,7 @@ def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Renames a table, in its namespace.
 
     Raises:
-        TableNotFoundError, TableExistsError: As their names say.
+        TableNotFoundError, TableExistsError: See their names.
         UnsupportedOperationError: The new name is in another namespace, or an object store holds
             the table.
     """
@@ -314,12 +316,12 @@ def check_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Checks the options of a statement that changes rows of an opened table.
 
     Raises:
-        OptionError: The statement does not take an option, or the release of Spark does not hand
+        OptionError: The statement does not take an option, or the release of Spark does not pass
             the branch to the catalog.
     """
-    given: Mapping[str, str] = arguments["given"]
-    check_statement_options(arguments["statement"], given)
-    branch = given.get("branch")
+    options: Mapping[str, str] = arguments["given"]
+    check_statement_options(arguments["statement"], options)
+    branch = options.get("branch")
     if branch is not None and branch != arguments["branch"]:
         instead = "Spark 4.3, or the location of the branch as the name of the table"
         raise OptionError("branch", branch, instead, problem="does not reach the catalog in this release of Spark")
@@ -327,10 +329,10 @@ def check_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `DESCRIBE EXTENDED` and `SHOW TBLPROPERTIES` say of a version."""
+    """Returns the properties of a version for `DESCRIBE EXTENDED` and `SHOW TBLPROPERTIES`."""
     ref = DatasetRef.of_snapshot_json(arguments["pin"], Place.of(arguments).storage)
     dataset = ref.open()
-    about = {
+    facts = {
         "provider": "lance",
         "location": ref.uri,
         "current-version": str(ref.version),
@@ -341,38 +343,37 @@ def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "indexes": ", ".join(sorted({index.name for index in dataset.describe_indices()})),
         "udf-columns": ", ".join(f.name for f in dataset.schema if BINDING_KEY.encode() in (f.metadata or {})),
     }
-    return {"properties": {**_user_properties(dataset), **about}}
+    return {"properties": {**_user_properties(dataset), **facts}}
 
 
 def declared_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the properties with which `CREATE TABLE` makes a table like this version.
+    """Returns the properties for a `CREATE TABLE` of a table like this version.
 
-    Those are the ones that were given, and write options where the table is not what it would be
-    without.
+    These are the user's properties, and write options that differ from their defaults.
     """
     from lance.file import stable_version
 
     dataset = DatasetRef.of_snapshot_json(arguments["pin"], Place.of(arguments).storage).open()
-    given = {k: v for k, v in _user_properties(dataset).items() if k == "comment" or _is_free(k)}
+    user_properties = {k: v for k, v in _user_properties(dataset).items() if k == "comment" or _is_free(k)}
     options = {key: text for field in dataset.schema for key, text in column_options_of(field, field.name)}
     if dataset.data_storage_version != stable_version():
         options["data_storage_version"] = dataset.data_storage_version
     if not dataset.has_stable_row_ids:
         options["enable_stable_row_ids"] = "false"
-    return {"properties": {**given, **options, "provider": "lance"}}
+    return {"properties": {**user_properties, **options, "provider": "lance"}}
 
 
 def _is_free(name: str) -> bool:
-    """Tells whether a property is kept as it is where `CREATE TABLE` names it."""
-    taken = name in _RESERVED or name in _OF_SPARK or _is_option(name)
-    return not (taken or name.startswith((_OPTION_PREFIX, _PRIVATE)))
+    """Tells whether `CREATE TABLE` stores a property unchanged."""
+    is_reserved = name in _RESERVED or name in _OF_SPARK or _is_option(name)
+    return not (is_reserved or name.startswith((_OPTION_PREFIX, _PRIVATE)))
 
 
 def refuse_reserved(names: Iterable[str]) -> None:
-    """Refuses properties that say what a table is.
+    """Refuses the names of a table's own facts as properties.
 
     Raises:
-        OptionError: One of the names is reserved.
+        OptionError: A name is reserved.
     """
     for name in names:
         if name in _RESERVED or name.startswith(_PRIVATE):
@@ -380,11 +381,11 @@ def refuse_reserved(names: Iterable[str]) -> None:
 
 
 def refuse_ineffective(names: Iterable[str]) -> None:
-    """Refuses properties that look like options of `CREATE TABLE` and would do nothing.
+    """Refuses properties without effect that look like options of `CREATE TABLE`.
 
     Raises:
         OptionError: A name is an option, a column option that Lance lacks, or nearly an option; or
-            a storage option, which would also store a secret in clear.
+            a storage option, which would also store a secret in clear text.
     """
     for name in names:
         lowered = name.lower()
@@ -424,7 +425,7 @@ def _row_columns(dataset: lance.LanceDataset, ref: DatasetRef) -> list[dict[str,
 
 
 def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[str, str], dict[str, str]]:
-    """Returns what CREATE or REPLACE asks for: table, columns, write options, other properties."""
+    """Returns the parts of CREATE or REPLACE: table, columns, write options, other properties."""
     place = Place.of(arguments)
     if is_local(place.root) and place.namespace and not os.path.isdir(place.folder):
         raise NamespaceNotFoundError(place.folder)
@@ -434,37 +435,39 @@ def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[
             f"a Lance table has fragments and no partitions or buckets - PARTITIONED BY or CLUSTERED BY of {ref.uri} - "
             "nothing was made - leave it out; sort the rows, or make an index, for what is often looked up"
         )
-    given = dict(arguments["properties"])
-    provider = given.get("provider", "lance")
+    properties = dict(arguments["properties"])
+    provider = properties.get("provider", "lance")
     if provider.lower() != "lance":
         raise UnsupportedOperationError(
             f"tables of the catalog {place.catalog} are Lance tables - USING {provider} - nothing was made - leave "
             "USING out, say df.write.format('lance').saveAsTable(...), or make the table in Spark's own catalog"
         )
-    if "location" in given:
-        raise OptionError("LOCATION", given["location"], f"none: tables of this catalog are in {place.root}")
-    own = {k: v for k, v in given.items() if k not in _OF_SPARK and not k.startswith(_OPTION_PREFIX)}
-    stated = {k.removeprefix(_OPTION_PREFIX): v for k, v in given.items() if k.startswith(_OPTION_PREFIX)}
-    if _FILE_FORMAT in own:
-        own["data_storage_version"] = own.pop(_FILE_FORMAT)
-    options = {key: text for key, text in own.items() if _is_option(key)} | stated
+    if "location" in properties:
+        raise OptionError("LOCATION", properties["location"], f"none: tables of this catalog are in {place.root}")
+    named_options = {k: v for k, v in properties.items() if k not in _OF_SPARK and not k.startswith(_OPTION_PREFIX)}
+    prefixed_options = {
+        k.removeprefix(_OPTION_PREFIX): v for k, v in properties.items() if k.startswith(_OPTION_PREFIX)
+    }
+    if _FILE_FORMAT in named_options:
+        named_options["data_storage_version"] = named_options.pop(_FILE_FORMAT)
+    options = {key: text for key, text in named_options.items() if _is_option(key)} | prefixed_options
     check_statement_options("CREATE TABLE", options)
     columns = WriteOptions.parse(options).column_options
     refuse_collations(parse_spark_schema(arguments["schema"]))
-    kept = {key: text for key, text in own.items() if key not in options}
-    refuse_reserved(kept)
-    refuse_ineffective(kept)
-    if given.get("comment"):
-        kept["comment"] = given["comment"]
+    user_properties = {key: text for key, text in named_options.items() if key not in options}
+    refuse_reserved(user_properties)
+    refuse_ineffective(user_properties)
+    if properties.get("comment"):
+        user_properties["comment"] = properties["comment"]
     schema = _declared(parse_spark_schema(arguments["schema"]), dict(columns))
-    return ref, schema, {**options, **_storage(ref)}, kept
+    return ref, schema, {**options, **_storage(ref)}, user_properties
 
 
 def _declared(schema: StructType, options: Mapping[str, Sequence[tuple[str, str]]]) -> StructType:
-    """Returns columns that say what `CREATE TABLE` says of them: NOT NULL, comments, options."""
-    made = to_lance_schema(schema, {name: dict(pairs) for name, pairs in options.items()})
+    """Returns columns with the declarations of `CREATE TABLE`: NOT NULL, comments, options."""
+    lance_fields = to_lance_schema(schema, {name: dict(pairs) for name, pairs in options.items()})
     fields = []
-    for field, lance_field in zip(schema.fields, made, strict=True):
+    for field, lance_field in zip(schema.fields, lance_fields, strict=True):
         declared = as_declared(lance_field, nullable=field.nullable, kind=field.dataType)
         declared = with_comment(declared, (field.metadata or {}).get(COMMENT))
         metadata = {LANCE_FIELD: encode_field(declared)}
@@ -477,7 +480,7 @@ def _declared(schema: StructType, options: Mapping[str, Sequence[tuple[str, str]
 
 
 def refuse_collations(schema: StructType) -> None:
-    """Refuses text that Spark compares by a collation: Lance compares bytes.
+    """Refuses text with a collation in Spark: Lance compares bytes.
 
     Raises:
         UnsupportedTypeError: A column, or a type inside a column, has a collation.
@@ -499,7 +502,12 @@ def _is_option(key: str) -> bool:
 
 
 def _staged(
-    ref: DatasetRef, schema: StructType, options: Mapping[str, str], kept: Mapping[str, str], *, replaces: bool
+    ref: DatasetRef,
+    schema: StructType,
+    options: Mapping[str, str],
+    user_properties: Mapping[str, str],
+    *,
+    replaces: bool,
 ) -> dict[str, Any]:
     return {
         "id": ref.uri,
@@ -511,7 +519,7 @@ def _staged(
         "pin": None,
         "metadata_columns": [],
         "replaces": replaces,
-        "user_properties": dict(kept),
+        "user_properties": dict(user_properties),
     }
 
 

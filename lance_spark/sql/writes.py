@@ -1,4 +1,4 @@
-"""Writes that the JVM plans: commands of the gateway, by their names. On the driver."""
+"""Writes planned for the JVM: commands of the gateway, by their names. On the driver."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def plan_write(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def commit_write(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Commits a write of which all tasks have answered.
+    """Commits a write after the answers of all tasks.
 
     Raises:
-        CommitError: The commit did not happen.
+        CommitError: The commit made no version.
         CommitOutcomeUnknownError: The store did not answer.
     """
     writer = decode_writer(arguments["writer"])
@@ -34,6 +34,6 @@ def commit_write(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def abort_write(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Deletes what a write left that failed."""
+    """Deletes the files of a failed write."""
     decode_writer(arguments["writer"]).abort([])
     return {}
