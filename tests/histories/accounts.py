@@ -1,4 +1,4 @@
-"""Rules about what a backfill tells, and about the calls of its UDF."""
+"""Rules for the counters of a backfill's result, and for the calls of its UDF."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def is_excused(story: Story, run: Run, error: Caught, ruined: frozenset[str] | N
     """Tells whether a backfill may fail with an error.
 
     Args:
-        story: What became of the history.
+        story: The recorded story of the history.
         run: The backfill.
         error: Its error.
-        ruined: Targets that somebody took away for good.
+        ruined: Targets that a concurrent writer removed for good.
     """
     if ruined is not None and run.start.column in ruined and error.kind == "CommitImpossibleError":
         return True
@@ -36,26 +36,29 @@ def is_excused(story: Story, run: Run, error: Caught, ruined: frozenset[str] | N
         return True
     added = run.start.column == "d" and (any(isinstance(act, Restore) for act in since) or story.overlapping(run))
     if added and error.kind in ("CommitImpossibleError", "CommitConflictError"):
-        return True  # the column that it adds: another one added it too, or a restore took it away
-    changed = any(seen.by != run.name for number, seen in story.versions.items() if number > run.snapshot)
+        return True  # a cleanup deleted files at the moment of the commit
+    changed = any(version.by != run.name for number, version in story.versions.items() if number > run.snapshot)
     if run.start.on_stale == "error" and changed and error.kind == "CommitConflictError":
         return True
     if any(act.files for act in cleaned) and error.kind == "CommitConflictError":
-        return True  # what was written and not committed is gone
+        return True  # the column to add: another write added the same column, or a restore removed it
     if cleaned and error.kind == "SnapshotError":
-        return True  # a task of the write began after it
-    # Nobody can tell any more where rows moved to, or which of them changed; nor whether rows that are gone are among new ones.
-    moved = any(act.moves_rows or isinstance(act, (Compact, RewriteInput, RewriteTarget, Restore)) for act in since)
-    moved |= any(isinstance(act, Delete) for act in since) and any(isinstance(act, Append) for act in since)
-    moved |= bool(story.overlapping(run))
+        return True  # a cleanup deleted the written files before the commit
+    # After a cleanup, the transactions no longer show where rows moved, which rows changed, or which new rows replace
+    # deleted rows.
+    untraceable = any(
+        act.moves_rows or isinstance(act, (Compact, RewriteInput, RewriteTarget, Restore)) for act in since
+    )
+    untraceable |= any(isinstance(act, Delete) for act in since) and any(isinstance(act, Append) for act in since)
+    untraceable |= bool(story.overlapping(run))
     taken_back = error.kind == "CommitConflictError" and "taken back" in error.trace
-    return bool(cleaned) and moved and (error.kind == "CommitImpossibleError" or taken_back)
+    return bool(cleaned) and untraceable and (error.kind == "CommitImpossibleError" or taken_back)
 
 
 def wrong_counters(story: Story, run: Run) -> list[str]:
-    """Returns counters of a backfill's result that tell of what did not happen."""
-    told = run.outcome
-    if not isinstance(told, dict) or run.end is None:
+    """Returns counters of a backfill's result that report events absent from the history."""
+    outcome = run.outcome
+    if not isinstance(outcome, dict) or run.end is None:
         return []
     acts = [act for number, act in story.acts if run.snapshot < number <= run.end]
     steps = [after for _, after in story.steps(run.snapshot, run.end) if after.by != run.name]
@@ -83,32 +86,32 @@ def wrong_counters(story: Story, run: Run) -> list[str]:
         "rows_failed": False,
         "new_rows": any(step.rows.keys() - story.versions[run.snapshot].rows.keys() for step in steps) or unclear,
     }
-    found = [f"{name} is {told[name]}" for name, may in may_be.items() if told.get(name) and not may]
-    foreign = sorted({*told.get("versions", ())} - {*story.commits(run)})
+    wrong = [f"{name} is {outcome[name]}" for name, may in may_be.items() if outcome.get(name) and not may]
+    foreign = sorted({*outcome.get("versions", ())} - {*story.commits(run)})
     if foreign:
-        found.append(f"versions {foreign} are not its own")
-    return found
+        wrong.append(f"versions {foreign} are not its own")
+    return wrong
 
 
 def unaccounted_calls(story: Story) -> list[str]:
-    """Returns calls of UDFs that nothing accounts for: the same row and input again."""
+    """Returns calls of UDFs without a reason in the history: the same row and input a second time."""
     counts = Counter(story.calls)
     kills = [run for run in story.runs.values() if run.killed]
-    lost, found = 0, []
+    lost, unexplained = 0, []
     for (column, x), count in sorted(counts.items()):
         runs = [run for run in story.runs.values() if run.start.column == column and not run.is_write]
         if not any(_had(story, run, x) for run in runs):
-            found.append(f"{column} of {x}: no row had this input while a backfill ran")
+            unexplained.append(f"{column} of {x}: no row had this input while a backfill ran")
             continue
         surplus = count - 1 - _reasons(story, runs, column, x)
         if surplus <= 0:
             continue
         lost += surplus
         if surplus > sum(run.start.column == column for run in kills):
-            found.append(f"{column} of {x} (row {x // 1000}): {count} calls, {surplus} more than accounted for")
-    if lost > CHECKPOINT * len(kills) and not found:
-        found.append(f"{lost} rows were computed again, and {len(kills)} processes were killed")
-    return found
+            unexplained.append(f"{column} of {x} (row {x // 1000}): {count} calls, {surplus} more than accounted for")
+    if lost > CHECKPOINT * len(kills) and not unexplained:
+        unexplained.append(f"{lost} rows were computed again, and {len(kills)} processes were killed")
+    return unexplained
 
 
 def _had(story: Story, run: Run, x: int) -> bool:
@@ -118,19 +121,19 @@ def _had(story: Story, run: Run, x: int) -> bool:
 
 
 def _may_be_stale(story: Story, run: Run, key: int) -> bool:
-    """Tells whether a row may have had a value that was out of date while a backfill ran."""
+    """Tells whether a row may have had an outdated value while a backfill ran."""
     end = story.head.number if run.end is None else run.end
     numbers = range(run.snapshot, end + 1)
     return not is_verifiable(story, end) or any(key in stale_rows(story, run.start.column, n) for n in numbers)
 
 
 def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
-    """Returns how often a row may be computed again from the same input, and by what reason."""
+    """Returns how often a row may be recomputed from the same input, by reason."""
     key, name = x // 1000, INPUT[column]
     reasons = 0
-    # Whoever asks for rows that have a value gets them computed.
+    # A backfill with an explicit filter recomputes rows with a value.
     reasons += sum(run.start.where is not None and is_selected(run.start.where, key) for run in runs)
-    # Two backfills of one column at once each compute what the other one has not committed yet.
+    # Two concurrent backfills of a column each compute rows without a committed value.
     reasons += sum(bool([o for o in story.overlapping(run) if not o.is_write]) for run in runs)
     reasons += sum(run.start.stale and _may_be_stale(story, run, key) for run in runs)
     stirred = False
@@ -139,27 +142,27 @@ def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
         # Filling another column stamps the rows of a fragment as updated.
         stirred |= isinstance(by, str) and story.runs[by].start.column != column
         if not isinstance(by, Operation) or new is None:
-            # A write puts values of its own, or none, in place of what a backfill computed.
+            # A write replaces a computed value by its own value, or by NULL.
             reasons += isinstance(by, str) and story.runs[by].is_write and story.runs[by].start.column == column
             continue
-        moved = by.moves_rows and after.places[key] != before.places.get(key)
+        relocated = by.moves_rows and after.places[key] != before.places.get(key)
         rewritten = isinstance(by, (RewriteInput, RewriteTarget))
-        stirred |= moved or (rewritten and any(before.places.get(k) == before.places.get(key) for k in by.keys))
-        # That NULL was computed is known of rows by where they are.
+        stirred |= relocated or (rewritten and any(before.places.get(k) == before.places.get(key) for k in by.keys))
+        # The record of rows computed as NULL is kept by position in the fragment.
         stirred |= isinstance(by, Compact) and value(x) is None
-        reasons += moved and not story.stable
+        reasons += relocated and not story.stable
         reasons += isinstance(by, Restore)
         reasons += isinstance(by, (RewriteTarget,)) and old is not None and old[column] != new[column]
         reasons += by.name == "upsert" and old is not None and old[column] != new[column]
         reasons += isinstance(by, RewriteInput) and by.to == "first" and new[name] == x
     cleanups = sum(isinstance(act, CleanUp) for _, act in story.acts)
     if stirred or not story.stable:
-        # What its inputs were is not known any more, and counts as something else.
+        # After a cleanup the inputs of a row are unknown, and count as changed.
         reasons += cleanups
     if any(run.killed for run in runs):
-        # What a killed process left serves the next one for as long as its files are there, and the way of the rows is known.
+        # The checkpoints of a killed process serve the next run while their files exist and the rows can be traced.
         reasons += cleanups
     if any(run.start.on_stale == "null" for run in runs):
-        # A row of which nobody knows any more what its input was is NULL, and the next one computes it.
+        # A row with unknown inputs becomes NULL, and the next run computes it.
         reasons += cleanups
     return reasons

@@ -1,4 +1,4 @@
-"""What other writers do to columns, indexes and versions, and what takes a target away for good."""
+"""Changes of columns, indexes and versions by other writers, and changes that end a target for good."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AddColumn(Operation):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DropColumn(Operation):
-    """Drops a column that is neither an input nor a target."""
+    """Drops a column other than inputs and targets."""
 
     kind = "drop column"
     column: str
@@ -69,13 +69,15 @@ class Rename(Operation):
 
     def act(self, uri: str) -> None:
         head = lance.dataset(uri)
-        now = names_of(head)[self.column]
-        head.alter_columns({"path": now, "name": f"{now}{RENAMED}" if len(now) < 9 else self.column})
+        current_name = names_of(head)[self.column]
+        head.alter_columns(
+            {"path": current_name, "name": f"{current_name}{RENAMED}" if len(current_name) < 9 else self.column}
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Index(Operation):
-    """Makes an index of a column, or drops it, or brings it up to date."""
+    """Creates, drops or optimizes an index of a column."""
 
     column: str
     what: Literal["create", "drop", "optimize"] = "create"
@@ -89,10 +91,10 @@ class Index(Operation):
 
     def act(self, uri: str) -> None:
         head = lance.dataset(uri)
-        name, there = f"of {self.column}", {index.name for index in head.describe_indices()}
+        name, index_names = f"of {self.column}", {index.name for index in head.describe_indices()}
         if self.what == "create":
             head.create_scalar_index(names_of(head)[self.column], "BTREE", name=name, replace=True)
-        elif self.what == "drop" and name in there:
+        elif self.what == "drop" and name in index_names:
             head.drop_index(name)
         elif self.what == "optimize":
             head.optimize.optimize_indices()
@@ -100,7 +102,7 @@ class Index(Operation):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Configure(Operation):
-    """Sets what describes the table, and names a version."""
+    """Sets the table's configuration and metadata, and tags a version."""
 
     kind = "config and tags"
 
@@ -114,14 +116,14 @@ class Configure(Operation):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Restore(Operation):
-    """Restores an older version that has the targets: so many versions back."""
+    """Restores an older version with the targets: `back` versions before the latest."""
 
     kind = "restore"
     back: int = 1
     version: int | None = None
 
     def fitted(self, world: World) -> Operation | None:
-        older = sorted(world.kept)[:-1]
+        older = sorted(world.kept_rows)[:-1]
         return replace(self, version=older[-min(self.back, len(older))]) if older else None
 
     def act(self, uri: str) -> None:
@@ -129,12 +131,12 @@ class Restore(Operation):
 
     def change(self, rows: Rows, world: World) -> Rows:
         assert self.version is not None
-        return {key: dict(row) for key, row in world.kept[self.version].items()}
+        return {key: dict(row) for key, row in world.kept_rows[self.version].items()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CleanUp(Operation):
-    """Removes all versions but the latest, and maybe every file that no version names."""
+    """Removes all versions but the latest, and optionally every unreferenced file."""
 
     kind = "cleanup"
     files: bool = False
@@ -156,7 +158,7 @@ Ruins = Literal["drop", "reuse", "cast", "overwrite", "past", "table"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ruin(Operation):
-    """Takes a target away from whoever fills it. After it the history is over."""
+    """Destroys a target while a backfill fills it. The history ends after this step."""
 
     column: Literal["v", "w"]
     how: Ruins
@@ -167,7 +169,7 @@ class Ruin(Operation):
 
     @property
     def targets(self) -> frozenset[str]:
-        """The columns that nobody can fill any more."""
+        """The columns that no backfill can fill after this step."""
         return frozenset([self.column] if self.how in ("drop", "reuse", "cast") else INPUT)
 
     def fitted(self, world: World) -> Operation | None:
@@ -175,15 +177,15 @@ class Ruin(Operation):
 
     def act(self, uri: str) -> None:
         head = lance.dataset(uri)
-        now = names_of(head)[self.column]
+        current_name = names_of(head)[self.column]
         if self.how in ("drop", "reuse"):
-            head.drop_columns([now])
+            head.drop_columns([current_name])
         if self.how == "reuse":
             lance.dataset(uri).add_columns(pa.schema([("innocent", pa.int64())]))
         if self.how == "cast":
             if f"of {self.column}" in {index.name for index in head.describe_indices()}:
-                head.drop_index(f"of {self.column}")  # Lance refuses to cast a column that has one
-            lance.dataset(uri).alter_columns({"path": now, "data_type": pa.int32()})
+                head.drop_index(f"of {self.column}")  # Lance cannot cast an indexed column
+            lance.dataset(uri).alter_columns({"path": current_name, "data_type": pa.int32()})
         if self.how == "overwrite":
             lance.write_dataset(head.to_table(), uri, mode="overwrite")
         if self.how == "past":

@@ -1,4 +1,6 @@
-"""Wrong functions, by which mutants replace functions of the product: each takes the right one, and returns another."""
+"""Broken functions with which mutants replace functions of the product: each takes the right function and returns a
+broken one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import numpy as np
 from lance_spark.rows.row_set import RowSet
 
 Replace = Callable[[Any], Any]
-"""Makes the wrong function of the right one."""
+"""Makes the broken function from the right one."""
 
 
 def constant(value: Any) -> Replace:
@@ -23,22 +25,22 @@ def new_rows_are_covered(real: Any) -> Any:
     from lance_spark.commit.conflicts.identity import fragment_identity
 
     def look(self: Any, version: Any, fragments: Any, lineage: Any, *ids: Any) -> Any:
-        found = real(self, version, fragments, lineage, *ids)
+        coverage = real(self, version, fragments, lineage, *ids)
         new = {
             fragment.id: Covered(identity=fragment_identity(fragment, *ids), done=False)
             for fragment in fragments
-            if fragment.id in found.new
+            if fragment.id in coverage.new
         }
-        return dataclasses.replace(found, covered={**found.covered, **new}, new=frozenset())
+        return dataclasses.replace(coverage, covered={**coverage.covered, **new}, new=frozenset())
 
     return look
 
 
 def nothing_is_foreign(real: Any) -> Any:
     def of(self: Any, fragment: Any) -> Any:
-        found = real(self, fragment)
-        known = np.concatenate([found.unknown, *(origin.moved.new for origin in found.origins)])
-        return dataclasses.replace(found, unknown=np.setdiff1d(self._live(fragment), known))
+        origins = real(self, fragment)
+        traced = np.concatenate([origins.unknown, *(origin.moved.new for origin in origins.origins)])
+        return dataclasses.replace(origins, unknown=np.setdiff1d(self._live(fragment), traced))
 
     return of
 
@@ -54,7 +56,7 @@ def renamed_is_lost(real: Any) -> Any:
     from lance_spark.commit.conflicts.verdicts import Judgement, Verdict
 
     def judge(then: Any, head: Any, changes: Any, **more: Any) -> Any:
-        if any(now.id == then.id and now.name != then.name for now in head):
+        if any(field.id == then.id and field.name != then.name for field in head):
             return Judgement(verdict=Verdict.IMPOSSIBLE, reason="another name")
         return real(then, head, changes, **more)
 
@@ -80,7 +82,7 @@ def any_column_will_do(_real: Any) -> Any:
 
 
 def deletions_are_forgotten(real: Any) -> Any:
-    """Commits all fragments as they were before anything was deleted, as a Merge that is sent again does."""
+    """Commits all fragments as they were before the deletions, like a `Merge` that is sent twice."""
 
     def attempt(base: Any, operation: Any, **more: Any) -> Any:
         import lance
@@ -102,10 +104,10 @@ def gone_is_an_error(real: Any) -> Any:
     from lance_spark.errors import CommitImpossibleError
 
     def plan(self: Any, head: Any) -> Any:
-        made = real(self, head)
-        if made.gone:
+        plan_result = real(self, head)
+        if plan_result.gone:
             raise CommitImpossibleError("fragments are gone")
-        return made
+        return plan_result
 
     return plan
 
@@ -119,8 +121,8 @@ def no_row_id_is_known(_real: Any) -> Any:
 
 
 def inputs_look_the_same(real: Any) -> Any:
-    return lambda then, now, *more, **named: real(
-        then, None if now is None else dataclasses.replace(now, inputs=then.inputs), *more, **named
+    return lambda then, current, *more, **keywords: real(
+        then, None if current is None else dataclasses.replace(current, inputs=then.inputs), *more, **keywords
     )
 
 
@@ -129,20 +131,20 @@ def inputs_are_right(_real: Any) -> Any:
 
 
 def targets_look_the_same(real: Any) -> Any:
-    return lambda then, now, *more, **named: real(
-        then, None if now is None else dataclasses.replace(now, targets=then.targets), *more, **named
+    return lambda then, current, *more, **keywords: real(
+        then, None if current is None else dataclasses.replace(current, targets=then.targets), *more, **keywords
     )
 
 
 def is_a_conflict(*operations: str) -> Replace:
-    """Gives up where others did something harmless."""
+    """Gives up after a harmless change by another writer."""
     from lance_spark.errors import CommitImpossibleError
 
     def wrong(real: Any) -> Any:
         def plan(self: Any, head: Any) -> Any:
-            found = [change.operation for change in self.changes if change.operation in operations]
-            if found:
-                raise CommitImpossibleError(f"{found[0]} came first")
+            conflicts = [change.operation for change in self.changes if change.operation in operations]
+            if conflicts:
+                raise CommitImpossibleError(f"{conflicts[0]} came first")
             return real(self, head)
 
         return plan
@@ -153,10 +155,10 @@ def is_a_conflict(*operations: str) -> Replace:
 def snapshot_must_be_there(real: Any) -> Any:
     from lance_spark.errors import CommitImpossibleError
 
-    def look(self: Any, dataset: Any, after: int, *known: Any) -> None:
-        if all(kept["version"] != after for kept in dataset.version_refs()):
+    def look(self: Any, dataset: Any, after: int, *arguments: Any) -> None:
+        if all(ref["version"] != after for ref in dataset.version_refs()):
             raise CommitImpossibleError("the snapshot is gone")
-        real(self, dataset, after, *known)
+        real(self, dataset, after, *arguments)
 
     return look
 
@@ -166,13 +168,13 @@ def deleted_rows_count(_real: Any) -> Any:
 
 
 def found_nothing(following: bool) -> Replace:
-    """Finds no value that was computed before: of the same job's earlier rounds, or of other jobs."""
+    """Finds no value computed before: neither of earlier rounds of the same job, nor of other jobs."""
 
     def wrong(real: Any) -> Any:
-        def find(self: Any, fragment: Any, wanted: Any, *more: Any) -> Any:
+        def find(self: Any, fragment: Any, rows: Any, *more: Any) -> Any:
             if (self._spec.follow_up is not None) == following:
                 return real(self, fragment, RowSet.empty())
-            return real(self, fragment, wanted, *more)
+            return real(self, fragment, rows, *more)
 
         return find
 
@@ -180,7 +182,7 @@ def found_nothing(following: bool) -> Replace:
 
 
 def theirs_stay(real: Any) -> Any:
-    return lambda self, own, done: real(self, own, done) & self.without_value()
+    return lambda self, own, computed: real(self, own, computed) & self.without_value()
 
 
 def all_lack_a_value(_real: Any) -> Any:

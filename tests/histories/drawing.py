@@ -67,7 +67,7 @@ _OPERATIONS: dict[str, tuple[int, st.SearchStrategy[Operation]]] = {
     "compact": (
         7,
         st.builds(Compact, st.sampled_from([12, 1_000_000]), st.booleans(), st.sampled_from([False, False, True])).map(
-            lambda one: replace(one, ours=one.all)
+            lambda compaction: replace(compaction, ours=compaction.all)
         ),
     ),
     "add column": (3, st.builds(AddColumn, _EXTRAS, st.booleans())),
@@ -92,7 +92,7 @@ _UNTIL = st.one_of(_CALL, st.just("commit"), st.just("commit"), st.just("landed"
 
 @st.composite
 def starts(draw: st.DrawFn, run: str) -> Start:
-    """Draws the start of a backfill, which waits somewhere."""
+    """Draws the start of a backfill, which waits at a gate."""
     door = draw(st.sampled_from(["job"] * 11 + ["write"] * 6 + ["driver"] * 2))
     column = draw(st.sampled_from(["v", "v", "v", "w"]))
     where = draw(st.sampled_from([None, None, None, "some", "all"]))
@@ -124,7 +124,7 @@ _STEP: st.SearchStrategy[Step] = st.sampled_from(["act"] * 11 + ["go"] * 4 + ["s
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """Draws a history; never the simplest one, which is what Hypothesis draws first."""
+    """Draws a history, but never the simplest, which Hypothesis draws first."""
     assume(draw(st.integers(0, 1000)))
     fragments = draw(st.lists(st.integers(5, 8), min_size=3, max_size=4).map(tuple))
     first = draw(starts("one"))

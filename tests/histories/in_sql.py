@@ -1,4 +1,4 @@
-"""What this package does to rows in a process of another writer, by statements of SQL in place of those without Spark."""
+"""Runs this package's row changes as SQL statements in a writer process, in place of the functions without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backfills of a history: the table that they fill, the functions that they compute, and how each API is called."""
+"""The backfills of a history: the table, the UDFs, and the call of each API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.lance_spark.write.backfills import Backfill
 from udf_runtime import UDF, udf
 
 CHECKPOINT = 3
-"""Rows of a checkpoint: what is lost with a process, at most, per task."""
+"""Rows of a checkpoint: the most rows that a killed process loses per task."""
 
 SETTINGS: dict[str, Any] = {
     "min_checkpoint_size": CHECKPOINT,
@@ -29,16 +29,16 @@ SETTINGS: dict[str, Any] = {
 }
 
 WHERE = {"all": "1=1", "some": "key % 2 = 0"}
-"""Filters, by the names under which steps know them."""
+"""Filters, by their names in steps."""
 
 
 def value(x: int) -> int | None:
-    """What a job of the table API computes; NULL for some inputs."""
+    """The result of a table API job; NULL for some inputs."""
     return None if x % 7 == 3 else x * 10
 
 
-def written(x: int) -> int:
-    """What a DataFrame write gives a row."""
+def written_value(x: int) -> int:
+    """The result of a DataFrame write."""
     return x * 10 + 1
 
 
@@ -47,7 +47,7 @@ def is_selected(where: str, key: int) -> bool:
 
 
 def counting_udf(home: str, column: str) -> UDF:
-    """Returns the UDF of a column. It notes each call, and passes a gate at each row."""
+    """Returns the UDF of a column. The UDF logs each call, and passes a gate at each row."""
 
     def computed(x: int) -> int | None:
         import os
@@ -70,7 +70,7 @@ def counting_udf(home: str, column: str) -> UDF:
 
 
 def make_table(home: Path, spark: SparkSession, fragments: tuple[int, ...], *, stable: bool) -> str:
-    """Makes the table, with targets that are all NULL; returns its location."""
+    """Makes the table, whose targets are all NULL, and returns its location."""
     for folder in ("hold", "held"):
         (home / folder).mkdir()
     uri, key = str(home / "t.lance"), 0
@@ -115,13 +115,13 @@ def start(spark: SparkSession, home: str, job_id: str, settings: dict[str, Any])
 
 
 def prepare_write(uri: str, settings: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Writes the files of a DataFrame write, without Spark, as two tasks; returns what commits them."""
+    """Writes the files of a DataFrame write as two tasks, without Spark, and returns a function that commits them."""
     head = lance.dataset(uri)
     names = names_of(head)
     column, where = settings["column"], settings["where"]
     table = head.scanner(columns=["key", names[INPUT[column]]], with_row_address=True).to_table()
     rows = [
-        (row["_rowaddr"], written(row[names[INPUT[column]]]))
+        (row["_rowaddr"], written_value(row[names[INPUT[column]]]))
         for row in table.to_pylist()
         if where is None or is_selected(where, row["key"])
     ]
@@ -137,7 +137,7 @@ def prepare_write(uri: str, settings: dict[str, Any]) -> Callable[[], dict[str, 
 
 
 def write(home: str, job: str, uri: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Writes a column as a DataFrame write does, and waits at a gate before it commits."""
+    """Writes a column as a DataFrame write does, and waits at a gate before the commit."""
     commit = prepare_write(uri, settings)
     pass_gate(home, f"written-{job}")
     return commit()

@@ -1,6 +1,8 @@
-"""Committers that are broken on purpose, one for each thing that may happen beside a backfill, with which the checker proves that it can fail.
+"""Committers that are broken on purpose, one per kind of concurrent change. With them the tests prove that the checker
+can fail.
 
-A mutant is a few functions of the product that are replaced: in this process, in processes that are started meanwhile, and in Spark's workers.
+A mutant replaces a few functions of the product in this process, in processes started during its life, and in Spark's
+workers.
 """
 
 from __future__ import annotations
@@ -46,20 +48,20 @@ from tests.histories.operations import (
 )
 
 MUTANT = "LANCE_SPARK_TEST_MUTANT"
-"""Environment variable: the mutant that a process of the tests is to be."""
+"""Environment variable with the mutant for a process of the tests."""
 
 _KEYS = st.lists(st.integers(0, 17), min_size=3, max_size=6, unique=True).map(lambda keys: tuple(sorted(keys)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A way to be wrong.
+    """A defect.
 
     Attributes:
-        row: What others do that it is wrong about.
-        patches: What is replaced, as `module:name`.
-        acts: What others do beside the backfill.
-        starts: Ways in which backfills begin of whose histories one shows it.
+        row: The concurrent change for which the product is wrong.
+        patches: Replaced functions, as `module:name`.
+        acts: Concurrent changes during the backfill.
+        starts: Starts of backfills whose histories can show the defect.
         stable: Whether row ids are stable.
         after: Steps after these.
     """
@@ -83,7 +85,7 @@ def _write(until: tuple[str, ...] = ("written", "commit"), **more: Any) -> st.Se
 _EITHER = st.one_of(_job(), _write())
 
 
-def _one(*operations: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+def _in_order(*operations: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.tuples(*operations).map(list)
 
 
@@ -107,64 +109,64 @@ MUTANTS: dict[str, Mutant] = {
     "new rows are computed": Mutant(
         row="append, insert-only merge_insert",
         patches={_LOOK: broken.new_rows_are_covered, _OF: broken.nothing_is_foreign},
-        acts=_one(st.sampled_from([Append((100, 101)), InsertOnly((102, 103))])),
+        acts=_in_order(st.sampled_from([Append((100, 101)), InsertOnly((102, 103))])),
         starts=_job(),
     ),
     "a column that comes or goes is a conflict": Mutant(
         row="add, drop, rename another column",
         patches={_PLAN: broken.is_a_conflict("Merge", "Project")},
-        acts=_one(st.sampled_from([AddColumn("e1"), DropColumn("other"), Rename("other")])),
+        acts=_in_order(st.sampled_from([AddColumn("e1"), DropColumn("other"), Rename("other")])),
         starts=_EITHER,
     ),
     "a renamed column is another one": Mutant(
         row="rename this column",
         patches=dict.fromkeys(_COLUMN, broken.renamed_is_lost),
-        acts=_one(st.just(Rename("v"))),
+        acts=_in_order(st.just(Rename("v"))),
         starts=_EITHER,
     ),
     "an index is a conflict": Mutant(
         row="create an index, tags, config",
         patches={_PLAN: broken.is_a_conflict("CreateIndex", "UpdateConfig")},
-        acts=_one(st.sampled_from([Index("v"), Configure()])),
+        acts=_in_order(st.sampled_from([Index("v"), Configure()])),
         starts=_EITHER,
     ),
     "deleted rows come back": Mutant(
         row="delete rows",
         patches={"lance_spark.commit.column_commit:attempt_commit": broken.deletions_are_forgotten},
-        acts=_one(st.builds(Delete, _KEYS)),
+        acts=_in_order(st.builds(Delete, _KEYS)),
         starts=_EITHER,
     ),
     "a fragment that is gone is an error": Mutant(
         row="delete fragments",
         patches={_PLAN: broken.gone_is_an_error},
-        acts=_one(st.just(DeleteFragment((9,)))),
+        acts=_in_order(st.just(DeleteFragment((9,)))),
         starts=_EITHER,
     ),
     "moved rows are lost": Mutant(
         row="update or merge_insert by row rewrite, unchanged inputs",
         patches={"lance_spark.rebase.row_origins:look_up": broken.no_row_id_is_known},
-        acts=_one(st.one_of(st.builds(Update, _KEYS), st.builds(Upsert, _KEYS))),
+        acts=_in_order(st.one_of(st.builds(Update, _KEYS), st.builds(Upsert, _KEYS))),
         starts=_EITHER,
         stable=_STABLE,
     ),
     "moved rows are lost without stable row ids": Mutant(
         row="update by row rewrite, without stable row ids",
         patches={_OF: broken.nothing_is_unknown},
-        acts=_one(st.builds(Update, _KEYS)),
+        acts=_in_order(st.builds(Update, _KEYS)),
         starts=_job(),
         stable=_ADDRESSES,
     ),
     "inputs are not compared": Mutant(
         row="update by row rewrite, changed inputs",
         patches={_CHANGED: lambda _: lambda *arguments, **_more: np.zeros(len(arguments[4].old), dtype=np.bool_)},
-        acts=_one(_UPDATE_INPUT),
+        acts=_in_order(_UPDATE_INPUT),
         starts=_EITHER,
         stable=_STABLE,
     ),
     "stale values stay in a write": Mutant(
         row="update by row rewrite, changed inputs, DataFrame write",
         patches={"lance_spark.rebase.row_origins:Origins.changed": broken.nothing_is_stale},
-        acts=_one(st.one_of(_UPDATE_INPUT, _REWRITE)),
+        acts=_in_order(st.one_of(_UPDATE_INPUT, _REWRITE)),
         starts=_write(),
         stable=_STABLE,
     ),
@@ -174,13 +176,13 @@ MUTANTS: dict[str, Mutant] = {
             _FRAGMENT: broken.inputs_look_the_same,
             "lance_spark.commit.conflicts.coverage:Covered.is_right": broken.inputs_are_right,
         },
-        acts=_one(_REWRITE),
+        acts=_in_order(_REWRITE),
         starts=_EITHER,
     ),
     "what slips in is not looked for": Mutant(
         row="update in place of an input, between look and commit",
         patches={_PLAN: broken.nothing_slips_in},
-        acts=_one(_REWRITE),
+        acts=_in_order(_REWRITE),
         starts=_write(("commit",)),
     ),
     "ours always wins": Mutant(
@@ -189,56 +191,56 @@ MUTANTS: dict[str, Mutant] = {
             "lance_spark.backfill.planning.selection:RangeRows.without_value": broken.all_lack_a_value,
             _FRAGMENT: broken.targets_look_the_same,
         },
-        acts=_one(st.builds(RewriteTarget, _KEYS)),
+        acts=_in_order(st.builds(RewriteTarget, _KEYS)),
         starts=_job(),
     ),
     "theirs always win": Mutant(
         row="update in place of the target, explicit filter",
         patches={"lance_spark.backfill.planning.selection:RangeRows.selected_again": broken.theirs_stay},
-        acts=_one(st.builds(RewriteTarget, _KEYS)),
+        acts=_in_order(st.builds(RewriteTarget, _KEYS)),
         starts=_job(where="all"),
     ),
     "the last file wins": Mutant(
         row="two backfills of one column",
         patches={_FRAGMENT: broken.targets_look_the_same},
-        acts=_one(st.just(Start("two", "write", "v", "all"))),
+        acts=_in_order(st.just(Start("two", "write", "v", "all"))),
         starts=st.one_of(_job(where="some"), _write(where="some")),
     ),
     "compacted fragments are gone": Mutant(
         row="compaction",
         patches={f"{_LINEAGE}.leaves": broken.constant([]), f"{_LINEAGE}.origins": broken.constant([])},
-        acts=_one(_COMPACT),
+        acts=_in_order(_COMPACT),
         starts=_EITHER,
     ),
     "compacted fragments are gone, index remap deferred": Mutant(
         row="compaction with index remapping deferred",
         patches={f"{_LINEAGE}.leaves": broken.constant([]), f"{_LINEAGE}.origins": broken.constant([])},
-        acts=_one(st.just(Compact(deferred=True))),
+        acts=_in_order(st.just(Compact(deferred=True))),
         starts=_EITHER,
         stable=_ADDRESSES,
     ),
     "deleted rows count in a compaction": Mutant(
         row="compaction, deletions before",
         patches={f"{_LINEAGE}._live_offsets": broken.deleted_rows_count},
-        acts=_one(st.builds(Delete, _KEYS), _COMPACT),
+        acts=_in_order(st.builds(Delete, _KEYS), _COMPACT),
         starts=_EITHER,
     ),
     "carried rows are computed again": Mutant(
         row="compaction, without a call",
         patches={"lance_spark.backfill.reuse.value_finder:ValueFinder.find": broken.found_nothing(True)},
-        acts=_one(_COMPACT),
+        acts=_in_order(_COMPACT),
         starts=_job(),
     ),
     "another column's backfill is a conflict": Mutant(
         row="backfill of another column",
         patches={_PLAN: broken.is_a_conflict("DataReplacement")},
-        acts=_one(st.sampled_from([Start("two", door, "w") for door in ("job", "write")])),  # type: ignore[arg-type]
+        acts=_in_order(st.sampled_from([Start("two", door, "w") for door in ("job", "write")])),  # type: ignore[arg-type]
         starts=_EITHER,
     ),
     "a restore is the end": Mutant(
         row="restore to a version that has the fragments",
         patches=dict.fromkeys(_COLUMN, broken.restored_is_lost),
-        acts=_one(st.just(Append((100,))), st.just(Restore(1))),
+        acts=_in_order(st.just(Append((100,))), st.just(Restore(1))),
         starts=_EITHER,
     ),
     "any column of the id will do": Mutant(
@@ -247,19 +249,19 @@ MUTANTS: dict[str, Mutant] = {
             **dict.fromkeys(_COLUMN, broken.any_column_will_do),
             "lance_spark.commit.column_plan:refuse_overwritten": broken.constant(None),
         },
-        acts=_one(st.sampled_from(RUINS[:-1]).map(lambda how: Ruin("w", how))),
+        acts=_in_order(st.sampled_from(RUINS[:-1]).map(lambda how: Ruin("w", how))),
         starts=st.sampled_from([Start("one", door, "w", until="commit") for door in ("job", "write")]),  # type: ignore[arg-type]
     ),
     "the snapshot must be there": Mutant(
         row="cleanup_old_versions",
         patches={"lance_spark.commit.conflicts.table_state:SeenHistory.look": broken.snapshot_must_be_there},
-        acts=_one(st.just(CleanUp())),
+        acts=_in_order(st.just(CleanUp())),
         starts=_EITHER,
     ),
     "nothing is taken from checkpoints": Mutant(
         row="between two runs: a killed run and its successor",
         patches={"lance_spark.backfill.reuse.value_finder:ValueFinder.find": broken.found_nothing(False)},
-        acts=_one(_COMPACT),
+        acts=_in_order(_COMPACT),
         starts=st.just(Start("one", "driver", "v", until="commit")),
         after=(Kill("one"),),
     ),
@@ -269,7 +271,7 @@ MUTANTS: dict[str, Mutant] = {
             "lance_spark.backfill.driver.checkpoint_upkeep:finish": broken.constant(None),
             "lance_spark.write.column_writer:finish": broken.constant(None),
         },
-        acts=_one(_COMPACT),
+        acts=_in_order(_COMPACT),
         starts=_EITHER,
     ),
 }
@@ -289,7 +291,7 @@ def applied(name: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutatedWork:
-    """What Spark runs in a worker instead of the product's own."""
+    """Work that a Spark worker runs in place of the product's own work."""
 
     work: Any
     name: str
@@ -301,7 +303,7 @@ class MutatedWork:
 
 @contextlib.contextmanager
 def mutated(name: str) -> Iterator[None]:
-    """Makes this process, those that it starts, and workers of its jobs a mutant for a while."""
+    """Makes this process, its child processes, and the workers of its jobs a mutant for a while."""
     from lance_spark.backfill.driver import scheduler as cluster
 
     real = cluster.TaskRunner
@@ -315,7 +317,7 @@ def mutated(name: str) -> Iterator[None]:
 
 @st.composite
 def histories_for(draw: st.DrawFn, name: str) -> History:
-    """Draws a history in which others do what a mutant is wrong about."""
+    """Draws a history with the concurrent change for which a mutant is wrong."""
     mutant = MUTANTS[name]
     assume(draw(st.integers(0, 1000)))
     acts = [act if isinstance(act, Start) else Act(act) for act in draw(mutant.acts)]

@@ -1,8 +1,9 @@
-"""What other writers do to the table of a history: for each kind of change, how it is done and what it makes of the rows.
+"""Changes of a history's table by other writers: how each kind of change is made, and its effect on the rows.
 
-The table has a column `key`, which never changes, `a` (the input of `v`), `b` (the input of `w`), `other`, and what writers add. Columns may
-be renamed, so that here they go by their field ids. An input is `1000 * key` plus how often it was changed: it tells its row, and no value
-comes twice but where somebody sets one back.
+The table has a column `key`, which never changes, `a` (the input of `v`), `b` (the input of `w`), `other`, and columns
+added by writers. Columns may be renamed, so this module identifies columns by field id. An input is `1000 * key` plus
+the number of its changes. So an input identifies its row, and no value occurs twice unless a writer sets an old value
+back.
 """
 
 from __future__ import annotations
@@ -26,42 +27,42 @@ COLUMNS = ("key", "a", "b", "other", "v", "w")
 """First names, in the order of their field ids."""
 
 INPUT = {"v": "a", "w": "b", "d": "a"}
-"""The input of each target; `d` is one that a DataFrame write adds."""
+"""The input of each target. A DataFrame write adds the target `d`."""
 
 NAMED_BY_ID = len(COLUMNS)
 RENAMED = "x"
-"""What a new name has at its end; no column that writers add has it in its first name."""
+"""Suffix of a new name; the first name of an added column never contains the suffix."""
 LEAST_ROWS = 4
-"""Live rows that deletions leave."""
+"""Number of rows that deletions always leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What is there when somebody is about to act.
+    """State of the table before a writer acts.
 
     Attributes:
         rows: The rows of the latest version.
-        used: Every key that there ever was.
+        used: Every key so far.
         stable: Whether row ids are stable.
-        kept: Contents of the versions that are kept and have the targets, by version.
+        kept_rows: Rows of each kept version with the targets, by version.
         places: Fragments of the rows.
-        oldest: Whether the very first version, which has no targets, is kept.
+        oldest: Whether the very first version, without targets, is kept.
     """
 
     rows: Rows
     used: frozenset[int]
     stable: bool
-    kept: Mapping[int, Rows]
+    kept_rows: Mapping[int, Rows]
     places: Mapping[int, int]
     oldest: bool = True
 
 
 def names_of(dataset: lance.LanceDataset) -> dict[str, str]:
-    """Returns the names that columns have now, by their first names."""
+    """Returns the present names of columns, by their first names."""
     names = {}
     for column in dataset.lance_schema.fields():
         first = column.name().rstrip(RENAMED)
-        # `d` gets the id of a target that a restore took away.
+        # After a restore, `d` gets the id of a removed target.
         if column.id() < NAMED_BY_ID and first != "d":
             first = COLUMNS[column.id()]
         names[first] = column.name()
@@ -69,10 +70,10 @@ def names_of(dataset: lance.LanceDataset) -> dict[str, str]:
 
 
 def read(dataset: lance.LanceDataset) -> tuple[Rows, dict[int, int]]:
-    """Returns the rows of a version, and the fragments that they are in."""
+    """Returns the rows of a version, and their fragments."""
     names = names_of(dataset)
     table = dataset.scanner(columns=list(names.values()), with_row_address=True).to_table()
-    columns = {first: table[now].to_pylist() for first, now in names.items()}
+    columns = {first: table[current_name].to_pylist() for first, current_name in names.items()}
     keys = columns.pop("key")
     assert len(set(keys)) == len(keys), f"rows are there twice: {sorted(keys)}"
     rows = {key: {name: values[at] for name, values in columns.items()} for at, key in enumerate(keys)}
@@ -81,14 +82,17 @@ def read(dataset: lance.LanceDataset) -> tuple[Rows, dict[int, int]]:
 
 
 def new_row(key: int, columns: Sequence[str]) -> Row:
-    """Returns a row that another writer adds."""
+    """Returns a row for another writer to add."""
     return {name: {"a": 1000 * key, "b": 1000 * key, "other": key}.get(name) for name in columns}
 
 
 def source(dataset: lance.LanceDataset, rows: Mapping[int, Row]) -> pa.Table:
     """Returns rows as a table of all columns, under the names of now."""
-    first_names = {now: first for first, now in names_of(dataset).items()}
-    values = [{now: {"key": key, **row}.get(first) for now, first in first_names.items()} for key, row in rows.items()]
+    first_names = {current_name: first for first, current_name in names_of(dataset).items()}
+    values = [
+        {current_name: {"key": key, **row}.get(first) for current_name, first in first_names.items()}
+        for key, row in rows.items()
+    ]
     return pa.Table.from_pylist(values, schema=pa.schema([(f.name, f.type) for f in dataset.schema]))
 
 
@@ -97,54 +101,54 @@ def among(keys: Sequence[int]) -> str:
 
 
 class Short:
-    """Shown as the call that makes it, without what goes without saying."""
+    """Has a `repr` that omits default values and can be evaluated."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        shown = []
-        for one in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
-            if one.default is MISSING:
-                shown.append(repr(value))
-            elif value != one.default:
-                shown.append(f"{one.name}={value!r}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+        arguments = []
+        for member in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, member.name)
+            if member.default is MISSING:
+                arguments.append(repr(value))
+            elif value != member.default:
+                arguments.append(f"{member.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """How Hypothesis shows it."""
+        """Returns the `repr` for Hypothesis."""
         printer.text(repr(self))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Operation(Short, ABC):
-    """Something that another writer does."""
+    """A change by another writer."""
 
     kind: ClassVar[str] = ""
     moves_rows: ClassVar[bool] = False
-    """Whether it is an update that writes rows anew."""
+    """Whether the change is an update that moves rows to new fragments."""
 
     def fitted(self, world: World) -> Operation | None:
-        """Returns it as it can be done now; None if it has nothing to do."""
+        """Returns the operation fitted to the present table, or None for an operation without effect."""
         return self
 
     @abstractmethod
     def act(self, uri: str) -> None:
-        """Does it. Runs in a process of the other writer."""
+        """Changes the table. Runs in the process of the other writer."""
 
     def change(self, rows: Rows, world: World) -> Rows:
-        """Returns what it makes of rows; those that are given may be changed."""
+        """Returns the rows after the change; the argument may be modified."""
         return rows
 
     @property
     def name(self) -> str:
-        """Its kind, by which the tests count."""
+        """Its kind, under which the tests count operations."""
         return self.kind
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _OnRows(Operation):
-    """Something that is done to rows that are there."""
+    """A change of existing rows."""
 
     keys: tuple[int, ...]
 
@@ -155,11 +159,11 @@ class _OnRows(Operation):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Append(Operation):
-    """Adds rows. With `given`, they have a value of `v`."""
+    """Adds rows. With `with_value`, the rows have a value of `v`."""
 
     kind = "append"
     keys: tuple[int, ...]
-    given: bool = False
+    with_value: bool = False
 
     def fitted(self, world: World) -> Operation | None:
         keys = tuple(sorted({*self.keys} - world.used))
@@ -174,22 +178,22 @@ class Append(Operation):
         columns = columns or [*next(iter(rows.values()))]
         for key in self.keys:
             rows[key] = new_row(key, [name for name in columns if name != "key"])
-            if self.given:
+            if self.with_value:
                 rows[key]["v"] = -key
         return rows
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class InsertOnly(Append):
-    """Adds rows by a merge whose source has rows that are there already, too."""
+    """Adds rows by a merge whose source also has existing rows."""
 
     kind = "insert"
 
     def act(self, uri: str) -> None:
         head = lance.dataset(uri)
-        there = head.to_table(columns=["key"], limit=2)["key"].to_pylist()
+        present_keys = head.to_table(columns=["key"], limit=2)["key"].to_pylist()
         columns = [*names_of(head)]
-        rows = {**self.change({}, None, columns), **{key: {"a": 7, "other": 7} for key in there}}
+        rows = {**self.change({}, None, columns), **{key: {"a": 7, "other": 7} for key in present_keys}}
         head.merge_insert("key").when_not_matched_insert_all().execute(source(head, rows))
 
 
@@ -199,7 +203,7 @@ class Delete(_OnRows):
 
     kind = "delete rows"
     ours: bool = False
-    """Whether it is done by this package."""
+    """Whether this package makes the change."""
 
     @property
     def name(self) -> str:
@@ -221,19 +225,19 @@ class Delete(_OnRows):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeleteFragment(Delete):
-    """Deletes all rows of the fragment in which the first of some rows is."""
+    """Deletes all rows of a fragment: the fragment of the first key that exists."""
 
     kind = "delete fragment"
 
     def fitted(self, world: World) -> Operation | None:
         place = next((world.places[key] for key in self.keys if key in world.places), None)
-        keys = tuple(sorted(key for key, there in world.places.items() if there == place))
+        keys = tuple(sorted(key for key, fragment in world.places.items() if fragment == place))
         return replace(self, keys=keys) if keys and len(world.rows) - len(keys) >= LEAST_ROWS else None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Update(_OnRows):
-    """Writes rows anew with another value of a column; all else is copied along."""
+    """Moves rows with another value of a column, and copies the other columns."""
 
     moves_rows = True
     column: Literal["a", "b", "other"] = "other"
@@ -246,8 +250,8 @@ class Update(_OnRows):
         )
 
     def fitted(self, world: World) -> Operation | None:
-        there = self.column in next(iter(world.rows.values()))
-        return _OnRows.fitted(self, world) if there else None
+        has_column = self.column in next(iter(world.rows.values()))
+        return _OnRows.fitted(self, world) if has_column else None
 
     def act(self, uri: str) -> None:
         head = lance.dataset(uri)
@@ -269,9 +273,9 @@ class Upsert(_OnRows):
     """Replaces whole rows by a merge, and adds others.
 
     Attributes:
-        new: Keys of rows that it adds.
-        changed: Keys of rows whose inputs it changes.
-        value: What it gives the replaced rows in `v`: what they had, a value of its own, or NULL.
+        new: Keys of added rows.
+        changed: Keys of rows whose inputs change.
+        value: The new `v` of the replaced rows: copied, the writer's own value, or NULL.
     """
 
     kind = "upsert"
@@ -317,7 +321,7 @@ class Upsert(_OnRows):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RewriteInput(_OnRows):
-    """Writes an input in place: the value after the one it has, its very first one, or the one that it has."""
+    """Writes an input in place: the next value, the very first value, or the present value."""
 
     kind = "rewrite input"
     column: Literal["a", "b"] = "a"
@@ -342,8 +346,8 @@ class RewriteInput(_OnRows):
 
     def change(self, rows: Rows, world: World | None) -> Rows:
         for key in self.keys:
-            now: Any = rows[key][self.column]
-            rows[key][self.column] = {"next": now + 1, "first": 1000 * key, "same": now}[self.to]
+            current: Any = rows[key][self.column]
+            rows[key][self.column] = {"next": current + 1, "first": 1000 * key, "same": current}[self.to]
         return rows
 
 
@@ -376,7 +380,9 @@ def _write_in_place(head: lance.LanceDataset, column: str, values: Mapping[int, 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Compact(Operation):
-    """Compacts. `rows` are the rows of a new fragment, `all` takes fragments with few deleted rows too, `ours` is `Table.compact_files`."""
+    """Compacts. `rows` are the rows of a new fragment, `all` includes fragments with few deleted rows, `ours` uses
+    `Table.compact_files`.
+    """
 
     rows: int = 1_000_000
     all: bool = False
@@ -393,7 +399,7 @@ class Compact(Operation):
         return kinds.get((self.all, self.deferred), "compaction")
 
     def fitted(self, world: World) -> Operation | None:
-        # Lance cannot defer it with stable row ids.
+        # Lance cannot defer the index remap with stable row ids.
         return replace(self, deferred=self.deferred and not world.stable)
 
     def act(self, uri: str) -> None:

@@ -1,11 +1,13 @@
-"""Processes that act on the table of a history, started once and told what to do: `python -m tests.histories.processes KIND`.
+"""Processes that change the table of a history, each started once and then driven by commands: `python -m
+tests.histories.processes KIND`.
 
-`writer` does what other people do, and commits DataFrame writes as Spark's commit process does. `driver` runs backfills, whose tasks it runs
-itself, one after the other; `Spark driver` has a Spark session of its own, which takes ten seconds to start, and so has `SQL writer`, which is a
-writer that does by SQL what this package can do. All may be killed at any moment; whoever asks for one next gets another.
+`writer` makes the changes of other writers, and commits DataFrame writes as Spark's commit process does. `driver` runs
+backfills, and runs their tasks itself, in turn. `Spark driver` has its own Spark session, which takes ten seconds to
+start. `SQL writer` has a session too, and makes this package's changes as SQL statements. Any process may be killed at
+any moment; the next request starts another.
 
-A process stops at gates. A gate is shut by a file in the folder `hold`; the first who comes there moves it to `held`, and waits for as long as
-it is there. So everything that happens in a history happens in the order of its steps.
+A process stops at gates. A file in the folder `hold` shuts a gate. The first process to reach the gate moves the file
+to `held`, and waits while the file exists. So all events of a history happen in the order of its steps.
 """
 
 from __future__ import annotations
@@ -64,17 +66,17 @@ def gates_at_commits(whose: Callable[[], tuple[str, str] | None]) -> Iterator[No
     """Puts a gate before and a gate after every commit of column files.
 
     Args:
-        whose: Returns the folder of the history and the name of the job in whose thread it is called, or None.
+        whose: Returns the history's folder and the name of the job that runs in the calling thread, or None.
     """
     real = lance.LanceDataset.commit
 
     @functools.wraps(real)
     def gated(base: Any, operation: Any, *arguments: Any, **more: Any) -> Any:
-        found = whose()
+        home_and_job = whose()
         what = getattr(operation, "operation", operation)
-        if found is None or not isinstance(what, lance.LanceOperation.DataReplacement):
+        if home_and_job is None or not isinstance(what, lance.LanceOperation.DataReplacement):
             return real(base, operation, *arguments, **more)
-        home, job = found
+        home, job = home_and_job
         pass_gate(home, f"commit-{job}")
         landed = real(base, operation, *arguments, **more)
         pass_gate(home, f"landed-{job}")
@@ -88,7 +90,7 @@ def gates_at_commits(whose: Callable[[], tuple[str, str] | None]) -> Iterator[No
 
 
 class Process:
-    """A process that does what it is told, one thing after the other."""
+    """A process that runs commands one after the other."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -128,7 +130,7 @@ class Process:
         return self._replies.qsize() > 0
 
     def answer(self, seconds: float = WAIT_S) -> Any:
-        """Waits for the answer, and returns it; an error that was caught there is returned as :class:`Caught`."""
+        """Waits for the reply and returns it. An error of the other process is returned as :class:`Caught`."""
         return self._replies.get(timeout=seconds)
 
     def ask(self, what: str, *arguments: Any) -> Any:
@@ -139,10 +141,10 @@ class Process:
         return answer
 
     def kill(self) -> None:
-        """Kills it with all that it has started, at once."""
+        """Kills the process and all its children at once."""
         with contextlib.suppress(psutil.NoSuchProcess):
             top = psutil.Process(self._process.pid)
-            # The process first: nothing of what it could still do is done.
+            # The parent first, so that it cannot act on the death of a child.
             family = [top, *top.children(recursive=True)]
             for member in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -169,7 +171,7 @@ class Caught:
 
 
 class Pool:
-    """Processes of each kind that wait for work, with one more under way where that takes long.
+    """Idle processes of each kind, and a prepared process of a kind with a slow start.
 
     Attributes:
         driver: The kind of drivers.
@@ -192,7 +194,7 @@ class Pool:
         return started
 
     def prepare(self, kind: str) -> None:
-        """Starts one that is wanted soon."""
+        """Starts a process for a request in the near future."""
         if not self._idle.setdefault(kind, []):
             self._idle[kind].append(self.start(kind))
 
@@ -208,10 +210,10 @@ class Pool:
 
 
 def summary(result: Any) -> dict[str, Any]:
-    """Returns what a result says, as plain values; a counter that it lacks is left out."""
+    """Returns the counters of a result as plain values, without counters that the result lacks."""
     names = ("status", "version", "versions", "read_version", "new_rows", "rows", "fragments_failed", "retries")
-    found = [name for name in dir(result) if name in names or name.startswith("rows_")]
-    return {name: getattr(result, name) for name in found}
+    reported_names = [name for name in dir(result) if name in names or name.startswith("rows_")]
+    return {name: getattr(result, name) for name in reported_names}
 
 
 def main(kind: str) -> None:
@@ -223,7 +225,7 @@ def main(kind: str) -> None:
 
 @contextlib.contextmanager
 def _as_mutant(name: str | None) -> Iterator[None]:
-    """Breaks the product in this process as the one that started it says."""
+    """Breaks the product in this process as the parent process demands."""
     if name is None:
         yield
         return
@@ -299,5 +301,5 @@ def in_thread_of(job_id: str) -> bool:
 
 
 if __name__ == "__main__":
-    # What it answers is of the module that the test knows, not of `__main__`.
+    # Replies must have classes of the module that the test imports, instead of `__main__`.
     importlib.import_module("tests.histories.processes").main(sys.argv[1])

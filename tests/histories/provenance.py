@@ -1,4 +1,4 @@
-"""Which input each stored value was computed from, or given for, as the versions of a history tell."""
+"""Derives from the versions of a history the input behind each stored value."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from tests.histories.administration import CleanUp, Restore
 from tests.histories.operations import INPUT, Row
 
 if TYPE_CHECKING:
-    from tests.histories.model import Run, Seen, Story
+    from tests.histories.model import Run, Story, TableVersion
 
 Sources = dict[int, int | None]
 """The input of each row's value, by key; None for a row without a value."""
 
 
 def sources_of(story: Story, column: str) -> dict[int, Sources]:
-    """Returns the inputs that the values of each version belong to."""
-    known: dict[int, Sources] = {}
-    for number, seen in sorted(story.versions.items()):
-        if isinstance(seen.by, Restore) and seen.by.version in known:
-            known[number] = known[seen.by.version]
+    """Returns the inputs to which the values of each version belong."""
+    sources: dict[int, Sources] = {}
+    for number, version in sorted(story.versions.items()):
+        if isinstance(version.by, Restore) and version.by.version in sources:
+            sources[number] = sources[version.by.version]
             continue
         before = story.versions.get(number - 1)
-        known[number] = dict(_sources(seen, before, known.get(number - 1, {}), column))
-    return known
+        sources[number] = dict(_sources(version, before, sources.get(number - 1, {}), column))
+    return sources
 
 
-def _sources(seen: Seen, before: Seen | None, known: Sources, column: str) -> Iterator[tuple[int, int | None]]:
-    for key, row in seen.rows.items():
+def _sources(
+    version: TableVersion, before: TableVersion | None, old_sources: Sources, column: str
+) -> Iterator[tuple[int, int | None]]:
+    for key, row in version.rows.items():
         value = row.get(column)
         if before is not None and key in before.rows and before.rows[key].get(column) == value:
-            yield key, known.get(key)
+            yield key, old_sources.get(key)
         else:
-            yield key, _source(row, value, column, is_ours=isinstance(seen.by, str))
+            yield key, _source(row, value, column, is_ours=isinstance(version.by, str))
 
 
 def _source(row: Row, value: int | None, column: str, *, is_ours: bool) -> int | None:
-    """Returns what a new value belongs to: a value of a backfill says so itself."""
+    """Returns the input of a new value. A value of a backfill contains its input."""
     if value is None:
         return None
     return value // 10 if is_ours and value >= 0 else row[INPUT[column]]
@@ -50,28 +52,28 @@ def stale_rows(story: Story, column: str, number: int) -> set[int]:
 
 
 def is_verifiable(story: Story, upto: int) -> bool:
-    """Tells whether the history tells of every row which inputs its value belongs to."""
-    moved = any(act.moves_rows for number, act in story.acts if number <= upto)
-    return not story.was_done(CleanUp, story.first, upto) and (story.stable or not moved)
+    """Tells whether the history shows, for every row, the input of its value."""
+    has_moved_rows = any(act.moves_rows for number, act in story.acts if number <= upto)
+    return not story.was_done(CleanUp, story.first, upto) and (story.stable or not has_moved_rows)
 
 
 def wrong_stale_count(story: Story, run: Run) -> list[str]:
-    """Returns what is wrong with the number of rows out of date in the result of a job.
+    """Returns errors in the count of outdated rows in the result of a job.
 
-    A result answers for one of the versions that :meth:`Story.judged` names.
+    A result answers for any of the versions of :meth:`Story.judged`.
     """
     assert isinstance(run.outcome, dict)
     most, unverified = run.outcome["rows_stale"], run.outcome["rows_unverified"]
     with_nulls = run.start.where is not None
-    found = [
+    wrong_counts = [
         wrong_count(story, run.start.column, number, most, unverified, with_nulls=with_nulls)
         for number in story.judged(run)
     ]
-    return [] if None in found else [str(found[0])]
+    return [] if None in wrong_counts else [str(wrong_counts[0])]
 
 
 def wrong_count(story: Story, column: str, number: int, most: int, unverified: int, *, with_nulls: bool) -> str | None:
-    """Returns what is wrong with a number of rows out of date at a version; rows without a value may count `with_nulls`."""
+    """Returns the error in a count of outdated rows at a version; with `with_nulls`, rows without a value may count."""
     if unverified and is_verifiable(story, number):
         return f"{unverified} rows are not verified, and the history tells of all"
     stale = stale_rows(story, column, number)

@@ -1,4 +1,6 @@
-"""Runs histories: one step after the other, in real processes, each held at gates while another one acts; and checks what became of them."""
+"""Runs histories step by step in real processes, each held at gates while another process acts, and checks their
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ from tests.histories.model import (
     History,
     Kill,
     Run,
-    Seen,
     Start,
     Step,
     Story,
+    TableVersion,
 )
 from tests.histories.operations import Operation, read
 from tests.histories.processes import Caught, Pool, Process, gates_at_commits, is_held, open_gate, shut
@@ -41,23 +43,23 @@ from tests.lance_spark.conflicts.others import unused_files
 
 WAIT_S = 60
 QUIET_S = 0.15
-"""So long nothing is called any more, and no commit is reached, where a backfill waits."""
+"""Time without calls or commits after which a backfill counts as waiting."""
 
 _OURS = re.compile(r"[0-9a-f]{40}-\d+")
 _NUMBERS = itertools.count()
 
 _THREADS: dict[str, tuple[str, str]] = {}
-"""Folder and backfill of each thread that runs a job of a history in this process."""
+"""Folder and backfill of each thread of this process that runs a job of a history."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What histories hit.
+    """Counts over histories.
 
     Attributes:
-        histories: How many there were.
-        crossed: In how many somebody else committed between a backfill's snapshot and its last commit.
-        hits: What others did beside a running backfill, by kind and by where that was.
+        histories: Number of histories.
+        crossed: Histories with a foreign commit between a backfill's snapshot and its last commit.
+        hits: Changes by other writers during a backfill, by kind and moment.
     """
 
     histories: int = 0
@@ -80,20 +82,20 @@ class Tally:
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
-    """A backfill that has not ended.
+    """A running backfill.
 
     Attributes:
-        held: Gates at which it waits, or may come to wait.
-        at: What it was to go on to, when it began to wait.
-        ended: Tells whether it has ended.
-        outcome: Returns what its result says, or its error.
-        process: The process that it has of its own.
+        gates: Gates at which the backfill waits, or may wait.
+        at: The gate of its last step, at which it waits.
+        ended: Tells whether the backfill has ended.
+        outcome: Returns the counters of its result, or its error.
+        process: Its own process.
         job: Its handle in this process.
     """
 
     ended: Callable[[], bool]
     outcome: Callable[[], dict[str, Any] | Caught]
-    held: list[str] = field(default_factory=list)
+    gates: list[str] = field(default_factory=list)
     at: str = ""
     process: Process | None = None
     job: lance_spark.Job | None = None
@@ -123,16 +125,18 @@ class Runner:
             lance.dataset(self._uri).create_scalar_index("v", "BTREE", name="of v")
         self.story = Story(stable=history.stable, first=lance.dataset(self._uri).version)
         rows, places = read(lance.dataset(self._uri))
-        self.story.versions[self.story.first] = Seen(number=self.story.first, by="nobody", rows=rows, places=places)
+        self.story.versions[self.story.first] = TableVersion(
+            number=self.story.first, by="nobody", rows=rows, places=places
+        )
         self._running: dict[str, _Running] = {}
         self._writers = [pool.take(pool.writer) for _ in range(2)]
         self._ruin: Ruin | None = None
 
     def run(self) -> Story:
-        """Runs the steps, lets what still runs then come to its end, and checks.
+        """Runs the steps, then lets running backfills end, and checks the outcome.
 
         Raises:
-            WrongError: Something is not as it must be.
+            WrongError: The table or a result differs from the rules.
         """
         try:
             for step in self._history.steps:
@@ -160,7 +164,7 @@ class Runner:
         elif isinstance(step, Act):
             self._act(step.operation)
 
-    # Others
+    # Other writers
 
     def _act(self, operation: Operation) -> None:
         story, head, world = self.story, self.story.head, world_of(self.story, self._uri)
@@ -168,7 +172,7 @@ class Runner:
         if fitted is None:
             return
         if isinstance(fitted, Ruin) and fitted.how == "table" and any(r.at == "commit" for r in self._running.values()):
-            # Lance commits to a folder that is not there any more as if it were, and makes one.
+            # Lance recreates a deleted folder when it commits.
             return
         self._writers.reverse()
         self._writers[0].ask("act", self._uri, fitted)
@@ -194,7 +198,7 @@ class Runner:
         self._hits.update((kind, moment) for moment in moments)
 
     def _look(self, by: str | Operation) -> None:
-        """Reads the versions that are new."""
+        """Reads the new versions."""
         if self._ruin is None or self._ruin.how != "table":
             look(self.story, self._uri, by)
 
@@ -212,9 +216,9 @@ class Runner:
             settings |= {"commit_granularity": step.granularity, "task_size": step.task_size}
             settings |= {} if step.on_stale is None else {"on_stale": step.on_stale}
             settings |= {"stale": True} if step.stale else {}
-        for other in self._running:
-            same = story.runs[other].start.column == step.column
-            self._note("two of one column" if same else "two of two columns", self._moment(other))
+        for other_name in self._running:
+            same = story.runs[other_name].start.column == step.column
+            self._note("two of one column" if same else "two of two columns", self._moment(other_name))
         self._running[step.run] = self._open(run, settings)
         self._go_on(step.run, step.until)
 
@@ -227,13 +231,13 @@ class Runner:
             job_id = f"{name}-{next(_NUMBERS)}"
             _THREADS[f"lance-spark-{job_id}"] = (home, name)
             job = jobs.start(self._spark, home, job_id, settings)
-            return _Running(ended=job.done, outcome=lambda: _outcome(job), held=gates, job=job)
+            return _Running(ended=job.done, outcome=lambda: _outcome(job), gates=gates, job=job)
         process = self._pool.take(self._pool.driver if run.start.door == "driver" else "writer")
         if run.start.door == "driver":
             process.tell("run", home, name, settings)
         else:
             process.tell("write", home, name, self._uri, settings)
-        return _Running(ended=process.answered, outcome=process.answer, held=gates, process=process)
+        return _Running(ended=process.answered, outcome=process.answer, gates=gates, process=process)
 
     def _gates(self, run: Run, until: str) -> list[str]:
         what, _, key = until.partition(" ")
@@ -241,50 +245,50 @@ class Runner:
         if what == "end":
             return []
         if what == "call":
-            # Whatever the rows before it led to is not to be committed while others act.
+            # While others act, results of the rows before must stay uncommitted.
             return [commit] if run.is_write else [f"call-{run.start.column}-{key}", commit]
         if what == "written" and not run.is_write:
             return [commit]
         return [f"{what}-{run.name}"]
 
     def _go_on(self, name: str, until: str) -> None:
-        """Lets a backfill go on until it waits at a gate, or has ended."""
+        """Lets a backfill run until it waits at a gate, or has ended."""
         running, run = self._running[name], self.story.runs[name]
         if running.at:
-            before, running.held = running.held, self._gates(run, until)
+            before, running.gates = running.gates, self._gates(run, until)
             for gate in before:
                 open_gate(self._home, gate)
-            for gate in running.held:
+            for gate in running.gates:
                 shut(self._home, gate)
         running.at = until
         self._wait(running)
         self._look(name)
-        for gate in running.held:
-            # Where it did not come to a row, another one that comes there later is not to wait.
+        for gate in running.gates:
+            # A backfill that did not reach the row must not wait there later.
             if gate.startswith("call") and not is_held(self._home, gate) and is_held(self._home, f"commit-{name}"):
                 open_gate(self._home, gate)
                 running.at = "commit"
-        if not any(is_held(self._home, gate) for gate in running.held):
+        if not any(is_held(self._home, gate) for gate in running.gates):
             self._end(name)
 
     def _wait(self, running: _Running) -> None:
-        deadline, quiet, seen = time.monotonic() + WAIT_S, time.monotonic(), -1
+        deadline, quiet, last_count = time.monotonic() + WAIT_S, time.monotonic(), -1
         while True:
             if running.ended():
                 return
-            now, states = time.monotonic(), [is_held(self._home, gate) for gate in running.held]
+            moment, states = time.monotonic(), [is_held(self._home, gate) for gate in running.gates]
             called = len(jobs.calls(self._home)) + sum(states)
-            if called != seen:
-                seen, quiet = called, now
-            if states and (all(states) or (any(states) and now - quiet > QUIET_S)):
+            if called != last_count:
+                last_count, quiet = called, moment
+            if states and (all(states) or (any(states) and moment - quiet > QUIET_S)):
                 return
-            if now > deadline:
-                raise WrongError(f"a backfill neither ended nor came to {running.at!r}: {running.held}")
+            if moment > deadline:
+                raise WrongError(f"a backfill neither ended nor came to {running.at!r}: {running.gates}")
             time.sleep(0.01)
 
     def _end(self, name: str) -> None:
         running, run = self._running.pop(name), self.story.runs[name]
-        for gate in running.held:
+        for gate in running.gates:
             open_gate(self._home, gate)
         run.outcome = running.outcome()
         self.story.end(run)
@@ -296,16 +300,16 @@ class Runner:
         self._check_run(run)
 
     def _restore(self, run: Run) -> None:
-        """Does what the error of a backfill says whose files were deleted in the moment of its commit."""
-        told = run.outcome
-        if not isinstance(told, Caught) or told.kind != "CommitOutcomeUnknownError":
+        """Follows the advice in the error of a backfill whose files were deleted at the moment of its commit."""
+        error = run.outcome
+        if not isinstance(error, Caught) or error.kind != "CommitOutcomeUnknownError":
             raise WrongError(
-                f"after {run.name} nobody can read version {run.end}, because files of it are missing: {told}"
+                f"after {run.name} nobody can read version {run.end}, because files of it are missing: {error}"
             )
-        said = re.search(r"restore version (\d+)", told.trace)
-        if said is None:
-            raise WrongError(f"{run.name} does not say which version to restore: {told.trace}")
-        restore = Restore(version=int(said[1]))
+        advice = re.search(r"restore version (\d+)", error.trace)
+        if advice is None:
+            raise WrongError(f"{run.name} does not say which version to restore: {error.trace}")
+        restore = Restore(version=int(advice[1]))
         restore.act(self._uri)
         self._look(restore)
         self.story.acts.append((self.story.head.number, restore))
@@ -318,7 +322,7 @@ class Runner:
         if run.start.door == "driver":
             self._pool.prepare(self._pool.driver)
         del self._running[name]
-        for gate in running.held:
+        for gate in running.gates:
             open_gate(self._home, gate)
         self._look(name)
         self.story.end(run)
@@ -326,13 +330,13 @@ class Runner:
         self._note("kill -9", run.start.door)
 
     def _give_up(self) -> None:
-        """Ends what a history that failed has left running."""
+        """Ends the backfills of a failed history."""
         for name, running in [*self._running.items()]:
             if running.process is not None:
                 running.process.kill()
                 if running.process.kind == self._pool.driver:
                     self._pool.prepare(self._pool.driver)
-            for gate in running.held:
+            for gate in running.gates:
                 open_gate(self._home, gate)
             if running.job is not None:
                 running.job.cancel()
@@ -344,11 +348,11 @@ class Runner:
     # Checks
 
     def _check_run(self, run: Run) -> None:
-        """Checks what a backfill has made of the table."""
+        """Checks the effects of a backfill on the table."""
         check_values(self.story, run)
-        found = wrong_counters(self.story, run)
-        if found:
-            raise WrongError(f"{run.name}: {'; '.join(found)}: {run.outcome}")
+        wrong_values = wrong_counters(self.story, run)
+        if wrong_values:
+            raise WrongError(f"{run.name}: {'; '.join(wrong_values)}: {run.outcome}")
         if isinstance(run.outcome, Caught):
             if not is_excused(self.story, run, run.outcome, None if self._ruin is None else self._ruin.targets):
                 raise WrongError(f"{run.name} failed: {run.outcome.trace}")
@@ -364,17 +368,17 @@ class Runner:
             raise WrongError(f"{run.name}: {'; '.join(wrong)}: {run.outcome}")
 
     def _check_plan(self, column: str) -> None:
-        """Checks what a plan tells of values that are out of date."""
+        """Checks the counts of outdated values in a plan."""
         table = lance_spark.connect(str(self._home), self._spark, progress=False).open_table("t")
         plan = table.plan_backfill(jobs.names_of(table.to_lance())[column])
         assert isinstance(plan, lance_spark.BackfillPlan)
-        told = plan.rows_stale, plan.rows_unverified
-        wrong = wrong_count(self.story, column, self.story.head.number, *told, with_nulls=True)
+        counts = plan.rows_stale, plan.rows_unverified
+        wrong = wrong_count(self.story, column, self.story.head.number, *counts, with_nulls=True)
         if wrong is not None:
             raise WrongError(f"the plan of {column}: {wrong}")
 
     def _settle(self) -> None:
-        """Fills what is still empty, twice: nothing is computed the second time. Then maybe all that is out of date."""
+        """Fills all empty rows twice, where the second run computes no row. Then optionally fills all outdated rows."""
         for number, column in itertools.product((1, 2), ("v", "w")):
             before = len(self.story.calls)
             self._start(Start(f"settle {column} {number}", "job", column))
@@ -394,24 +398,24 @@ class Runner:
 
     def _check_end(self) -> None:
         story = self.story
-        found = unaccounted_calls(story)
-        if found:
-            raise WrongError("; ".join(found))
+        unexplained = unaccounted_calls(story)
+        if unexplained:
+            raise WrongError("; ".join(unexplained))
         if not any(run.killed for run in story.runs.values()):
-            told = sum(
+            reported_calls = sum(
                 run.outcome.get("rows_computed", 0) for run in story.runs.values() if isinstance(run.outcome, dict)
             )
             errors = any(isinstance(run.outcome, Caught) for run in story.runs.values())
-            if told != len(story.calls) and not errors:
-                raise WrongError(f"results tell of {told} calls, and there were {len(story.calls)}")
+            if reported_calls != len(story.calls) and not errors:
+                raise WrongError(f"results tell of {reported_calls} calls, and there were {len(story.calls)}")
         if self._ruin is not None:
             self._check_ruin(self._ruin)
             return
         head = lance.dataset(self._uri)
         for found_version in head.versions():
             number = found_version["version"]
-            told = number >= story.first and number not in story.broken
-            rows = read(head.checkout_version(number))[0] if told else None
+            is_readable = number >= story.first and number not in story.broken
+            rows = read(head.checkout_version(number))[0] if is_readable else None
             if rows is not None and rows != story.versions[number].rows:
                 raise WrongError(
                     f"version {number} is not what it was: {differences(story.versions[number].rows, rows)}"
@@ -419,24 +423,26 @@ class Runner:
         check_indexes(self.story, head)
         if any(run.killed for run in story.runs.values()):
             lance_spark.cleanup(self._uri, older_than=timedelta(0))
-        left = {name for name in unused_files(self._uri) if _OURS.search(name)}
+        unnamed_files = {name for name in unused_files(self._uri) if _OURS.search(name)}
         if any(run.killed for run in story.runs.values()) and checkpoint_store(self._uri, {}, None).column_files():
-            left = set()  # what a process left may serve another one for as long as a checkpoint names any of it
-        if left:
-            raise WrongError(f"files are left that no version names: {sorted(left)}")
+            unnamed_files = (
+                set()
+            )  # files of a killed process may serve another job while a checkpoint names any of them
+        if unnamed_files:
+            raise WrongError(f"files are left that no version names: {sorted(unnamed_files)}")
 
     def _check_ruin(self, ruin: Ruin) -> None:
-        """Checks that nobody has written to a target that was taken away, whatever has its place now."""
-        before = [seen for seen in self.story.versions.values() if seen.by is ruin][-1:]
+        """Checks that no backfill wrote into the successor of a destroyed target."""
+        before = [version for version in self.story.versions.values() if version.by is ruin][-1:]
         if not before:
             return
         filled = {run.start.column for run in self.story.runs.values()} - ruin.targets
         if ruin.how == "past":
-            filled.add("d")  # a new column, of the rows that are there again
+            filled.add("d")  # a new column, for the returned rows
         expected = {key: {n: x for n, x in row.items() if n not in filled} for key, row in before[0].rows.items()}
-        found = {key: {n: x for n, x in row.items() if n not in filled} for key, row in self.story.head.rows.items()}
-        if expected != found:
-            raise WrongError(f"after {ruin}, a backfill wrote: {differences(expected, found)}")
+        actual = {key: {n: x for n, x in row.items() if n not in filled} for key, row in self.story.head.rows.items()}
+        if expected != actual:
+            raise WrongError(f"after {ruin}, a backfill wrote: {differences(expected, actual)}")
 
 
 def _outcome(job: lance_spark.Job) -> dict[str, Any] | Caught:

@@ -1,7 +1,8 @@
-"""Histories of statements over the rows of one table: what each does to rows, and a player that lets them run at once.
+"""Histories of statements over one table: the effect of each statement on the rows, and a player that runs statements
+concurrently.
 
-A history is right if its result, with the counts that each statement reported, is that of some serial order of the statements. The model of a
-statement is a pure function over a list of rows.
+A history is right if some serial order of the statements gives its rows and the counts that each statement reported.
+The model of a statement is a pure function over a list of rows.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Counts = tuple[int, int, int]
 """Rows inserted, updated and deleted."""
 
 Moment = Literal["before", "after"]
-"""Before a statement looks at the latest version to commit, or after that look."""
+"""Before or after a statement looks at the latest version in order to commit."""
 
 SCHEMA = pa.schema([("k", pa.int64()), ("a", pa.int64())])
 
@@ -73,11 +74,13 @@ class MergeRows:
     inserts: bool
 
     def apply(self, rows: list[Row]) -> tuple[list[Row], Counts]:
-        given = {key: value for key, value in self.rows if key is not None}
-        there = {key for key, _ in rows}
-        matched = sum(key in given for key, _ in rows) if self.updates else 0
-        changed = [(key, given.get(key, value) if self.updates and key is not None else value) for key, value in rows]
-        new = [row for row in self.rows if row[0] is None or row[0] not in there] if self.inserts else []
+        source_values = {key: value for key, value in self.rows if key is not None}
+        present_keys = {key for key, _ in rows}
+        matched = sum(key in source_values for key, _ in rows) if self.updates else 0
+        changed = [
+            (key, source_values.get(key, value) if self.updates and key is not None else value) for key, value in rows
+        ]
+        new = [row for row in self.rows if row[0] is None or row[0] not in present_keys] if self.inserts else []
         return [*changed, *new], (len(new), matched, 0)
 
     def run(self, ref: DatasetRef) -> ChangeResult:
@@ -95,7 +98,7 @@ class MergeRows:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Rows with one of some keys, or rows whose value is even or odd."""
+    """Selects rows with given keys, or rows whose value is even or odd."""
 
     keys: tuple[int, ...] = ()
     parity: int | None = None
@@ -139,8 +142,8 @@ class Delete:
     where: Condition
 
     def apply(self, rows: list[Row]) -> tuple[list[Row], Counts]:
-        kept = [row for row in rows if not self.where.holds(row)]
-        return kept, (0, 0, len(rows) - len(kept))
+        remaining = [row for row in rows if not self.where.holds(row)]
+        return remaining, (0, 0, len(rows) - len(remaining))
 
     def run(self, ref: DatasetRef) -> ChangeResult:
         return Statement(
@@ -157,7 +160,7 @@ class Compact:
         return rows, (0, 0, 0)
 
     def run(self, ref: DatasetRef) -> None:
-        with contextlib.suppress(OSError, RuntimeError):  # pylance gives up where another commit came first
+        with contextlib.suppress(OSError, RuntimeError):  # pylance gives up after a concurrent commit
             ref.open_latest().optimize.compact_files()
 
     def sql(self, table: str) -> None:
@@ -176,7 +179,7 @@ def _values(rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A statement, the branch that it changes, and when the next statement of the history begins and ends."""
+    """A statement, its branch, and the moment at which the next statement of the history runs."""
 
     statement: RowStatement
     moment: Moment = "before"
@@ -185,11 +188,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A table of some fragments, and statements over it that run at once.
+    """A table of some fragments, and concurrent statements over it.
 
     Attributes:
         rows: Rows of the table; the first `deleted` of them are deleted before the statements begin.
-        in_threads: Whether each statement runs in a thread of its own. Else the next statement runs inside the one before, at its moment.
+        in_threads: Whether each statement runs in its own thread. Otherwise the next statement runs inside the
+            statement before it, at its moment.
     """
 
     rows: tuple[Row, ...]
@@ -201,7 +205,7 @@ class History:
 
 
 Run = Callable[[RowStatement, DatasetRef], Counts | None]
-"""Runs a statement, and returns the counts that it reports, if any."""
+"""Runs a statement, and returns the counts if the statement reports any."""
 
 
 def run_without_spark(statement: RowStatement, ref: DatasetRef) -> Counts:
@@ -210,7 +214,7 @@ def run_without_spark(statement: RowStatement, ref: DatasetRef) -> Counts:
 
 
 class Player:
-    """Plays one history below a folder, and tells whether its result is that of a serial order."""
+    """Plays one history in a folder, and tells whether a serial order gives its result."""
 
     def __init__(self, history: History, uri: str, run: Run = run_without_spark) -> None:
         self._history = history
@@ -221,7 +225,7 @@ class Player:
         self._lock = threading.Lock()
 
     def play(self) -> None:
-        """Raises an AssertionError that shows the history, where no serial order gives its result."""
+        """Raises an AssertionError with the history unless a serial order gives its result."""
         self._create()
         steps = self._history.steps
         if self._history.in_threads:
@@ -273,7 +277,8 @@ class Player:
         finally:
             late, self._next = self._next, outer
         if late is not None:
-            # Only an INSERT of Spark commits where no gate is. Of the others it changed nothing, so it came to no commit.
+            # Only an `INSERT` of Spark commits without passing a gate. Other statements without a gate changed no rows,
+            # and made no commit.
             assert isinstance(steps[0].statement, Insert) or self._version(steps[0]) == version, (
                 "a commit passed no gate"
             )
@@ -305,21 +310,21 @@ class Player:
             yield
 
     def _check(self, branch: str | None) -> None:
-        history, found = self._history, DatasetRef.find(self._uri, {}, branch).open_latest()
-        found.validate()
-        rows = Counter((row["k"], row["a"]) for row in found.to_table().to_pylist())
-        done = [(step.statement, counts) for step, counts in self._done if step.branch == branch]
+        history, table = self._history, DatasetRef.find(self._uri, {}, branch).open_latest()
+        table.validate()
+        rows = Counter((row["k"], row["a"]) for row in table.to_table().to_pylist())
+        committed = [(step.statement, counts) for step, counts in self._done if step.branch == branch]
         start = list(history.rows[history.deleted :])
-        if any(_serial(start, order) == rows for order in itertools.permutations(done)):
+        if any(_serial(start, order) == rows for order in itertools.permutations(committed)):
             return
-        told = "\n".join(f"  {statement}: {counts}" for statement, counts in done)
+        listing = "\n".join(f"  {statement}: {counts}" for statement, counts in committed)
         raise AssertionError(
-            f"{history}\nends on branch {branch} with {sorted(rows.elements(), key=str)} after\n{told}"
+            f"{history}\nends on branch {branch} with {sorted(rows.elements(), key=str)} after\n{listing}"
         )
 
 
 def _serial(rows: list[Row], order: Sequence[tuple[RowStatement, Counts | None]]) -> Counter[Row] | None:
-    """Returns the rows after statements in an order; None where a statement would have reported other counts."""
+    """Returns the rows after statements in an order, or None if a statement would have reported other counts."""
     for statement, counts in order:
         rows, expected = statement.apply(rows)
         if counts is not None and expected != counts:
@@ -328,6 +333,6 @@ def _serial(rows: list[Row], order: Sequence[tuple[RowStatement, Counts | None]]
 
 
 def with_distinct_values(history: History) -> History:
-    """Returns a history whose rows are distinct, so that the rows that are deleted first are those of the model."""
+    """Returns a history with distinct rows, so that the rows deleted first match the model's."""
     rows = tuple((key, number * 2 + value % 2) for number, (key, value) in enumerate(history.rows))
     return replace(history, rows=rows, deleted=min(history.deleted, len(rows)))

@@ -1,7 +1,8 @@
-"""Random histories of a table: other writers in processes of their own beside backfills through both APIs, and what is right afterwards.
+"""Random histories of a table: other writers in their own processes run concurrently with backfills through both APIs,
+and each outcome is checked.
 
-A history is a list of steps that Hypothesis draws, so that one that fails shrinks, and is printed as the call that runs it again:
-`run(History(...))`.
+Hypothesis draws a history as a list of steps. A failing history therefore shrinks, and is printed as a call to repeat
+it: `run(History(...))`.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.histories import mutants
 from tests.histories.drawing import histories
-from tests.histories.found import FOUND
 from tests.histories.model import History, Story
 from tests.histories.mutants import histories_for
 from tests.histories.processes import Pool
+from tests.histories.regressions import REGRESSIONS
 from tests.histories.runner import Runner, Tally, threads_at_gates
 from tests.support.inline_jobs import NoSpark, inline_tasks
 
 pytestmark = pytest.mark.classic
 
 QUICK = (2, 3, 7, 10, 12, 20, 27, 39, 50, 70, 114, 119)
-"""Histories of the quick suite: together they hold every kind of operation, as the many do. Drawn anew where the kinds change."""
+"""Histories of the quick suite: together they contain every kind of operation. Draw new numbers after a change of the
+kinds.
+"""
 
 LONG, PART = 2000, 250
 ON_SPARK = 200
@@ -39,17 +42,19 @@ KINDS = {
     "take values away", "two of one column", "two of two columns", "update of inputs", "update, inputs kept", "upsert",
     "delete rows, by us", "rewrite input, by us", "ruin", "update of inputs, by us", "upsert, by us",
 }  # fmt: skip
-"""What the histories must have hit, of few of them all but three; kinds of ruin are counted together."""
+"""Kinds that the histories must contain. A few histories may lack three kinds; all kinds of ruin count as a single
+kind.
+"""
 
 Play = Callable[[History], Story]
 
 
 @pytest.fixture(scope="module")
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    """Processes; their drivers have Spark where there is time for it."""
-    made = Pool(**getattr(request, "param", {}))
-    yield made
-    made.close()
+    """Processes; their drivers use Spark in the long suite."""
+    processes = Pool(**getattr(request, "param", {}))
+    yield processes
+    processes.close()
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,7 @@ def tally() -> Tally:
 
 @pytest.fixture(scope="module")
 def session(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """What jobs of this process run on: Spark where there is time for it, else this process itself."""
+    """The session for jobs of this process: Spark in the long suite, otherwise this process itself."""
     if getattr(request, "param", "") == "Spark":
         yield request.getfixturevalue("spark")
         return
@@ -82,7 +87,7 @@ def play(session: Any, pool: Pool, tally: Tally) -> Iterator[Play]:
 def run_histories(play: Play, numbers: Iterable[int]) -> None:
     """Draws a history for each number, and runs it.
 
-    One history a draw: what Hypothesis draws after the first one are mostly variations of it.
+    Each draw gives a single history, because Hypothesis mostly varies the first history afterwards.
     """
 
     def run(history: History) -> None:
@@ -110,7 +115,7 @@ def check_tally(tally: Tally, least: int, *, missed: int) -> None:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("history", FOUND.values(), ids=FOUND.keys())
+@pytest.mark.parametrize("history", REGRESSIONS.values(), ids=REGRESSIONS.keys())
 def test_histories_that_were_wrong_once(history: History, play: Play):
     play(history)
 
@@ -146,11 +151,11 @@ def test_histories_with_statements_of_sql(play: Play, pool: Pool, tally: Tally):
     check_tally(tally, IN_SQL, missed=3)
 
 
-# The checker itself: it finds what is wrong
+# The checker itself detects defects
 
 
 MOST = 12
-"""Histories in which a mutant must be found."""
+"""Most histories until a mutant is detected."""
 
 QUICK_MUTANTS = ("inputs are not compared",)
 SPARK_MUTANTS = ("inputs are not compared", "compacted fragments are gone")
@@ -158,18 +163,20 @@ SPARK_MUTANTS = ("inputs are not compared", "compacted fragments are gone")
 
 def drawn(number: int, name: str) -> History:
     """Returns a history, always the same for the same number."""
-    found: list[History] = []
+    examples: list[History] = []
 
     def keep(history: History) -> None:
-        found.append(history)
+        examples.append(history)
 
-    one = settings(max_examples=1, deadline=None, database=None, phases=[Phase.generate])
-    seed(number)(one(given(histories_for(name))(keep)))()
-    return found[-1]
+    one_example = settings(max_examples=1, deadline=None, database=None, phases=[Phase.generate])
+    seed(number)(one_example(given(histories_for(name))(keep)))()
+    return examples[-1]
 
 
 def find(name: str, session: Any, play: Play) -> tuple[int, str]:
-    """Runs histories until one finds a mutant; returns how many these were, and what was found. Without the mutant nothing is wrong in it."""
+    """Runs histories until the checker detects a mutant, and returns their number and the error. The same history
+    passes without the mutant.
+    """
     pool = Pool()
     try:
         for number in range(MOST):

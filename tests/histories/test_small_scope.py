@@ -1,7 +1,9 @@
-"""The decision table in small scope: every interleaving of backfills of two fragments with what others do, up to a bound, without Spark.
+"""The decision table in small scope, without Spark: every interleaving of backfills of two fragments with changes by
+other writers, up to a bound.
 
-A backfill is a DataFrame write, in three moments: it reads and writes its files (`B`), it looks at the head (`L`), it commits (`C`). An
-operation of a concurrent writer happens at one moment (`o`). All orders of these moments are run, on small tables, and checked as histories are.
+A backfill is a DataFrame write with three moments: read and write files (`B`), look at the head (`L`), commit (`C`). An
+operation of a concurrent writer is a single moment (`o`). The test runs all orders of these moments on small tables,
+and checks each like a history.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from tests.histories import jobs
 from tests.histories.accounts import is_excused
 from tests.histories.administration import AddColumn, CleanUp, DropColumn, Index, Rename, Restore, Ruin
 from tests.histories.checking import WrongError, check_values, look, world_of
-from tests.histories.model import Run, Seen, Start, Story
+from tests.histories.model import Run, Start, Story, TableVersion
 from tests.histories.operations import (
     Append,
     Compact,
@@ -43,7 +45,7 @@ from tests.histories.operations import (
 from tests.histories.processes import Caught
 
 ROWS = 3
-"""Rows of a fragment; there are two."""
+"""Rows of each of the two fragments."""
 
 OPERATIONS: dict[str, Operation] = {
     "append": Append((100,)),
@@ -70,19 +72,19 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 MOVING = ("compact all", "update input", "rewrite input", "clean up", "restore", "upsert", "rewrite target", "delete")
-"""Operations that are combined with each other."""
+"""Operations to combine with each other."""
 
 Moments = tuple[str, ...]
 
 
-class _Held(threading.local):
-    """What a thread waits at before it commits."""
+class _CommitGate(threading.local):
+    """The gate of a thread before its commit."""
 
     gate: threading.Event | None = None
-    there: threading.Event
+    reached: threading.Event
 
 
-_HELD = _Held()
+_THREAD = _CommitGate()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,15 +93,15 @@ def gates() -> Iterator[None]:
     real = lance.LanceDataset.commit
 
     @functools.wraps(real)
-    def held(base: Any, operation: Any, *arguments: Any, **more: Any) -> Any:
-        what, gate = getattr(operation, "operation", operation), _HELD.gate
+    def waiting_commit(base: Any, operation: Any, *arguments: Any, **more: Any) -> Any:
+        what, gate = getattr(operation, "operation", operation), _THREAD.gate
         if gate is not None and isinstance(what, lance.LanceOperation.DataReplacement):
-            _HELD.gate = None
-            _HELD.there.set()
+            _THREAD.gate = None
+            _THREAD.reached.set()
             gate.wait(30)
         return real(base, operation, *arguments, **more)
 
-    with patch.object(lance.LanceDataset, "commit", held):
+    with patch.object(lance.LanceDataset, "commit", waiting_commit):
         yield
 
 
@@ -108,21 +110,21 @@ class _Write:
 
     def __init__(self, uri: str, settings: dict[str, Any]) -> None:
         self._commit = jobs.prepare_write(uri, settings)
-        self._gate, self._there = threading.Event(), threading.Event()
+        self._gate, self._reached = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.outcome: dict[str, Any] | Caught | None = None
 
     def _run(self) -> None:
-        _HELD.gate, _HELD.there = self._gate, self._there
+        _THREAD.gate, _THREAD.reached = self._gate, self._reached
         try:
             self.outcome = self._commit()
         except Exception as error:  # noqa: BLE001 - it is judged
             self.outcome = Caught(error)
-        self._there.set()
+        self._reached.set()
 
     def look(self) -> None:
         self._thread.start()
-        assert self._there.wait(30)
+        assert self._reached.wait(30)
 
     def commit(self) -> None:
         self._gate.set()
@@ -133,21 +135,21 @@ class _Write:
 def play(
     template: Path, moments: Moments, operations: Sequence[str], columns: Sequence[str], where: str | None
 ) -> None:
-    """Runs one order of moments on a copy of a table, and checks what became of it."""
+    """Runs the moments in order on a copy of a table, and checks the outcome."""
     with tempfile.TemporaryDirectory(dir=template.parent) as home:
         uri = f"{home}/t.lance"
         shutil.copytree(template, uri)
         head = lance.dataset(uri)
         story = Story(stable=head.has_stable_row_ids, first=head.version)
         rows, places = read(head)
-        story.versions[head.version] = Seen(number=head.version, by="nobody", rows=rows, places=places)
+        story.versions[head.version] = TableVersion(number=head.version, by="nobody", rows=rows, places=places)
         writes: dict[str, _Write] = {}
         ruin: Ruin | None = None
-        left = iter(operations)
+        remaining = iter(operations)
         for moment in moments:
             what, name = moment[0], moment[1:]
             if what == "o":
-                operation = OPERATIONS[next(left)].fitted(world_of(story, uri))
+                operation = OPERATIONS[next(remaining)].fitted(world_of(story, uri))
                 if operation is not None and ruin is None:
                     ruin = _act(story, uri, operation)
                 continue
@@ -162,7 +164,7 @@ def play(
                 writes[name].look()
             else:
                 writes[name].commit()
-            # Where there was nothing to wait at, it has come to its end already.
+            # A write without a gate on its way has already ended.
             look(story, uri, name)
             run, outcome = story.runs[name], writes[name].outcome
             if outcome is not None and run.end is None:
@@ -193,23 +195,23 @@ def _check(story: Story, run: Run, ruin: Ruin | None) -> None:
 
 
 def interleavings(*sequences: Moments) -> Iterator[Moments]:
-    """Yields all orders of moments in which those of each sequence come one after the other."""
+    """Yields all orders of moments that keep the order within each sequence."""
     present = [sequence for sequence in sequences if sequence]
     if not present:
         yield ()
     for sequence in present:
-        others = [other if other is not sequence else other[1:] for other in present]
-        for rest in interleavings(*others):
+        tails = [tail if tail is not sequence else tail[1:] for tail in present]
+        for rest in interleavings(*tails):
             yield (sequence[0], *rest)
 
 
 def orders(backfills: int, operations: int) -> list[Moments]:
-    """Returns the orders that begin with the first backfill's beginning, and end with a commit."""
+    """Returns the orders that start with the first backfill and end with a commit."""
     sequences: list[Moments] = [
         (f"L{n}", f"C{n}") if n == 1 else (f"B{n}", f"L{n}", f"C{n}") for n in range(1, backfills + 1)
     ]
-    found = interleavings(*sequences, ("o",) * operations)
-    return [("B1", *order) for order in found if order[-1] != "o"]
+    all_orders = interleavings(*sequences, ("o",) * operations)
+    return [("B1", *order) for order in all_orders if order[-1] != "o"]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["stable", "addresses"])
@@ -237,9 +239,9 @@ def run_all(
     *,
     every: int = 1,
 ) -> int:
-    """Runs all orders with all combinations of operations, or every so many of them, and returns how many were run.
+    """Runs all orders with all combinations of operations, or a sample of them (`every`), and returns their number.
 
-    Names every one that is wrong.
+    The error names every failed order.
     """
     wrong = []
     combinations = itertools.product(itertools.product(kinds, repeat=operations), orders(backfills, operations))
@@ -268,10 +270,10 @@ SLIPPED, BETWEEN = ("B1", "L1", "o", "o", "C1"), ("B1", "o", "o", "L1", "C1")
 @pytest.mark.parametrize(
     ("moments", "operations", "where"),
     [
-        # Nothing can have moved a row: what slipped in is no reason to take the commit back.
+        # No operation can have moved a row, so the write must not take its commit back.
         (SLIPPED, ("append", "clean up"), None),
         (SLIPPED, ("insert", "clean up"), None),
-        # What is left of a fragment's values is read for the merge, where the column may be another one by now.
+        # The merge reads the remaining values of a fragment, although the column may have been replaced.
         (BETWEEN, ("clean up", "rename target"), "some"),
         (BETWEEN, ("clean up", "drop target"), "some"),
         (BETWEEN, ("clean up", "cast target"), "some"),
@@ -307,7 +309,7 @@ def test_two_backfills_and_one_operation(template: Path, columns: str, kind: str
 @pytest.mark.parametrize("columns", ["vv", "vw"])
 def test_two_backfills_and_each_operation(template: Path, columns: str):
     run_all(template, 2, 1, [*OPERATIONS], columns)
-    run_all(template, 2, 2, MOVING, columns, every=7)  # all of them take hours
+    run_all(template, 2, 2, MOVING, columns, every=7)  # the full set takes hours
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Statements that run at once: the result is that of some serial order of the statements that were committed."""
+"""Concurrent statements: some serial order of the committed statements gives the result."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rows(most: int) -> st.SearchStrategy[tuple[Row, ...]]:
 def sources() -> st.SearchStrategy[tuple[Row, ...]]:
     keyed = st.dictionaries(KEYS, st.integers(20, 25), min_size=1, max_size=3)
     return keyed.flatmap(
-        lambda given: st.booleans().map(lambda null: (*given.items(), *([(None, 26)] if null else ())))
+        lambda keyed_rows: st.booleans().map(lambda null: (*keyed_rows.items(), *([(None, 26)] if null else ())))
     )
 
 
@@ -70,11 +70,11 @@ def conditions() -> st.SearchStrategy[Condition]:
 
 def statements() -> st.SearchStrategy[RowStatement]:
     merges = st.builds(MergeRows, sources(), st.booleans(), st.booleans()).filter(
-        lambda one: one.updates or one.inserts
+        lambda merge: merge.updates or merge.inserts
     )
     updates = st.builds(Update, conditions(), st.sampled_from(["k", "a"]), st.sampled_from([1, 11]))
     deletes = st.builds(Delete, conditions())
-    # Merges and what they depend on, more often than others.
+    # Merges and deletes, on which merges depend, are drawn more often.
     return merges | merges | updates | deletes | deletes | st.builds(Insert, rows(2)) | st.just(Compact())
 
 
@@ -137,7 +137,7 @@ def play_all(some: Iterable[History]) -> None:
 
 MERGE = MergeRows(((1, 20), (2, 21)), updates=False, inserts=True)
 UPSERT = MergeRows(((1, 30), (2, 31)), updates=True, inserts=True)
-KNOWN = {
+KNOWN_CONFLICTS = {
     "two merges into an empty table": History((), (Step(MERGE, "before"), Step(UPSERT))),
     "two merges into an empty table, after the look": History((), (Step(MERGE, "after"), Step(UPSERT))),
     "two merges into a table whose rows were all deleted": History(
@@ -172,16 +172,16 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("stable", [True, pytest.param(False, marks=pytest.mark.long)])
-@pytest.mark.parametrize("history", KNOWN.values(), ids=KNOWN.keys())
+@pytest.mark.parametrize("history", KNOWN_CONFLICTS.values(), ids=KNOWN_CONFLICTS.keys())
 def test_known_conflicts_of_statements(history: History, stable: bool):
     play(replace(history, stable=stable))
 
 
-# The test itself: it finds a committer that is broken on purpose
+# The test itself detects a committer that is broken on purpose
 
 
 def without_lock(head: Any, edits: Any) -> Any:
-    """Makes the operation of a commit that does not exclude other statements."""
+    """Makes a commit operation that does not exclude other statements."""
     operation = OPERATION(head, edits)
     for ids in {"removed_fragment_ids", "deleted_fragment_ids"} & vars(operation).keys():
         setattr(operation, ids, list(edits.removed))
@@ -199,7 +199,7 @@ BROKEN: dict[str, tuple[str, Callable[..., Any]]] = {
 def test_a_committer_that_is_broken_on_purpose_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(row_commit, *BROKEN[name])
     with pytest.raises((AssertionError, CommitOutcomeUnknownError), match=r"ends on branch|in that moment"):
-        play_all(KNOWN.values())
+        play_all(KNOWN_CONFLICTS.values())
 
 
 # The same on SQL
@@ -218,7 +218,9 @@ def registered(spark: SparkSession, root: Path) -> str:
 
 @pytest.fixture
 def run_without_extension(spark: SparkSession, tmp_path: Path) -> Run:
-    """Runs statements in a session that has a catalog and lacks the session extension: such a statement reports no counts."""
+    """Runs statements in a session with a catalog but without the session extension, where statements report no
+    counts.
+    """
     catalog = registered(spark, tmp_path)
     return runs_in(session_without_extension(spark, catalog), catalog)
 
@@ -228,12 +230,12 @@ def runs_in(spark: SparkSession, catalog: str) -> Run:
         text = statement.sql(f"{catalog}.`{ref.uri}`")
         if text is None:
             return run_without_spark(statement, ref)
-        counted = spark.sql(text).collect()
+        count_rows = spark.sql(text).collect()
         if isinstance(statement, Insert):
             return 0, 0, 0
-        if not counted:
+        if not count_rows:
             return None
-        row = counted[0].asDict()
+        row = count_rows[0].asDict()
         if isinstance(statement, MergeRows):
             return row["num_inserted_rows"], row["num_updated_rows"], row["num_deleted_rows"]
         affected = row["num_affected_rows"]
@@ -245,7 +247,7 @@ def runs_in(spark: SparkSession, catalog: str) -> Run:
 @pytest.mark.spark
 @pytest.mark.classic
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("history", KNOWN.values(), ids=KNOWN.keys())
+@pytest.mark.parametrize("history", KNOWN_CONFLICTS.values(), ids=KNOWN_CONFLICTS.keys())
 def test_known_conflicts_of_statements_of_sql(history: History, run_sql: Run):
     play(history, run_sql)
 
@@ -253,7 +255,7 @@ def test_known_conflicts_of_statements_of_sql(history: History, run_sql: Run):
 @pytest.mark.spark
 @pytest.mark.classic
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("history", KNOWN.values(), ids=KNOWN.keys())
+@pytest.mark.parametrize("history", KNOWN_CONFLICTS.values(), ids=KNOWN_CONFLICTS.keys())
 def test_known_conflicts_of_statements_of_sql_without_the_extension(history: History, run_without_extension: Run):
     play(history, run_without_extension)
 

@@ -94,7 +94,7 @@ _NAME = st.sampled_from(["one", "two"])
 
 @st.composite
 def starts(draw: st.DrawFn) -> Start:
-    """Draws the start of a refresh, which waits somewhere, or ends at once."""
+    """Draws the start of a refresh, which runs to its end or to a point."""
     until = draw(st.one_of(st.just("end"), _UNTIL, _UNTIL))
     back = draw(st.sampled_from([None] * 5 + [0, 1, 2, 4]))
     return Start(draw(_NAME), until, draw(_VIEW), back, draw(_FAULT))
@@ -112,7 +112,7 @@ _STEP: st.SearchStrategy[Step] = st.sampled_from(["act"] * 10 + ["go"] * 4 + ["s
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """Draws a history; never the simplest one, which is what Hypothesis draws first."""
+    """Draws a history, but never the simplest, which Hypothesis draws first."""
     assume(draw(st.integers(0, 1000)))
     fragments = draw(st.lists(st.integers(5, 8), min_size=2, max_size=3).map(tuple))
     first = [Start("one")] if draw(st.integers(0, 3)) else []

@@ -1,9 +1,9 @@
-"""Histories of views, what became of them, and what is right, version by version.
+"""Histories of views, their outcome, and the rows they allow, version by version.
 
-What a version of a view has to hold follows from the version before it, and from who made it. An operation of another writer changes it as
-it changes any table. The commit of a refresh brings it from one version of its source to another: rows of which nothing that the view uses
-has changed stay as they are, all others are made anew, and a value of the UDF is taken along where its input is the same. A commit of a
-column's values puts values into NULL cells alone, and the right ones.
+The allowed rows of a version of a view follow from the version before it and from its author. An operation of another
+writer changes a view like any table. The commit of a refresh moves the view from a version of its source to another.
+View rows stay as they are unless a used column changed. All other rows are recomputed, and keep a UDF's value if its
+input is the same. A commit of a column's values fills only NULL cells, with the right values.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tests.histories.views.tables import ID, ById, Shape, Version
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Start(Short):
-    """Starts a refresh of a view, and lets it go on to a point, or to its `end`.
+    """Starts a refresh of a view, and lets it run to a point, or to its `end`.
 
     Attributes:
         run: Its name.
-        until: The point; a number after it is how often it comes there.
+        until: The point; a number after its name tells how often the refresh passes the point before it stops.
         view: The view.
-        back: So many versions before the latest is the version of the source that it is asked for; None asks for none.
-        fault: What becomes of its next commit.
+        back: Requests the version of the source so many versions before the latest; None requests no version.
+        fault: The fault of its next commit.
     """
 
     run: str
@@ -42,7 +42,7 @@ class Start(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Go(Short):
-    """Lets a refresh that waits go on to another point."""
+    """Lets a waiting refresh run to another point."""
 
     run: str
     until: str = "end"
@@ -69,12 +69,13 @@ Step = Start | Go | Kill | Act
 
 @dataclass(frozen=True, slots=True, repr=False)
 class History(Short):
-    """A source, its views, and what happens to them, one step after the other. What still waits then is let go to its end, in order.
+    """A source, its views, and the steps that change them, in order. Refreshes that still wait then run to their end,
+    in order.
 
     Attributes:
         fragments: Rows of each fragment of the source.
-        chain: Whether there is a view of the view.
-        rows: Rows of a fragment of a view, at most.
+        chain: Whether the view has a view of its own.
+        rows: Most rows of a fragment of a view.
     """
 
     fragments: tuple[int, ...]
@@ -83,27 +84,27 @@ class History(Short):
     rows: int = 1000
 
 
-# What became of it
+# Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refreshed:
-    """What the commit of a refresh makes of a view.
+class RefreshedRows:
+    """The effect of a refresh's commit on a view.
 
     Attributes:
         rows: Its rows, by the row ids of its source.
-        out: Row ids of the source of which rows stay out, because they were deleted in the view.
-        pending: Row ids of the source of whose rows `u` is to be computed.
-        added: Rows that come.
-        moved: Rows that are written anew.
-        removed: Rows that go.
+        out: Row ids of source rows whose view rows were deleted and stay out.
+        pending: Row ids of source rows without a computed `u`.
+        added: Rows added to the view.
+        recomputed: Rows written again.
+        removed: Rows removed from the view.
     """
 
     rows: ById
     out: frozenset[int]
     pending: frozenset[int]
     added: int
-    moved: int
+    recomputed: int
     removed: int
 
 
@@ -115,60 +116,62 @@ class Track:
         name: Its name.
         uri: Its location.
         versions: Its versions.
-        acts: What other writers did to it, with the version that each ended at.
-        left: Versions that a cleanup has left.
+        acts: Changes by other writers, each with the latest version after the change.
+        kept_versions: Versions that cleanups have kept.
     """
 
     name: str
     uri: str
     versions: dict[int, Version] = field(default_factory=dict)
     acts: list[tuple[int, Operation]] = field(default_factory=list)
-    left: frozenset[int] = frozenset()
+    kept_versions: frozenset[int] = frozenset()
 
     @property
     def head(self) -> Version:
         return self.versions[max(self.versions)]
 
     def world(self) -> World:
-        """Returns what is there now, for an operation."""
+        """Returns the present state of the table, for an operation."""
         return World(
             rows=self.head.by_key,
-            used=frozenset(key for seen in self.versions.values() for key in seen.places),
+            used=frozenset(key for version in self.versions.values() for key in version.places),
             stable=True,
-            kept={number: seen.by_key for number, seen in self.versions.items() if number in self.left},
+            kept_rows={
+                number: version.by_key for number, version in self.versions.items() if number in self.kept_versions
+            },
             places=self.head.places,
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A refresh, and what became of it.
+    """A refresh and its outcome.
 
     Attributes:
-        name: Its name, which no other has.
-        start: How it was started.
+        name: Its unique name.
+        start: The step that started it.
         refresh: The refresh.
-        asked: The version of the source that it was asked for; None for the latest.
+        requested_version: The requested version of the source; None for the latest.
         began: The latest versions of all tables when it began.
-        ended: Those when it ended; None while it waits.
-        target: The version of the source that it is to show.
-        alone: Whether nothing else happened between its steps.
-        overlapping: How many others of its view waited meanwhile.
-        calls: How many calls there were before it.
-        right: What its last commit of rows had to make of the view.
+        ended: The latest versions of all tables when it ended; None while it waits.
+        target: The version of the source that the view must show afterwards.
+        undisturbed: Whether no other event happened between its steps.
+        overlapping: Number of other refreshes of its view that waited at the same time.
+        calls: Number of calls before it.
+        right: The required effect of its last commit of rows.
     """
 
     name: str
     start: Start
     refresh: Refresh
-    asked: int | None
+    requested_version: int | None
     began: dict[str, int]
     ended: dict[str, int] | None = None
     target: int = 0
-    alone: bool = True
+    undisturbed: bool = True
     overlapping: int = 0
     calls: int = 0
-    right: Refreshed | None = None
+    right: RefreshedRows | None = None
 
     @property
     def failed(self) -> Caught | None:
@@ -176,47 +179,49 @@ class Run:
         return outcome if isinstance(outcome, Caught) else None
 
 
-# What is right
+# Rules
 
 
-def refreshed(shape: Shape, before: Version, then: ById | None, now: ById) -> Refreshed:
-    """Returns what a refresh makes of a version of a view.
+def refreshed(shape: Shape, before: Version, then: ById | None, current: ById) -> RefreshedRows:
+    """Returns the effect of a refresh on a version of a view.
 
     Args:
         shape: The view.
         before: The version.
-        then: The source's rows in the version that it shows; None where that is not known, or not there any more.
-        now: The source's rows in the version that it is to show.
+        then: The source's rows in the version that the view shows; None if unknown or deleted.
+        current: The source's rows in the version that the view must show afterwards.
     """
     rows: ById = {}
     out, pending = set[int](), set[int]()
     old = {} if then is None else before.by_source
-    added = moved = 0
-    for number, row in now.items():
+    added = recomputed = 0
+    for number, row in current.items():
         if not shape.selects(row):
             continue
-        known = then.get(number) if then is not None else None
-        if known is not None and shape.selects(known) and shape.same(known, row):
+        old_source_row = then.get(number) if then is not None else None
+        if old_source_row is not None and shape.selects(old_source_row) and shape.same(old_source_row, row):
             if number in before.out:
                 out.add(number)
             else:
-                rows[number] = old.get(number, {ID: number})  # it must be there
+                rows[number] = old.get(number, {ID: number})  # a missing row is an error
             continue
-        made = dict.fromkeys(before.names) | {ID: number, "key": row["key"], "e": shape.e(row)}
-        there = old.get(number)
-        if there is not None and known is not None and known[shape.input] == row[shape.input]:
-            made["u"] = there["u"]
-        if made["u"] is None:
+        new_row = dict.fromkeys(before.names) | {ID: number, "key": row["key"], "e": shape.e(row)}
+        old_row = old.get(number)
+        if old_row is not None and old_source_row is not None and old_source_row[shape.input] == row[shape.input]:
+            new_row["u"] = old_row["u"]
+        if new_row["u"] is None:
             pending.add(number)
-        rows[number] = made
-        added += there is None
-        moved += there is not None
-    gone = len(before.rows) - (0 if then is None else len(old.keys() & rows.keys()))
-    return Refreshed(rows=rows, out=frozenset(out), pending=frozenset(pending), added=added, moved=moved, removed=gone)
+        rows[number] = new_row
+        added += old_row is None
+        recomputed += old_row is not None
+    removed = len(before.rows) - (0 if then is None else len(old.keys() & rows.keys()))
+    return RefreshedRows(
+        rows=rows, out=frozenset(out), pending=frozenset(pending), added=added, recomputed=recomputed, removed=removed
+    )
 
 
 def wrong_fill(shape: Shape, before: Version, after: Version, source: ById) -> Iterator[str]:
-    """Yields what is wrong with a commit of a column's values."""
+    """Yields errors in a commit of a column's values."""
     if before.rows.keys() != after.rows.keys():
         yield f"rows {sorted(before.rows.keys() ^ after.rows.keys())} came or went"
         return
@@ -231,19 +236,19 @@ def wrong_fill(shape: Shape, before: Version, after: Version, source: ById) -> I
 
 
 def unfilled(shape: Shape, version: Version, source: ById) -> Counter[int]:
-    """Returns the inputs of the rows of a view that have no value, but are to have one."""
-    found: Counter[int] = Counter()
+    """Returns the inputs of the view's rows whose value is missing."""
+    missing_values: Counter[int] = Counter()
     for row in version.rows.values():
         origin = source.get(row[ID])  # type: ignore[arg-type]
         if origin is not None and row["u"] is None and shape.u(origin) is not None:
-            found[origin[shape.input]] += 1  # type: ignore[index]
-    return found
+            missing_values[origin[shape.input]] += 1  # type: ignore[index]
+    return missing_values
 
 
-def differences(expected: ById, found: ById) -> str:
-    """Returns in which rows two versions differ."""
-    numbers = sorted(n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n))
-    return "; ".join(f"row {n}: {found.get(n)} instead of {expected.get(n)}" for n in numbers)
+def differences(expected: ById, actual: ById) -> str:
+    """Returns the rows in which two versions differ."""
+    numbers = sorted(n for n in expected.keys() | actual.keys() if expected.get(n) != actual.get(n))
+    return "; ".join(f"row {n}: {actual.get(n)} instead of {expected.get(n)}" for n in numbers)
 
 
 def rows_of(result: Any) -> tuple[int, int, int]:

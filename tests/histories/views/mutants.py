@@ -1,4 +1,4 @@
-"""Refreshes that are broken on purpose, with which the checker of views proves that it can fail."""
+"""Refreshes that are broken on purpose. With them the tests prove that the checker of views can fail."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ Steps = st.SearchStrategy[list[Step]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A way to be wrong.
+    """A defect.
 
     Attributes:
-        patches: What is replaced, as `module:name`.
-        steps: What happens in histories of which one shows it, after a first refresh.
+        patches: Replaced functions, as `module:name`.
+        steps: Steps after a first refresh, of histories that can show the defect.
     """
 
     patches: dict[str, Replace]
     steps: Steps
 
 
-def _one(*steps: Any) -> Steps:
-    return st.tuples(*(one if isinstance(one, st.SearchStrategy) else st.just(one) for one in steps)).map(list)
+def _in_order(*steps: Any) -> Steps:
+    return st.tuples(*(step if isinstance(step, st.SearchStrategy) else st.just(step) for step in steps)).map(list)
 
 
 def _on(table: str, operation: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return operation.map(lambda one: Act(table, one))
+    return operation.map(lambda change: Act(table, change))
 
 
 _INPUT = _on("t", st.builds(Update, _KEYS, st.just("a")))
@@ -62,12 +62,12 @@ _STATE = "lance_spark.views.state"
 
 
 def _bits(change: Any) -> Replace:
-    """Says that other columns of UDFs are to be computed again than those whose inputs changed."""
+    """Marks the wrong columns of UDFs for recomputation."""
 
     def wrong(real: Any) -> Any:
         def changes(source: Any, fragment_id: int, since: Any) -> Any:
-            ids, found = real(source, fragment_id, since)
-            return ids, np.where(found == -1, found, change)
+            ids, bits = real(source, fragment_id, since)
+            return ids, np.where(bits == -1, bits, change)
 
         return changes
 
@@ -87,7 +87,7 @@ def _nothing_changed(_real: Any) -> Any:
 
 
 def _all_changed(_real: Any) -> Any:
-    return lambda _origins, _fragment, _found, rows: rows
+    return lambda _origins, _fragment, _bits, rows: rows
 
 
 def _nothing_is_gone(_real: Any) -> Any:
@@ -96,9 +96,9 @@ def _nothing_is_gone(_real: Any) -> Any:
 
 def _nothing_is_affected(real: Any) -> Any:
     def affected(*arguments: Any) -> Any:
-        found = real(*arguments)
-        known = {number for number, _ in found.then}
-        return dataclasses.replace(found, now=tuple(one for one in found.now if one[0] not in known))
+        changes = real(*arguments)
+        old_numbers = {number for number, _ in changes.then}
+        return dataclasses.replace(changes, now=tuple(row for row in changes.now if row[0] not in old_numbers))
 
     return affected
 
@@ -116,11 +116,11 @@ def _all_rows_are_filled(real: Any) -> Any:
 
 
 def _always_noted(_real: Any) -> Any:
-    """Notes what was committed whatever came in between."""
+    """Records the commit regardless of concurrent commits."""
     from lance_spark.commit.schema_change import change_schema, set_config
 
-    def note(self: Any, shown: Any) -> None:
-        text = dataclasses.replace(shown, at=self._ref.open_latest().version).to_json()
+    def note(self: Any, refreshed: Any) -> None:
+        text = dataclasses.replace(refreshed, at=self._ref.open_latest().version).to_json()
         change_schema(self._ref, lambda _: set_config({"lance-spark.view.refreshed": text}))
 
     return note
@@ -129,67 +129,68 @@ def _always_noted(_real: Any) -> Any:
 MUTANTS: dict[str, Mutant] = {
     "old rows stay": Mutant(
         patches={f"{_PLACEMENT}:_delete": _old_rows_stay},
-        steps=_one(st.one_of(_INPUT, _OTHER_INPUT, _DELETE)),
+        steps=_in_order(st.one_of(_INPUT, _OTHER_INPUT, _DELETE)),
     ),
     "changed rows are not told": Mutant(
-        patches={f"{_DIFFERENCE}:_changed": _nothing_changed}, steps=_one(st.one_of(_INPUT, _OTHER_INPUT, _IN_PLACE))
+        patches={f"{_DIFFERENCE}:_changed": _nothing_changed},
+        steps=_in_order(st.one_of(_INPUT, _OTHER_INPUT, _IN_PLACE)),
     ),
     "moved rows count as changed": Mutant(
         patches={f"{_DIFFERENCE}:_changed": _all_changed},
-        steps=_one(st.one_of(_on("t", st.builds(Update, _KEYS)), _on("t", st.builds(Upsert, _KEYS)))),
+        steps=_in_order(st.one_of(_on("t", st.builds(Update, _KEYS)), _on("t", st.builds(Upsert, _KEYS)))),
     ),
     "fragments that are still there are not looked at": Mutant(
-        patches={f"{_REFRESH}:affected": _nothing_is_affected}, steps=_one(_IN_PLACE)
+        patches={f"{_REFRESH}:affected": _nothing_is_affected}, steps=_in_order(_IN_PLACE)
     ),
     "values are taken along whatever the input is": Mutant(
-        patches={f"{_PLACEMENT}:_changes": _bits(0)}, steps=_one(st.one_of(_INPUT, _IN_PLACE))
+        patches={f"{_PLACEMENT}:_changes": _bits(0)}, steps=_in_order(st.one_of(_INPUT, _IN_PLACE))
     ),
-    "values are never taken along": Mutant(patches={f"{_PLACEMENT}:_changes": _bits(1)}, steps=_one(_OTHER_INPUT)),
+    "values are never taken along": Mutant(patches={f"{_PLACEMENT}:_changes": _bits(1)}, steps=_in_order(_OTHER_INPUT)),
     "rows that are gone stay": Mutant(
-        patches={f"{_DIFFERENCE}:Difference.gone": _nothing_is_gone}, steps=_one(_DELETE)
+        patches={f"{_DIFFERENCE}:Difference.gone": _nothing_is_gone}, steps=_in_order(_DELETE)
     ),
     "rows that are not selected any more stay": Mutant(
         patches={f"{_PLACEMENT}:SourceRows.matching": _unselected_rows_stay},
-        steps=_one(_OTHER_INPUT, Start("one"), _OTHER_INPUT),
+        steps=_in_order(_OTHER_INPUT, Start("one"), _OTHER_INPUT),
     ),
     "rows that a restore brought back are not told": Mutant(
         patches={f"{_DIFFERENCE}:Difference._find": _revived_rows_are_not_told},
-        steps=_one(_DELETE, Start("one"), Act("t", Restore(1))),
+        steps=_in_order(_DELETE, Start("one"), Act("t", Restore(1))),
     ),
     "all values are computed again": Mutant(
-        patches={f"{_REFRESH}:BackfillRequest": _all_rows_are_filled}, steps=_one(_APPEND)
+        patches={f"{_REFRESH}:BackfillRequest": _all_rows_are_filled}, steps=_in_order(_APPEND)
     ),
     "a refresh commits beside another one": Mutant(
         patches={f"{_COMMIT}:_refuse_other": constant(None), f"{_COMMIT}:_is_preceded": constant(False)},
-        steps=_one(_APPEND, Start("one", "commit"), Start("two"), Go("one")),
+        steps=_in_order(_APPEND, Start("one", "commit"), Start("two"), Go("one")),
     ),
     "a restore beside a refresh is not seen": Mutant(
         patches={f"{_COMMIT}:_is_preceded": constant(False)},
-        steps=_one(
+        steps=_in_order(
             _APPEND, Start("one"), _on("t", st.just(Append((108, 110)))), Start("one", "look"), Act("v", Restore(3))
         ),
     ),
     "what a dead refresh committed is not known": Mutant(
         patches={f"{_STATE}:STAMP_KEY": lambda _: "nothing"},
-        steps=_one(_APPEND, Start("one", "landed"), Kill("one")),
+        steps=_in_order(_APPEND, Start("one", "landed"), Kill("one")),
     ),
     "restores of the view are not followed": Mutant(
         patches={f"{_STATE}:_before": _restores_are_not_followed},
-        steps=_one(_APPEND, Start("one", "landed"), Kill("one"), Act("v", Restore(1))),
+        steps=_in_order(_APPEND, Start("one", "landed"), Kill("one"), Act("v", Restore(1))),
     ),
     "a refresh notes what a restore has taken back": Mutant(
         patches={f"{_REFRESH}:RefreshJob._note": _always_noted},
-        steps=_one(_APPEND, Start("one", "note"), Act("v", Restore(1)), Go("one")),
+        steps=_in_order(_APPEND, Start("one", "note"), Act("v", Restore(1)), Go("one")),
     ),
     "two refreshes cannot note at once": Mutant(
         patches={"lance_spark.commit.schema_change:is_conflict": constant(False)},
-        steps=_one(_APPEND, Start("one", "noting"), _DELETE, Start("two"), Go("one")),
+        steps=_in_order(_APPEND, Start("one", "noting"), _DELETE, Start("two"), Go("one")),
     ),
     "a refresh goes back behind another one": Mutant(
         patches={"lance_spark.views.start:Start.shows_later": lambda _: property(lambda self: False)},
-        steps=_one(_APPEND, Start("one", "begin"), Act("t", Append((111, 112))), Start("two"), Go("one")),
+        steps=_in_order(_APPEND, Start("one", "begin"), Act("t", Append((111, 112))), Start("two"), Go("one")),
     ),
-    "files are left": Mutant(patches={f"{_REFRESH}:finish": constant(None)}, steps=_one(_INPUT, _DELETE)),
+    "files are left": Mutant(patches={f"{_REFRESH}:finish": constant(None)}, steps=_in_order(_INPUT, _DELETE)),
 }
 
 
@@ -207,6 +208,6 @@ def applied(name: str) -> Iterator[None]:
 
 @st.composite
 def histories_for(draw: st.DrawFn, name: str) -> History:
-    """Draws a history in which others do what a mutant is wrong about."""
+    """Draws a history with the concurrent change for which a mutant is wrong."""
     assume(draw(st.integers(0, 1000)))
     return History((5, 5, 5), (Start("one"), *draw(MUTANTS[name].steps)), chain=draw(st.booleans()))

@@ -1,4 +1,4 @@
-"""What other writers do to a view, beyond what they do to any table."""
+"""Changes of a view by other writers, in addition to the changes of any table."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.histories.operations import Operation, Rows, World
 from tests.histories.views.tables import ID, names_of, noting_udf, open_inline
 
 OWN = "own"
-"""A computed column that belongs to a view alone; its UDF gets `e`."""
+"""A computed column outside the view's definition; its UDF gets `e`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ViewIndex(Operation):
-    """Makes an index of a view's column, or drops it, or brings it up to date."""
+    """Creates, drops or optimizes an index of a view's column."""
 
     column: Literal["id", "e", "u"] = ID
     what: Literal["create", "drop", "optimize"] = "create"
@@ -29,10 +29,10 @@ class ViewIndex(Operation):
 
     def act(self, uri: str) -> None:
         head = lance.dataset(uri)
-        name, there = f"of {self.column}", {index.name for index in head.describe_indices()}
+        name, index_names = f"of {self.column}", {index.name for index in head.describe_indices()}
         if self.what == "create":
             head.create_scalar_index(names_of("v", head)[self.column], "BTREE", name=name, replace=True)
-        elif self.what == "drop" and name in there:
+        elif self.what == "drop" and name in index_names:
             head.drop_index(name)
         elif self.what == "optimize":
             head.optimize.optimize_indices()
@@ -47,13 +47,15 @@ class ViewRename(Operation):
 
     def act(self, uri: str) -> None:
         head = lance.dataset(uri)
-        now = names_of("v", head)[self.column]
-        head.alter_columns({"path": now, "name": self.column if now != self.column else f"{now}x"})
+        current_name = names_of("v", head)[self.column]
+        head.alter_columns(
+            {"path": current_name, "name": self.column if current_name != self.column else f"{current_name}x"}
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AddOwn(Operation):
-    """Adds a computed column that belongs to the view alone."""
+    """Adds a computed column outside the view's definition."""
 
     kind = "own computed column"
 
@@ -72,7 +74,7 @@ class AddOwn(Operation):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FillOwn(Operation):
-    """Backfills it."""
+    """Backfills the column of :class:`AddOwn`."""
 
     kind = "backfill of an own column"
 
@@ -92,7 +94,7 @@ class FillOwn(Operation):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Spoil(Operation):
-    """Drops, casts, or makes anew a column that the view uses, or overwrites the table: no refresh follows that."""
+    """Drops, casts or replaces a used column, or overwrites the table. Refreshes fail afterwards."""
 
     how: Literal["drop", "cast", "reuse", "overwrite"] = "drop"
     column: Literal["a", "b"] = "a"
@@ -108,25 +110,25 @@ class Spoil(Operation):
         from tests.histories.operations import names_of as names_of_source
 
         head = lance.dataset(uri)
-        now = names_of_source(head)[self.column]
+        current_name = names_of_source(head)[self.column]
         if self.how in ("drop", "reuse"):
-            head.drop_columns([now])
+            head.drop_columns([current_name])
         if self.how == "reuse":
-            lance.dataset(uri).add_columns({now: "key + 1"})
+            lance.dataset(uri).add_columns({current_name: "key + 1"})
         if self.how == "cast":
             if f"of {self.column}" in {index.name for index in head.describe_indices()}:
                 head.drop_index(f"of {self.column}")
-            lance.dataset(uri).alter_columns({"path": now, "data_type": pa.int32()})
+            lance.dataset(uri).alter_columns({"path": current_name, "data_type": pa.int32()})
         if self.how == "overwrite":
             lance.write_dataset(head.to_table(), uri, mode="overwrite")
 
 
 def fitted(operation: Operation, world: World) -> Operation | None:
-    """Returns an operation as it can be done on a table, which may have no rows."""
+    """Returns the operation fitted to a table, which may be empty, or None for an operation without effect."""
     empty_too = ("restore", "cleanup", "cleanup of files", "compaction", "compaction of all", "config and tags")
     if not world.rows and operation.name not in empty_too:
         return None
-    found: Any = operation.fitted(world)
-    if found is not None and hasattr(found, "given"):
-        return replace(found, given=False)
-    return found
+    fitted_operation: Any = operation.fitted(world)
+    if fitted_operation is not None and hasattr(fitted_operation, "with_value"):
+        return replace(fitted_operation, with_value=False)
+    return fitted_operation

@@ -1,9 +1,11 @@
-"""Refreshes that stop at points: each has a thread, and goes on only when it is told to, so that one thread at most acts at any moment.
+"""Refreshes that stop at points. Each refresh has a thread, and runs only between commands, so at most one thread acts
+at any moment.
 
-The points of a refresh, in order: `begin` (it knows which version it is to show), `place` (it has looked at the view), `task` (before each
-task), `move` (its tasks have written what is new), `look` (its tasks are over), `commit` (it has looked at the head, and is about to commit
-rows), `landed` (it has, and does not know yet), `note` (it is about to put what the view shows into its configuration), `noting` (it has
-looked at the head for that), `fill`, `call` (of the UDF), `fill commit` and `fill landed` (as those of rows), `end`.
+The points of a refresh, in order: `begin` (the version to show is chosen), `place` (after the look at the view), `task`
+(before each task), `move` (the tasks have written the new rows), `look` (after the tasks), `commit` (after the look at
+the head, before the commit of rows), `landed` (after the commit, before its reply), `note` (before the version goes
+into the view's configuration), `noting` (after the look at the head for that), `fill`, `call` (of the UDF), `fill
+commit` and `fill landed` (as for rows), `end`.
 """
 
 from __future__ import annotations
@@ -38,21 +40,23 @@ POINTS = (
 )  # fmt: skip
 
 FAULTS = ("lost", "refused", "unknown", "unanswered")
-"""What may become of a commit: another writer has taken its slot, Lance finds a conflict, the store fails before it, or after it."""
+"""Faults of a commit: a concurrent writer took its slot, Lance finds a conflict, or the store fails before or after the
+commit.
+"""
 
 WAIT_S = 60
 _FIRST_PID = 1 << 23
-"""More than any process has: what a refresh says of its process."""
+"""Above every real process id. A refresh reports it as its process."""
 
 _FILL = {name: number for name, number in SETTINGS.items() if name != "concurrency"} | {"task_size": 5}
 
 
 @dataclass(slots=True)
-class _Now:
-    """What goes on at this moment.
+class _Current:
+    """The present moment.
 
     Attributes:
-        refresh: The refresh that acts; None where it is the test.
+        refresh: The acting refresh; None while the test acts.
         all: Every refresh of the history.
         calls: Calls so far: column and input.
     """
@@ -62,61 +66,61 @@ class _Now:
     calls: list[tuple[str, int]] = field(default_factory=list)
 
 
-NOW = _Now()
+CURRENT = _Current()
 
 
 def called(name: str, x: int) -> None:
     """Notes a call of a UDF."""
     _pass("call")
-    NOW.calls.append((name, x))
+    CURRENT.calls.append((name, x))
 
 
 def _pass(point: str) -> None:
-    if NOW.refresh is not None:
-        NOW.refresh.pass_point(point)
+    if CURRENT.refresh is not None:
+        CURRENT.refresh.pass_point(point)
 
 
 class Refresh:
-    """A refresh in a thread of its own, which waits until it is told to go on."""
+    """A refresh in its own thread, which waits for commands."""
 
     def __init__(self, make: Callable[[], RefreshJob]) -> None:
         self.at = ""
         self.outcome: Any = None
         self.killed = False
         self.starts: list[Any] = []
-        """Where each try to commit rows began."""
+        """The start of each attempt to commit rows."""
         self.landed: dict[int, Any] = {}
-        """Where those that made a version began, by version."""
+        """The starts of committed attempts, by version."""
         self.bases: dict[int, int] = {}
-        """The versions that these were made from."""
+        """The versions on which these attempts were based."""
         self.passed: list[str] = []
         self.fault: str | None = None
         self._make = make
         self._until, self._times = "", 1
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, daemon=True)
-        NOW.all.append(self)
-        self.pid = _FIRST_PID + len(NOW.all)
+        CURRENT.all.append(self)
+        self.pid = _FIRST_PID + len(CURRENT.all)
 
     @property
     def ended(self) -> bool:
         return self.outcome is not None
 
     def go(self, until: str, fault: str | None = None) -> None:
-        """Lets it go on to a point, maybe for the so manieth time, or to its end."""
+        """Lets the refresh run to a point, optionally to its n-th pass of the point, or to its end."""
         what, _, times = until.rpartition(" ") if until[-1].isdecimal() else (until, "", "1")
         self._until, self._times = what, int(times)
         self.fault = fault or self.fault
         self._switch()
 
     def kill(self) -> None:
-        """Ends it where it waits, as if its process were killed: nothing of what it could still do is done."""
+        """Ends the refresh where it waits like a killed process: without any further action."""
         self.killed = True
         if not self.ended:
             self._switch()
 
     def _switch(self) -> None:
-        NOW.refresh = self
+        CURRENT.refresh = self
         try:
             if self._thread.ident is None:
                 self._thread.start()
@@ -124,7 +128,7 @@ class Refresh:
                 self._go.release()
             assert self._stopped.acquire(timeout=WAIT_S), f"it neither ended nor came to {self._until!r}: {self.passed}"
         finally:
-            NOW.refresh = None
+            CURRENT.refresh = None
 
     def _run(self) -> None:
         try:
@@ -152,7 +156,7 @@ class Refresh:
             raise Death
 
     def commit(self, real: Callable[[], Any], base: int, before: str, after: str) -> Any:
-        """Commits to a version, or does what is to become of this commit instead."""
+        """Commits to a version, or injects the fault of this commit."""
         self.pass_point(before)
         fault, self.fault = self.fault, None
         if fault == "lost":
@@ -172,7 +176,7 @@ class Refresh:
 
 
 def start(table: Any, spark: Any, version: int | None, rows: int) -> Refresh:
-    """Returns a refresh of a view, which has not begun."""
+    """Returns a refresh of a view before its begin."""
 
     def make() -> RefreshJob:
         return RefreshJob(
@@ -202,17 +206,17 @@ class _Frame:
         return self
 
     def collect(self) -> list[tuple[Any, ...]]:
-        found = []
+        rows = []
         bounds = [self._stop * number // self._partitions for number in range(self._partitions + 1)]
         for first, last in itertools.pairwise(bounds):
             _pass("task")
             batch = pa.RecordBatch.from_pydict({"id": range(first, last)})
-            found += [tuple(row.values()) for answer in self._work(iter([batch])) for row in answer.to_pylist()]
-        return found
+            rows += [tuple(row.values()) for answer in self._work(iter([batch])) for row in answer.to_pylist()]
+        return rows
 
 
-class Here(NoSpark):
-    """As much of a session as a refresh needs, whose tasks are run here."""
+class InlineSession(NoSpark):
+    """The part of a session that a refresh needs. Tasks run in this process."""
 
     def range(self, _start: int, stop: int, _step: int, partitions: int) -> _Frame:  # type: ignore[override]
         return _Frame(stop, partitions)
@@ -223,7 +227,7 @@ class Here(NoSpark):
 
 @contextlib.contextmanager
 def points(*, spark: bool = False) -> Iterator[None]:
-    """Puts the points where they are in the product; runs tasks of UDFs here, but on Spark."""
+    """Puts the points into the product; runs tasks of UDFs in this process, except with Spark."""
     with contextlib.ExitStack() as stack:
         for replaced in (
             patch.object(RefreshJob, "_replace_rows", _noting_start(RefreshJob._replace_rows)),
@@ -258,8 +262,8 @@ def _at(point: str, real: Any) -> Any:
 
 def _noting_start(real: Any) -> Any:
     def replace_rows(job: RefreshJob, start: Any) -> None:
-        if NOW.refresh is not None:
-            NOW.refresh.starts.append(start)
+        if CURRENT.refresh is not None:
+            CURRENT.refresh.starts.append(start)
         _pass("place")
         real(job, start)
 
@@ -282,21 +286,21 @@ def _committing(real: Any) -> Any:
     def commit(base: Any, operation: Any, *arguments: Any, **more: Any) -> Any:
         what = type(getattr(operation, "operation", operation)).__name__
         before = {"Update": "commit", "DataReplacement": "fill commit"}.get(what)
-        now = NOW.refresh
-        if now is None or before is None:
+        acting = CURRENT.refresh
+        if acting is None or before is None:
             return real(base, operation, *arguments, **more)
         after = before.replace("commit", "landed")
-        return now.commit(lambda: real(base, operation, *arguments, **more), base.version, before, after)
+        return acting.commit(lambda: real(base, operation, *arguments, **more), base.version, before, after)
 
     return commit
 
 
 def _alive(real: Any) -> Any:
-    """Lets a refresh that was killed write nothing any more."""
+    """Stops the writes of a killed refresh."""
 
     @functools.wraps(real)
     def write(*arguments: Any) -> Any:
-        if NOW.refresh is not None and NOW.refresh.killed:
+        if CURRENT.refresh is not None and CURRENT.refresh.killed:
             raise Death
         return real(*arguments)
 
@@ -304,12 +308,12 @@ def _alive(real: Any) -> Any:
 
 
 def _own_pid(real: Any) -> Any:
-    return lambda: real() if NOW.refresh is None else NOW.refresh.pid
+    return lambda: real() if CURRENT.refresh is None else CURRENT.refresh.pid
 
 
 def _is_running(real: Any) -> Any:
     def is_running(pid: int) -> bool:
-        known = {one.pid: not (one.killed or one.ended) for one in NOW.all}
-        return known[pid] if pid in known else real(pid)
+        is_alive = {refresh.pid: not (refresh.killed or refresh.ended) for refresh in CURRENT.all}
+        return is_alive[pid] if pid in is_alive else real(pid)
 
     return is_running

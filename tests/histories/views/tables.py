@@ -1,7 +1,9 @@
-"""The tables of a history with views: the source, a view of it, and a view of that view; how they are made, and how they are read.
+"""The tables of a history with views: the source, a view of the source, and a view of that view. This module makes and
+reads them.
 
-The source is the one that histories of backfills have. A view has the columns `key`, `e` (an expression), and `u` (of a UDF whose calls are
-noted); another writer may give it columns of its own. Columns may be renamed, so that here they go by their field ids.
+The source is the table of the histories of backfills. A view has the columns `key`, `e` (an expression), and `u` (of a
+UDF whose calls are logged). Another writer may add columns. Columns may be renamed, so this module identifies columns
+by field id.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tests.histories.operations import Row, Rows, new_row
 from udf_runtime import UDF, udf
 
 ID = "id"
-"""First name of a view's column that has the row ids of its source."""
+"""First name of the view column with the row ids of the source."""
 
 COLUMNS = (ID, "key", "e", "u")
 """First names of a view's columns, in the order of their field ids."""
@@ -35,17 +37,17 @@ ById = dict[int, Row]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A view, and what is right in it.
+    """A view and its rules.
 
     Attributes:
         name: Its name.
-        source: That of its source.
-        expression: What `e` is.
-        condition: Which rows it selects.
-        input: The column of its source that the UDF of `u` gets.
-        used: The columns of its source that it uses.
-        e: Returns what `e` is to be for a row of the source.
-        selects: Tells whether the view is to have a row of the source.
+        source: The name of its source.
+        expression: The expression of `e`.
+        condition: Its filter.
+        input: The source column for the UDF of `u`.
+        used: All used columns of its source.
+        e: Returns the right `e` for a row of the source.
+        selects: Tells whether the view selects a row of the source.
     """
 
     name: str
@@ -57,12 +59,12 @@ class Shape:
     e: Callable[[Row], int | None]
     selects: Callable[[Row], bool]
 
-    def same(self, then: Row, now: Row) -> bool:
-        """Tells whether nothing that the view uses has changed in a row."""
-        return all(then[name] == now[name] for name in self.used)
+    def same(self, then: Row, current: Row) -> bool:
+        """Tells whether all used columns of a row are unchanged."""
+        return all(then[name] == current[name] for name in self.used)
 
     def u(self, row: Row) -> int | None:
-        """Returns what `u` is to be for a row of the source."""
+        """Returns the right `u` for a row of the source."""
         x = row[self.input]
         return None if x is None else value(x)
 
@@ -97,7 +99,7 @@ SHAPES = {
 
 
 def noting_udf(name: str) -> UDF:
-    """Returns a UDF that notes each call, and passes a point there."""
+    """Returns a UDF that logs each call, and passes a point before it."""
 
     def computed(x: int | None) -> int | None:
         from tests.histories.views.refreshes import called
@@ -111,7 +113,7 @@ def noting_udf(name: str) -> UDF:
 
 
 def make_tables(home: str, spark: SparkSession, fragments: tuple[int, ...], *, chain: bool) -> Connection:
-    """Makes the source with its rows, and the views, which are empty."""
+    """Makes the source with its rows, and the empty views."""
     key = 0
     for number, rows in enumerate(fragments):
         data = [{"key": k, **new_row(k, operations.COLUMNS[1:])} for k in range(key, key + rows)]
@@ -129,14 +131,14 @@ def make_tables(home: str, spark: SparkSession, fragments: tuple[int, ...], *, c
 
 def open_inline(uri: str) -> Table:
     """Opens a view whose jobs run in this process, without Spark."""
-    from tests.histories.views.refreshes import Here
+    from tests.histories.views.refreshes import InlineSession
 
-    session: Any = Here()
+    session: Any = InlineSession()
     return Table(DatasetRef.at(uri), "view", lambda: session, query_spark=lambda: session, progress=False)
 
 
 def names_of(name: str, dataset: lance.LanceDataset) -> dict[str, str]:
-    """Returns the names that the columns of a table have now, by their first names."""
+    """Returns the present names of a table's columns, by their first names."""
     if name == "t":
         return operations.names_of(dataset)
     names = {}
@@ -148,18 +150,18 @@ def names_of(name: str, dataset: lance.LanceDataset) -> dict[str, str]:
 
 @dataclass(slots=True, kw_only=True)
 class Version:
-    """A version of a table, and for one of a view what it has to be.
+    """A version of a table, with the required contents if the table is a view.
 
     Attributes:
         number: Its number.
-        by: Name of the refresh that made it, or the operation.
+        by: Name of the refresh or the operation that committed the version.
         rows: Its rows.
-        places: The fragments of these, by key.
+        places: The fragments of these rows, by key.
         names: Names of its columns, by their first names.
         shows: The version of its source that a view shows; None before the first refresh.
-        since: Its version that has been known to show it.
-        out: Row ids of the source of which rows were deleted in a view, as long as the source's rows stay as they are.
-        doubled: Whether a view has rows twice, because a second first refresh landed, which is to be taken back.
+        since: The version of the view in which this became known.
+        out: Row ids of source rows whose view rows were deleted, while the source rows stay unchanged.
+        doubled: Whether a view has duplicate rows after a second first refresh, which must be taken back.
     """
 
     number: int
@@ -174,7 +176,7 @@ class Version:
 
     @property
     def by_key(self) -> Rows:
-        """Its rows as operations know them."""
+        """Its rows, in the form for operations."""
         return {
             _number(row["key"]): {name: value for name, value in row.items() if name != "key"}
             for row in self.rows.values()
@@ -185,9 +187,9 @@ class Version:
         """The rows of a view, by the row ids of its source."""
         return {_number(row[ID]): row for row in self.rows.values()}
 
-    def like(self, other: Version) -> Version:
-        """Returns it as a view that shows what another version shows."""
-        return dataclasses.replace(self, shows=other.shows, since=other.since, out=other.out, doubled=other.doubled)
+    def like(self, model: Version) -> Version:
+        """Returns this version as a view that shows the same source version as `model`."""
+        return dataclasses.replace(self, shows=model.shows, since=model.since, out=model.out, doubled=model.doubled)
 
 
 def read(name: str, dataset: lance.LanceDataset, by: Any) -> Version:
@@ -195,7 +197,7 @@ def read(name: str, dataset: lance.LanceDataset, by: Any) -> Version:
     names = names_of(name, dataset)
     scanner = dataset.scanner(columns=list(names.values()), with_row_id=True, with_row_address=True)
     table = scanner.to_table()
-    columns = {first: table[now].to_pylist() for first, now in names.items()}
+    columns = {first: table[current_name].to_pylist() for first, current_name in names.items()}
     ids, addresses = table["_rowid"].to_pylist(), table["_rowaddr"].to_pylist()
     rows = {number: {first: values[at] for first, values in columns.items()} for at, number in enumerate(ids)}
     assert len(rows) == len(ids), "row ids are there twice"

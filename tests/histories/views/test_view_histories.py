@@ -1,7 +1,8 @@
-"""Random histories of views: other writers of the source and of the view beside refreshes, and what is right in every version.
+"""Random histories of views: other writers change the source and the view during refreshes, and every version is
+checked.
 
-A history is a list of steps that Hypothesis draws, so that one that fails shrinks, and is printed as the call that runs it again:
-`play(History(...))`. Refreshes are run without Spark.
+Hypothesis draws a history as a list of steps. A failing history therefore shrinks, and is printed as a call to repeat
+it: `play(History(...))`. Refreshes run without Spark.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.histories.views import mutants
 from tests.histories.views.drawing import histories
-from tests.histories.views.found import FOUND
 from tests.histories.views.model import History
 from tests.histories.views.refreshes import points
+from tests.histories.views.regressions import REGRESSIONS
 from tests.histories.views.runner import Runner, Tally
 
 QUICK = 4
@@ -68,7 +69,7 @@ def run_histories(play: Play, numbers: range) -> None:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("history", FOUND.values(), ids=FOUND.keys())
+@pytest.mark.parametrize("history", REGRESSIONS.values(), ids=REGRESSIONS.keys())
 def test_histories_that_were_wrong_once(history: History, play: Play):
     play(history)
 
@@ -85,24 +86,24 @@ def test_many_view_histories(first: int, play: Play, tally: Tally):
     print(f"\n{tally.table()}")
 
 
-# The checker itself: it finds what is wrong
+# The checker itself detects defects
 
 MOST = 12
-"""Histories in which a mutant must be found."""
+"""Most histories until a mutant is detected."""
 
 QUICK_MUTANT = "values are taken along whatever the input is"
 
 
 def drawn(number: int, name: str) -> History:
     """Returns a history, always the same for the same number."""
-    found: list[History] = []
+    examples: list[History] = []
 
     def keep(history: History) -> None:
-        found.append(history)
+        examples.append(history)
 
-    one = settings(max_examples=1, deadline=None, database=None, phases=[Phase.generate])
-    seed(number)(one(given(mutants.histories_for(name))(keep)))()
-    return found[-1]
+    one_example = settings(max_examples=1, deadline=None, database=None, phases=[Phase.generate])
+    seed(number)(one_example(given(mutants.histories_for(name))(keep)))()
+    return examples[-1]
 
 
 @pytest.mark.parametrize(

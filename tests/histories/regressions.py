@@ -1,4 +1,4 @@
-"""Histories that were wrong once."""
+"""Histories that once failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.histories.operations import (
     Upsert,
 )
 
-FOUND: dict[str, History] = {
+REGRESSIONS: dict[str, History] = {
     "a write was killed after Lance had put its commit behind a change of an input: its values counted as those of the new input": History(
         (5, 5, 5),
         (

@@ -1,4 +1,4 @@
-"""Histories of views that were wrong once."""
+"""Histories of views that once failed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.histories.administration import AddColumn, CleanUp, Restore
 from tests.histories.operations import Append, Compact, Delete, DeleteFragment, Update
 from tests.histories.views.model import Act, Go, History, Start
 
-FOUND: dict[str, History] = {
+REGRESSIONS: dict[str, History] = {
     "a refresh noted what a restore in that moment had taken back, and the next one took it for true": History(
         (7, 7),
         (
