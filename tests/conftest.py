@@ -1,4 +1,4 @@
-"""Fixtures that every test may use: one Spark session per process, and a place for a table."""
+"""Fixtures for all tests: the Spark session of the process, and a location for a table."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from java.build import ensure_jar
 from tests.support.java_classes import JVM_OPTIONS, LONG_JVM
 from tests.support.java_names import remember_names
 
-# What these helpers assert is reported with the values, as in tests; registered here, before any test imports them.
+# Assertions of these helpers must show their values, as in tests. Register the modules before any test imports them.
 pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))
 
 # Hypothesis allows 200 ms for an example, and an example takes longer on a machine with other work.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
-# Where `make` did not: a test must not run Java of yesterday.
+# Compile the jar if `make` did not, so that no test runs outdated Java.
 ensure_jar()
 
 remember_names()
@@ -42,15 +42,15 @@ OVER_CONNECT = "LANCE_SPARK_TEST_CONNECT"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignores a warning of PySpark 4.1, which leaves the sockets open that bring results."""
+    """Ignores a warning of PySpark 4.1 about open sockets."""
     if pyspark.__version__ < "4.2":
         config.addinivalue_line("filterwarnings", "ignore::ResourceWarning")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test that asks for a session as `spark`, and as `long` what `sample` leaves to `make test-long`.
+    """Marks each test with a session as `spark`, and the cases beyond the `sample` of a test as `long`.
 
-    Tests of clusters and servers come first, since they wait more than they compute: other processes of pytest use the cores meanwhile.
+    Tests of clusters and servers come first, because they mostly wait and leave the cores to other pytest processes.
     """
     sampled: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -65,7 +65,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _left_out(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """Returns the cases of a test that are not among one in so many, picked by a hash of their names: the same everywhere."""
+    """Returns the cases outside the sample of a test. A hash of the case name decides, so every machine has the same
+    sample.
+    """
     one_in = cases[0].get_closest_marker("sample").args[0]  # type: ignore[union-attr]
     cases = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
     return cases[math.ceil(len(cases) / one_in) :]
@@ -73,9 +75,12 @@ def _left_out(cases: list[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session on two local cores, with the planner rule; over Connect, without it, where `make test-long` asks for that."""
+    """A session on two local cores with the planner rule; in the Connect run of `make test-long`, a Connect session
+    without the rule.
+    """
     if os.environ.get(OVER_CONNECT):
-        # The JVM is not to know: with this variable PySpark takes any free port, where two processes would want the same.
+        # Hide the variable from the JVM: otherwise PySpark takes any free port, and two processes may choose the same
+        # port.
         SparkContext._ensure_initialized()
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("SPARK_TESTING", "1")
@@ -92,13 +97,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.local.dir", str(home / "local"))
         .config("spark.lance.environments.dir", str(home / "environments"))
         .config("spark.python.worker.reuse", "true")
-        # One test gives workers a Python without packages, in which the daemon of `configure` would die.
+        # One test starts workers with a Python without packages, where the daemon of `configure` would die.
         .config("spark.python.daemon.module", "tests.support.daemon")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
         .config("spark.ui.enabled", "false")
-        # What Spark keeps of queries that have ended fills the heap, of which each full collection takes up to a second.
+        # Data of completed queries fills the heap, and makes each full collection up to a second slower.
         .config("spark.sql.ui.retainedExecutions", "50")
         .config("spark.ui.retainedJobs", "50")
         .config("spark.ui.retainedStages", "50")
@@ -113,7 +118,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def plain_spark(spark: SparkSession) -> SparkSession:
-    """Another session of the same application, without the planner rule: optimizer rules belong to one session."""
+    """Another session of the same application, without the planner rule. Optimizer rules belong to a session."""
     session = spark.newSession()
     lance_spark.disable_pushdown(session)
     return session
@@ -121,5 +126,5 @@ def plain_spark(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def table_path(tmp_path: Path) -> str:
-    """A location at which no table exists yet."""
+    """A location without a table."""
     return str(tmp_path / "table.lance")

@@ -1,8 +1,8 @@
-"""Hypothesis strategies for Arrow types, arrays, schemas and tables that Lance can store, and a way to compare what came back.
+"""Hypothesis strategies for Arrow types, arrays, schemas and tables that Lance can store, and a comparison of values.
 
-The values are chosen to hurt: NULL at every depth, NaN and -0.0, empty and long strings, text outside ASCII, the first and last moments and
-the longest decimals. By default they stay where Python and Spark can look at them (`calendar`) and where Spark has an exact counterpart
-(`fitting`).
+The values are hard cases: NULL at every depth, NaN and -0.0, empty and long strings, text outside ASCII, the first and
+last moments, and the longest decimals. By default Python and Spark can represent them (`calendar`), and Spark has an
+exact counterpart (`fitting`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 Kinds: TypeAlias = Literal["spark", "lance"]
-"""`spark`: types that Spark has itself, so that Parquet and Lance read as the same; `lance`: all that Lance holds."""
+"""`spark`: types of Spark, which Parquet and Lance read back unchanged; `lance`: all types of Lance."""
 
 SPARK_LEAVES: tuple[pa.DataType, ...] = (
     pa.bool_(),
@@ -75,7 +75,7 @@ VECTOR_ITEMS: tuple[pa.DataType, ...] = (
     pa.int64(),
     pa.bool_(),
 )
-"""Element types of fixed-size lists; Lance takes only those of a fixed width."""
+"""Element types of fixed-size lists. Lance requires elements of a fixed width."""
 
 _DAY_MS = 86_400_000
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -86,7 +86,7 @@ _EXACT = decimal.Context(prec=100)
 
 
 def leaf_types(kinds: Kinds = "lance") -> st.SearchStrategy[pa.DataType]:
-    """Types that are not nested."""
+    """Types without nesting."""
     return st.sampled_from(SPARK_LEAVES if kinds == "spark" else LANCE_LEAVES)
 
 
@@ -122,7 +122,7 @@ def _fields(name: str, types: st.SearchStrategy[pa.DataType], kinds: Kinds) -> s
 def schemas(
     kinds: Kinds = "lance", *, most_columns: int = 5, types: st.SearchStrategy[pa.DataType] | None = None
 ) -> st.SearchStrategy[pa.Schema]:
-    """Schemas of one to `most_columns` columns `c0`, `c1`, ..., nullable or (with kinds `lance`) not."""
+    """Schemas of at most `most_columns` columns `c0`, `c1`, ..., nullable or (with kinds `lance`) not."""
     of = arrow_types(kinds) if types is None else types
     return st.integers(1, most_columns).flatmap(
         lambda n: st.tuples(*(_fields(f"c{i}", of, kinds) for i in range(n))).map(
@@ -139,22 +139,22 @@ def tables(
     calendar: bool = True,
     fitting: bool = True,
 ) -> st.SearchStrategy[pa.Table]:
-    """Tables of one chunk.
+    """Tables with a single chunk.
 
     Args:
-        schema: Their schema, or a strategy of schemas; any that Lance stores where omitted.
-        fewest_rows: Rows at least.
-        most_rows: Rows at most.
-        calendar: Only moments of the years 1 to 9999, which Python's datetime can hold.
-        fitting: Only values that Spark's type for them holds exactly: whole microseconds and days, no overflow.
+        schema: The schema, or a strategy of schemas; by default any schema that Lance can store.
+        fewest_rows: Fewest rows.
+        most_rows: Most rows.
+        calendar: Only moments of the years 1 to 9999, as in Python's datetime.
+        fitting: Only values with an exact counterpart in Spark: whole microseconds and days, no overflow.
     """
 
     @st.composite
     def build(draw: st.DrawFn) -> pa.Table:
-        made = schema if isinstance(schema, pa.Schema) else draw(schemas() if schema is None else schema)
+        schema_drawn = schema if isinstance(schema, pa.Schema) else draw(schemas() if schema is None else schema)
         rows = draw(st.integers(fewest_rows, most_rows))
-        columns = [_draw_array(draw, field, rows, calendar=calendar, fitting=fitting) for field in made]
-        return pa.Table.from_arrays(columns, schema=made)
+        columns = [_draw_array(draw, field, rows, calendar=calendar, fitting=fitting) for field in schema_drawn]
+        return pa.Table.from_arrays(columns, schema=schema_drawn)
 
     return build()
 
@@ -162,7 +162,7 @@ def tables(
 def arrays(
     field: pa.Field[Any], length: int, *, calendar: bool = True, fitting: bool = True
 ) -> st.SearchStrategy[pa.Array[Any]]:
-    """Arrays of a field's type; with NULLs if it is nullable."""
+    """Arrays of a field's type; with NULLs if the field is nullable."""
 
     @st.composite
     def build(draw: st.DrawFn) -> pa.Array[Any]:
@@ -182,7 +182,7 @@ def _validity(length: int) -> st.SearchStrategy[np.ndarray[Any, Any]]:
 
 
 def _array(draw: st.DrawFn, kind: Any, valid: np.ndarray[Any, Any], *, calendar: bool, fitting: bool) -> Any:
-    """Draws one array; what its NULLs hide is drawn like the rest, since Arrow allows anything there."""
+    """Draws one array. Values under NULLs are drawn too, because Arrow allows any bytes in these slots."""
     n = len(valid)
     bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
 
@@ -238,7 +238,7 @@ def _leaf_array(kind: Any, values: Sequence[Any]) -> Any:
 
 
 def texts() -> st.SearchStrategy[str]:
-    """Text: empty, long, outside ASCII, with what SQL and file names stumble over."""
+    """Text: empty, long, outside ASCII, and text that breaks SQL or file names."""
     odd = (
         "",
         " ",
@@ -263,7 +263,7 @@ def texts() -> st.SearchStrategy[str]:
 
 
 def leaf_values(kind: Any, *, calendar: bool = True, fitting: bool = True) -> st.SearchStrategy[Any]:
-    """Values of a type that is not nested, as Python objects; moments and durations as integers in the type's unit."""
+    """Values of a type without nesting, as Python objects; moments and durations as integers in the type's unit."""
     if pa.types.is_boolean(kind):
         return st.booleans()
     if pa.types.is_integer(kind):
@@ -315,9 +315,10 @@ def _with_edges(low: int, high: int) -> st.SearchStrategy[int]:
 
 
 def facts(array: Any) -> list[Any]:
-    """Returns an array's values as plain comparable objects, whatever names its nested fields have.
+    """Returns an array's values as plain comparable objects, regardless of the names of nested fields.
 
-    All NaNs are one and -0.0 is not 0.0; moments and durations are integers in the type's unit; what NULLs hide is not there.
+    All NaNs are equal, and -0.0 differs from 0.0. Moments and durations become integers in the type's unit. Values
+    under NULLs are dropped.
     """
     if isinstance(array, pa.ChunkedArray):
         return [fact for chunk in array.chunks for fact in facts(chunk)]

@@ -1,4 +1,4 @@
-"""Rules about the code as a whole: who may import whom, what an import may cost, how long a module may be."""
+"""Rules for the code as a whole: allowed imports, cost of an import, length of a module."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def name_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields line and absolute name of everything that a file imports, at any depth, `if TYPE_CHECKING` included."""
+    """Yields line and absolute name of every import in a file, at any depth, including `if TYPE_CHECKING`."""
     package = name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -87,12 +87,14 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def part_of(module: str) -> str | None:
-    """Returns the part of lance_spark that a module belongs to; `types_arrow` belongs to `types`, the package itself to none."""
+    """Returns the part of lance_spark that contains a module; `types_arrow` belongs to `types`, the package itself to
+    none.
+    """
     parts = module.split(".")
     if parts[0] != "lance_spark" or len(parts) == 1:
         return None
-    known = set().union(*LAYERS)
-    return parts[1] if parts[1] in known else parts[1].split("_")[0]
+    folders = set().union(*LAYERS)
+    return parts[1] if parts[1] in folders else parts[1].split("_")[0]
 
 
 def layer_of(part: str) -> int:
@@ -102,7 +104,7 @@ def layer_of(part: str) -> int:
 def violations(path: Path) -> list[str]:
     me = name_of(path)
     part = part_of(me)
-    found = []
+    wrong_imports = []
     for line, target in imports_of(path):
         top = target.split(".")[0]
         problem = None
@@ -111,14 +113,18 @@ def violations(path: Path) -> list[str]:
         elif part == "commit" and top in ("pyspark", "py4j", "udf_runtime"):
             problem = "commit/ needs neither Spark nor UDFs"
         elif top == "lance_spark" and part is not None:
-            other = part_of(target)
-            if other is None or other not in set().union(*LAYERS):
+            imported_part = part_of(target)
+            if imported_part is None or imported_part not in set().union(*LAYERS):
                 problem = "only the package's own modules, by their names"
-            elif other != part and not {part, other} <= LEAVES and layer_of(other) >= layer_of(part):
-                problem = f"{part} comes before, or is blind to, {other}"
+            elif (
+                imported_part != part
+                and not {part, imported_part} <= LEAVES
+                and layer_of(imported_part) >= layer_of(part)
+            ):
+                problem = f"{part} comes before, or is blind to, {imported_part}"
         if problem:
-            found.append(f"{path.relative_to(ROOT)}:{line} imports {target}: {problem}")
-    return found
+            wrong_imports.append(f"{path.relative_to(ROOT)}:{line} imports {target}: {problem}")
+    return wrong_imports
 
 
 def test_every_module_of_the_package_belongs_to_a_layer():
@@ -169,7 +175,7 @@ def from_tests(path: Path) -> list[str]:
 
 
 def test_tests_import_nothing_from_test_modules():
-    assert [found for path in sorted((ROOT / "tests").rglob("*.py")) for found in from_tests(path)] == []
+    assert [import_line for path in sorted((ROOT / "tests").rglob("*.py")) for import_line in from_tests(path)] == []
 
 
 def test_an_import_of_a_test_module_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -188,8 +194,8 @@ def test_a_module_can_be_read_in_one_sitting(path: Path):
 def in_a_fresh_interpreter(code: str) -> dict[str, object]:
     script = f"import json, sys, time\nstart = time.process_time()\n{code}\nseconds = time.process_time() - start\n"
     script += "print(json.dumps({'seconds': seconds, 'loaded': sorted(m for m in sys.modules if '.' not in m)}))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
-    answer: dict[str, object] = json.loads(done.stdout)
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    answer: dict[str, object] = json.loads(process.stdout)
     return answer
 
 
@@ -202,7 +208,7 @@ def test_the_page_of_the_architecture_names_files_that_exist():
 
 
 def test_importing_any_module_loads_no_lance():
-    # Spark's Python daemon imports these and then forks; Lance's threads do not survive that.
+    # Spark's Python daemon imports these modules before it forks, and Lance's threads do not survive a fork.
     everything = "".join(f"import {name_of(path)}\n" for path in modules()) + "import pyspark_lance"
     loaded = in_a_fresh_interpreter(everything)["loaded"]
     assert isinstance(loaded, list)
@@ -220,6 +226,6 @@ def test_importing_the_runtime_loads_neither_spark_nor_lance():
 
 @pytest.mark.parametrize("module", ["lance_spark", "pyspark_lance"])
 def test_the_import_takes_less_than_a_second(module: str):
-    # Processor time, and the best of three: other processes must not decide about it.
+    # The best of three in processor time, to exclude effects of other processes.
     seconds = min(float(str(in_a_fresh_interpreter(f"import {module}")["seconds"])) for _ in range(3))
     assert seconds < 1.0

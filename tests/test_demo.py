@@ -1,4 +1,6 @@
-"""The demo tells the truth: what it prints about a part of the standard library is computed here by other means."""
+"""The demo tells the truth: this test computes the printed facts about a part of the standard library by other
+means.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is true of one file."""
+    """Facts about a file."""
 
     size: int
     functions: list[ast.FunctionDef | ast.AsyncFunctionDef] | None
@@ -40,7 +42,9 @@ class Facts:
 
 
 def sampled_paths() -> list[Path]:
-    """The files that `--limit` takes: the `.py` files of the standard library but its test cases, sorted by name, at even distances."""
+    """The files of `--limit`: `.py` files of the standard library without its test cases, sorted by name, at even
+    distances.
+    """
     root = Path(sysconfig.get_paths()["stdlib"])
     skipped = {"site-packages", "dist-packages", "__pycache__"}
     every = [path.relative_to(root) for path in root.rglob("*.py")]
@@ -77,7 +81,7 @@ def facts_of(path: Path) -> Facts:
 
 
 def check_views(numbers: Callable[[str], list[float]], paths: list[Path], facts: list[Facts]) -> None:
-    """Asserts what is printed of the views of functions."""
+    """Asserts the printed facts about the views of functions."""
     texts = {path: fact for path, fact in zip(paths, facts, strict=True) if fact.is_text and fact.size >= 100}
     root = Path(sysconfig.get_paths()["stdlib"])
     modules = {str(path.relative_to(root)): fact for path, fact in texts.items()}
@@ -93,13 +97,13 @@ def check_views(numbers: Callable[[str], list[float]], paths: list[Path], facts:
     both = first + sum(parsed(email))
     assert numbers(f"a package was appended: {calls}") == [len(parsed(email)), both - first, both]
     names = sorted({**single, **email})
-    left = both - sum(len(modules[name].functions or ()) for name in (names[0], names[-1])) + 1
-    assert numbers(f"one file was changed, one deleted: {calls}") == [1, 1, left]
-    assert numbers(f"the table was compacted: {calls}") == [0, 0, left]
+    calls_between = both - sum(len(modules[name].functions or ()) for name in (names[0], names[-1])) + 1
+    assert numbers(f"one file was changed, one deleted: {calls}") == [1, 1, calls_between]
+    assert numbers(f"the table was compacted: {calls}") == [0, 0, calls_between]
 
 
 def check_sql(numbers: Callable[[str], list[float]], paths: list[Path]) -> None:
-    """Asserts what is printed of the statements of SQL."""
+    """Asserts the printed facts about the SQL statements."""
     names = [str(path.relative_to(sysconfig.get_paths()["stdlib"])) for path in paths]
     packages = Counter(name.partition("/")[0] if "/" in name else "(single modules)" for name in names)
     large = sum(count >= len(names) / len(packages) for count in packages.values())
@@ -121,11 +125,11 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
     # Not from the project's folder, and not through an activated environment: as a user's shell may be.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     environment["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    printed = done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr[-4000:]
+    printed = process.stdout
 
     def numbers(pattern: str) -> list[float]:
         match = re.search(pattern, printed)
@@ -136,35 +140,43 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
     facts = [facts_of(path) for path in paths]
     late = range(19, LIMIT, 20)
     early = [fact for i, fact in enumerate(facts) if i not in late]
-    kept = [fact for fact in facts if fact.size >= 100]
+    large_files = [fact for fact in facts if fact.size >= 100]
 
     assert numbers(r"([\d,]+) files of Python") == [len(early)]
-    # Which of them the deletion reached before the backfill was committed is a matter of time.
+    # Timing decides how many rows the deletion reached before the commit of the backfill.
     assert sum(numbers(r"([\d,]+) rows in \d+ fragments have values; (\d+) more were deleted")) == len(early)
-    # Whether the tiny ones among the late files were there when the tiny ones were deleted is no question: one came after the other.
-    assert numbers(r"meanwhile (\d+) rows were appended and (\d+) deleted") == [len(late), len(facts) - len(kept)]
+    # The tiny late files were all appended before the deletion, or all after it.
+    assert numbers(r"meanwhile (\d+) rows were appended and (\d+) deleted") == [
+        len(late),
+        len(facts) - len(large_files),
+    ]
     unchanged, before = numbers(r"(\d+) of the (\d+) data files that were there before are untouched")
     assert unchanged == before > 0
 
-    functions = [function for fact in kept for function in fact.functions or ()]
+    functions = [function for fact in large_files for function in fact.functions or ()]
     documented = sum(ast.get_docstring(function) is not None for function in functions) / len(functions)
     row = numbers(r"files +functions +classes +documented +deepest\n +([\d,]+) +([\d,]+) +([\d,]+) +([\d.]+) +\d+")
-    assert row == [len(kept), len(functions), sum(fact.classes for fact in kept), pytest.approx(documented, abs=0.006)]
+    assert row == [
+        len(large_files),
+        len(functions),
+        sum(fact.classes for fact in large_files),
+        pytest.approx(documented, abs=0.006),
+    ]
 
-    counted = Counter(name for fact in kept for name in fact.imports)
-    expected = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:5]
+    imports = Counter(name for fact in large_files for name in fact.imports)
+    expected = sorted(imports.items(), key=lambda item: (-item[1], item[0]))[:5]
     section = printed.split("what most files import")[1]
     assert re.findall(r"^ +(\w+) +(\d+)$", section, re.MULTILINE)[:5] == [
         (name, str(count)) for name, count in expected
     ]
 
     assert numbers(r"(\d+) of (\d+) rows, picked by a hash") == [50, 50]
-    no_python = sum(fact.is_text and fact.branches is None for fact in kept)
+    no_python = sum(fact.is_text and fact.branches is None for fact in large_files)
     first, first_skipped = numbers(r"two fragments, to have a look: ([\d,]+) rows computed, (\d+) skipped")
     rest, rest_skipped = numbers(r"the rest: ([\d,]+) rows computed, (\d+) skipped")
-    assert numbers(r"to do +([\d,]+) of ([\d,]+) rows") == [len(kept), len(kept)]
-    assert (first + rest, first_skipped + rest_skipped) == (len(kept) - no_python, no_python)
-    assert 0 < first < len(kept)
+    assert numbers(r"to do +([\d,]+) of ([\d,]+) rows") == [len(large_files), len(large_files)]
+    assert (first + rest, first_skipped + rest_skipped) == (len(large_files) - no_python, no_python)
+    assert 0 < first < len(large_files)
     assert sum(int(count) for count in re.findall(r"\w+ of (\d+) files", printed)) == no_python
 
     check_views(numbers, paths, facts)
@@ -172,12 +184,12 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
     check_sql(numbers, [path for path, fact in zip(paths, facts, strict=True) if fact.size >= 100])
     assert numbers(r"before: version 1, ([\d,]+) rows, path, package, size, text\n") == [len(early)]
     assert numbers(r"now: version \d+, ([\d,]+) rows, path, package, size, text, .*imports, branches, loops\n") == [
-        len(kept)
+        len(large_files)
     ]
     assert "explain: BatchScan lance" in printed
     plan = " ".join(printed.split("explain:")[1].split("\n\n")[0].split())
     assert "pushed: `size` > 50000" in plan, "the plan shows the filter that the scan got"
-    assert "Traceback" not in OF_SPARK.sub("", done.stderr)
+    assert "Traceback" not in OF_SPARK.sub("", process.stderr)
 
     columns = ["path", "functions", "branches", "loops"]
     table = lance.dataset(str(tmp_path / "stdlib.lance")).to_table(columns=columns).to_pylist()

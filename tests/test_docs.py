@@ -1,4 +1,4 @@
-"""The documentation is right: its examples run, its links lead somewhere, its tables of options are those of the code."""
+"""The documentation is right: its examples run, its links lead somewhere, its tables of options match the code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lance_spark.options import ReadOptions, WriteOptions, options_table
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FRESH = {"README.md", "get-started.md", "writing.md"}
-"""Pages whose examples make the table themselves; on the others `path` is a small table that is there already."""
+"""Pages whose examples make their own table; on other pages `path` is an existing small table."""
 
 QUICK = {"README.md", "commits.md", "get-started.md", "sql.md"}
-"""Pages whose examples the quick suite runs; `make test-long` runs those of all."""
+"""Pages whose examples run in the quick suite; `make test-long` runs the examples of all pages."""
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -80,8 +80,8 @@ def test_links_lead_somewhere(page: Path):
         for link in LINK.findall(page.read_text(encoding="utf-8"))
         if "://" not in link and not link.startswith("#")
     ]
-    missing = [link for link in targets if not (page.parent / link.split("#")[0]).exists()]
-    assert missing == []
+    dead_links = [link for link in targets if not (page.parent / link.split("#")[0]).exists()]
+    assert dead_links == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

@@ -1,4 +1,4 @@
-"""Numbers that pages give are those of the code."""
+"""Numbers in pages match the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size
 
 DOCS = Path(__file__).parents[1] / "docs"
 
-SAID = {
+DOCUMENTED = {
     "search.md": [
         f"Of n partitions n^{near.EFFORT} are searched",
         {10: "of ten times as many rows"}[near.REFINE],
@@ -58,10 +58,10 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("page", SAID)
+@pytest.mark.parametrize("page", DOCUMENTED)
 def test_numbers_in_a_page_are_those_of_the_code(page: str):
     text = " ".join((DOCS / page).read_text(encoding="utf-8").split())
-    assert [said for said in SAID[page] if said not in text] == []
+    assert [sentence for sentence in DOCUMENTED[page] if sentence not in text] == []
 
 
 def test_every_parameter_of_a_backfill_is_in_the_table_of_parameters_or_of_what_is_refused():

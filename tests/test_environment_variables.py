@@ -31,7 +31,7 @@ READERS: dict[str, Callable[[], object]] = {
     UNSAFE_VARIABLE: allowed_by_environment,
     UNPINNED_VARIABLE: lambda: environment_flag(UNPINNED_VARIABLE),
 }
-"""How the variables are read that have more than two values, or an effect that is a value."""
+"""Variables with more than two values, or with a value as their effect, and how the code reads them."""
 
 
 def documented() -> dict[str, str]:
@@ -45,8 +45,8 @@ def test_every_variable_in_the_code_is_in_the_table():
         for path in (ROOT / package).rglob("*")
         if path.suffix in (".py", ".java")
     ]
-    named = {name for path in [*files, ROOT / "pyspark_lance.py"] for name in NAME.findall(path.read_text("utf-8"))}
-    assert named == set(documented())
+    variables = {name for path in [*files, ROOT / "pyspark_lance.py"] for name in NAME.findall(path.read_text("utf-8"))}
+    assert variables == set(documented())
 
 
 def test_every_variable_has_one_row():

@@ -1,4 +1,4 @@
-"""SECURITY.md names tests that exist."""
+"""SECURITY.md names existing tests."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NAMED = re.compile(r"`(tests/[\w/]+\.py)?(?:::(\w+))?`")
+REFERENCE = re.compile(r"`(tests/[\w/]+\.py)?(?:::(\w+))?`")
 
 
 def test_every_promise_names_a_test_that_exists():
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    file, named = "", 0
-    for path, name in NAMED.findall(text):
+    file, references = "", 0
+    for path, name in REFERENCE.findall(text):
         file = path or file
         if not (path or name):
             continue
-        named += 1
+        references += 1
         source = (ROOT / file).read_text(encoding="utf-8")
         assert not name or f"def {name}(" in source, f"{file} has no {name}"
-    assert named > 20
+    assert references > 20
 
 
 def test_every_promise_stands_in_a_table_and_has_a_test():

@@ -1,6 +1,7 @@
-"""An application of its own, with settings that a running one cannot get: `python -m tests.support.application FOLDER`.
+"""A separate Spark application with settings that a running application cannot get: `python -m
+tests.support.application FOLDER`.
 
-Prints one line of JSON about what its settings do.
+Prints a line of JSON about the effect of its settings.
 """
 
 from __future__ import annotations
@@ -29,20 +30,24 @@ ROOT = Path(__file__).parents[2]
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Returns what the application has seen."""
+    """Returns the report of the application."""
     command = [sys.executable, "-m", "tests.support.application", str(folder)]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    assert process.returncode == 0, process.stderr[-4000:]
+    return dict(json.loads(process.stdout.splitlines()[-1]))
 
 
 def builder(folder: str) -> SparkSession.Builder:
-    made = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", "1")
-    made = made.config("spark.ui.showConsoleProgress", "false").config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-    made = made.config(map={f"spark.sql.catalog.lance.storage.{key}": value for key, value in SECRETS.items()})
-    return made.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    spark_builder = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", "1")
+    spark_builder = spark_builder.config("spark.ui.showConsoleProgress", "false").config(
+        "spark.sql.warehouse.dir", f"{folder}/warehouse"
+    )
+    spark_builder = spark_builder.config(
+        map={f"spark.sql.catalog.lance.storage.{key}": value for key, value in SECRETS.items()}
+    )
+    return spark_builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
 
 
 @lance_spark.udf(data_type=pa.int64())
@@ -51,14 +56,14 @@ def twice(id: int) -> int:
 
 
 def main(folder: str) -> None:
-    seen: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     stock = builder(folder).config("spark.ui.enabled", "false").config("spark.sql.catalog.lance.root", f"{folder}/t")
     spark = stock.config("spark.sql.catalog.lance", "lancespark.LanceCatalog").getOrCreate()
     lance_spark.enable_pushdown(spark)
     try:
         spark.sql("SHOW TABLES IN lance").collect()
     except AnalysisException as error:
-        seen["stock"] = str(error)
+        report["stock"] = str(error)
     spark.stop()
 
     SparkSession.builder._options.clear()
@@ -74,31 +79,31 @@ def main(folder: str) -> None:
     )
     spark = lance_spark.configure(own, catalogs={"lance": f"{folder}/tables"}).getOrCreate()
     spark.sql("CREATE TABLE lance.t AS SELECT 1L AS id").collect()
-    seen["tables"] = [list(row) for row in spark.sql("SHOW TABLES IN lance").collect()]
+    report["tables"] = [list(row) for row in spark.sql("SHOW TABLES IN lance").collect()]
     table = lance_spark.connect(f"{folder}/tables", spark).open_table("t")
     table.add_columns({"x": twice})
-    found = table.get_manifest("x")
-    seen["manifest"] = None if found is None else found.name
+    stored_manifest = table.get_manifest("x")
+    report["manifest"] = None if stored_manifest is None else stored_manifest.name
     spark.sql("SET spark.lance.environments.dir=/tmp/x").collect()
     try:
         table.backfill("x")
     except lance_spark.OptionError as error:
-        seen["folder_set"] = "was SET" if "was SET" in str(error) else str(error)
+        report["folder_set"] = "was SET" if "was SET" in str(error) else str(error)
 
     by_path = f"path '{folder}/tables/t.lance', 'storage.headers' 'SECREThead'"
     spark.sql(f"CREATE TEMPORARY VIEW v USING lance OPTIONS ({by_path})").collect()
     texts = [str(spark.sql(text).collect()) for text in ("SET", "SET -v", "EXPLAIN EXTENDED SELECT * FROM lance.t")]
     texts += [str(spark.sql("EXPLAIN EXTENDED SELECT * FROM v").collect())]
     sas = "spark.sql.catalog.lance.storage.azure_storage_sas_key"
-    seen["set"] = spark.sql(f"SET {sas}").first()["value"]  # type: ignore[index]
+    report["set"] = spark.sql(f"SET {sas}").first()["value"]  # type: ignore[index]
     web, application = spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId
     for page in ("/environment/", f"/api/v1/applications/{application}/environment", "/SQL/"):
         texts.append(urllib.request.urlopen(f"{web}{page}", timeout=60).read().decode())
     spark.stop()
     texts += [path.read_text(errors="replace") for path in Path(folder, "events").rglob("*") if path.is_file()]
-    seen["shown"] = [text[text.index("SECRET") - 200 :][:300] for text in texts if "SECRET" in text]
-    seen["redacted"] = sum(text.count("(redacted)") for text in texts)
-    print(json.dumps(seen))
+    report["shown"] = [text[text.index("SECRET") - 200 :][:300] for text in texts if "SECRET" in text]
+    report["redacted"] = sum(text.count("(redacted)") for text in texts)
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Arrow data whose buffers lie at chosen addresses, as other writers leave them."""
+"""Arrow data with buffers at chosen addresses, like data of other writers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lance_spark.types import layout
 
 
 def shifted(array: Any, by: int) -> Any:
-    """Returns an array all of whose buffers lie `by` bytes after a multiple of 64."""
+    """Returns an array with all buffers `by` bytes after a multiple of 64."""
 
     def move(buffer: pa.Buffer | None) -> pa.Buffer | None:
         if buffer is None:

@@ -1,6 +1,7 @@
-"""A driver of a compaction in a process of its own: `python -m tests.support.compaction_driver MASTER JOBS`.
+"""Driver process for a compaction: `python -m tests.support.compaction_driver MASTER JOBS`.
 
-JOBS is JSON: the folder and the settings of each compaction of a table, by its name. It is held before its second commit.
+JOBS is JSON: the folder and the settings of each compaction of a table, by the table's name. The process stops before
+its second commit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Spark's daemon of Python workers in tests: the one of `configure`, or Spark's own for a Python without packages.
+"""Spark's daemon of Python workers in tests: the daemon of `configure`, or Spark's own for a Python without packages.
 
-Imports PySpark from the environment: the archive that Spark puts before it is compiled anew by each daemon, which takes a second.
+Imports PySpark from the environment. Each daemon would spend a second on compiling Spark's own archive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A driver in a process of its own: `python -m tests.support.driver MASTER JOBS`.
+"""Driver process: `python -m tests.support.driver MASTER JOBS`.
 
-JOBS is JSON: the folder and the settings of each backfill of a table `t`, by job id. They run side by side, and a job whose id is the name of
-a point is held there. Prints one line of JSON per job that ends, in order.
+JOBS is JSON: the folder and the settings of each backfill of a table `t`, by job id. The jobs run concurrently. A job
+with the name of a point as its id stops there. Prints a line of JSON for each completed job, in order.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def main(master: str, jobs: str) -> None:
     try:
         with hooked({job_id: home for job_id, (home, _) in orders.items()}):
             if len(orders) == 1:
-                # A call that waits, as most people make it: Ctrl-C ends it.
+                # A blocking call, as in most programs: Ctrl-C ends the job.
                 ((job_id, (home, settings)),) = orders.items()
-                answers[job_id] = seen(partial(table_of(spark, home).backfill, "v", job_id=job_id, **settings))
+                answers[job_id] = outcome_of(partial(table_of(spark, home).backfill, "v", job_id=job_id, **settings))
             else:
                 started = [
                     table_of(spark, home).backfill_async("v", job_id=job_id, **settings)
                     for job_id, (home, settings) in orders.items()
                 ]
-                answers = {job.job_id: seen(job.result) for job in started}
+                answers = {job.job_id: outcome_of(job.result) for job in started}
     except KeyboardInterrupt:
         answers["interrupted"] = True
     finally:
@@ -45,7 +45,7 @@ def main(master: str, jobs: str) -> None:
 def session(master: str) -> SparkSession:
     if master.startswith("sc://"):
         return SparkSession.builder.remote(master).getOrCreate()
-    made: SparkSession = (
+    spark: SparkSession = (
         SparkSession.builder.master(master)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "800m")
@@ -57,10 +57,10 @@ def session(master: str) -> SparkSession:
         .config("spark.log.level", "OFF")
         .getOrCreate()
     )
-    return made
+    return spark
 
 
-def seen(call: Callable[[], lance_spark.BackfillJobResult]) -> dict[str, object]:
+def outcome_of(call: Callable[[], lance_spark.BackfillJobResult]) -> dict[str, object]:
     try:
         result, complete = call(), True
     except lance_spark.BackfillIncompleteError as error:

@@ -1,4 +1,4 @@
-"""Starts drivers, and kills them with everything that they have started."""
+"""Starts driver processes, and kills them with all their children."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Driver:
         )
 
     def wait_for(self, holds: Callable[[], bool]) -> None:
-        """Waits for something that the driver does."""
+        """Waits for an effect of the driver."""
         deadline = time.monotonic() + WAIT_S
         while not holds():
             assert self.process.poll() is None, self.process.communicate()
@@ -59,11 +59,11 @@ class Driver:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """Kills it with all below it, as if the machine were switched off."""
+        """Kills the driver and all its children, like a power failure."""
         with contextlib.suppress(psutil.NoSuchProcess):
             top = psutil.Process(self.process.pid)
             family = [top, *top.children(recursive=True)]
-            # The driver first: nothing of what it could still do is done.
+            # The driver first, so that it cannot react.
             for member in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     member.kill()
@@ -74,7 +74,7 @@ class Driver:
         self.process.send_signal(signal.SIGINT)
 
     def answer(self) -> dict[str, Any]:
-        """Waits for its end, and returns what it says."""
+        """Waits for the end of the driver, and returns its report."""
         return self.answers(1)[0]
 
     def answers(self, count: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Values that fit a type and values that do not, at every depth, for every way into a column."""
+"""Values that fit a type and values that exceed it, at every depth, for every way into a column."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ MISFITS: dict[pa.DataType, list[object]] = {
     pa.duration("ns"): [dt.timedelta.max],
     pa.dictionary(pa.int8(), pa.int16()): [1.5, 2**20],
 }  # fmt: skip
-"""What a column of the type must not take."""
+"""Values that a column of the type must refuse."""
 
 DEPTHS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], object], Callable[[Any], pa.Array]]] = {
     "list": (pa.list_, lambda v: [v], lambda array: array.flatten()),
@@ -86,7 +86,7 @@ DEPTHS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], ob
     "map pair": (lambda kind: pa.map_(pa.string(), kind), lambda v: [("k", v)], lambda array: array.items),
     "map key": (lambda kind: pa.map_(kind, pa.int8()), lambda v: {v: 1}, lambda array: array.keys),
 }
-"""What makes a nested type, what makes a value of it, and what gets the inner values out again."""
+"""For each nesting: the type, a value, and the way back to the inner values."""
 
 WIDE: list[tuple[pa.Array, pa.DataType]] = [
     (pa.array([1.0, 1e300]), pa.float32()),
@@ -109,12 +109,12 @@ WIDE: list[tuple[pa.Array, pa.DataType]] = [
     (pa.array([1.0, 1e300]).dictionary_encode(), pa.float32()),
     (pa.array([1.0, 1e300]), pa.dictionary(pa.int8(), pa.float32())),
 ]
-"""Arrays of two values, and a narrower type that takes the first value only (one case: both)."""
+"""Arrays of two values, and a narrower type that fits only the first value (in one case both values)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A value within lists, structs and maps; `inner` is what a column of `inner_type` gets."""
+    """A value within lists, structs and maps; `inner` is the value for a column of `inner_type`."""
 
     data_type: pa.DataType
     value: object
@@ -137,7 +137,7 @@ def cases(draw: st.DrawFn, table: dict[pa.DataType, list[object]]) -> Case:
 
 
 def expected(case: Case, *, nan_is_null: bool) -> pa.Array:
-    """Returns what PyArrow makes of a fitting value in its plainest form."""
+    """Returns a fitting value as PyArrow converts its plainest form."""
     plain = case.inner
     if isinstance(plain, np.datetime64):
         plain = pd.Timestamp(plain)

@@ -1,6 +1,6 @@
-"""A table with one computed column whose UDF counts its calls, and goes wrong at the rows that a test names.
+"""A table with a computed column whose UDF counts its calls, and fails at rows chosen by a test.
 
-The UDF reads what to do at a row from a folder, so that what is stored with the table never changes: its version is fixed.
+The UDF reads its orders from a folder. So the stored UDF never changes, and its version is fixed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from udf_runtime import UDF, udf
 from udf_runtime.policies import ErrorPolicy
 
 BATCH = 10
-"""Rows of a checkpoint, in all tests that do not say otherwise."""
+"""Rows of a checkpoint in all tests without a size of their own."""
 
 SLOTS = 2
 
@@ -35,16 +35,18 @@ SETTINGS: dict[str, Any] = {
     "batch_checkpoint_flush_interval_seconds": 0,
     "refresh_status_secs": 0.2,
 }
-"""Each batch of exactly so many rows is persisted: what is lost with a process is one batch."""
+"""Each batch of exactly this size becomes a checkpoint, so a dead process loses a single batch."""
 
 
 def value(x: int) -> int | None:
-    """What the UDF computes; NULL for some rows."""
+    """The result of the UDF; NULL for some rows."""
     return None if x % 7 == 3 else x * 10
 
 
 def counting_udf(folder: str, on_error: ErrorPolicy | list[Any] | None = None) -> UDF:
-    """Returns the UDF. It appends each row to `folder/calls` first, and then does what `folder/faults/<row>` says."""
+    """Returns the UDF. Each call appends its row to `folder/calls`, and then follows the order in
+    `folder/faults/<row>`.
+    """
 
     def computed(x: int) -> int | None:
         import ctypes
@@ -91,10 +93,10 @@ def counting_udf(folder: str, on_error: ErrorPolicy | list[Any] | None = None) -
 
 @dataclass(kw_only=True)
 class Lab:
-    """Where one test works.
+    """The place of a test.
 
     Attributes:
-        home: Folder of tables, and of files by which the UDF is steered and reports.
+        home: Folder of tables, and of files for the orders and reports of the UDF.
         spark: The session.
     """
 
@@ -116,7 +118,7 @@ class Lab:
         stable_row_ids: bool = True,
         on_error: ErrorPolicy | list[Any] | None = None,
     ) -> lance_spark.Table:
-        """Makes a table with the column `v`, which is to be `value(x)`."""
+        """Makes a table with the computed column `v`, whose right values are `value(x)`."""
         data = pa.table({"x": pa.array(range(rows), pa.int64())})
         lance.write_dataset(
             data,
@@ -130,7 +132,7 @@ class Lab:
         return table
 
     def order(self, rows: dict[int, str]) -> None:
-        """Tells the UDF what to do at rows."""
+        """Gives the UDF orders for rows."""
         for row, what in rows.items():
             (self.home / "faults" / str(row)).write_text(what)
 
@@ -146,22 +148,22 @@ class Lab:
         return Counter(map(int, fresh))
 
     def slow_down(self) -> None:
-        """Makes a call take some milliseconds, and tell how many of them there are at once."""
+        """Makes calls take some milliseconds, and record the number of concurrent calls."""
         (self.home / "slow").mkdir()
 
     def hurry_up(self) -> None:
         (self.home / "slow").rename(self.home / "was-slow")
 
     def most_at_once(self) -> int:
-        """Returns how many slow calls there were at once, at most."""
+        """Returns the highest number of concurrent slow calls."""
         return max(map(int, (self.home / "at_once").read_text().split()))
 
     def calls(self) -> int:
-        """Returns how many calls there were."""
+        """Returns the number of calls."""
         return len(self._lines())
 
     def waits_at(self, row: int) -> bool:
-        """Tells whether the UDF has got to a row at which it is to wait."""
+        """Tells whether the UDF waits at a row."""
         path = self.home / f"waiting-{row}"
         return path.exists() and bool(path.read_text())
 
@@ -170,7 +172,7 @@ class Lab:
         return int((self.home / f"waiting-{row}").read_text())
 
     def wait_for_death_at(self, row: int) -> None:
-        """Waits until the process that waits at a row is gone: Spark gives it two seconds."""
+        """Waits until the process at a row is dead. Spark gives its workers two seconds."""
         pid = self.pid_at(row)
         eventually(lambda: not is_running(pid), 60)
 
@@ -181,7 +183,7 @@ class Lab:
 
 
 def is_running(pid: int) -> bool:
-    """Tells whether a process runs; whose parent is gone may stay a zombie for a while, and does nothing any more."""
+    """Tells whether a process runs. An orphan may stay a zombie for a while, which counts as dead."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -194,7 +196,7 @@ def run(table: lance_spark.Table, **more: Any) -> lance_spark.BackfillJobResult:
 
 
 def run_and_fail(table: lance_spark.Table, **more: Any) -> lance_spark.BackfillJobResult:
-    """Runs a backfill that cannot complete, and returns what it did."""
+    """Runs a backfill that cannot complete, and returns its partial result."""
     with pytest.raises(lance_spark.BackfillIncompleteError) as caught:
         run(table, **more)
     result = caught.value.result
@@ -203,7 +205,7 @@ def run_and_fail(table: lance_spark.Table, **more: Any) -> lance_spark.BackfillJ
 
 
 def wrong_rows(table: lance_spark.Table) -> list[int]:
-    """Returns the rows whose value is not the function's."""
+    """Returns the rows with a wrong value."""
     rows = table.to_arrow()
     return [x for x, v in zip(rows["x"].to_pylist(), rows["v"].to_pylist(), strict=True) if v != value(x)]
 
@@ -214,21 +216,21 @@ def values_of(table: lance_spark.Table) -> dict[int, int | None]:
 
 
 def checkpoint_files(table: lance_spark.Table) -> list[Path]:
-    """Returns the files in which checkpoints are, oldest first."""
-    found = [path for path in Path(table.uri, FOLDER, "checkpoints").rglob("*") if path.is_file()]
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+    """Returns the files of checkpoints, oldest first."""
+    files = [path for path in Path(table.uri, FOLDER, "checkpoints").rglob("*") if path.is_file()]
+    return sorted(files, key=lambda path: path.stat().st_mtime_ns)
 
 
 def unused_files(uri: str) -> set[str]:
-    """Returns data files that no version names, and what jobs keep while they run."""
+    """Returns data files without a reference in any version, and the files of running jobs."""
     dataset = lance.dataset(uri)
-    named = {
+    referenced_files = {
         file.path
         for version in dataset.versions()
         for fragment in dataset.checkout_version(version["version"]).get_fragments()
         for file in fragment.data_files()
     }
-    data = {entry.name for entry in Path(uri, "data").iterdir()} - named
+    data = {entry.name for entry in Path(uri, "data").iterdir()} - referenced_files
     staging = [path for path in Path(uri, FOLDER, "staging").rglob("*") if path.is_file()]
     jobs = [path for path in Path(uri, FOLDER, "jobs").rglob("*") if path.is_file()]
     return data | {os.path.relpath(path, uri) for path in [*staging, *jobs]}

@@ -1,4 +1,6 @@
-"""Holds a backfill at points that no UDF can reach, in its tasks and in its driver, until the file `go` is there or it is killed."""
+"""Stops a backfill at points beyond the reach of a UDF, in its tasks and in its driver, until the file `go` exists or a
+test kills the process.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from udf_runtime.checkpoint import local
 
 
 def hold(folder: str) -> None:
-    """Waits; only the first process that comes here does."""
+    """Waits for the file `go`. Only the first process that arrives waits."""
     try:
         with open(f"{folder}/held", "x", encoding="ascii") as file:
             file.write(str(os.getpid()))
@@ -38,7 +40,7 @@ def hold(folder: str) -> None:
 
 
 def _before(owner: type, name: str, act: Callable[[], None]) -> Any:
-    """Patches a method so that something happens before it."""
+    """Patches a method so that `act` runs before it."""
     real = getattr(owner, name)
 
     def acting(*arguments: Any, **more: Any) -> Any:
@@ -62,13 +64,13 @@ def in_read(folder: str) -> Any:
 
 
 def in_checkpoint(folder: str) -> Any:
-    """In a task, where a checkpoint is written and has not got its name yet."""
-    real, seen = os.replace, []
+    """In a task, after the write of a checkpoint and before its rename."""
+    real, replacements = os.replace, []
 
     def replace(source: str, target: str, **folders: int) -> None:
         if target.endswith(".rows"):
-            seen.append(target)
-            if len(seen) == 3:
+            replacements.append(target)
+            if len(replacements) == 3:
                 hold(folder)
         real(source, target, **folders)
 
@@ -76,12 +78,14 @@ def in_checkpoint(folder: str) -> Any:
 
 
 def in_column_file(folder: str) -> Any:
-    """In a task, where a fragment's file has all rows and no footer yet: after its ranges, if it has several."""
+    """In a task, when a fragment's file has all rows but no footer. A fragment with several ranges reaches the point
+    after its last range.
+    """
     return _before(ColumnFile, "close", lambda: hold(folder))
 
 
 def after_column_file(folder: str) -> Any:
-    """In a task, where the file is written and nothing knows of it yet."""
+    """In a task, after the write of the file and before any record of the file."""
     return _before(task._RangeRun, "_finish", lambda: hold(folder))
 
 
@@ -94,7 +98,7 @@ IN_DRIVER: dict[str, tuple[type, str]] = {
 
 
 def in_driver(point: str, folders: dict[str, str]) -> Any:
-    """In the driver's thread of the job whose id is the point's name, before something."""
+    """In the driver's thread of the job named like the point, before a method."""
     owner, name = IN_DRIVER[point]
     return _before(owner, name, lambda: hold(folders[point]) if _is_thread_of(point) else None)
 
@@ -108,7 +112,9 @@ IN_TASKS = {hook.__name__: hook for hook in (in_read, in_checkpoint, in_column_f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookedWork:
-    """What Spark runs instead of the product's own, with a hook; worker processes are used again, so the hook goes with the task."""
+    """Work that Spark runs in place of the product's own, with a hook. Worker processes are reused, so the hook travels
+    with the task.
+    """
 
     spec: BackfillSpec
     tasks: tuple[Task, ...]
@@ -122,7 +128,7 @@ class HookedWork:
 
 @contextlib.contextmanager
 def hooked(folders: dict[str, str]) -> Iterator[None]:
-    """Holds backfills of this process at points, in whatever process that is: a job of the id of a point at that point, in its folder."""
+    """Stops backfills at points in any process: a job named like a point stops at that point, in its folder."""
 
     def work(*, spec: BackfillSpec, tasks: tuple[Task, ...]) -> TaskRunner | HookedWork:
         if spec.job_id not in IN_TASKS:

@@ -1,4 +1,4 @@
-"""Backfills without Spark: tasks run one after the other in this process, by the code that executors run."""
+"""Backfills without Spark: tasks run in turn in this process, with the code of executors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from lance_spark.dataset import DatasetRef
 from udf_runtime import UDF, udf
 
 ACTS: dict[str, dict[int, list[Callable[[], object]]]] = {}
-"""What is to happen in calls of UDFs, by table and row. Here, because a UDF that was loaded shares nothing with the one that was stored."""
+"""Actions for calls of UDFs, by table and row. They are global, because a loaded UDF shares no state with the stored
+UDF.
+"""
 
 WHOLE: dict[str, Any] = {
     "min_checkpoint_size": 5,
@@ -32,7 +34,7 @@ WHOLE: dict[str, Any] = {
     "batch_checkpoint_flush_interval_seconds": 0,
     "task_size": 1000,
 }
-"""A checkpoint for every five rows; a fragment is one range."""
+"""A checkpoint for every five rows; a fragment is a single range."""
 
 CUT: dict[str, Any] = {**WHOLE, "task_size": 10}
 """The same, with ranges of ten rows."""
@@ -102,7 +104,7 @@ class NoSpark(_Session):  # type: ignore[misc, valid-type]
         return _Frame(stop)
 
     def addTag(self, _: str) -> None:  # noqa: N802
-        """It is never interrupted."""
+        """Jobs are never interrupted."""
 
     removeTag = interruptTag = addTag  # noqa: N815
 
@@ -129,21 +131,21 @@ def open_table(uri: str) -> Table:
 
 @contextlib.contextmanager
 def acting(uri: str, row: int, *acts: Callable[[], object]) -> Iterator[None]:
-    """Lets something happen in calls of a UDF for a row: the first act in the first call, and so on.
+    """Runs actions in calls of a UDF for a row: the first action in the first call, and so on.
 
-    What an act raises is raised here: a job would take it for an error of the UDF.
+    Errors of an action are raised here. The job would take them for errors of the UDF.
     """
     errors: list[BaseException] = []
 
     def noting(act: Callable[[], object]) -> Callable[[], object]:
-        def noted() -> None:
+        def recorded() -> None:
             try:
                 act()
             except BaseException as error:
                 errors.append(error)
                 raise
 
-        return noted
+        return recorded
 
     ACTS.setdefault(uri, {})[row] = [noting(act) for act in acts]
     try:
@@ -155,7 +157,7 @@ def acting(uri: str, row: int, *acts: Callable[[], object]) -> Iterator[None]:
 
 
 def act_at(uri: str, row: int) -> None:
-    """Does what is to happen in this call of a UDF for a row."""
+    """Runs the action for this call of a UDF."""
     acts = ACTS.get(uri, {}).get(row)
     if acts:
         acts.pop(0)()
@@ -181,7 +183,7 @@ class Lab:
         ACTS.setdefault(self.uri, {})[row] = list(acts)
 
     def udf(self, *, bad: frozenset[int] = frozenset(), on_error: Any = None) -> UDF:
-        """A UDF that logs the rows it sees, fails for some as long as the switch is off, and adds what the switch says."""
+        """A UDF that logs its rows, fails for some rows while the switch is off, and adds the switch's number."""
         called, switch = self.called(), self.switch
 
         def f(id: int) -> int:
@@ -194,7 +196,7 @@ class Lab:
         return udf(f, data_type=pa.int64(), version="1", name="f", on_error=on_error)
 
     def times_ten(self) -> UDF:
-        """A UDF of `x` that logs the values it sees, and returns ten times as much."""
+        """A UDF of `x` that logs its values, and returns ten times the value."""
         called = self.called()
 
         def times_ten(x: int) -> int:
@@ -204,7 +206,7 @@ class Lab:
         return udf(times_ten, data_type=pa.int64(), version="1")
 
     def called(self) -> Callable[[int], None]:
-        """A function that UDFs take with them: it logs a call, and does what is to happen in it."""
+        """A function for UDFs: logs a call, and runs its action."""
         log, uri = str(self.log), self.uri
 
         def called(row: int) -> None:
@@ -217,10 +219,10 @@ class Lab:
         return called
 
     def calls(self) -> list[int]:
-        """The rows that the UDF was called for since the last look, ascending."""
-        found = sorted(map(int, self.log.read_text().split())) if self.log.exists() else []
+        """The rows of UDF calls since the last look, ascending."""
+        rows = sorted(map(int, self.log.read_text().split())) if self.log.exists() else []
         self.log.unlink(missing_ok=True)
-        return found
+        return rows
 
     @contextlib.contextmanager
     def dying_at_commit(self) -> Iterator[None]:
@@ -248,11 +250,11 @@ class Lab:
             try:
                 if not after:
                     act(0)
-                made = real(base, operation, *arguments, **more)
-                versions.append(made.version)
+                committed = real(base, operation, *arguments, **more)
+                versions.append(committed.version)
                 if after:
                     act(len(versions))
-                return made
+                return committed
             finally:
                 acting.clear()
 
@@ -276,7 +278,7 @@ class Lab:
 
 
 def opposite(kind: pa.DataType) -> UDF:
-    """Another UDF of `id`, which pretends to return values of some type."""
+    """Another UDF of `id` with any declared return type."""
 
     def g(id: int) -> int:
         return -id
@@ -291,13 +293,15 @@ def values(table: Table, *columns: str) -> dict[int, tuple[object, ...]]:
 
 
 def no_version_names(uri: str) -> list[Path]:
-    """Data files that the latest version does not name."""
-    named = {file.path for fragment in lance.dataset(uri).get_fragments() for file in fragment.metadata.files}
-    return [path for path in Path(uri, "data").iterdir() if path.name not in named]
+    """Data files without a reference in the latest version."""
+    referenced_files = {
+        file.path for fragment in lance.dataset(uri).get_fragments() for file in fragment.metadata.files
+    }
+    return [path for path in Path(uri, "data").iterdir() if path.name not in referenced_files]
 
 
 def leave_checkpoints(lab: Lab, *parts: range) -> list[Callable[[], object]]:
-    """Puts checkpoints of `id` into the first fragment as another job does; returns acts that take them away."""
+    """Puts checkpoints of `id` into the first fragment like another job, and returns actions to remove them."""
     prepared = prepare(DatasetRef.at(lab.uri), BackfillRequest(columns=("v",)), checkpoints=None)
     store, spec = store_of(prepared.spec), prepared.spec
     source = source_of(spec, prepared.dataset.get_fragments()[0].metadata)

@@ -1,4 +1,4 @@
-"""Statements that change rows without Spark: their tasks run one after the other in this process, by the code that executors run."""
+"""Statements that change rows without Spark: their tasks run in turn in this process, with the code of executors."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def over_fragments(
     return [Answer.of(batch.column(0)[0].as_py()) for batch in task(units)(iter([numbers]))]
 
 
-def alone(self: RowJobs, task: Callable[[Iterator[pa.RecordBatch]], Any]) -> list[Answer]:
-    """Takes the place of a Spark job of one task."""
+def run_here(self: RowJobs, task: Callable[[Iterator[pa.RecordBatch]], Any]) -> list[Answer]:
+    """Replaces a Spark job of one task."""
     number = pa.RecordBatch.from_arrays([pa.array([0], pa.int64())], names=["id"])
     return [Answer.of(batch.column(0)[0].as_py()) for batch in task(iter([number]))]
 
@@ -54,7 +54,7 @@ def alone(self: RowJobs, task: Callable[[Iterator[pa.RecordBatch]], Any]) -> lis
 @contextlib.contextmanager
 def inline() -> Iterator[None]:
     """Runs updates and deletions of this process without Spark."""
-    with patch.object(RowJobs, "over_fragments", over_fragments), patch.object(RowJobs, "alone", alone):
+    with patch.object(RowJobs, "over_fragments", over_fragments), patch.object(RowJobs, "alone", run_here):
         yield
 
 
@@ -66,20 +66,20 @@ def update(uri: str, where: str | None, values: dict[str, object] | None = None,
 
 @contextlib.contextmanager
 def only(way: Way) -> Iterator[None]:
-    """Lets updates write column files, or move rows, whatever is cheaper."""
+    """Forces updates to write column files, or to move rows, regardless of the cost."""
     with patch.object(statement, "cheaper_way", lambda *_: way), patch.object(ways, "cheaper_way", lambda *_: way):
         yield
 
 
 def merge(uri: str, key: str, data: pa.Table) -> ChangeResult:
-    """Sets rows by their key, and adds others."""
+    """Updates rows by their key, and inserts rows with new keys."""
     ref = DatasetRef.at(uri, {}).pin(None)
     staging = Staging(uri=ref.uri, storage_options=(), job_id=new_id())
 
     def evaluate(version: DatasetRef) -> RowEdits | None:
         dataset = version.open()
-        there = dataset.scanner(columns=[key], with_row_address=True).to_table()
-        places = dict(zip(there[key].to_pylist(), there["_rowaddr"].to_pylist(), strict=True))
+        present_rows = dataset.scanner(columns=[key], with_row_address=True).to_table()
+        places = dict(zip(present_rows[key].to_pylist(), present_rows["_rowaddr"].to_pylist(), strict=True))
         addresses = [places.get(value) for value in data[key].to_pylist()]
         order = sorted(range(len(addresses)), key=lambda at: -1 if addresses[at] is None else addresses[at])
         actions = [INSERT if addresses[at] is None else UPDATE for at in order]
@@ -94,13 +94,13 @@ def merge(uri: str, key: str, data: pa.Table) -> ChangeResult:
             layout=FileLayout.of_table(dataset, dataset.schema.names),
             stable=dataset.has_stable_row_ids,
         )
-        return edits_of(version, dataset, [Answer.of(one.column(0)[0].as_py()) for one in apply(iter([batch]))])
+        return edits_of(version, dataset, [Answer.of(batch.column(0)[0].as_py()) for batch in apply(iter([batch]))])
 
     return run_rounds(ref, staging, CommitPolicy.of(None), evaluate)
 
 
 def merge_small(uri: str, key: str, data: pa.Table, *, updates: bool, inserts: bool) -> ChangeResult:
-    """Merges rows of this process by a key, as :class:`lance_spark.Table` does where one task does all of it."""
+    """Merges rows of this process by a key, like :class:`lance_spark.Table` for a merge with a single task."""
     clauses = MergeClauses(on=(key,), updates=updates, inserts=inserts)
     spark = cast("SparkSession", None)
     with inline():

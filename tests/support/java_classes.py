@@ -1,7 +1,8 @@
-"""Spark's Java classes, parsed once for all JVMs of the tests: `python -m tests.support.java_classes` writes the archive.
+"""Spark's Java classes, parsed once for all JVMs of the tests: `python -m tests.support.java_classes` writes the
+archive.
 
-A JVM spends half of its start on reading classes (measured: 5.2 instead of 10.8 seconds of processor time up to the first query). One whose
-class path is another, or that is another version, ignores the archive.
+A JVM spends half of its start on reading classes (measured: 5.2 instead of 10.8 seconds of processor time up to the
+first query). A JVM with another class path or another version ignores the archive.
 """
 
 from __future__ import annotations
@@ -16,46 +17,47 @@ from pyspark.sql import SparkSession
 ARCHIVE = Path(sys.prefix, "spark-classes.jsa")
 
 _PLAIN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms512m -XX:NewRatio=1 -XX:MetaspaceSize=256m"
-"""Most queries of tests run once, and the second compiler costs more than it gains: half of a session's processor time (measured).
+"""Most queries of tests run once, and the second compiler costs more than it gains: half of a session's processor time
+(measured).
 
-With the default sizes of heap and metaspace, a JVM collects all of its heap four times before its first query: 3 of 11 seconds
-of processor time (measured).
+With the default sizes of heap and metaspace, a JVM collects all of its heap four times before its first query: 3 of 11
+seconds of processor time (measured).
 """
 
 JVM_OPTIONS = (
     f"{_PLAIN} -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else _PLAIN
 )
-"""Options of every JVM that tests start."""
+"""Options of every JVM started by tests."""
 
 LONG_JVM = "-Xms1g -XX:ReservedCodeCacheSize=128m"
-"""More options of the JVM of a session that serves hundreds of tests.
+"""More options for the JVM of a session with hundreds of tests.
 
-With a heap of half the size, and with the 48 MB for compiled code of `TieredStopAtLevel=1`, it collects garbage and compiles the same
-methods again: a twentieth of its processor time (measured).
+With half the heap, and with 48 MB for compiled code (the default of `TieredStopAtLevel=1`), the JVM collects garbage
+and compiles methods repeatedly: a twentieth of its processor time (measured).
 """
 
 
 def write_archive() -> None:
-    """Runs typical queries in a JVM that writes what it has loaded when it ends."""
-    made = ARCHIVE.with_suffix(".tmp")
+    """Runs typical queries in a JVM that archives its loaded classes at its end."""
+    temporary = ARCHIVE.with_suffix(".tmp")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
     environment |= {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": f"{_PLAIN} -Xlog:disable -XX:ArchiveClassesAtExit={made}",
+        "SPARK_SUBMIT_OPTS": f"{_PLAIN} -Xlog:disable -XX:ArchiveClassesAtExit={temporary}",
     }
     command = [sys.executable, "-m", __spec__.name, "train"]
     subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=True, timeout=300)
-    made.replace(ARCHIVE)
+    temporary.replace(ARCHIVE)
 
 
 def train() -> None:
-    """Runs one query: with more, writing the archive takes longer than it saves."""
+    """Runs a single query: with more, writing the archive takes longer than it saves."""
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     spark.range(10).selectExpr("sum(id)").collect()
     jvm = spark.sparkContext._gateway.proc
     spark.stop()
-    # It writes the archive when it ends.
+    # The JVM writes the archive at its end.
     jvm.stdin.close()
     jvm.wait(120)
 

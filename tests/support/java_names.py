@@ -1,4 +1,4 @@
-"""Names of Java, which Py4J asks the JVM for again at each use."""
+"""Caches Java names, which Py4J requests from the JVM at each use."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def remember_names() -> None:
     def send(client: Any, command: str, *arguments: Any, **more: Any) -> Any:
         if not command.startswith(_ASKS):
             return ask(client, command, *arguments, **more)
-        known = client.__dict__.setdefault("known_names", {})
-        if command not in known:
+        answers = client.__dict__.setdefault("known_names", {})
+        if command not in answers:
             answer = ask(client, command, *arguments, **more)
             if not answer.startswith(SUCCESS):
                 return answer
-            known[command] = answer
-        return known[command]
+            answers[command] = answer
+        return answers[command]
 
     JavaClient.send_command = send

@@ -1,7 +1,7 @@
-"""A driver of loads in a process of its own: `python -m tests.support.load_driver MASTER JOBS`.
+"""Driver process for loads: `python -m tests.support.load_driver MASTER JOBS`.
 
-JOBS is JSON: the folder and the settings of each load, by job id. Each fills `v` of a table `t` from the file `x.parquet` beside it. They run
-side by side, and a job whose id is the name of a point is held there.
+JOBS is JSON: the folder and the settings of each load, by job id. Each load fills `v` of a table `t` from the file
+`x.parquet` in the same folder. The loads run concurrently. A job with the name of a point as its id stops there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ IN_JOIN = "in_join"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldKeeper:
-    """What Spark runs instead of the product's own: it is held where it has written two checkpoints, and is about to name a third."""
+    """Work that Spark runs in place of the product's own. It stops after two checkpoints, before the rename of the
+    third.
+    """
 
     keeper: Keeper
     folder: str
@@ -41,12 +43,14 @@ def main(master: str, jobs: str) -> None:
     homes = {job_id: home for job_id, (home, _) in orders.items()}
 
     def keeper(**values: Any) -> Keeper | HeldKeeper:
-        made = Keeper(**values)
-        return HeldKeeper(keeper=made, folder=homes[IN_JOIN]) if made.spec.job_id == IN_JOIN else made
+        real_keeper = Keeper(**values)
+        return (
+            HeldKeeper(keeper=real_keeper, folder=homes[IN_JOIN]) if real_keeper.spec.job_id == IN_JOIN else real_keeper
+        )
 
     try:
-        others = {job_id: home for job_id, home in homes.items() if job_id != IN_JOIN}
-        with hooked(others), patch.object(join, "Keeper", keeper):
+        hooked_homes = {job_id: home for job_id, home in homes.items() if job_id != IN_JOIN}
+        with hooked(hooked_homes), patch.object(join, "Keeper", keeper):
             started = [
                 table_of(spark, home).load_columns_async(f"{home}/x.parquet", "id", ["v"], job_id=job_id, **settings)
                 for job_id, (home, settings) in orders.items()

@@ -1,4 +1,4 @@
-"""UDFs that tell which rows they saw, and tables to run them on."""
+"""UDFs that log their rows, and tables for them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from udf_runtime import UDF, udf
 
 @dataclass(frozen=True)
 class Log:
-    """A file to which UDFs append one line per row, in whatever process they run.
+    """A file to which UDFs append one line per row, in any process.
 
-    Functions that are made here are pickled by value: they use nothing of this module on an executor.
+    Functions made here are pickled by value, so they must not use this module on an executor.
     """
 
     path: str
 
     def lines(self) -> list[str]:
-        """Returns all lines, in the order in which they were written."""
+        """Returns all lines, in the order of their writing."""
         return Path(self.path).read_text(encoding="utf-8").split() if os.path.exists(self.path) else []
 
     def rows(self) -> list[int]:
@@ -33,10 +33,10 @@ class Log:
         return sorted(map(int, self.lines()))
 
     def take(self) -> list[int]:
-        """Returns the rows that were seen since the last time, ascending."""
-        seen = self.rows()
+        """Returns the rows logged since the last call, ascending."""
+        rows = self.rows()
         Path(self.path).unlink(missing_ok=True)
-        return seen
+        return rows
 
     def doubling(self, *, factor: int = 2, **options: Any) -> UDF:
         """A scalar UDF over `x` that logs x and returns `factor * x`."""
@@ -62,7 +62,7 @@ class Log:
         return udf(double, data_type=pa.int64(), **options)
 
     def sizes(self, **options: Any) -> UDF:
-        """A UDF over Arrow arrays that logs how many rows each batch has."""
+        """A UDF over Arrow arrays that logs the number of rows of each batch."""
         path = self.path
 
         def same(x: pa.Array) -> pa.Array:
@@ -73,7 +73,7 @@ class Log:
         return udf(same, data_type=pa.int64(), **options)
 
     def breaking(self, row: int, flag: str, **options: Any) -> UDF:
-        """Doubles, and raises ValueError at one row for as long as a file is there."""
+        """Doubles, and raises ValueError at one row while a file exists."""
         path = self.path
 
         def double(x: int) -> int:
@@ -88,7 +88,7 @@ class Log:
         return udf(double, **options)
 
     def waiting(self, row: int, flag: str, **options: Any) -> UDF:
-        """Doubles, and waits at one row for as long as a file is there."""
+        """Doubles, and waits at one row while a file exists."""
         path = self.path
 
         def double(x: int) -> int:
@@ -106,21 +106,21 @@ class Log:
 
 
 def most_at_once(log: Log) -> int:
-    """Returns how many of the calls overlapped that logged when they began and ended, as `began:ended`."""
+    """Returns the highest number of concurrent calls, from logged pairs `began:ended`."""
     events = []
     for line in log.lines():
         began, ended = map(float, line.split(":"))
         events += [(began, 1), (ended, -1)]
-    now = most = 0
+    running = most = 0
     for _, step in sorted(events):
-        now += step
-        most = max(most, now)
+        running += step
+        most = max(most, running)
     return most
 
 
 @contextmanager
-def held(flag: str) -> Iterator[None]:
-    """Keeps a file there, whatever happens inside: nothing waits for ever."""
+def flag_file(flag: str) -> Iterator[None]:
+    """Keeps a file while the block runs, and removes the file even after an error, so that no call waits for ever."""
     Path(flag).touch()
     try:
         yield
@@ -144,7 +144,7 @@ def make(db: Connection, *, rows: int = 40, fragments: int = 4, name: str = "t",
 
 
 def with_column(db: Connection, column: UDF, **shape: Any) -> Table:
-    """Makes a table, and gives it a computed column `y`."""
+    """Makes a table, and adds a computed column `y`."""
     table = make(db, **shape)
     table.add_columns({"y": column})
     return table
@@ -159,5 +159,5 @@ def values(table: Table, column: str = "y", *, key: str = "x") -> dict[Any, Any]
 
 
 def doubled(rows: range | list[int]) -> dict[int, int]:
-    """Returns what a doubling UDF gives for rows."""
+    """Returns the results of a doubling UDF for rows."""
     return {x: 2 * x for x in rows}

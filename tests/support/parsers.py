@@ -1,4 +1,4 @@
-"""Parsers of Spark, called as Spark calls them: by the methods of their interface."""
+"""Parsers of Spark, called by the methods of their interface, like in Spark."""
 
 from __future__ import annotations
 

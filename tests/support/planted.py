@@ -1,4 +1,4 @@
-"""Files, links and folders of others, planted in and around a table, and a picture of all of them."""
+"""Foreign files, links and folders in and around a table, and a picture of all of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ FOREIGN = (
     *("_lance_spark/notes", "_lance_spark/staging/job/open", "_lance_spark/jobs/mine/heartbeat", ".hidden"),
     *("_lance_spark/checkpoints/a/b.txt", "_lance_spark/own.lance/data/a.lance"),
 )
-"""Names that look like a table's and are not."""
+"""Foreign names that resemble a table's own names."""
 
 LINKS = ("link", "data/linked", "_versions/linked", "_lance_spark/staging/linked", "tree/linked")
 
 
 def plant(folder: Path, victim: Path) -> None:
-    """Puts foreign files into a table's folder, and links to a folder outside of it."""
+    """Puts foreign files into a table's folder, and links to a folder outside the table."""
     for name in FOREIGN:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"of others: {name}")
@@ -32,13 +32,13 @@ def plant(folder: Path, victim: Path) -> None:
 
 def picture(root: Path) -> dict[str, object]:
     """Returns the content of every file, and the target of every link, below a folder."""
-    found: dict[str, object] = {}
+    entries: dict[str, object] = {}
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             path = Path(folder, name)
             key = str(path.relative_to(root))
             if path.is_symlink():
-                found[key] = os.readlink(path)
+                entries[key] = os.readlink(path)
             elif path.is_file():
-                found[key] = path.read_bytes()
-    return found
+                entries[key] = path.read_bytes()
+    return entries

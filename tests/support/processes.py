@@ -1,4 +1,4 @@
-"""Starts Spark's own daemons from the pip-installed package, on loopback, and stops all that they started."""
+"""Starts Spark's own daemons from the pip-installed package, on loopback, and stops all their processes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.java_classes import JVM_OPTIONS
 
 SPARK_HOME = Path(pyspark.__file__).parent
 READY_S = 120
-"""A JVM takes two seconds to start on an idle machine, and much longer on a busy one."""
+"""A JVM takes two seconds to start on an idle machine, and much longer on a busy machine."""
 
 
 def environment() -> dict[str, str]:
     """Returns the environment of all processes: this interpreter for Python workers, and no setting of another Spark."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
-    return kept | {
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+    return variables | {
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SUBMIT_OPTS": JVM_OPTIONS,
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 @dataclass(kw_only=True)
 class Daemons:
-    """Processes with a log each. Every one leads a process group, so that its children end with it."""
+    """Processes, each with a log and a process group, so that its children end at the same time."""
 
     home: Path
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Daemons:
         return process
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kills a process with everything that it started, as if its machine were gone."""
+        """Kills a process and all its children, like the failure of a machine."""
         family = [process.pid]
         with contextlib.suppress(psutil.NoSuchProcess):
             family += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]

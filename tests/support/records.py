@@ -10,8 +10,8 @@ from lance_spark.rows.row_set import RowSet
 
 
 def record(fragment: int, version: int, **changes: Any) -> FragmentRecord:
-    """Returns a record of a hundred rows, one of which failed and two of which are NULL."""
-    made = FragmentRecord(
+    """Returns a record of a hundred rows: one failed, two are NULL."""
+    fragment_record = FragmentRecord(
         column="token",
         fragment_id=fragment,
         physical_rows=100,
@@ -25,4 +25,4 @@ def record(fragment: int, version: int, **changes: Any) -> FragmentRecord:
         nulls=RowSet.of([3, 4]),
         failed=RowSet.of([7]),
     )
-    return replace(made, **changes)
+    return replace(fragment_record, **changes)

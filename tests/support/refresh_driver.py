@@ -1,7 +1,7 @@
-"""A driver of refreshes in a process of its own: `python -m tests.support.refresh_driver MASTER JOBS`.
+"""Driver process for refreshes: `python -m tests.support.refresh_driver MASTER JOBS`.
 
-JOBS is JSON: the folder and the settings of each refresh, by the view's name. With a setting
-`point`, the name of a method of `RefreshJob`, it is held before that one.
+JOBS is JSON: the folder and the settings of each refresh, by the view's name. The setting `point` is the name of a
+method of `RefreshJob`, before which the refresh stops.
 """
 
 from __future__ import annotations

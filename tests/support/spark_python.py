@@ -1,7 +1,9 @@
-"""Spark's Python archives, compiled once for all workers of the tests: `python -m tests.support.spark_python` adds the bytecode.
+"""Spark's Python archives, compiled once for all workers of the tests: `python -m tests.support.spark_python` adds the
+bytecode.
 
-Spark puts `pyspark.zip` before the installed package in the path of each worker. Python keeps no bytecode of an archive, so each daemon of
-workers compiles what it imports: 0.9 of 1.1 seconds of processor time (measured). Another version of Python ignores the bytecode.
+Spark puts `pyspark.zip` before the installed package in the path of each worker. Python keeps no bytecode of an
+archive, so each daemon of workers compiles its imports: 0.9 of 1.1 seconds of processor time (measured). Another
+version of Python ignores the bytecode.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ import pyspark.sql.worker
 
 ARCHIVES = Path(pyspark.__file__).parent / "python" / "lib"
 _UNCHECKED = b"\x01\0\0\0"
-"""Flags of bytecode that is not compared with the source."""
+"""Flags of unchecked bytecode, which Python never compares with the source."""
 
 
 def imported() -> set[str]:
-    """Imports what workers import, and returns the paths of all modules of Spark and Py4J below a folder of the path."""
+    """Imports the modules of workers, and returns the paths of all modules of Spark and Py4J below a folder of the
+    path.
+    """
     workers = [f"pyspark.sql.worker.{module.name}" for module in pkgutil.iter_modules(pyspark.sql.worker.__path__)]
     for name in ("pyspark.daemon", "pyspark.worker", "pyspark.sql.connect.session", *workers):
         importlib.import_module(name)
@@ -35,9 +39,11 @@ def imported() -> set[str]:
 
 
 def compile_archive(archive: Path, paths: set[str]) -> None:
-    """Replaces an archive by one with the bytecode of these modules. The file may have other links, which stay."""
-    made = archive.with_suffix(".tmp")
-    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as target:
+    """Replaces an archive by a copy with the bytecode of these modules. Hard links to the old file keep the old
+    contents.
+    """
+    temporary = archive.with_suffix(".tmp")
+    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as target:
         for entry in source.infolist():
             text = source.read(entry)
             if entry.filename.endswith(".pyc"):
@@ -47,7 +53,7 @@ def compile_archive(archive: Path, paths: set[str]) -> None:
                 code = compile(text, f"{archive}/{entry.filename}", "exec", dont_inherit=True)
                 header = importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(text)
                 target.writestr(f"{entry.filename}c", header + marshal.dumps(code))
-    made.replace(archive)
+    temporary.replace(archive)
 
 
 if __name__ == "__main__":

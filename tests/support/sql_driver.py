@@ -1,7 +1,8 @@
-"""A process that runs statements of SQL: `python -m tests.support.sql_driver FOLDER POINT STATEMENT...`.
+"""A process for SQL statements: `python -m tests.support.sql_driver FOLDER POINT STATEMENT...`.
 
-The folder is the catalog `c`. At a point of `tests.support.statement_driver` the process is held until it is killed; without one (`none`) it
-makes FOLDER/held once the session is warm, waits for FOLDER/go, runs the statements, and makes FOLDER/done-PID.
+The folder is the catalog `c`. At a point of `tests.support.statement_driver` the process stops until a test kills it.
+Without a point (`none`) it makes FOLDER/held after the start of the session, waits for FOLDER/go, runs the statements,
+and makes FOLDER/done-PID.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ def main(folder: str, point: str, *statements: str) -> None:
             owner, name = POINTS[point]
             real = getattr(owner, name)
 
-            def held(*arguments: Any, **more: Any) -> Any:
+            def stopping(*arguments: Any, **more: Any) -> Any:
                 hold(folder)
                 return real(*arguments, **more)
 
-            stack.enter_context(patch.object(owner, name, held))
+            stack.enter_context(patch.object(owner, name, stopping))
             stack.enter_context(patch.object(merge_tasks, "delete_rows", edits.delete_rows))
         else:
             spark.sql("SELECT count(*) FROM c.t").collect()

@@ -1,7 +1,8 @@
-"""A process that changes rows and is held at a point: `python -m tests.support.statement_driver SPARK POINT FOLDER STATEMENT`.
+"""A process that changes rows and stops at a point: `python -m tests.support.statement_driver SPARK POINT FOLDER
+STATEMENT`.
 
-SPARK is a master, or `none`, where tasks run in this process. The table is FOLDER/t.lance; the process is held until it is killed, or FOLDER/go
-is there.
+SPARK is a master, or `none` for tasks in this process. The table is FOLDER/t.lance. The process waits until FOLDER/go
+exists or a test kills it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main(master: str, point: str, folder: str, statement: str) -> None:
     owner, name = POINTS[point]
     real = getattr(owner, name)
 
-    def held(*arguments: Any, **more: Any) -> Any:
+    def stopping(*arguments: Any, **more: Any) -> Any:
         hold(folder)
         return real(*arguments, **more)
 
@@ -68,7 +69,7 @@ def main(master: str, point: str, folder: str, statement: str) -> None:
         import lance_spark
 
         table = lance_spark.connect(folder, session(master), progress=False).open_table("t")
-    with patch.object(owner, name, held), patch.object(merge_tasks, "delete_rows", edits.delete_rows):
+    with patch.object(owner, name, stopping), patch.object(merge_tasks, "delete_rows", edits.delete_rows):
         STATEMENTS[statement](table)
 
 

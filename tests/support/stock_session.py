@@ -1,4 +1,4 @@
-"""Sessions of the test's JVM that lack the session extension, as a stock session does that has only the jar and a catalog."""
+"""Sessions of the test's JVM without the session extension, like a stock session with only the jar and a catalog."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 
 def session_without_extension(spark: SparkSession, catalog: str) -> SparkSession:
-    """Returns a session with a catalog that the program of `spark` has registered."""
+    """Returns a session with a catalog registered by the program of `spark`."""
     jvm = spark._jvm
     assert jvm is not None
     shared = jvm.scala.Option.apply(spark._jsparkSession.sharedState())

@@ -1,4 +1,4 @@
-"""A terminal: what a script shows on one, and what Java and Spark print by themselves, whatever it does."""
+"""A terminal: the display of a script, and the lines that Java and Spark print by themselves."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ OF_SPARK = re.compile(
     r"WARNING: Using incubator modules: jdk.incubator.vector\n"
     r"|Traceback \(most recent call last\):\n(?:  File \S*pyspark/daemon.py.*\n(?:    .*\n)*)+BrokenPipeError: .*\n"
 )
-"""What Java itself says at every start of Spark, before any setting is read, and what Spark's daemon of Python workers says, rarely, of a worker
-whose session ended while it was asked for."""
+"""Lines that Java prints at every start of Spark before any settings, and a rare line of Spark's Python daemon about a
+worker whose session ended during its request.
+"""
 
 _WIDTH = 100
 _TOKEN = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
 def written_to_terminal(script: str, *arguments: str, folder: Path) -> str:
-    """Runs Python code on a terminal of 100 columns, and returns all that is written to it, control characters included."""
+    """Runs Python code on a terminal of 100 columns, and returns its whole output, control characters included."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, _WIDTH, 0, 0))
-    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         stdin=its,
         stdout=its,
         stderr=its,
         cwd=folder,
-        env={**kept, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**variables, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     os.close(its)
-    written = bytearray()
+    output = bytearray()
     try:
         while data := os.read(ours, 65536):
-            written += data
+            output += data
     except OSError:
-        pass  # Linux says so when the last writer has closed it
+        pass  # Linux raises this error after the last writer has closed the terminal
     finally:
         os.close(ours)
-    text = written.decode()
+    text = output.decode()
     assert process.wait() == 0, text
     return text
 
 
 def rendered(text: str) -> list[str]:
-    """Returns the lines that a terminal shows of what is written to it, however often they are written over."""
+    """Returns the visible lines of a terminal for its output, even if lines were overwritten."""
     lines, row, column = [""], 0, 0
     for codes, letter, move, plain in _TOKEN.findall(text):
         if move == "\r":

@@ -1,4 +1,4 @@
-"""Waits for what happens by itself."""
+"""Waits for effects of other threads and processes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 60) -> None:
-    """Waits until a condition holds, and fails if it never does.
+    """Waits until a condition holds, and fails at the deadline.
 
-    Spark ends a job while other tasks of it still run: each of them takes its own files away when it notices.
+    Spark ends a job while some of its tasks still run: each task removes its own files when it notices the end.
     """
     deadline = time.monotonic() + seconds
     while not holds():

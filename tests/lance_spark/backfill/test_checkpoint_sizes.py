@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lance_spark import BackfillIncompleteError, Connection
-from tests.support.logs import Log, doubled, held, make, values, with_column
+from tests.support.logs import Log, doubled, flag_file, make, values, with_column
 from udf_runtime import udf
 
 ONE_TASK = 1000
@@ -46,7 +46,7 @@ def test_a_backfill_runs_outside_of_the_driver_and_fills_the_column(db: Connecti
 @pytest.mark.promise("B02")
 def test_batches_that_were_finished_before_a_failure_are_checkpointed(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(13, flag, checkpoint_size=5, min_checkpoint_size=5), rows=20, fragments=1)
-    with held(flag), pytest.raises(BackfillIncompleteError, match="row 13 is bad"):
+    with flag_file(flag), pytest.raises(BackfillIncompleteError, match="row 13 is bad"):
         table.backfill("y", task_size=ONE_TASK)
     assert log.rows() == list(range(14))
     assert table.plan_backfill("y").rows_from_checkpoint == 10
@@ -55,7 +55,7 @@ def test_batches_that_were_finished_before_a_failure_are_checkpointed(db: Connec
 @pytest.mark.promise("B03")
 def test_a_job_resumes_and_computes_only_the_rest(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(13, flag, checkpoint_size=5, min_checkpoint_size=5), rows=20, fragments=1)
-    with held(flag), pytest.raises(BackfillIncompleteError):
+    with flag_file(flag), pytest.raises(BackfillIncompleteError):
         table.backfill("y", task_size=ONE_TASK)
     log.take()
     result = table.backfill("y", task_size=ONE_TASK)
@@ -69,7 +69,7 @@ def test_a_job_resumes_and_computes_only_the_rest(db: Connection, log: Log, flag
 @pytest.mark.promise("B03")
 def test_a_failing_fragment_does_not_make_the_others_run_again(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(13, flag, checkpoint_size=5, min_checkpoint_size=5))
-    with held(flag), pytest.raises(BackfillIncompleteError) as caught:
+    with flag_file(flag), pytest.raises(BackfillIncompleteError) as caught:
         table.backfill("y", task_size=10)
     assert caught.value.result.fragments_done == 3
     assert table.count_rows("y is not null") == 30

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_spark import Connection, Table
-from tests.support.logs import Log, held, most_at_once, values, with_column
+from tests.support.logs import Log, flag_file, most_at_once, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
@@ -143,7 +143,7 @@ def test_fragments_that_were_computed_are_not_computed_again(db: Connection, log
 def test_a_commit_comes_as_soon_as_the_granularity_is_reached(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(35, flag))
     before = table.version
-    with held(flag):
+    with flag_file(flag):
         job = table.backfill_async("y", task_size=10, refresh_status_secs=0.2, commit_granularity=3)
         eventually(lambda: table.version > before, 60)
         assert table.count_rows("y is not null") == 30

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lance_spark import Connection, Table
-from tests.support.logs import Log, doubled, held, make, values
+from tests.support.logs import Log, doubled, flag_file, make, values
 from udf_runtime import Skip
 
 kinds = pytest.mark.parametrize("kind", ["scalar", "record batch"])
@@ -102,7 +102,7 @@ def test_an_updated_input_is_left_to_a_filter(db: Connection, log: Log, kind: st
 def test_skipped_rows_are_computed_when_the_cause_is_gone(db: Connection, log: Log, flag: str) -> None:
     table = make(db)
     table.add_columns({"y": log.breaking(13, flag, on_error=[Skip(ValueError)])})
-    with held(flag):
+    with flag_file(flag):
         assert table.backfill("y").rows_skipped == 1
         log.take()
         assert table.backfill("y").rows_skipped == 1
@@ -131,7 +131,7 @@ def test_so_are_rows_of_batches_that_were_halved(db: Connection, log: Log, flag:
 
     table = make(db)
     table.add_columns({"y": udf(double, data_type=pa.int64(), on_error=[Skip(ValueError)], min_checkpoint_size=10)})
-    with held(flag):
+    with flag_file(flag):
         assert table.backfill("y").rows_skipped == 1
     log.take()
     table.backfill("y")

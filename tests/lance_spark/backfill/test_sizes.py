@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection, OptionError, Table
 from lance_spark.backfill.request import blob_buffer_of
-from tests.support.logs import Log, doubled, held, values, with_column
+from tests.support.logs import Log, doubled, flag_file, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
@@ -192,7 +192,7 @@ def test_a_checkpoint_has_at_most_so_many_rows(db: Connection, log: Log) -> None
 @pytest.mark.promise("T59")
 def test_checkpoints_lie_in_the_store_batch_by_batch(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(53, flag), rows=60, fragments=1)
-    with held(flag), pytest.raises(lance_spark.BackfillIncompleteError):
+    with flag_file(flag), pytest.raises(lance_spark.BackfillIncompleteError):
         table.backfill("y", checkpoint_size=7, task_size=ONE_TASK, batch_checkpoint_flush_interval_seconds=0)
     assert table.plan_backfill("y").rows_from_checkpoint == 49
     log.take()
@@ -203,7 +203,7 @@ def test_checkpoints_lie_in_the_store_batch_by_batch(db: Connection, log: Log, f
 @pytest.mark.promise("T81")
 def test_smaller_checkpoints_show_progress_while_a_task_still_runs(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(13, flag), rows=20, fragments=1)
-    with held(flag):
+    with flag_file(flag):
         options: dict[str, Any] = {"min_checkpoint_size": 5, "checkpoint_size": 5, "task_size": ONE_TASK}
         job = table.backfill_async("y", batch_checkpoint_flush_interval_seconds=0, **options)
         eventually(lambda: log.rows() == list(range(14)), 60)

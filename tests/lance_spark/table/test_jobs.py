@@ -16,7 +16,7 @@ import lance_spark
 from lance_spark import BackfillJobResult, BackfillPlan, Connection, ErrorRecord, Job, Table
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.tables import ERRORS, append_rows, read_rows
-from tests.support.logs import Log, doubled, held, values, with_column
+from tests.support.logs import Log, doubled, flag_file, values, with_column
 from udf_runtime import UDF, Skip, udf
 
 BAD = {3: "ValueError", 17: "KeyError", 25: "ValueError"}
@@ -51,7 +51,7 @@ def failed(db: Connection, log: Log, **options: Any) -> tuple[Table, BackfillJob
 @pytest.mark.promise("T25")
 def test_a_job_is_returned_at_once(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(0, flag))
-    with held(flag):  # it cannot end before this does, so a call that waited for it would never come back
+    with flag_file(flag):  # it cannot end before this does, so a call that waited for it would never come back
         job = table.backfill_async("y")
         assert isinstance(job, Job)
         assert not job.done()
@@ -75,7 +75,7 @@ def test_the_call_returns_when_the_job_has_ended(db: Connection, log: Log) -> No
 def test_without_a_timeout_the_call_waits(db: Connection, log: Log, flag: str) -> None:
     assert inspect.signature(Table.backfill).parameters["timeout"].default is None
     table = with_column(db, log.waiting(0, flag))
-    with held(flag):
+    with flag_file(flag):
         timer = threading.Timer(1.0, lambda: Path(flag).unlink(missing_ok=True))
         timer.start()
         began = time.monotonic()

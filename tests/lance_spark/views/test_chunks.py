@@ -29,7 +29,7 @@ from tests.lance_spark.views.chunked import INDEX, Chunk, chunked, chunking
 from tests.lance_spark.views.views import ID, clean, compact, make_source, rows_of, selected, upsert
 from tests.support.drivers import driver
 from tests.support.hooks import _before
-from tests.support.logs import Log, held
+from tests.support.logs import Log, flag_file
 from tests.support.waiting import eventually
 from udf_runtime import SkipThresholdExceededError, chunker, skip_on_error, udf, udtf
 
@@ -205,7 +205,7 @@ def test_chunks_that_go_are_found_in_the_view(
 def test_a_row_that_is_skipped_has_no_chunks_and_is_tried_again(db: Connection, log: Log, flag: str) -> None:
     made = chunked(db, log, made=chunking(log, bad=61, flag=flag, on_error=SKIPS))
     made.change({"x": "61"}, "k = 2")
-    with held(flag):
+    with flag_file(flag):
         result = made.view.refresh()
     assert (result.status, result.rows_skipped) == ("DONE", 1)
     errors = made.view.get_errors(job_id=result.job_id)
@@ -214,7 +214,7 @@ def test_a_row_that_is_skipped_has_no_chunks_and_is_tried_again(db: Connection, 
     ]
     assert log.take() == [61]
     made.check(without=(61,))
-    with held(flag):
+    with flag_file(flag):
         assert made.view.refresh().rows_skipped == 1
     assert log.take() == [61]
     compact(made.source)
@@ -225,7 +225,7 @@ def test_a_row_that_is_skipped_has_no_chunks_and_is_tried_again(db: Connection, 
 def test_too_many_skipped_rows_commit_nothing(db: Connection, log: Log, flag: str) -> None:
     policy = skip_on_error(max_skip_count=0)
     made = chunked(db, log, refreshed=False, made=chunking(log, bad=60, flag=flag, on_error=policy))
-    with held(flag), pytest.raises(SkipThresholdExceededError):
+    with flag_file(flag), pytest.raises(SkipThresholdExceededError):
         made.view.refresh()
     assert made.view.count_rows() == 0
     made.refresh()
@@ -233,7 +233,7 @@ def test_too_many_skipped_rows_commit_nothing(db: Connection, log: Log, flag: st
 
 def test_an_error_commits_nothing_and_what_was_chunked_is_kept(db: Connection, log: Log, flag: str) -> None:
     made = chunked(db, log, range(100), refreshed=False, made=chunking(log, bad=980, flag=flag, checkpoint_size=10))
-    with held(flag), pytest.raises(BackfillIncompleteError, match="row 980 is bad") as caught:
+    with flag_file(flag), pytest.raises(BackfillIncompleteError, match="row 980 is bad") as caught:
         made.view.refresh()
     assert caught.value.result.status == "FAILED"
     assert made.view.version == 1
@@ -279,7 +279,7 @@ def test_a_driver_that_is_killed(point: str, db: Connection, log: Log, flag: str
     home = tmp_path / "db"
     settings = {} if point == "in the chunker" else {"point": "_commit" if point == "before the commit" else "_note"}
     more: dict[str, Any] = {"module": "tests.support.refresh_driver", "common": {}}
-    with held(flag), driver({"c": (home, settings)}, **more) as process:
+    with flag_file(flag), driver({"c": (home, settings)}, **more) as process:
         if point == "in the chunker":
             process.wait_for(lambda: list(Path(made.view.uri).rglob("*.chunks")) and 380 in log.rows())
         else:
@@ -420,7 +420,7 @@ def test_a_version_that_was_cleaned_up_makes_all_chunks_anew(db: Connection, log
 
 def test_a_cancelled_refresh_keeps_what_was_chunked(db: Connection, log: Log, flag: str) -> None:
     made = chunked(db, log, refreshed=False, made=chunking(log, waits=180, flag=flag, checkpoint_size=2))
-    with held(flag):
+    with flag_file(flag):
         job = made.view.refresh_async()
         eventually(lambda: 180 in log.rows(), 60)
         job.cancel()
@@ -471,7 +471,7 @@ def test_a_table_function_that_fails_changes_nothing(db: Connection, flag: str) 
     view = db.create_udtf_view("t", make_source(db).search(None), failing)
     view.refresh()
     version = view.version
-    with held(flag), pytest.raises(BackfillIncompleteError, match="KeyError"):
+    with flag_file(flag), pytest.raises(BackfillIncompleteError, match="KeyError"):
         view.refresh()
     assert view.version == version
     assert len(list(Path(view.uri, "data").iterdir())) == 1

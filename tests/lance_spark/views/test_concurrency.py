@@ -20,7 +20,7 @@ from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.row_tasks import RowTasks
 from tests.lance_spark.views.views import Watched, clean, compact, rows_of, selected, shown, watched
 from tests.support.drivers import driver
-from tests.support.logs import Log, held
+from tests.support.logs import Log, flag_file
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.sample(5)
@@ -149,7 +149,7 @@ def test_a_newer_version_is_shown_while_the_udf_of_an_older_one_runs(db: Connect
     made = waiting_view(db, log, flag)
     made.source.add(rows_of(range(20, 30)))
     made.change({"x": "40"}, "k = 24")
-    with held(flag):
+    with flag_file(flag):
         older = made.view.refresh_async()
         eventually(lambda: 40 in log.rows(), 60)
         made.change({"x": "x + 1"}, "k IN (2, 22, 26)")
@@ -167,7 +167,7 @@ def test_an_older_version_is_shown_while_the_udf_of_a_newer_one_runs(db: Connect
     made = waiting_view(db, log, flag, row=999)
     made.change({"x": "x + 1"}, "k < 8")
     made.change({"x": "999"}, "k = 10")
-    with held(flag):
+    with flag_file(flag):
         newer = made.view.refresh_async()
         eventually(lambda: 999 in log.rows(), 60)
         made.view.refresh(src_version=1)
@@ -327,7 +327,7 @@ def test_a_refresh_beside_a_backfill_of_the_same_column(db: Connection, log: Log
     made.change({"x": "40"}, "k = 6")
     made.change({"x": "x + 1"}, "k = 8")
     made.view.add_columns({"z": "p2 + 1"})
-    with held(flag):
+    with flag_file(flag):
         first = made.view.refresh_async()
         eventually(lambda: 40 in log.rows(), 60)
         second = made.view.backfill_async("y")
@@ -344,7 +344,7 @@ def test_a_refresh_beside_a_backfill_of_a_column_of_the_view(
     made = watched(db, log)
 
     made.view.add_columns({"z": (own.waiting(8, flag), ["p2"])})
-    with held(flag):
+    with flag_file(flag):
         job = made.view.backfill_async("z")
         eventually(lambda: 8 in own.rows(), 60)
         made.change({"p": "p + 1"}, "k < 5")
@@ -435,7 +435,7 @@ def test_a_death_in_the_first_refresh_and_a_cleanup_of_the_view(
 
 def test_a_udf_that_fails_leaves_what_was_computed(db: Connection, log: Log, flag: str) -> None:
     made = watched(db, log, doubling=log.breaking(40, flag), refreshed=False)
-    with held(flag), pytest.raises(BackfillIncompleteError, match="refresh"):
+    with flag_file(flag), pytest.raises(BackfillIncompleteError, match="refresh"):
         made.view.refresh(concurrency=1)
     first = log.take()
     assert 40 in first
@@ -448,7 +448,7 @@ def test_a_udf_that_fails_leaves_what_was_computed(db: Connection, log: Log, fla
 
 def test_a_refresh_that_is_cancelled(db: Connection, log: Log, flag: str) -> None:
     made = watched(db, log, doubling=log.waiting(40, flag), refreshed=False)
-    with held(flag):
+    with flag_file(flag):
         job = made.view.refresh_async()
         eventually(lambda: 40 in log.rows(), 60)
         job.cancel()
@@ -465,7 +465,7 @@ def test_a_refresh_that_is_cancelled(db: Connection, log: Log, flag: str) -> Non
 def test_a_driver_that_is_killed(point: str, db: Connection, log: Log, flag: str, tmp_path: Path) -> None:
     made = watched(db, log, doubling=log.waiting(40, flag), refreshed=False)
     home = tmp_path / "db"
-    with held(flag):
+    with flag_file(flag):
         more: dict[str, Any] = {"module": "tests.support.refresh_driver", "common": {}}
         with driver({"v": (home, {} if point == "in the udf" else {"point": point})}, **more) as process:
             process.wait_for(lambda: 40 in log.rows() if point == "in the udf" else os.path.exists(home / "held"))
