@@ -1,4 +1,4 @@
-"""A connection to an empty folder, on what jobs run on, and a table whose jobs need none."""
+"""A connection to an empty folder, for jobs on Spark, and a table whose jobs need no Spark."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def db(jobs: Any, tmp_path: Path) -> lance_spark.Connection:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    """A place for a table whose jobs need no Spark."""
+    """A folder for a table whose jobs need no Spark."""
     with without_spark(tmp_path) as lab:
         yield lab

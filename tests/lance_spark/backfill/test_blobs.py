@@ -1,4 +1,4 @@
-"""Columns of blobs, computed by UDFs: written beside the data files where the format says so, and kept where they are not recomputed."""
+"""Computed columns of blobs: written next to the data files where the format demands, and kept unless recomputed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOB = {"lance-encoding:blob": "true"}
 
 
 def blob_of(id: int) -> bytes | None:
-    """Blobs of every kind: NULL, empty, inline, packed, and one of its own."""
+    """Blobs of every kind: NULL, empty, inline, packed, and in a file of its own."""
     if id % 7 == 0:
         return None
     if id == 59:

@@ -1,4 +1,4 @@
-"""Checkpoints of a backfill, how large they are, and how a job is resumed from them."""
+"""Checkpoints of a backfill, their size, and jobs resumed from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE_TASK = 1000
 
 
 def batches(db: Connection, log: Log, *, rows: int = 60, on_udf: dict[str, Any], on_call: dict[str, Any]) -> list[int]:
-    """Backfills a table of one fragment, and returns the sizes of the batches in their order."""
+    """Backfills a table of one fragment, and returns the sizes of the batches in order."""
     table = with_column(db, log.sizes(**on_udf), rows=rows, fragments=1)
     assert table.backfill("y", task_size=ONE_TASK, **on_call).rows_computed == rows
     assert values(table) == {x: x for x in range(rows)}

@@ -1,4 +1,4 @@
-"""A job fills the columns that it was asked for, from the inputs of its UDF, whatever their names and numbers have become."""
+"""A job fills its columns from the inputs of its UDF, although columns were renamed or got new field ids."""
 
 from __future__ import annotations
 

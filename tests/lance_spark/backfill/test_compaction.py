@@ -1,4 +1,4 @@
-"""What is known of rows follows them through compactions: what was computed, what failed, and what may be thrown away."""
+"""Records of rows follow compactions: computed rows, failed rows, and disposable files."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def logging_udf(log: Path, version: str = "1", *, add: int = 0) -> UDF:
 
 
 def calls(log: Path) -> list[int]:
-    found = sorted(int(line) for line in log.read_text().split()) if log.exists() else []
+    rows = sorted(int(line) for line in log.read_text().split()) if log.exists() else []
     log.unlink(missing_ok=True)
-    return found
+    return rows
 
 
 def values(table: lance_spark.Table) -> dict[int, int | None]:
@@ -96,8 +96,8 @@ def test_addresses_of_failed_rows_follow_a_compaction(stable: bool, db: lance_sp
     table.to_lance().delete("id IN (2, 17)")
     compact(table)
     addresses = table.get_failed_row_addresses(result.job_id, "v")
-    found = table.to_lance().scanner(columns=["id"], with_row_address=True).to_table().to_pylist()
-    assert [row["id"] for row in found if row["_rowaddr"] in addresses] == [13, 31]
+    addresses_found = table.to_lance().scanner(columns=["id"], with_row_address=True).to_table().to_pylist()
+    assert [row["id"] for row in addresses_found if row["_rowaddr"] in addresses] == [13, 31]
     again = table.backfill("v", udf=logging_udf(log), where=f"_rowaddr IN ({', '.join(map(str, addresses))})")
     assert (again.status, again.rows_selected) == ("DONE", 2)
     assert calls(log) == [13, 31]
@@ -114,8 +114,8 @@ def test_cleanup_leaves_what_a_job_can_use_and_nothing_else(db: lance_spark.Conn
     table.add_columns({"v": udf(bad, data_type=pa.int64(), version="1", name="f")})
     with pytest.raises(lance_spark.BackfillIncompleteError):
         table.backfill("v", commit_granularity=None, checkpoint_size=2, min_checkpoint_size=2)
-    kept = tmp_path / "db" / "t.lance" / "_lance_spark" / "checkpoints"
-    assert [path for path in kept.rglob("*") if path.is_file()] != []
+    folder = tmp_path / "db" / "t.lance" / "_lance_spark" / "checkpoints"
+    assert [path for path in folder.rglob("*") if path.is_file()] != []
     lance_spark.cleanup(table.uri, older_than=timedelta(0))
 
     def good(id: int):
@@ -126,7 +126,7 @@ def test_cleanup_leaves_what_a_job_can_use_and_nothing_else(db: lance_spark.Conn
     )
     table.drop_columns("v")
     lance_spark.cleanup(table.uri, older_than=timedelta(0))
-    assert [path for path in kept.rglob("*") if path.is_file()] == []
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
     assert values_of_ids(table) == list(range(ROWS))
     assert not log.exists()
 

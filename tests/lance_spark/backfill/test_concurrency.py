@@ -16,13 +16,13 @@ from udf_runtime import UDF, udf
 pytestmark = pytest.mark.spark
 
 SLOTS = 2
-"""Of the session that these tests run on."""
+"""Slots of the session of these tests."""
 
 
 def meeting(folder: Path, calls: int, **options: int) -> UDF:
-    """A UDF whose calls wait for each other, at most a minute; it returns how many it met.
+    """A UDF whose calls wait for each other, at most a minute; its result is the number of concurrent calls.
 
-    Each call leaves a file under the name of its process and thread; batches have one row.
+    Each call makes a file named after its process and thread; batches have one row.
     """
     folder.mkdir()
     place = str(folder)
@@ -43,7 +43,7 @@ def meeting(folder: Path, calls: int, **options: int) -> UDF:
 
 
 def timed(log: Log, **options: int) -> UDF:
-    """A UDF over arrays that logs when each call began and ended."""
+    """A UDF over arrays that logs the begin and end of each call."""
     path = log.path
 
     def spans(x: pa.Array) -> pa.Array:
@@ -132,11 +132,11 @@ def test_processes_and_threads_multiply(db: Connection, tmp_path: Path) -> None:
 @pytest.mark.promise("B27")
 def test_fragments_that_were_computed_are_not_computed_again(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
-    seen = []
+    task_rows = []
     for num_frags in (1, 1, 3, None, None):
         table.backfill("y", num_frags=num_frags)
-        seen.append(log.take())
-    assert seen == [list(range(10)), [], list(range(10, 30)), list(range(30, 40)), []]
+        task_rows.append(log.take())
+    assert task_rows == [list(range(10)), [], list(range(10, 30)), list(range(30, 40)), []]
 
 
 @pytest.mark.promise("B28")

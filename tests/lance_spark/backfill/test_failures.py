@@ -1,4 +1,4 @@
-"""Rows that fail again and again cost calls, and nothing else."""
+"""Rows that fail repeatedly cost calls, but no stored data."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_a_run_in_which_every_row_is_skipped_makes_no_version(task_size: int, db
 
 
 def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: pytest.MonkeyPatch):
-    written: list[int] = []
-    monkeypatch.setattr(error_log, "append_rows", lambda _ref, _table, rows, **_: written.append(rows.num_rows))
+    record_sizes: list[int] = []
+    monkeypatch.setattr(error_log, "append_rows", lambda _ref, _table, rows, **_: record_sizes.append(rows.num_rows))
     monkeypatch.setattr(error_log, "_HELD_RECORDS", 10)
     spec: Any = SimpleNamespace(
         staging=SimpleNamespace(job_id="s"),
@@ -49,6 +49,6 @@ def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: py
     log = ErrorLog(spec, 0)
     for offset in range(25):
         log.add_error(ValueError("no"), offset)
-    assert written == [10, 10]
+    assert record_sizes == [10, 10]
     log.write()
-    assert written == [10, 10, 5]
+    assert record_sizes == [10, 10, 5]

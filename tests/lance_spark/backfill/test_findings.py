@@ -1,4 +1,4 @@
-"""What went wrong in another implementation of the same specification: concurrent writers, other UDFs, error policies, costs."""
+"""Defects of another implementation of the same API: concurrent writers, other UDFs, error policies, costs."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ def test_the_pattern_of_a_retry_is_honoured(db: Connection, log: Log, match: str
 
 @pytest.mark.promise("F11")
 def test_small_backfills_have_a_small_fixed_cost(db: Connection) -> None:
-    """The bounds are generous, because other work shares the machines of tests; the peer took 4.9 s on a quiet one."""
+    """The bounds are generous, because other work shares the machines of tests; the peer took 4.9 s on a quiet
+    machine.
+    """
 
     @udf
     def double(x: int) -> int:
@@ -122,13 +124,13 @@ def test_small_backfills_have_a_small_fixed_cost(db: Connection) -> None:
 
     table = with_column(db, double, rows=100, fragments=1)
     table.backfill("y")
-    taken = []
+    durations = []
     for name in ("a", "b", "c"):
         table.add_columns({name: double})
         began = time.monotonic()
         assert table.backfill(name).rows_computed == 100
-        taken.append(time.monotonic() - began)
-    assert min(taken) < 2.5
+        durations.append(time.monotonic() - began)
+    assert min(durations) < 2.5
 
 
 @pytest.mark.promise("F12")
@@ -140,7 +142,7 @@ def test_a_job_whose_driver_was_killed_is_shown_as_dead(db: Connection, log: Log
         assert driver.stdout.readline().strip() == "registered"
         assert table.get_job("killed").status == "RUNNING"
         os.kill(driver.pid, signal.SIGKILL)
-        # Before it is waited for: a process that nobody has waited for yet is as dead as another.
+        # Before the wait: a process that is still a zombie counts as dead.
         eventually(lambda: table.get_job("killed").status == "DEAD")
     finally:
         driver.kill()

@@ -1,4 +1,4 @@
-"""Fragments whose metadata claims rows that their data files do not have."""
+"""Fragments whose metadata claims more rows than their data files have."""
 
 from __future__ import annotations
 

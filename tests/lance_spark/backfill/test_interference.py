@@ -1,4 +1,4 @@
-"""Concurrent writers that restore, rewrite in place or delete what a job relies on: each of these went wrong once."""
+"""Concurrent writers that restore, rewrite or delete data of a running job. Each case failed once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ROWS = 40
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with without_spark(tmp_path) as made:
-        yield made
+    with without_spark(tmp_path) as lab_here:
+        yield lab_here
 
 
 def make(lab: Lab, *, stable: bool = True) -> Table:
@@ -86,7 +86,7 @@ def test_a_job_with_a_filter_that_was_interrupted_goes_on_where_it_was(lab: Lab)
     assert table.backfill("v", where="1=1", **WHOLE).rows_computed == 0
 
 
-# Restores and values that are rewritten in place
+# Restores and values rewritten in place
 
 
 @pytest.mark.parametrize("stable", [True, False])
@@ -139,7 +139,7 @@ def test_a_value_in_place_over_what_the_job_has_committed_stays_unless_a_filter_
     assert [row["id"] for row in wrong(lab.uri)] == ([3] if where is None else [])
 
 
-# What the job relies on is deleted
+# Deleted data of a running job
 
 
 def test_records_that_are_deleted_while_a_job_runs_hide_no_changed_input(lab: Lab):
@@ -155,7 +155,7 @@ def test_records_that_are_deleted_while_a_job_runs_hide_no_changed_input(lab: La
     assert (result.status, wrong(lab.uri)) == ("DONE", [])
 
 
-# Counts of values that are out of date
+# Counts of outdated values
 
 
 def test_a_job_that_compared_the_rows_leaves_none_that_count_as_out_of_date(lab: Lab):
@@ -206,9 +206,9 @@ def test_files_of_a_job_that_ended_badly_go_with_the_next_that_ends_well(lab: La
     result = table.backfill("v", **WHOLE)
     assert (result.status, result.rows_from_checkpoint) == ("DONE", 30)
     assert values(table, "v") == {i: (i,) for i in range(ROWS)}
-    named = {file.path for f in lance.dataset(lab.uri).get_fragments() for file in f.metadata.files}
-    left = {path.name for path in Path(lab.uri, "data").iterdir()} - named
-    assert unnamed and left == set()
+    referenced_files = {file.path for f in lance.dataset(lab.uri).get_fragments() for file in f.metadata.files}
+    unreferenced_files = {path.name for path in Path(lab.uri, "data").iterdir()} - referenced_files
+    assert unnamed and unreferenced_files == set()
 
 
 def test_an_error_that_nothing_expects_ends_a_job_with_an_error_of_ours(lab: Lab, monkeypatch: Any):

@@ -32,7 +32,7 @@ def texts(kind: str, field: pa.Field[Any], *, batch: bool) -> Any:
 
         @udf(data_type=field.type, version="2", input_columns=["text"])
         def whole(text: pa.Array) -> pa.Array:
-            return pa.array([value(one) for one in text.to_pylist()], field.type)
+            return pa.array([value(item) for item in text.to_pylist()], field.type)
 
         return whole
 
@@ -67,7 +67,7 @@ def test_a_text_of_a_udf_that_is_too_long_is_an_error_with_column_and_row(
     assert table.to_arrow(filter="id < 2")["v"].to_pylist() == STORED[kind]
     assert table.count_rows("v IS NULL") == 2
     assert [error.row_address for error in table.get_errors()] == [(1 << 32) + 1]
-    # The value is in a checkpoint, and does not get in from there either.
+    # A checkpoint holds the value, and must be refused too.
     with pytest.raises(BackfillIncompleteError, match=r"char\(3\)"):
         table.backfill("v")
     table.update("id = 3", {"text": "abc"})

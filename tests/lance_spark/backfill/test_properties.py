@@ -1,4 +1,6 @@
-"""Random tables, filters, sizes and histories: the column is the function applied row by row, and it was called for just those rows."""
+"""Random tables, filters, sizes and histories: the column equals the function of each row, and the function was called
+for exactly the expected rows.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ FILTERS: dict[str, Callable[[int, int | None], bool]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A table and how it is filled."""
+    """A table and the arguments of its backfill."""
 
     fragments: list[list[int | None]]
     deleted: frozenset[int]
@@ -73,7 +75,7 @@ quickly = settings(
 
 
 def function(v: int | None) -> int | None:
-    """NULL for 3 and for NULL; else something that depends on the value."""
+    """NULL for 3 and for NULL; otherwise a number derived from the value."""
     return None if v is None or v == 3 else v * 10
 
 
@@ -108,13 +110,13 @@ def make_udf(kind: str, log: str) -> UDF:
 
 
 def calls(log: str) -> list[tuple[int, int | None]]:
-    """Returns the rows that the UDF saw since the last look, sorted."""
+    """Returns the rows of UDF calls since the last look, sorted."""
     if not os.path.exists(log):
         return []
     with open(log, encoding="utf-8") as file:
-        found = [tuple(json.loads(line)) for line in file]
+        rows = [tuple(json.loads(line)) for line in file]
     os.unlink(log)
-    return sorted(found, key=lambda row: row[0])
+    return sorted(rows, key=lambda row: row[0])
 
 
 def make(db: lance_spark.Connection, case: Case) -> Table:
@@ -145,7 +147,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 def in_folder(check: Callable[[str], None]) -> None:
-    """Runs a check in a folder of its own: examples of one test share its tmp_path."""
+    """Runs a check in a folder of its own, because the examples of one test share its tmp_path."""
     folder = tempfile.mkdtemp(prefix="lance-spark-property-")
     try:
         check(folder)
@@ -166,19 +168,19 @@ def test_the_column_is_the_function_of_each_selected_row_and_each_was_called_onc
         handles = sorted(table.to_lance().get_fragments(), key=lambda fragment: fragment.fragment_id)
         stop = None if number is None else skip + number
         inside = {i for handle in handles[skip:stop] for i in handle.to_table(columns=["id"])["id"].to_pylist()}
-        wanted = {i for i, (v, _) in before.items() if i in inside and selects(case.where, i, v)}
+        expected_calls = {i for i, (v, _) in before.items() if i in inside and selects(case.where, i, v)}
 
         plan = table.plan_backfill("x", where=case.where, skip_frags=skip, num_frags=number)
-        assert plan.total_rows_pending == len(wanted) == plan.rows_to_compute
+        assert plan.total_rows_pending == len(expected_calls) == plan.rows_to_compute
         result = table.backfill("x", where=case.where, skip_frags=skip, num_frags=number, **case.sizes)
-        assert result.rows_computed == result.rows_selected == len(wanted) and result.status == "DONE"
-        assert calls(log) == sorted((i, before[i][0]) for i in wanted)
-        expected = {i: (v, function(v) if i in wanted else None) for i, (v, _) in before.items()}
+        assert result.rows_computed == result.rows_selected == len(expected_calls) and result.status == "DONE"
+        assert calls(log) == sorted((i, before[i][0]) for i in expected_calls)
+        expected = {i: (v, function(v) if i in expected_calls else None) for i, (v, _) in before.items()}
         assert rows_of(table) == expected
 
-        # The rest, and nothing twice: what was computed as NULL is known.
+        # The remaining rows, each once: rows computed as NULL are known.
         table.backfill("x", **case.sizes)
-        assert [i for i, _ in calls(log)] == sorted(set(before) - wanted)
+        assert [i for i, _ in calls(log)] == sorted(set(before) - expected_calls)
         assert rows_of(table) == {i: (v, function(v)) for i, (v, _) in before.items()}
         version = table.version
         assert table.backfill("x", **case.sizes).rows_computed == 0 and calls(log) == [] and table.version == version
@@ -218,7 +220,7 @@ def rows_of_named(table: Table, name: str) -> dict[int, int | None]:
 
 
 class _State:
-    """What should be: which rows there are, and which of them were computed by the present UDF."""
+    """The expected state: the rows, and the subset computed by the present UDF."""
 
     def __init__(self, table: Table, log: str) -> None:
         self.table, self.log, self.name = table, log, "x"
@@ -234,9 +236,9 @@ class _State:
             self.alive |= added
             self.next += 10
         elif action == "delete":
-            gone = {i for i in self.alive if i % 4 == 1}
+            deleted = {i for i in self.alive if i % 4 == 1}
             table.to_lance().delete("id % 4 = 1")
-            self.alive = {i: v for i, v in self.alive.items() if i not in gone}
+            self.alive = {i: v for i, v in self.alive.items() if i not in deleted}
         elif action == "compact":
             table.to_lance().optimize.compact_files()
         elif action == "rename":
@@ -257,15 +259,15 @@ class _State:
             self._check_called(called, set(self.alive) - self.done)
             self.done = set(self.alive)
         elif action == "fill where":
-            # An explicit filter computes what has a value anew.
+            # An explicit filter recomputes rows with a value.
             assert set(called) <= {i for i in self.alive if i % 3 == 0}
             self.done |= {i for i in self.alive if i % 3 == 0}
         else:
             assert not set(called) & self.done, "a row that had its value was called"
             self.done |= set(called)
 
-    def _check_called(self, called: list[int], missing: set[int]) -> None:
-        assert set(called) == missing & set(self.alive)
+    def _check_called(self, called: list[int], uncomputed: set[int]) -> None:
+        assert set(called) == uncomputed & set(self.alive)
 
 
 @pytest.mark.long
@@ -281,10 +283,10 @@ def test_skipped_rows_are_null_and_called_again_and_all_others_are_not(
 
         @udf(data_type=pa.int64(), on_error=Skip(ValueError), version="1")
         def picky(id: int, v: int | None) -> int | None:
-            made = note(id, v)
+            number = note(id, v)
             if id in bad:
                 raise ValueError("bad")
-            return made
+            return number
 
         table.add_columns({"x": picky})
         before = rows_of(table)

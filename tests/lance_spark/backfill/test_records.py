@@ -1,4 +1,6 @@
-"""Records of what was computed: kept once, found again, and never lost to a compaction, a crash or a concurrent writer."""
+"""Records of computed rows: stored once, found again, and never lost to a compaction, a crash or a concurrent
+writer.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,14 @@ def folder(tmp_path: Path) -> Path:
 def test_records_come_back_newest_first(store: RecordStore) -> None:
     assert len(store.load("token")) == 0 and store.load("token").of(1) == []
     first, second, third = record(1, 5), record(1, 9), record(1, 7)
-    others = [record(2, 5), record(0, 9)]
-    for some in ([first, others[0]], [second, others[1]], [third], []):
+    other_records = [record(2, 5), record(0, 9)]
+    for some in ([first, other_records[0]], [second, other_records[1]], [third], []):
         store.append(some)
-    found = store.load("token")
-    assert found.of(1) == [second, third, first]
-    assert (found.of(2), found.of(0), found.of(3)) == ([others[0]], [others[1]], [])
-    assert found.fragment_ids == {0, 1, 2} and len(found) == 5
-    assert list(found) == [others[1], second, third, first, others[0]]
+    loaded = store.load("token")
+    assert loaded.of(1) == [second, third, first]
+    assert (loaded.of(2), loaded.of(0), loaded.of(3)) == ([other_records[0]], [other_records[1]], [])
+    assert loaded.fragment_ids == {0, 1, 2} and len(loaded) == 5
+    assert list(loaded) == [other_records[1], second, third, first, other_records[0]]
     assert pickle.loads(pickle.dumps(store)).load("token").of(1) == [second, third, first]
 
 
@@ -68,10 +70,10 @@ def test_columns_are_kept_apart_whatever_their_names(store: RecordStore) -> None
 
 
 def test_many_commits_end_in_few_fragments(store: RecordStore, folder: Path) -> None:
-    made = [record(version % 7, version) for version in range(1, 150)]
-    for one in made:
-        store.append([one])
-    assert sorted(store.load("token"), key=lambda r: r.table_version) == made
+    records = [record(version % 7, version) for version in range(1, 150)]
+    for fragment_record in records:
+        store.append([fragment_record])
+    assert sorted(store.load("token"), key=lambda r: r.table_version) == records
     assert len(lance.dataset(folder).get_fragments()) <= 66
 
 
@@ -96,8 +98,8 @@ def test_a_driver_that_is_killed_loses_no_record_that_was_there(store: RecordSto
             driver.kill()
     driver.wait()
     driver.stdout.close()
-    found = [one.table_version for one in store.load("token").of(1)]
-    assert found in (list(range(last, 0, -1)), list(range(last + 1, 0, -1))) and last >= 40
+    versions = [fragment_record.table_version for fragment_record in store.load("token").of(1)]
+    assert versions in (list(range(last, 0, -1)), list(range(last + 1, 0, -1))) and last >= 40
     store.append([record(1, 1000)])
     assert store.load("token").of(1)[0] == record(1, 1000)
 
@@ -106,24 +108,29 @@ def test_a_driver_that_is_killed_loses_no_record_that_was_there(store: RecordSto
 def test_appends_compactions_and_reads_beside_each_other_lose_nothing(store: RecordStore) -> None:
     store.append([record(9, version) for version in range(1, 40)])
     failures: list[BaseException] = []
-    done: dict[int, int] = dict.fromkeys(range(3), 0)
+    rounds: dict[int, int] = dict.fromkeys(range(3), 0)
     over = threading.Event()
 
     def write(fragment: int) -> None:
         for version in range(1, 41):
             store.append([record(fragment, version)])
-            done[fragment] = version
+            rounds[fragment] = version
 
     def compact() -> None:
         for version in range(1, 40):
-            store.compact("token", keep=lambda one, at=version: one.fragment_id != 9 or one.table_version > at)
+            store.compact(
+                "token",
+                keep=lambda fragment_record, at=version: (
+                    fragment_record.fragment_id != 9 or fragment_record.table_version > at
+                ),
+            )
 
     def read() -> None:
         while not over.is_set():
-            least = dict(done)
-            found = store.load("token")
+            least = dict(rounds)
+            loaded = store.load("token")
             for fragment, version in least.items():
-                versions = [one.table_version for one in found.of(fragment)]
+                versions = [fragment_record.table_version for fragment_record in loaded.of(fragment)]
                 assert versions == list(range(len(versions), 0, -1)) and len(versions) >= version
 
     def checked(act: Callable[[], None]) -> None:
@@ -132,7 +139,7 @@ def test_appends_compactions_and_reads_beside_each_other_lose_nothing(store: Rec
         except BaseException as error:  # noqa: BLE001 - shown by the test
             failures.append(error)
 
-    threads = [threading.Thread(target=checked, args=[lambda f=fragment: write(f)]) for fragment in done]
+    threads = [threading.Thread(target=checked, args=[lambda f=fragment: write(f)]) for fragment in rounds]
     threads.append(threading.Thread(target=checked, args=[compact]))
     reader = threading.Thread(target=checked, args=[read])
     for thread in [reader, *threads]:
@@ -148,14 +155,14 @@ def test_appends_compactions_and_reads_beside_each_other_lose_nothing(store: Rec
 def test_a_compaction_drops_what_is_not_needed(store: RecordStore, folder: Path) -> None:
     for version in range(1, 6):
         store.append([record(1, version), record(2, version), record(1, version, column="other")])
-    assert store.compact("token", keep=lambda one: one.table_version > 3) == 6
+    assert store.compact("token", keep=lambda fragment_record: fragment_record.table_version > 3) == 6
     assert len(lance.dataset(folder).get_fragments()) == 1
-    assert [one.table_version for one in store.load("token").of(2)] == [5, 4]
-    assert store.compact("token", keep=lambda one: True) == 0
+    assert [fragment_record.table_version for fragment_record in store.load("token").of(2)] == [5, 4]
+    assert store.compact("token", keep=lambda fragment_record: True) == 0
     store.append([record(3, 9)])
-    assert store.compact("token", keep=lambda one: False) == 5
+    assert store.compact("token", keep=lambda fragment_record: False) == 5
     assert len(store.load("token")) == 0 and len(store.load("other")) == 5
-    assert store.compact("token", keep=lambda one: True) == 0
+    assert store.compact("token", keep=lambda fragment_record: True) == 0
 
 
 def test_a_table_of_records_that_was_deleted_is_made_anew(store: RecordStore, folder: Path) -> None:
@@ -163,7 +170,7 @@ def test_a_table_of_records_that_was_deleted_is_made_anew(store: RecordStore, fo
         store.append([record(1, version)])
     assert len(store.load("token")) == 3
     shutil.rmtree(folder)
-    assert len(store.load("token")) == 0 and store.compact("token", keep=lambda one: False) == 0
+    assert len(store.load("token")) == 0 and store.compact("token", keep=lambda _record: False) == 0
     for version in (4, 5, 6):
         store.append([record(1, version)])
         assert store.load("token").of(1)[0] == record(1, version)
@@ -179,7 +186,7 @@ def cut_off(path: Path) -> None:
 
 
 def flip_a_bit(path: Path) -> None:
-    """In the name of the file, which every byte of the record must agree with."""
+    """In the name of the file, which every byte of the record must match."""
     payload = path.read_bytes()
     assert payload.count(b"2-1.lance") == 1
     path.write_bytes(payload.replace(b"2-1.lance", b"3-1.lance"))
@@ -197,7 +204,7 @@ def test_damaged_records_are_left_out_with_a_warning(
     assert len(caplog.records) == 1 and "damaged" in caplog.text
     store.append([record(1, 2)])
     assert store.load("token").of(1) == [record(1, 3), record(1, 2), record(1, 1)], "writing them again repairs it"
-    store.compact("token", keep=lambda one: one.table_version > 2)
+    store.compact("token", keep=lambda fragment_record: fragment_record.table_version > 2)
 
 
 def another_table(folder: Path) -> None:
@@ -225,7 +232,7 @@ def test_what_is_no_table_of_records_is_not_used_and_fails_no_job(
     assert len(store.load("token")) == 0 and "not used" in caplog.text
     store.append([record(1, 2)])
     assert "what was computed is not recorded" in caplog.text
-    assert len(store.load("token")) == 0 and store.compact("token", keep=lambda one: False) == 0
+    assert len(store.load("token")) == 0 and store.compact("token", keep=lambda _record: False) == 0
 
 
 @pytest.mark.parametrize("kind", ["data", "_versions"])
@@ -255,7 +262,7 @@ def digest(*parts: object) -> str:
 def test_a_hundred_thousand_fragments_are_recorded_quickly_and_in_little_space(
     store: RecordStore, folder: Path
 ) -> None:
-    """Each fragment with its own input files, four fragments to an attempt that wrote their files, and a few rows that failed."""
+    """Each fragment has its own input files; four fragments share an attempt, and a few rows failed."""
     rows = RowSet.span(0, 1_000_000)
     failed = [RowSet.of([row, row * 7 + 99]) for row in range(0, 100_000, 1000)]
     computed = [rows - some for some in failed]
@@ -282,8 +289,8 @@ def test_a_hundred_thousand_fragments_are_recorded_quickly_and_in_little_space(
     print(f"a group of 64: {statistics.median(cpu_s[-200:]) * 1e3:.1f} ms, all: {sum(cpu_s):.1f} s")
     assert statistics.median(cpu_s[-200:]) < 0.05
     start_s = time.process_time()
-    found = store.load("token")
-    assert found.of(54_321) == [some[54_321]] and len(found) == 100_000
+    loaded = store.load("token")
+    assert loaded.of(54_321) == [some[54_321]] and len(loaded) == 100_000
     load_s = time.process_time() - start_s
     print(f"load: {load_s:.2f} s")
     assert load_s < 3

@@ -1,4 +1,4 @@
-"""Values that are at hand serve the row, the column, the inputs and the UDF that they were computed for, and nothing else is called."""
+"""Available values serve the row, column, inputs and UDF of their computation, and no further rows are called."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_end_of_a_job_that_failed_takes_no_longer_than_its_checkpoints_are_m
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf(bad=frozenset({35}))})
     compared: list[CheckpointEntry] = []
-    monkeypatch.setattr(CheckpointEntry, "__eq__", lambda one, _: compared.append(one))
+    monkeypatch.setattr(CheckpointEntry, "__eq__", lambda entry, _: compared.append(entry))
     with pytest.raises(lance_spark.BackfillIncompleteError):
         table.backfill("v", **WHOLE)
     assert not compared, "each one with each other one"
@@ -195,8 +195,8 @@ def test_a_row_that_was_skipped_before_a_file_vanished_is_called_and_counted_onc
     result = table.backfill("v", **WHOLE)
     assert lab.calls() == [0, 1, 2, 3, 4]
     assert values(table, "v") == {i: (None if i == 2 else i,) for i in range(10)}
-    counted = (result.rows_selected, result.rows_computed, result.rows_from_checkpoint, result.rows_skipped)
-    assert counted == (10, 4, 5, 1)
+    counters = (result.rows_selected, result.rows_computed, result.rows_from_checkpoint, result.rows_skipped)
+    assert counters == (10, 4, 5, 1)
     assert result.status == "DONE"
 
 
@@ -212,7 +212,9 @@ def test_checkpoints_that_vanish_while_a_job_runs_are_computed_and_nothing_else_
 
 
 def two_jobs(lab: Lab, table: lance_spark.Table, rows: int, at: int, **settings: Any) -> list[Any]:
-    """Runs a job that waits in the call for a row until another one, which found its checkpoints, calls for the same row; then it ends first."""
+    """Runs a job that waits in the call for a row until a second job, which found its checkpoints, calls for the same
+    row. Then the first job ends first.
+    """
     waits, goes_on, results = threading.Event(), threading.Event(), list[Any]()
 
     def wait() -> None:
@@ -221,14 +223,14 @@ def two_jobs(lab: Lab, table: lance_spark.Table, rows: int, at: int, **settings:
 
     def let_it_end() -> None:
         goes_on.set()
-        one.join(60)
+        first_job.join(60)
 
     lab.at(at, wait, let_it_end)
-    one = threading.Thread(target=lambda: results.append(table.backfill("v", **settings)))
-    one.start()
+    first_job = threading.Thread(target=lambda: results.append(table.backfill("v", **settings)))
+    first_job.start()
     assert waits.wait(60)
     results.append(table.backfill("v", **settings))
-    one.join(60)
+    first_job.join(60)
     assert values(table, "v") == {i: (i,) for i in range(rows)}
     return results
 
@@ -236,18 +238,18 @@ def two_jobs(lab: Lab, table: lance_spark.Table, rows: int, at: int, **settings:
 def test_a_job_whose_checkpoints_another_one_found_may_commit_and_drop_them(lab: Lab):
     table = lab.make(pa.table({"id": range(20)}))
     table.add_columns({"v": lab.udf()})
-    one, other = two_jobs(lab, table, 20, 15, **WHOLE)
-    assert (one.status, one.rows_computed, one.rows_from_checkpoint) == ("DONE", 20, 0)
-    assert (other.status, other.rows_computed, other.rows_from_checkpoint) == ("DONE", 5, 15)
+    first_result, second_result = two_jobs(lab, table, 20, 15, **WHOLE)
+    assert (first_result.status, first_result.rows_computed, first_result.rows_from_checkpoint) == ("DONE", 20, 0)
+    assert (second_result.status, second_result.rows_computed, second_result.rows_from_checkpoint) == ("DONE", 5, 15)
     assert lab.calls() == sorted([*range(20), *range(15, 20)]), "but for what both computed at once"
 
 
 def test_the_assembly_of_a_fragment_finds_what_another_job_committed_meanwhile(lab: Lab):
     table = lab.make(pa.table({"id": range(20)}))
     table.add_columns({"v": lab.udf()})
-    one, other = two_jobs(lab, table, 20, 15, **CUT)
-    assert (one.status, one.rows_computed) == ("DONE", 20)
-    assert (other.status, other.rows_computed, other.rows_from_checkpoint) == ("DONE", 5, 15)
+    first_result, second_result = two_jobs(lab, table, 20, 15, **CUT)
+    assert (first_result.status, first_result.rows_computed) == ("DONE", 20)
+    assert (second_result.status, second_result.rows_computed, second_result.rows_from_checkpoint) == ("DONE", 5, 15)
     assert lab.calls() == sorted([*range(20), *range(15, 20)])
 
 

@@ -1,4 +1,4 @@
-"""What concurrent writers do beside a job is looked at when its tasks have ended, and costs no call and no value."""
+"""A job inspects concurrent changes at the end of its tasks, without extra calls and without losing values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(table: Table, **settings: Any) -> BackfillJobResult:
 
 
 def wrong(uri: str) -> list[dict[str, Any]]:
-    """Rows whose value is not that of their input."""
+    """Rows whose value differs from the result for their input."""
     rows = lance.dataset(uri).to_table(columns=["id", "x", "v"]).to_pylist()
     return [row for row in rows if row["v"] != row["x"] * 10]
 
@@ -73,7 +73,7 @@ def compact(uri: str) -> None:
 
 
 def update_columns(uri: str, values: dict[int, int]) -> None:
-    """Rewrites `x` in place by the call of Lance that does not say so of the rows."""
+    """Rewrites `x` in place by the call of Lance that does not update row versions."""
     dataset = lance.dataset(uri)
     source = pa.table({"id": pa.array(values, pa.int64()), "x": pa.array(values.values(), pa.int64())})
     fragment, fields = dataset.get_fragments()[0].update_columns(source, left_on="id")
@@ -127,23 +127,23 @@ def test_stale_rows_are_found_by_comparing_with_a_version_that_a_tag_keeps(lab: 
     assert (wrong(lab.uri), len(lab.calls())) == ([], 42)
 
 
-@pytest.mark.parametrize("moved", [False, True], ids=["", "moved"])
-def test_a_deletion_and_a_cleanup_beside_a_job_leave_it_to_go_on(moved: bool, lab: Lab) -> None:
+@pytest.mark.parametrize("is_moved", [False, True], ids=["", "moved"])
+def test_a_deletion_and_a_cleanup_beside_a_job_leave_it_to_go_on(is_moved: bool, lab: Lab) -> None:
     data = pa.table({"id": range(ROWS), "x": range(ROWS), "y": range(ROWS)})
     lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
     lance.dataset(lab.uri).delete("id IN (3, 13, 23, 33)")
     table = lab.table()
     table.add_columns({"v": lab.times_ten()})
-    others = f"""
+    script = f"""
 import lance
 from datetime import timedelta
 lance.dataset({lab.uri!r}).delete("id IN (4, 14, 24, 34)")
-if {moved}:
+if {is_moved}:
     lance.dataset({lab.uri!r}).update({{"x": "x + 1001"}}, where="id = 5")
 lance.dataset({lab.uri!r}).cleanup_old_versions(older_than=timedelta(0))
 """
-    # In a process of its own: this one's caches would still have the deletion files.
-    lab.at(15, lambda: subprocess.run([sys.executable, "-c", others], check=True))
+    # In another process, because the caches of this process would still hold the deletion files.
+    lab.at(15, lambda: subprocess.run([sys.executable, "-c", script], check=True))
     result = run(table)
     assert (wrong(lab.uri), result.fragments_failed) == ([], {})
     assert lance.dataset(lab.uri).count_rows("v IS NULL") == 0
@@ -274,9 +274,11 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(lab: Lab) -> No
 @pytest.mark.long
 def test_a_job_takes_as_many_rounds_as_inputs_change(lab: Lab) -> None:
     table = make(lab)
-    with lab.after_commits(lambda n: n < 15 and lance.dataset(lab.uri).update({"x": "x + 50"}, where="id = 5")) as made:
+    with lab.after_commits(
+        lambda n: n < 15 and lance.dataset(lab.uri).update({"x": "x + 50"}, where="id = 5")
+    ) as versions:
         result = run(table)
-    assert (len(made), wrong(lab.uri), result.rows_recomputed) == (15, [], 14)
+    assert (len(versions), wrong(lab.uri), result.rows_recomputed) == (15, [], 14)
     assert len(lab.calls()) == 40 + 14
 
 
@@ -289,7 +291,7 @@ def test_a_round_takes_no_answers_of_another_one_that_read_the_same_version(lab:
 
     monkeypatch.setattr(job, "Scheduler", Scheduler)
     lab.at(35, clean_up)
-    # The second round takes so long that the driver looks for reports meanwhile.
+    # The second round is long enough for the driver to look for reports.
     lab.at(0, lambda: None, lambda: time.sleep(0.5))
     settings = {**CUT, "batch_checkpoint_flush_interval_seconds": 1000}
     result = table.backfill("v", refresh_status_secs=0.1, commit_granularity=None, **settings)
@@ -319,8 +321,8 @@ def test_a_skipped_row_that_gets_a_value_when_its_inputs_change_is_counted_once(
         result = table.backfill("v", **CUT)
     assert values(table, "v") == {i: (i if i != 2 else 1002,) for i in range(20)}
     assert lab.calls() == [*range(20), 1002]
-    counted = (result.rows_selected, result.rows_computed, result.rows_recomputed, result.rows_skipped)
-    assert counted == (20, 20, 0, 1), "the row was skipped once, and computed once"
+    counters = (result.rows_selected, result.rows_computed, result.rows_recomputed, result.rows_skipped)
+    assert counters == (20, 20, 0, 1), "the row was skipped once, and computed once"
     assert (result.status, result.rows_failed, result.rows_gone) == ("DONE", 0, 0)
 
 

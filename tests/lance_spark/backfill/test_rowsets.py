@@ -15,7 +15,7 @@ from lance_spark.rows.row_set import RowSet
 # Clusters and stray rows on both sides of a bitmap's containers of 65,536.
 runs = st.tuples(st.integers(0, 200_000), st.integers(1, 40)).map(lambda run: range(run[0], sum(run)))
 offsets = st.lists(runs | st.integers(0, 2**32 - 1).map(lambda n: range(n, n + 1)), max_size=12).map(
-    lambda found: {row for run in found for row in run}
+    lambda row_runs: {row for run in row_runs for row in run}
 )
 
 
@@ -34,10 +34,10 @@ def test_a_row_set_behaves_like_a_set_of_numbers(left: set[int], right: set[int]
 
 @given(offsets)
 def test_a_stored_row_set_comes_back_the_same(rows: set[int]) -> None:
-    found = RowSet.of(rows)
-    assert RowSet.loads(found.dumps()) == found
-    assert RowSet.from_text(found.to_text()) == found
-    assert pickle.loads(pickle.dumps(found)) == found
+    row_set = RowSet.of(rows)
+    assert RowSet.loads(row_set.dumps()) == row_set
+    assert RowSet.from_text(row_set.to_text()) == row_set
+    assert pickle.loads(pickle.dumps(row_set)) == row_set
 
 
 @given(offsets, offsets)
@@ -56,10 +56,10 @@ def test_a_dense_set_with_gaps_is_stored_as_small_as_a_scattered_one() -> None:
 
 @given(offsets, st.integers(0, 200_100), st.integers(0, 100))
 def test_a_window_of_rows_is_counted_and_masked(rows: set[int], start: int, length: int) -> None:
-    found = RowSet.of(rows)
+    row_set = RowSet.of(rows)
     inside = [row in rows for row in range(start, start + length)]
-    assert found.mask(start, start + length).tolist() == inside
-    assert found.count(start, start + length) == sum(inside)
+    assert row_set.mask(start, start + length).tolist() == inside
+    assert row_set.count(start, start + length) == sum(inside)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 10_240, 10_000_000, 2**32])

@@ -1,4 +1,4 @@
-"""What becomes of tasks that end badly."""
+"""Tasks that end badly."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_udf_that_cannot_be_loaded_is_said_for_every_range_and_tried_once(lab:
     def elsewhere(payload: bytes) -> UDF:
         tries.append(payload)
         if len(tries) == 1:
-            return loads(payload)  # the driver has the module that executors lack
+            return loads(payload)  # the driver has the module, but executors lack it
         raise UdfDefinitionError("No module named 'mine'")
 
     monkeypatch.setattr(UDF, "loads", staticmethod(elsewhere))

@@ -1,4 +1,4 @@
-"""Backfills one after the other, with something between: which rows the UDF is called for, over scalars and over record batches."""
+"""Successive backfills with changes between them: the rows of UDF calls, for scalars and record batches."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_another_udf_computes_all_rows_once(db: Connection, log: Log, kind: str)
     table = prepared(db, log, kind)
     table.backfill("y")
     log.take()
-    other = log.doubling(version="2") if kind == "scalar" else log.batch_doubling(version="2")
-    table.alter_columns({"path": "y", "udf": other})
+    other_udf = log.doubling(version="2") if kind == "scalar" else log.batch_doubling(version="2")
+    table.alter_columns({"path": "y", "udf": other_udf})
     counts = []
     for _ in range(3):
         table.backfill("y")
@@ -85,8 +85,9 @@ def test_another_udf_computes_all_rows_once(db: Connection, log: Log, kind: str)
 @pytest.mark.promise("S06")
 @kinds
 def test_an_updated_input_is_left_to_a_filter(db: Connection, log: Log, kind: str) -> None:
-    """The default selection is rows without a value, and an update keeps the row's old one. Finding such rows by themselves belongs to a
-    later release; until then a filter computes them anew."""
+    """The default selection is rows without a value, and an update keeps the old value of a row. A filter recomputes
+    such rows.
+    """
     table = prepared(db, log, kind)
     table.backfill("y")
     log.take()

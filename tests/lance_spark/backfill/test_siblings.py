@@ -1,4 +1,4 @@
-"""Siblings are written together: a row that is called writes all of them."""
+"""Siblings are written together: a call for a row writes all of them."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_a_row_that_lacks_a_sibling_or_whose_inputs_changed_gets_all_of_them(gra
     result = table.backfill("a", **CUT, commit_granularity=granularity)
     assert (result.status, result.rows_recomputed, len(lab.calls())) == ("DONE", 1, 21)
     expected = {x: (x, 2 * x, 3 * x) for x in range(20)}
-    # A concurrent writer's value stays in a row that lacks nothing; the row 15 lacked the other sibling.
-    kept = {4: (4, -888, 12)} if granularity else {}
-    assert siblings(lab.uri) == {**expected, **kept, 3: (1003, 2006, 3009)}
+    # A concurrent writer's value stays in a complete row; row 15 lacked the other sibling.
+    kept_values = {4: (4, -888, 12)} if granularity else {}
+    assert siblings(lab.uri) == {**expected, **kept_values, 3: (1003, 2006, 3009)}
 
 
 def test_siblings_that_had_values_before_a_job_are_replaced_together(lab: Lab) -> None:

@@ -22,14 +22,14 @@ ONE_TASK = 1000
 
 
 def batches(db: Connection, log: Log, *, rows: int = 60, fragments: int = 1, **options: Any) -> list[int]:
-    """Backfills a table as one task per fragment, and returns the sizes of the batches in their order."""
+    """Backfills a table as one task per fragment, and returns the sizes of the batches in order."""
     table = with_column(db, log.sizes(), rows=rows, fragments=fragments)
     assert table.backfill("y", task_size=ONE_TASK, **options).rows_computed == rows
     return list(map(int, log.lines()))
 
 
 def dying(log: Log, row: int, flag: str, **options: Any) -> UDF:
-    """A UDF that doubles, and kills its process at one row, once: then it takes a file away."""
+    """A UDF that doubles, and kills its process at one row, once: the process removes a file first."""
     path = log.path
 
     def double(x: int) -> int:
@@ -46,7 +46,9 @@ def dying(log: Log, row: int, flag: str, **options: Any) -> UDF:
 
 
 def with_blobs(db: Connection, log: Log, *, rows: int = 12) -> Table:
-    """Makes a table of one fragment with blobs of ten bytes, and a UDF that returns their text and logs its batches' sizes."""
+    """Makes a table of one fragment with blobs of ten bytes, and a UDF that returns their text and logs the size of
+    each batch.
+    """
     path = log.path
 
     def text(data: pa.Array) -> pa.Array:
@@ -105,8 +107,13 @@ def test_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Connect
 def test_metrics_are_kept_with_the_table_by_default(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     result = table.backfill("y")
-    kept = table.get_job(result.job_id)
-    assert (kept.status, kept.rows_computed, kept.rows_selected, kept.versions) == ("DONE", 40, 40, result.versions)
+    job_info = table.get_job(result.job_id)
+    assert (job_info.status, job_info.rows_computed, job_info.rows_selected, job_info.versions) == (
+        "DONE",
+        40,
+        40,
+        result.versions,
+    )
 
 
 @pytest.mark.promise("T43")
@@ -115,8 +122,10 @@ def test_metrics_are_only_in_memory_on_request(db: Connection, log: Log) -> None
     result = table.backfill("y", _enable_job_tracker_saves=False)
     assert (result.status, result.rows_computed) == ("DONE", 40)
     assert table.list_jobs() == []
-    left = [path for path in (Path(table.uri) / "_lance_spark").rglob("*") if path.is_file() and "job" in str(path)]
-    assert left == []
+    job_files = [
+        path for path in (Path(table.uri) / "_lance_spark").rglob("*") if path.is_file() and "job" in str(path)
+    ]
+    assert job_files == []
 
 
 @pytest.mark.promise("T44")

@@ -27,11 +27,11 @@ def test_a_job_runs_although_an_expired_tag_of_another_job_cannot_be_removed(
 ):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
-    left = protect(DatasetRef.at(lab.uri).pin(None), "a" * 40, now=0.0)
+    old_tag = protect(DatasetRef.at(lab.uri).pin(None), "a" * 40, now=0.0)
     monkeypatch.setattr(Tags, "delete", refuse)
     assert table.backfill("v").status == "DONE"
     assert "expired tags" in caplog.text and "the store said no" in caplog.text
-    assert list(lance.dataset(lab.uri).tags.list()) == [left]
+    assert list(lance.dataset(lab.uri).tags.list()) == [old_tag]
 
 
 def test_a_snapshot_that_cannot_be_protected_is_said_in_an_error_of_ours(lab: Lab, monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""Values through the whole of a backfill: every type that a UDF can return or read, and every kind of UDF."""
+"""Values through a whole backfill: every input and output type of a UDF, and every kind of UDF."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMATS = ["2.1", "2.2"]
 UTC = dt.UTC
 STRUCT = pa.struct([("a", pa.int32()), ("b", pa.string())])
 
-# Each type with what the UDF returns for a row; None at every third row.
+# Each type with the UDF's result for a row; None at every third row.
 OUTPUTS: dict[str, tuple[pa.DataType, Callable[[int], object]]] = {
     "bool": (pa.bool_(), lambda i: i % 2 == 0),
     "int8": (pa.int8(), lambda i: i - 6),
@@ -92,14 +92,14 @@ def test_every_type_that_a_udf_returns_is_stored_and_read_back(db: Connection, v
         value = OUTPUTS[name][1]
 
         @udf(data_type=OUTPUTS[name][0], name=name.replace(" ", "_"))
-        def made(id: int) -> object:
+        def result_of(id: int) -> object:
             return None if id % 3 == 0 else value(id)
 
-        return made
+        return result_of
 
     table.add_columns({name: make(name) for name in names})
     for number, name in enumerate(names):
-        # Half of them in several ranges per fragment, which go through checkpoints; half straight into the file.
+        # Half of them in several ranges per fragment, by way of checkpoints; the other half straight into the file.
         result = table.backfill(name, task_size=4 if number % 2 else 1000, checkpoint_size=2)
         assert result.rows_computed == ROWS, name
         assert table.schema.field(name).type == OUTPUTS[name][0]
@@ -113,10 +113,10 @@ def test_a_vectorised_udf_may_return_every_type(db: Connection, name: str):
     table = ids(db, "2.2")
 
     @udf(data_type=kind)
-    def made(id: pa.Array) -> pa.Array:
+    def results_of(id: pa.Array) -> pa.Array:
         return pa.array([None if i % 3 == 0 else value(i) for i in id.to_pylist()], kind)
 
-    table.add_columns({"x": made})
+    table.add_columns({"x": results_of})
     table.backfill("x", task_size=3)
     assert column(table) == expected(value)
 
@@ -125,10 +125,10 @@ def test_a_struct_whose_fields_are_all_null_is_a_value_and_a_null_struct_is_none
     table = ids(db)
 
     @udf(data_type=STRUCT)
-    def made(id: int) -> object:
+    def result_of(id: int) -> object:
         return {"a": None, "b": None} if id % 2 else None
 
-    table.add_columns({"x": made})
+    table.add_columns({"x": result_of})
     table.backfill("x")
     assert column(table) == [{"a": None, "b": None} if i % 2 else None for i in range(ROWS)]
     assert table.count_rows("x IS NULL") == ROWS // 2
@@ -159,9 +159,9 @@ def test_annotations_alone_give_the_types(db: Connection):
     def maybe(id: int) -> str | None:
         return None if id % 2 else "even"
 
-    given = {"box": box, "words": words, "price": price, "maybe": maybe}
-    table.add_columns(given)
-    for name in given:
+    udfs = {"box": box, "words": words, "price": price, "maybe": maybe}
+    table.add_columns(udfs)
+    for name in udfs:
         table.backfill(name)
     row = table.to_arrow(filter="id = 3").to_pylist()[0]
     assert row == {
@@ -201,15 +201,15 @@ def test_inputs_of_every_type_arrive_as_python_values_and_null_as_none(db: Conne
 
     def told_of(name: str) -> UDF:
         @udf(data_type=pa.string(), input_columns=[name])
-        def told(value) -> str:
+        def describe(value) -> str:
             return f"{type(value).__name__}:{value!r}"
 
-        return told
+        return describe
 
-    told = inputs().column_names
+    column_names = inputs().column_names
     with pytest.warns(UserWarning, match="not checked"):
-        table.add_columns({f"of_{name}": told_of(name) for name in told})
-    for name in told:
+        table.add_columns({f"of_{name}": told_of(name) for name in column_names})
+    for name in column_names:
         table.backfill(f"of_{name}", task_size=5)
         values = table.to_arrow([name])[name].to_pylist()
         assert column(table, f"of_{name}") == [f"{type(v).__name__}:{v!r}" for v in values], name
@@ -234,9 +234,9 @@ def test_lists_and_vectors_arrive_as_lists_or_numpy_arrays_as_annotated(db: Conn
     def typed(vector: list[float]) -> int:
         return -1 if vector is None else len(vector)
 
-    given = {"by_list": by_list, "by_numpy": by_numpy, "norm": norm, "typed": typed}
-    table.add_columns(given)
-    for name in given:
+    udfs = {"by_list": by_list, "by_numpy": by_numpy, "norm": norm, "typed": typed}
+    table.add_columns(udfs)
+    for name in udfs:
         table.backfill(name)
     lists = table.to_arrow(["numbers"])["numbers"].to_pylist()
     assert column(table, "by_list") == [f"{type(v).__name__}:{v}" for v in lists]
@@ -280,12 +280,12 @@ def test_blobs_arrive_as_bytes_as_files_and_as_arrow(db: Connection, version: st
     def by_arrow(b: pa.Array) -> pa.Array:
         return pa.array([-1 if v is None else len(v) * 10 + (v[0] if v else 0) for v in b.to_pylist()])
 
-    given = {"by_bytes": by_bytes, "by_file": by_file, "by_arrow": by_arrow}
-    table.add_columns(given)
-    wanted = [-1 if i == 5 else i * 1000 * 10 + i for i in range(ROWS) if i != 7]
+    udfs = {"by_bytes": by_bytes, "by_file": by_file, "by_arrow": by_arrow}
+    table.add_columns(udfs)
+    expected = [-1 if i == 5 else i * 1000 * 10 + i for i in range(ROWS) if i != 7]
     for name, limit in (("by_bytes", None), ("by_file", 2500), ("by_arrow", 2500)):
         table.backfill(name, blob_read_strategy=strategy, blob_read_buffer_size=limit)  # type: ignore[arg-type]
-        assert column(table, name) == wanted, name
+        assert column(table, name) == expected, name
 
 
 # Kinds
@@ -333,7 +333,7 @@ def kinds() -> dict[str, object]:
 
     every = (scalar, arrow, pandas, batch, arrow_iterator, tuple_iterator, batch_iterator)
     return {
-        **{made.name: made for made in every},
+        **{kind.name: kind for kind in every},
         "times": Times(2),
         "lambda": udf(data_type=pa.int64(), input_columns=["id"])(lambda value: value * 2),
     }
@@ -343,9 +343,9 @@ def kinds() -> dict[str, object]:
 def test_every_kind_of_udf_computes_the_same(db: Connection):
     table = ids(db)
     table.to_lance().delete("id IN (2, 7)")
-    given = kinds()
-    table.add_columns(given)  # type: ignore[arg-type]
-    for name in given:
+    all_kinds = kinds()
+    table.add_columns(all_kinds)  # type: ignore[arg-type]
+    for name in all_kinds:
         for where in ("id < 5", None):
             table.backfill(name, where=where, task_size=4, checkpoint_size=2, intra_applier_concurrency=2)
         assert table.count_rows(f"{name if name != 'lambda' else '`lambda`'} = id * 2") == ROWS - 2, name

@@ -1,4 +1,6 @@
-"""Values of other writers: `rows_stale` counts those whose inputs changed afterwards, and `stale=True` computes these alone."""
+"""Values of other writers: `rows_stale` counts values with inputs changed afterwards, and `stale=True` recomputes
+exactly these.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def run(table: Table, **settings: Any) -> BackfillJobResult:
 
 
 def clean_up(uri: str, **more: Any) -> None:
-    """Removes all versions but the latest one, which changes nothing."""
+    """Removes all versions but the latest, which changes no row."""
     lance.dataset(uri).update_config({"any": "thing"})
     lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0), **more)
 
@@ -84,7 +86,7 @@ def planned(table: Table, **more: Any) -> BackfillPlan:
 
 
 def check_stale(lab: Lab, table: Table, expected: list[int]) -> None:
-    """Asserts that plan and result count some rows, and that `stale=True` calls the UDF for these alone."""
+    """Asserts the count of rows in plan and result, and that `stale=True` calls the UDF exactly for these rows."""
     before = {row["id"]: row["v"] for row in lance.dataset(lab.uri).to_table().to_pylist()}
     plan = planned(table)
     assert (plan.rows_stale, plan.rows_unverified, plan.total_rows_pending) == (len(expected), 0, 0)
@@ -151,13 +153,13 @@ def test_a_version_of_a_load_is_told_from_the_version_of_a_udf():
 
 
 def test_a_job_beside_which_its_column_is_filled_counts_what_an_update_made_out_of_date(lab: Lab):
-    """Where a cleanup took the history, the result says that nothing tells."""
+    """If a cleanup removed the history, the result reports the rows as unverified."""
     table = make(lab)
 
     def act() -> None:
-        other = lab.table()
-        other.backfill("v", **CUT)
-        other.to_lance().update({"x": "x + 1000"}, where="id < 8")
+        other_table = lab.table()
+        other_table.backfill("v", **CUT)
+        other_table.to_lance().update({"x": "x + 1000"}, where="id < 8")
         clean_up(lab.uri)
 
     lab.at(5, act)
@@ -173,8 +175,8 @@ def test_a_job_whose_snapshot_is_gone_computes_what_the_rest_of_the_history_show
     table = make(lab)
 
     def act() -> None:
-        other = lab.table()
-        other.backfill("v", **CUT)
+        other_table = lab.table()
+        other_table.backfill("v", **CUT)
         version = lance.dataset(lab.uri).version
         lance.dataset(lab.uri).tags.create("kept", version)
         update_inputs(lab.uri)

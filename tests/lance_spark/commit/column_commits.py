@@ -1,8 +1,8 @@
-"""Commits of column files without a job around them, here and in processes of their own.
+"""Commits of column files without a job, here and in other processes.
 
-    python -m tests.lance_spark.commit.column_commits TABLE FRAGMENT NAME JOB [die]
+python -m tests.lance_spark.commit.column_commits TABLE FRAGMENT NAME JOB [die]
 
-commits a staged column file and prints what it did as JSON; with `die` the process kills itself right after the commit has landed.
+commits a staged column file and prints the result as JSON; with `die` the process kills itself right after the commit.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ ROWS = 10
 
 
 class NoStage:
-    """For commits that need no files beside their own."""
+    """For commits whose files need no stage."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def missing(self, names: Any) -> list[str]:
+    def missing_files(self, names: Any) -> list[str]:
         return [name for name in names if not Path(self.path, "data", name).exists()]
 
     def restore(self, fragment_id: int) -> Any:
@@ -56,7 +56,7 @@ def make_table(path: str, fragments: int) -> None:
 
 
 def stage(path: str, value: int) -> str:
-    """Writes a column file of one value that no version names."""
+    """Writes an unreferenced column file of one value."""
     schema = pa.schema([("v", pa.int64())])
     name = f"{uuid.uuid4().hex}.lance"
     with LanceFileWriter(f"{path}/data/{name}", schema, version=lance.dataset(path).data_storage_version) as writer:
@@ -74,7 +74,7 @@ def commit(
     history: SeenHistory | None = None,
     **policy: Any,
 ) -> CommitResult:
-    """Commits a staged column file of one fragment, whose values were computed on a version."""
+    """Commits a staged column file of one fragment, with values computed on a version."""
     snapshot = DatasetRef.at(path).pin(version)
     dataset = snapshot.open()
     fields = {column.name: column for column in field_identities(dataset.lance_schema)}
@@ -97,7 +97,7 @@ def commit(
         change,
         job_id=job,
         stage=NoStage(path),
-        snapshot_fragments=frozenset(one.fragment_id for one in dataset.get_fragments()),
+        snapshot_fragments=frozenset(fragment_.fragment_id for fragment_ in dataset.get_fragments()),
         policy=CommitPolicy(**policy),
         history=history,
     )
@@ -106,19 +106,23 @@ def commit(
 
 
 def commit_elsewhere(path: str, fragment: int, name: str, job: str, *more: str) -> tuple[int, CommitResult | None]:
-    """Commits in a process of its own; returns how it ended, and what it said."""
-    done = subprocess.run(
+    """Commits in another process, and returns its exit code and its report."""
+    process = subprocess.run(
         [sys.executable, "-m", "tests.lance_spark.commit.column_commits", path, str(fragment), name, job, *more],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode > 0:
-        raise AssertionError(done.stderr)
-    said = json.loads(done.stdout) if done.stdout else None
-    result = None if said is None else CommitResult.from_json(said["summary"], uri=said["uri"], version=said["version"])
-    return done.returncode, result
+    if process.returncode > 0:
+        raise AssertionError(process.stderr)
+    report = json.loads(process.stdout) if process.stdout else None
+    result = (
+        None
+        if report is None
+        else CommitResult.from_json(report["summary"], uri=report["uri"], version=report["version"])
+    )
+    return process.returncode, result
 
 
 def _main(path: str, fragment: str, name: str, job: str, die: str = "") -> None:

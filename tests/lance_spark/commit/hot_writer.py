@@ -1,9 +1,9 @@
-"""Writers that the tests of starvation start in processes of their own.
+"""Writer processes for the tests of starvation.
 
-    python -m tests.lance_spark.commit.hot_writer KIND TABLE NUMBER ROUNDS
+python -m tests.lance_spark.commit.hot_writer KIND TABLE NUMBER ROUNDS
 
-Says `ready`, waits for a line, works, and says one line of JSON. `fill` gives the rows of its own a value, round after round, as DataFrame
-writes do; `append` appends rows; `compact` compacts until a line comes.
+Prints `ready`, waits for a line, works, and prints one line of JSON. `fill` fills its own rows in each round, like a
+DataFrame write; `append` appends rows; `compact` compacts until a line arrives.
 """
 
 from __future__ import annotations
@@ -55,14 +55,16 @@ def append(path: str, number: int, rounds: int) -> dict[str, Any]:
 
 
 def compact(path: str) -> dict[str, Any]:
-    stop, done, lost = threading.Event(), 0, 0
+    stop, compactions, lost = threading.Event(), 0, 0
     threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
     while not stop.wait(0.1):
         try:
-            done += lance.dataset(path).optimize.compact_files(target_rows_per_fragment=3 * ROWS).fragments_removed > 0
+            compactions += (
+                lance.dataset(path).optimize.compact_files(target_rows_per_fragment=3 * ROWS).fragments_removed > 0
+            )
         except OSError:
-            lost += 1  # a compaction that meets another commit is Lance's to lose
-    return {"compacted": done, "lost": lost}
+            lost += 1  # Lance gives up a compaction after a concurrent commit
+    return {"compacted": compactions, "lost": lost}
 
 
 def _main(kind: str, path: str, number: str, rounds: str) -> None:

@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> str:
 
 
 def staged(path: str, *values: int) -> FragmentMetadata:
-    """Writes rows (v, -v) as a file that no version names."""
+    """Writes rows (v, -v) as an unreferenced file."""
     name = f"staged-{next(_numbers)}.lance"
     writer = LanceFileSession(path).open_writer(f"data/{name}", schema=SCHEMA, version="2.1")
     writer.write_batch(pa.record_batch([pa.array(values), pa.array([-v for v in values])], schema=SCHEMA))
@@ -122,7 +122,7 @@ def test_threads_that_create_and_append_at_once_lose_no_row(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "change_values",
     [
         lambda d: d.drop_columns(["x"]),
         lambda d: d.alter_columns({"path": "x", "data_type": pa.int32()}),
@@ -132,14 +132,14 @@ def test_threads_that_create_and_append_at_once_lose_no_row(path: str) -> None:
 )
 @pytest.mark.parametrize("when", ["before the look", "after the look"])
 def test_rows_whose_column_changed_meanwhile_are_refused(
-    other: Callable[[Any], object], when: str, path: str, monkeypatch: pytest.MonkeyPatch
+    change_values: Callable[[Any], object], when: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(path, rows(path, 1), "one")
     change = rows(path, 2, read_version=1)
     if when == "before the look":
-        other(lance.dataset(path))
+        change_values(lance.dataset(path))
     else:
-        before_the_commit(monkeypatch, lambda: other(lance.dataset(path)))
+        before_the_commit(monkeypatch, lambda: change_values(lance.dataset(path)))
     with pytest.raises(CommitConflictError, match=r"'x' .*(Project|Merge) at version 2"):
         commit(path, change, "two")
     assert ids(path) == [1]
@@ -148,21 +148,21 @@ def test_rows_whose_column_changed_meanwhile_are_refused(
     assert committer.find_job(lance.dataset(path), "two", after=0) is None
 
 
-def before_the_commit(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
+def before_the_commit(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     real = append_commit.attempt_commit
-    done: list[bool] = []
+    is_done: list[bool] = []
 
     def late(*args: Any, **kwargs: Any) -> Any:
-        if not done:
-            done.append(True)
-            other()
+        if not is_done:
+            is_done.append(True)
+            change()
         return real(*args, **kwargs)
 
     monkeypatch.setattr(append_commit, "attempt_commit", late)
 
 
 @pytest.mark.parametrize(
-    "other",
+    "change_table",
     [
         lambda d: d.delete("id = 1"),
         lambda d: d.add_columns({"z": "id + 1"}),
@@ -172,10 +172,10 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, other: Callable[[], objec
     ids=["delete", "add column", "update", "append"],
 )
 def test_rows_are_appended_on_top_of(
-    other: Callable[[Any], object], path: str, monkeypatch: pytest.MonkeyPatch
+    change_table: Callable[[Any], object], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(path, rows(path, 1, 3), "one")
-    before_the_commit(monkeypatch, lambda: other(lance.dataset(path)))
+    before_the_commit(monkeypatch, lambda: change_table(lance.dataset(path)))
     commit(path, rows(path, 2, read_version=1), "two")
     table = lance.dataset(path).to_table()
     assert {"id": 2, "x": -2}.items() <= table.to_pylist()[-1].items()
@@ -185,12 +185,12 @@ def test_rows_are_appended_on_top_of(
 def answers(monkeypatch: pytest.MonkeyPatch, *errors: Exception, after: bool = False) -> None:
     """Makes the first calls of pylance's commit fail, before or after they did their work."""
     real = lance.LanceDataset.commit
-    left = list(errors)
+    remaining_errors = list(errors)
 
     def commit(*args: Any, **kwargs: Any) -> Any:
-        if not left:
+        if not remaining_errors:
             return real(*args, **kwargs)
-        error = left.pop(0)
+        error = remaining_errors.pop(0)
         if after:
             real(*args, **kwargs)
         raise error
@@ -222,17 +222,17 @@ def test_a_local_store_that_refuses_is_a_commit_that_did_not_happen(path: str, m
 
 
 def test_a_store_that_takes_no_more_ends_the_commit_at_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a full disk does, which a test cannot make: here files may not be larger than what is written."""
+    """Simulates a full disk by a limit on the size of files."""
     commit(path, rows(path, 1), "one")
     change = rows(path, 2, read_version=1)
     attempts: list[Any] = []
     real = lance.LanceDataset.commit
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def counting_attempt(*args: Any, **kwargs: Any) -> Any:
         attempts.append(args)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(lance.LanceDataset, "commit", counted)
+    monkeypatch.setattr(lance.LanceDataset, "commit", counting_attempt)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
@@ -280,7 +280,9 @@ def test_lost_races_do_not_count(path: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_pylance_still_says_a_lost_race_as_it_is_recognised(path: str) -> None:
-    """Only the text tells it from a conflict of contents; a pylance that words it otherwise must be noticed."""
+    """Only the text of the error distinguishes a lost race from a conflict of contents, so a new wording in pylance
+    must be noticed.
+    """
     commit(path, rows(path, 1), "one")
     commit(path, rows(path, 2), "two")
     base = lance.dataset(path, version=1)

@@ -1,4 +1,4 @@
-"""A commit of column files that is sent again, whatever became of the first time, is there once."""
+"""A commit of column files that is sent twice takes effect once, regardless of the fate of the first attempt."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.lance_spark.write.backfills import make_table as make_text_table
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    found = str(tmp_path / "table.lance")
-    make_table(found, fragments=3)
-    return found
+    location = str(tmp_path / "table.lance")
+    make_table(location, fragments=3)
+    return location
 
 
 def values(path: str) -> list[int | None]:
@@ -35,8 +35,10 @@ def values(path: str) -> list[int | None]:
 def jobs(path: str) -> list[str]:
     """Returns the jobs of all versions, the oldest first."""
     dataset = lance.dataset(path)
-    found = [dataset.read_transaction(kept["version"]).transaction_properties for kept in dataset.versions()]
-    return [properties["lance-spark.job"] for properties in found if "lance-spark.job" in (properties or {})]
+    all_properties = [
+        dataset.read_transaction(version["version"]).transaction_properties for version in dataset.versions()
+    ]
+    return [properties["lance-spark.job"] for properties in all_properties if "lance-spark.job" in (properties or {})]
 
 
 def append(path: str) -> None:
@@ -56,15 +58,15 @@ def another_job(path: str) -> None:
     commit(path, 2, stage(path, 9), "another")
 
 
-OTHERS = pytest.mark.parametrize("other", [None, append, delete, compact, another_job])
+CONCURRENT_CHANGES = pytest.mark.parametrize("change", [None, append, delete, compact, another_job])
 
 
-@OTHERS
-def test_the_same_job_is_committed_once(other: Callable[[str], None] | None, path: str) -> None:
+@CONCURRENT_CHANGES
+def test_the_same_job_is_committed_once(change: Callable[[str], None] | None, path: str) -> None:
     name = stage(path, 5)
     first = commit(path, 1, name, "job")
-    if other is not None:
-        other(path)
+    if change is not None:
+        change(path)
     before = lance.dataset(path).version
     assert commit(path, 1, name, "job") == first
     assert lance.dataset(path).version == before
@@ -94,19 +96,19 @@ def test_the_transaction_says_whose_it_is(path: str) -> None:
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, path: str, *replies: Callable[[str], None] | None) -> list[int]:
-    """Lets commits of column files land, and their answers get lost, after others did something; returns the calls."""
+    """Loses the replies of successful commits of column files, after changes by other writers; returns the calls."""
     real = lance.LanceDataset.commit
-    left, calls = list(replies), list[int]()
+    remaining_replies, calls = list(replies), list[int]()
 
     def lost(base: Any, transaction: Any, *more: Any, **options: Any) -> Any:
         what = getattr(transaction, "operation", transaction)
         landed = real(base, transaction, *more, **options)
-        if not isinstance(what, lance.LanceOperation.DataReplacement) or not left:
+        if not isinstance(what, lance.LanceOperation.DataReplacement) or not remaining_replies:
             return landed
         calls.append(landed.version)
-        other = left.pop(0)
-        if other is not None:
-            other(path)
+        change = remaining_replies.pop(0)
+        if change is not None:
+            change(path)
         raise OSError("connection reset by peer")
 
     monkeypatch.setattr(lance.LanceDataset, "commit", lost)
@@ -114,11 +116,11 @@ def answers(monkeypatch: pytest.MonkeyPatch, path: str, *replies: Callable[[str]
 
 
 @pytest.mark.parametrize("retries", [0, 10])
-@pytest.mark.parametrize("other", [None, append, delete, compact])
+@pytest.mark.parametrize("change", [None, append, delete, compact])
 def test_a_reply_that_was_lost_is_found(
-    other: Callable[[str], None] | None, retries: int, path: str, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[str], None] | None, retries: int, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = answers(monkeypatch, path, other)
+    calls = answers(monkeypatch, path, change)
     name = stage(path, 5)
     result = commit(path, 1, name, "job", max_retries=retries)
     assert calls == [3] and result.version == 3
@@ -154,22 +156,22 @@ def test_a_commit_that_failed_is_none(path: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("other", [pytest.param(None, marks=pytest.mark.long), compact])
-def test_a_process_that_is_killed_when_its_commit_has_landed(other: Callable[[str], None] | None, path: str) -> None:
+def test_a_process_that_is_killed_when_its_commit_has_landed(change: Callable[[str], None] | None, path: str) -> None:
     name = stage(path, 5)
-    ended, said = commit_elsewhere(path, 1, name, "job", "die")
-    assert ended == -signal.SIGKILL and said is None
+    ended, report = commit_elsewhere(path, 1, name, "job", "die")
+    assert ended == -signal.SIGKILL and report is None
     assert lance.dataset(path).version == 3 and values(path) == [None, 5, None]
-    if other is not None:
-        other(path)
+    if change is not None:
+        change(path)
     before = lance.dataset(path).version
-    ended, said = commit_elsewhere(path, 1, name, "job")
-    assert ended == 0 and said == find_job(lance.dataset(path, version=3), "job", after=2)
-    assert said is not None and (said.version, said.rows) == (3, 10)
+    ended, report = commit_elsewhere(path, 1, name, "job")
+    assert ended == 0 and report == find_job(lance.dataset(path, version=3), "job", after=2)
+    assert report is not None and (report.version, report.rows) == (3, 10)
     assert lance.dataset(path).version == before and jobs(path) == ["job"]
 
 
 def test_the_same_job_that_is_committed_several_times_at_once_is_there_once(path: str) -> None:
-    """Spark may run a commit again while the process that runs the first one is lost, and not dead."""
+    """Spark may repeat a commit although the process of the first attempt is only unreachable."""
     from concurrent.futures import ThreadPoolExecutor
 
     name = stage(path, 5)

@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> str:
 
 
 class Table:
-    """A table of unique ids, and what may happen to it."""
+    """A table of unique ids, and its possible changes."""
 
     def __init__(self, path: str, *, stable: bool, rows: int = 100, rows_per_file: int = 20) -> None:
         self.path = path
@@ -67,30 +67,30 @@ class Table:
         return [f.metadata for f in lance.dataset(self.path, version=version).get_fragments()]
 
     def ids_in(self, fragment: FragmentMetadata) -> np.ndarray:
-        """All physical rows, the deleted ones included."""
+        """All physical rows, including deleted rows."""
         file = next(file for file in fragment.files if 0 in file.fields)
         return LanceFileReader(f"{self.path}/data/{file.path}", columns=["id"]).read_all().to_table()["id"].to_numpy()
 
     def places(self, version: int) -> dict[int, tuple[int, int]]:
-        """Fragment and offset of each id that was live at a version."""
-        found = lance.dataset(self.path, version=version).to_table(columns=["id"], with_row_address=True)
-        addresses = found["_rowaddr"].to_pylist()
-        return {i: (a >> 32, a & 0xFFFFFFFF) for i, a in zip(found["id"].to_pylist(), addresses, strict=True)}
+        """Fragment and offset of each live id at a version."""
+        rows = lance.dataset(self.path, version=version).to_table(columns=["id"], with_row_address=True)
+        addresses = rows["_rowaddr"].to_pylist()
+        return {i: (a >> 32, a & 0xFFFFFFFF) for i, a in zip(rows["id"].to_pylist(), addresses, strict=True)}
 
 
 def check(table: Table, after: int, upto: int | None = None) -> int:
-    """Follows every row back, and returns how many of them came to another fragment by compaction."""
+    """Follows every row back, and returns the number of rows that a compaction moved."""
     upto = upto or table.version
     lineage = Lineage(table.head, after, upto)
     assert lineage.complete
     before = table.places(after)
-    there = {fragment.id for fragment in table.fragments(after)}
+    fragment_ids = {fragment.id for fragment in table.fragments(after)}
     followed = 0
     for fragment in table.fragments(upto):
         pieces = lineage.origins(fragment.id)
         assert pieces is not None
         assert bool(pieces) == (fragment.id in lineage.compacted)
-        if fragment.id in there:
+        if fragment.id in fragment_ids:
             assert pieces == [], "it is its own origin"
         if not pieces:
             assert lineage.leaves(fragment.id) == []
@@ -102,7 +102,7 @@ def check(table: Table, after: int, upto: int | None = None) -> int:
             assert piece.offsets.dtype == np.int64
             own = ids[piece.start : piece.stop]
             assert table.ids_in(piece.fragment)[piece.offsets].tolist() == own.tolist()
-            if piece.fragment.id in there:
+            if piece.fragment.id in fragment_ids:
                 assert [before[i] for i in own.tolist()] == [(piece.fragment.id, o) for o in piece.offsets.tolist()]
                 followed += len(own)
             else:
@@ -180,15 +180,15 @@ def test_fragments_that_were_not_compacted_are_their_own_origin(path: str, stabl
 def test_rows_that_an_update_moved_end_at_the_fragment_it_made(path: str, stable: bool) -> None:
     table = Table(path, stable=stable)
     table.update("id between 10 and 14")
-    moved = max(fragment.id for fragment in table.fragments())
+    moved_to = max(fragment.id for fragment in table.fragments())
     lineage = Lineage(table.head, 1, table.version)
-    assert lineage.origins(moved) == [] and moved not in {fragment.id for fragment in table.fragments(1)}
+    assert lineage.origins(moved_to) == [] and moved_to not in {fragment.id for fragment in table.fragments(1)}
     table.compact(1000)
     assert check(table, 1) == 95
     (new,) = table.fragments()
     pieces = Lineage(table.head, 1, table.version).origins(new.id)
     assert pieces is not None
-    (last,) = [piece for piece in pieces if piece.fragment.id == moved]
+    (last,) = [piece for piece in pieces if piece.fragment.id == moved_to]
     assert sorted(table.ids_in(last.fragment)[last.offsets].tolist()) == [10, 11, 12, 13, 14]
 
 
@@ -225,7 +225,7 @@ def test_what_lies_behind_a_lost_transaction_is_not_known(path: str, stable: boo
     table.delete("id = 5")
     table.compact(40)
     clean(table)
-    kept = table.version
+    kept_version = table.version
     table.append(30)
     table.compact(1000)
     lineage = Lineage(table.head, 1, table.version)
@@ -233,7 +233,7 @@ def test_what_lies_behind_a_lost_transaction_is_not_known(path: str, stable: boo
     (new,) = table.fragments()
     assert lineage.origins(new.id) is None and lineage.leaves(new.id) is None
     assert lineage.origins(0) is None
-    assert check(table, kept) == 99, "from the oldest kept version on all is known"
+    assert check(table, kept_version) == 99, "from the oldest kept version on all is known"
 
 
 def test_a_tagged_snapshot_tells_what_was_there_before_the_loss(path: str, stable: bool) -> None:
@@ -249,7 +249,7 @@ def test_a_tagged_snapshot_tells_what_was_there_before_the_loss(path: str, stabl
     assert not lineage.complete
     assert lineage.origins(first) is None, "it came out of a compaction that nobody knows"
     assert lineage.origins(4) == [], "it was there before"
-    # The transaction of the head itself is always known, and what it took up was there before.
+    # The transaction of the head itself is always known, and its sources existed before.
     pieces = lineage.origins(second)
     assert pieces is not None and {piece.fragment.id for piece in pieces} == {2, 3, 4}
 

@@ -1,4 +1,6 @@
-"""The decision table of the committer, without storage: given what a result belongs to and what is there now, what becomes of it."""
+"""The decision table of the committer, without storage: the verdict for a result, from its identity and the present
+table.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from lance_spark.commit.conflicts.verdicts import (
 
 COLUMN = FieldIdentity(name="c", id=4, ids=(4,), type="int64")
 OURS = replace(COLUMN, token="one")
-OTHER = FieldIdentity(name="d", id=5, ids=(5,), type="int64")
+ANOTHER_FIELD = FieldIdentity(name="d", id=5, ids=(5,), type="int64")
 FRAGMENT = FragmentIdentity(
     fragment_id=7,
     physical_rows=100,
@@ -34,7 +36,7 @@ def change(operation: str | None, **more: object) -> Change:
 
 
 @pytest.mark.parametrize(
-    ("now", "changes", "verdict", "reason"),
+    ("current", "changes", "verdict", "reason"),
     [
         (FRAGMENT, [], Verdict.VALID, ""),
         (replace(FRAGMENT, deleted_rows=50), [change("Delete")], Verdict.VALID, ""),
@@ -59,9 +61,9 @@ def change(operation: str | None, **more: object) -> Change:
     ],
 )
 def test_a_fragment_is_judged_by_its_identity(
-    now: FragmentIdentity | None, changes: list[Change], verdict: Verdict, reason: str
+    current: FragmentIdentity | None, changes: list[Change], verdict: Verdict, reason: str
 ) -> None:
-    judgement = judge_fragment(FRAGMENT, now, changes)
+    judgement = judge_fragment(FRAGMENT, current, changes)
     assert judgement.verdict is verdict
     assert reason in judgement.reason
 
@@ -69,26 +71,31 @@ def test_a_fragment_is_judged_by_its_identity(
 @pytest.mark.parametrize("operation", ["Overwrite", "Restore", None])
 def test_without_inputs_an_equal_id_is_no_proof_after(operation: str | None) -> None:
     then = replace(FRAGMENT, inputs=(), targets=())
-    other = replace(then, files=frozenset({"other.lance"}))
-    assert judge_fragment(then, other, [change("Append")]) == VALID
-    assert judge_fragment(then, other, [change(operation)]).verdict is Verdict.CONFLICT
+    rewritten = replace(then, files=frozenset({"other.lance"}))
+    assert judge_fragment(then, rewritten, [change("Append")]) == VALID
+    assert judge_fragment(then, rewritten, [change(operation)]).verdict is Verdict.CONFLICT
     assert judge_fragment(then, then, [change(operation)]) == VALID, "a file in common is"
 
 
 @pytest.mark.parametrize(
     ("then", "head", "changes", "reason"),
     [
-        (COLUMN, [OTHER], [change("Project", schema=(OTHER,))], "was dropped (Project at version 9)"),
+        (COLUMN, [ANOTHER_FIELD], [change("Project", schema=(ANOTHER_FIELD,))], "was dropped (Project at version 9)"),
         (COLUMN, [replace(COLUMN, type="string")], [], "type changed from int64 to string"),
         (COLUMN, [replace(COLUMN, id=6)], [], "dropped and made anew"),
         (OURS, [COLUMN], [], "dropped and made anew"),
         (OURS, [replace(OURS, token="two")], [], "dropped and made anew"),
         (COLUMN, [OURS], [], "dropped and made anew"),
-        (COLUMN, [COLUMN], [change("Project", schema=(OTHER,))], "Project at version 9"),
+        (COLUMN, [COLUMN], [change("Project", schema=(ANOTHER_FIELD,))], "Project at version 9"),
         (COLUMN, [COLUMN], [change("Restore")], "Restore at version 9"),
         (COLUMN, [COLUMN], [change("Overwrite")], "Overwrite at version 9"),
         (COLUMN, [COLUMN], [change(None)], "is not known any more"),
-        (COLUMN, [COLUMN], [change("Restore", undone=(change("Project", schema=(OTHER,)),))], "Restore at version 9"),
+        (
+            COLUMN,
+            [COLUMN],
+            [change("Restore", undone=(change("Project", schema=(ANOTHER_FIELD,)),))],
+            "Restore at version 9",
+        ),
         (COLUMN, [COLUMN], [change("Restore", undone=(change(None),))], "Restore at version 9"),
     ],
 )
@@ -104,22 +111,22 @@ def test_a_column_is_impossible_where_it_may_be_another_one(
     ("then", "changes"),
     [
         (COLUMN, [change("Append"), change("Update"), change("Rewrite"), change("Merge"), change("BaseOperation")]),
-        (COLUMN, [change("Project", schema=(COLUMN, OTHER))]),
-        (COLUMN, [change("Project", schema=(replace(COLUMN, name="x"), OTHER))]),
+        (COLUMN, [change("Project", schema=(COLUMN, ANOTHER_FIELD))]),
+        (COLUMN, [change("Project", schema=(replace(COLUMN, name="x"), ANOTHER_FIELD))]),
         (COLUMN, [change("Restore", undone=(change("Append"), change("Project", schema=(COLUMN,))))]),
         (OURS, [change(None), change("Restore"), change("Overwrite"), change("Project", schema=())]),
     ],
 )
 def test_a_column_is_the_same_by_its_token_or_its_history(then: FieldIdentity, changes: list[Change]) -> None:
-    assert judge_column(then, [OTHER, then], changes) == VALID
-    assert judge_column(then, [OTHER, replace(then, name="renamed")], changes) == VALID
+    assert judge_column(then, [ANOTHER_FIELD, then], changes) == VALID
+    assert judge_column(then, [ANOTHER_FIELD, replace(then, name="renamed")], changes) == VALID
 
 
 @pytest.mark.parametrize(
-    ("head", "mine", "filled", "verdict"),
+    ("head", "own_token", "filled", "verdict"),
     [
-        ([OTHER], None, False, Verdict.VALID),
-        ([OTHER], "one", False, Verdict.IMPOSSIBLE),
+        ([ANOTHER_FIELD], None, False, Verdict.VALID),
+        ([ANOTHER_FIELD], "one", False, Verdict.IMPOSSIBLE),
         ([COLUMN], None, False, Verdict.CONFLICT),
         ([OURS], None, False, Verdict.VALID),
         ([OURS], None, True, Verdict.CONFLICT),
@@ -129,6 +136,6 @@ def test_a_column_is_the_same_by_its_token_or_its_history(then: FieldIdentity, c
     ],
 )
 def test_a_new_column_is_filled_only_if_no_concurrent_writer_has_it(
-    head: list[FieldIdentity], mine: str | None, filled: bool, verdict: Verdict
+    head: list[FieldIdentity], own_token: str | None, filled: bool, verdict: Verdict
 ) -> None:
-    assert judge_new_column(COLUMN, head, mine=mine, is_filled=lambda _: filled).verdict is verdict
+    assert judge_new_column(COLUMN, head, mine=own_token, is_filled=lambda _: filled).verdict is verdict

@@ -1,4 +1,4 @@
-"""Changes that write no data: they say who made them, and take what concurrent commits did."""
+"""Changes without data: each names its author, and adopts the effects of concurrent commits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CHANGES: dict[str, tuple[Change, Callable[[lance.LanceDataset], object], object]
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_says_who_made_it_and_is_tried_again_on_the_latest_version(ref: DatasetRef, what: str) -> None:
-    change, found, expected = CHANGES[what]
+    change, real_call, expected = CHANGES[what]
     tries = []
 
     def beside_another(head: lance.LanceDataset) -> lance.LanceOperation.BaseOperation:
@@ -57,7 +57,7 @@ def test_a_change_says_who_made_it_and_is_tried_again_on_the_latest_version(ref:
         return change(head)
 
     head = change_schema(ref, beside_another)
-    assert found(head) == expected
+    assert real_call(head) == expected
     assert (head.read_transaction(head.version).transaction_properties or {})[USER_KEY] == this_user()
     assert head.count_rows() == 11 and head.describe_indices()
 
@@ -84,11 +84,11 @@ def test_a_change_that_keeps_losing_looks_at_each_version_once(
     before = ref.open_latest().version
     find_events = schema_change.events_between
 
-    def noted(dataset: lance.LanceDataset, after: int, upto: int) -> object:
+    def recorded(dataset: lance.LanceDataset, after: int, upto: int) -> object:
         looked_at.extend(range(after + 1, upto + 1))
         return find_events(dataset, after, upto)
 
-    monkeypatch.setattr(schema_change, "events_between", noted)
+    monkeypatch.setattr(schema_change, "events_between", recorded)
     rounds = []
 
     def beside_another(head: lance.LanceDataset) -> lance.LanceOperation.BaseOperation:

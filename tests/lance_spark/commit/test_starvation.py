@@ -1,4 +1,4 @@
-"""Many writers of one table: each of them comes through, and what everybody wrote is there."""
+"""Many writers of one table: every writer succeeds, and all their rows are in the table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.lance_spark.write.backfills import Backfill, column, computed, make_t
 
 WRITERS, ROUNDS, APPENDS = 6, 5, 5
 MOST_SECONDS = 120
-"""What everybody may take together, on a machine of two cores that does other things too."""
+"""Most seconds for all writers, on a busy machine with two cores."""
 
 
 @pytest.fixture
@@ -91,18 +91,18 @@ def test_hot_writers_beside_others_all_come_through(path: str) -> None:
         compacted = compactor.answer()
     print(f"{seconds:.1f} s, {compacted}, {filled}")
     assert seconds < MOST_SECONDS
-    assert max(one["longest"] for one in filled) < MOST_SECONDS / 2, "nobody starves"
+    assert max(report["longest"] for report in filled) < MOST_SECONDS / 2, "nobody starves"
     assert compacted["compacted"] or compacted["lost"], "somebody tried to move rows beside them"
-    assert sum(one["retries"] for one in filled), "they raced"
-    versions = [version for one in filled for version in one["versions"]]
+    assert sum(report["retries"] for report in filled), "they raced"
+    versions = [version for report in filled for version in report["versions"]]
     assert len(set(versions)) == WRITERS * ROUNDS, "each commit is a version of its own"
-    now = column(path, "c")
-    assert {key: now[key] for key in range(WRITERS * ROWS)} == {
+    current = column(path, "c")
+    assert {key: current[key] for key in range(WRITERS * ROWS)} == {
         key: value(key, ROUNDS - 1) for key in range(WRITERS * ROWS)
     }
-    appended = {key for key in now if key >= 1_000_000}
-    assert len(appended) == APPENDS and all(now[key] is None for key in appended)
-    # What compactions leave that lost their race is Lance's, and has Lance's names.
+    appended = {key for key in current if key >= 1_000_000}
+    assert len(appended) == APPENDS and all(current[key] is None for key in appended)
+    # Failed compactions leave files of Lance, with Lance's names.
     assert {name for name in orphans(path) if not re.fullmatch(r"[01]{24}[0-9a-f]+\.lance", name)} == set()
 
 
@@ -121,7 +121,7 @@ def test_lost_races_are_tried_again_where_no_retry_is_allowed(path: str) -> None
         ]
 
     with ThreadPoolExecutor(writers) as pool:
-        results = [result for found in pool.map(work, range(writers)) for result in found]
+        results = [result for round_results in pool.map(work, range(writers)) for result in round_results]
     assert sorted(result.version for result in results) == list(range(3, 3 + writers * rounds))
     assert sum(result.retries for result in results), "there were races"
     assert column(path, "v") == {

@@ -1,10 +1,9 @@
-"""The table of conflicts: what becomes of a job, and of a DataFrame write, beside each kind of
-concurrent commit, at each moment.
+"""The table of conflicts: the outcome of a job and of a DataFrame write for each kind of concurrent commit, at each
+moment.
 
-A table has the ids 0 to 39, ten in each of four fragments, the input `x`, which is the id, `y`, and
-the target `v`. A row of the table of conflicts says what is not as it would be without the
-concurrent writer: counters that it does not name are 0, a value that it does not name is that of
-the row's input at the end, and each row of the snapshot is computed once.
+A table has the ids 0 to 39, ten in each of four fragments, the input `x`, equal to the id, `y`, and the target `v`. A
+row of the table of conflicts lists the differences from a run without the concurrent writer. By default counters are 0,
+a value is the result for the row's input at the end, and each row of the snapshot is computed once.
 """
 
 from __future__ import annotations
@@ -84,37 +83,32 @@ from tests.lance_spark.conflicts.others import (
 )
 
 Moment = Literal["before", "between", "staged", "slipped", "adding", "failed", "finished"]
-"""When a concurrent writer acts.
+"""The moment of the concurrent writer's change.
 
-`before`: the job has computed some rows, or the tasks of a write all of them, and nothing is
-committed. `between`: the job has committed the first two of four fragments, and works on the third.
-`staged`: it has finished the files of the first three, and committed nothing. `slipped`: the
-committer has looked at the latest version, and is about to commit all fragments. `adding`: it is
-about to add the column, which is new. `failed`: a job has failed, of whose four fragments one lacks
-a batch, and the others are committed. `finished`: a job has filled the column.
+`before`: the job has computed some rows, or the tasks of a write all rows, and nothing is committed. `between`: the job
+has committed the first two of four fragments, and computes the third. `staged`: the job has finished the files of the
+first three fragments, and committed nothing. `slipped`: the committer has looked at the latest version, and is about to
+commit all fragments. `adding`: the committer is about to add the new column. `failed`: a job has failed with a missing
+batch in one of its four fragments, and has committed the other three. `finished`: a job has filled the column.
 """
 
 Column = Literal["new", "ours", "theirs"]
-"""The target of a write: not there, of an earlier write with its values, or added by another
-writer, and NULL.
-"""
+"""The target of a write: absent, filled by an earlier write, or added by another writer without values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What is there when a job or a write has ended well.
+class Completed:
+    """State after a successful job or write.
 
     Attributes:
-        calls: Calls of the UDF beside one for each row of the snapshot, by `x`.
-        uncalled: The `x` of rows of the snapshot for which there was no call, as their input was
-            another one before.
-        null: Ids of rows without a value. The next job calls for them, and for no others.
-        old: Ids of rows that have what they had before the write.
-        given: Values of others, by id, which stay.
+        calls: Additional calls of the UDF after one call for each row of the snapshot, by `x`.
+        uncalled: The `x` of rows of the snapshot without a call, because their input was different before.
+        null: Ids of rows without a value. The next job calls exactly these rows.
+        old: Ids of rows that keep their value from before the write.
+        foreign: Remaining values of other writers, by id.
         column: Name of the target at the end.
-        next: What the next job is refused with, as a regular expression; empty where it is not.
-        fragments_gone: Fragments that the result of a write says are gone; None where that does not
-            matter.
+        next: Regular expression for the error of the next job; empty for success.
+        fragments_gone: Missing fragments in the result of a write; None where irrelevant.
         counters: Counters of the result.
     """
 
@@ -122,7 +116,7 @@ class Done:
     uncalled: tuple[int, ...] = ()
     null: tuple[int, ...] = ()
     old: tuple[int, ...] = ()
-    given: Mapping[int, int] = field(default_factory=dict)
+    foreign: Mapping[int, int] = field(default_factory=dict)
     column: str = "v"
     next: str = ""
     fragments_gone: tuple[int, ...] | None = None
@@ -131,42 +125,42 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """What is raised, where nothing is committed.
+    """The error of a job or write, without a commit.
 
     Attributes:
         error: Its type.
-        said: A regular expression that its message has.
-        fragments: Fragments that it names; None where they do not matter.
-        dated: Whether it says which version was in the way, and when it was made.
+        message: A regular expression for its message.
+        fragments: Fragments named by the error; None where irrelevant.
+        dated: Whether the message names the conflicting version and its time.
     """
 
     error: type[LanceSparkError]
-    said: str
+    message: str
     fragments: tuple[int, ...] | None = None
     dated: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfDate:
-    """What is out of date when another writer has come after a finished job.
+    """Outdated values after a finished job and a later writer.
 
     Attributes:
-        stale: Rows with a value that is out of date, as the plan says.
-        pending: Rows without a value, as the plan says.
-        plain: Calls of a job that selects what has no value, by `x`.
-        left: Rows out of date that its result says; None where these are the same as before.
-        calls: Calls of a job with `stale=True` after it, by `x`.
-        unverified: How many rows of `stale` may be up to date, as the plan says.
-        given: Values of the other writer that stay, by id.
+        stale: Rows with an outdated value, by the plan.
+        pending: Rows without a value, by the plan.
+        plain: Calls of a job with the default selection, by `x`.
+        result_stale: Outdated rows in the result of that job; None if equal to `stale`.
+        calls: Calls of a later job with `stale=True`, by `x`.
+        unverified: Rows among `stale` that may be up to date, by the plan.
+        foreign: Remaining values of the other writer, by id.
     """
 
     stale: int = 0
     unverified: int = 0
     pending: int = 0
     plain: tuple[int, ...] = ()
-    left: int | None = None
+    result_stale: int | None = None
     calls: tuple[int, ...] = ()
-    given: Mapping[int, int] = field(default_factory=dict)
+    foreign: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,37 +168,37 @@ class Case:
     """A row of the table.
 
     Attributes:
-        act: What the concurrent writer does.
-        moments: When.
+        act: The change by the concurrent writer.
+        moments: Its moments.
         stable: Whether the table has stable row ids.
-        expected: What becomes of the job or of the write.
+        expected: The outcome of the job or the write.
         options: Options of the job or the write.
-        columns: Targets of a write for which this holds.
+        columns: Targets of a write to which the row applies.
     """
 
     act: Act
     moments: str
     stable: tuple[bool, ...]
-    expected: Done | Refused | OutOfDate
+    expected: Completed | Refused | OutOfDate
     options: Mapping[str, Any] = field(default_factory=dict)
     columns: str = "new ours theirs"
 
     @property
     def name(self) -> str:
-        """The operation and the options, as ids of tests have them."""
+        """The operation and the options, for ids of tests."""
         return "-".join([name_of(self.act), *(f"{name}={value}" for name, value in self.options.items())])
 
 
-def done(*, carried: int = 0, recomputed: int = 0, nulled: int = 0, gone: int = 0, new: int = 0, **more: Any) -> Done:
-    """Returns what is there at the end, with the counters by the names that results have for them."""
+def completed(
+    *, carried: int = 0, recomputed: int = 0, nulled: int = 0, deleted: int = 0, new: int = 0, **more: Any
+) -> Completed:
+    """Returns a successful outcome, with the counters under their names in results."""
     names = ("rows_carried", "rows_recomputed", "rows_nulled", "rows_gone", "new_rows")
-    return Done(counters=dict(zip(names, (carried, recomputed, nulled, gone, new), strict=True)), **more)
+    return Completed(counters=dict(zip(names, (carried, recomputed, nulled, deleted, new), strict=True)), **more)
 
 
 def variations(table: tuple[Case, ...]) -> list[object]:
-    """Returns each row of a table of one moment, with each kind of row ids, as parameters of a
-    test.
-    """
+    """Returns each row of a table of one moment, with each kind of row ids, as parameters of a test."""
     return [
         pytest.param(case, stable, id=f"{case.name}-{'stable' if stable else 'addresses'}")
         for case in table
@@ -212,35 +206,35 @@ def variations(table: tuple[Case, ...]) -> list[object]:
     ]
 
 
-def refused(said: str, error: type[LanceSparkError] = CommitImpossibleError, **more: Any) -> Refused:
-    return Refused(error=error, said=said, **more)
+def refused(message: str, error: type[LanceSparkError] = CommitImpossibleError, **more: Any) -> Refused:
+    return Refused(error=error, message=message, **more)
 
 
-def conflict(said: str, **more: Any) -> Refused:
-    """Returns what is raised where the same may be tried again."""
-    return Refused(error=CommitConflictError, said=said, **more)
+def conflict(message: str, **more: Any) -> Refused:
+    """Returns the outcome of an error after which a retry may succeed."""
+    return Refused(error=CommitConflictError, message=message, **more)
 
 
 STABLE, ADDRESSES, BOTH = (True,), (False,), (True, False)
 NEW = (1000, 1001)
-"""Rows that `append` and `insert_only` bring."""
-MOVED = (5, 6, 10, 25, 35)
-"""Rows that `update_other` moves."""
+"""Rows added by `append` and `insert_only`."""
+MOVED_ROWS = (5, 6, 10, 25, 35)
+"""Rows moved by `update_other`."""
 UPDATED, UPDATED_CALLS = (5, 25, 35), (5 + STEP, 25 + STEP, 35 + STEP)
-"""Rows whose input `update_input` changes, and what it is then."""
+"""Rows whose input `update_input` changes, and their new inputs."""
 REWRITTEN, REWRITTEN_CALLS = (5, 35), (5 + STEP, 35 + STEP)
-"""The same of `rewrite_input`; it writes two others too, as they are."""
-GIVEN = {5: -5, 35: -35}
-"""What `rewrite_target` gives."""
+"""The same for `rewrite_input`, which also writes two rows unchanged."""
+FOREIGN_VALUES = {5: -5, 35: -35}
+"""Values set by `rewrite_target`."""
 ALL = tuple(range(ROWS))
 CAST_CALLS = (*(x for x in ALL if x not in REWRITTEN), *REWRITTEN_CALLS)
-"""A call for each row with the input that it has after `rewrite_input`."""
+"""A call for each row with its input after `rewrite_input`."""
 
 ANY = "before between staged slipped"
 AT_ONCE = "before staged slipped"
 """Nothing is committed when the concurrent writer acts."""
 LOOKED_AT = "before staged"
-"""Nothing is committed, and the committer sees what was done."""
+"""The committer has committed nothing, and sees the change."""
 NULL_STALE = {"on_stale": "null"}
 EVERY_ROW = {"where": "1=1"}
 GONE_INPUT = r"input columns are gone: 'x' \(cast or made anew: 'x'\) - "
@@ -272,137 +266,137 @@ REWRITE_AND_CLEAN_UP = one_after_another(rewrite_input, clean_up)
 
 # fmt: off
 JOBS: tuple[Case, ...] = (
-    # what another writer does      when        row ids    what becomes of a job
+    # concurrent change             when        row ids    outcome of a job
     # New rows, other columns, settings
-    Case(append,                    ANY,        BOTH,      done(new=2, null=NEW)),
-    Case(insert_only,               ANY,        BOTH,      done(new=2, null=NEW)),
-    Case(change_columns,            ANY,        BOTH,      done()),
-    Case(change_settings,           ANY,        BOTH,      done()),
-    Case(index_target,              ANY,        BOTH,      done()),
-    Case(rewrite_other,             ANY,        BOTH,      done()),
-    Case(backfill_another,          ANY,        BOTH,      done()),
-    Case(rename_target,             LOOKED_AT,  BOTH,      done(carried=40, column="w")),
-    Case(rename_target,             "between",  BOTH,      done(carried=20, column="w")),
-    Case(rename_target,             "slipped",  BOTH,      done(column="w")),
+    Case(append,                    ANY,        BOTH,      completed(new=2, null=NEW)),
+    Case(insert_only,               ANY,        BOTH,      completed(new=2, null=NEW)),
+    Case(change_columns,            ANY,        BOTH,      completed()),
+    Case(change_settings,           ANY,        BOTH,      completed()),
+    Case(index_target,              ANY,        BOTH,      completed()),
+    Case(rewrite_other,             ANY,        BOTH,      completed()),
+    Case(backfill_another,          ANY,        BOTH,      completed()),
+    Case(rename_target,             LOOKED_AT,  BOTH,      completed(carried=40, column="w")),
+    Case(rename_target,             "between",  BOTH,      completed(carried=20, column="w")),
+    Case(rename_target,             "slipped",  BOTH,      completed(column="w")),
     # Deletions and restores
-    Case(delete_rows,               ANY,        BOTH,      done(gone=4)),
-    Case(our_delete,                ANY,        BOTH,      done(gone=4)),
-    Case(delete_fragment,           ANY,        BOTH,      done(gone=10)),
-    Case(our_delete_of_a_fragment,  ANY,        BOTH,      done(gone=10)),
-    Case(delete_and_add_column,     ANY,        BOTH,      done(gone=5)),
-    Case(restore_kept,              ANY,        BOTH,      done()),
-    Case(restore_there_and_back,    ANY,        BOTH,      done()),
-    Case(restore_unfilled,          AT_ONCE,    BOTH,      done()),
-    Case(restore_unfilled,          "between",  BOTH,      done(carried=20)),
+    Case(delete_rows,               ANY,        BOTH,      completed(deleted=4)),
+    Case(our_delete,                ANY,        BOTH,      completed(deleted=4)),
+    Case(delete_fragment,           ANY,        BOTH,      completed(deleted=10)),
+    Case(our_delete_of_a_fragment,  ANY,        BOTH,      completed(deleted=10)),
+    Case(delete_and_add_column,     ANY,        BOTH,      completed(deleted=5)),
+    Case(restore_kept,              ANY,        BOTH,      completed()),
+    Case(restore_there_and_back,    ANY,        BOTH,      completed()),
+    Case(restore_unfilled,          AT_ONCE,    BOTH,      completed()),
+    Case(restore_unfilled,          "between",  BOTH,      completed(carried=20)),
     # Updates, which move rows
-    Case(update_other,              AT_ONCE,    STABLE,    done(carried=5)),
-    Case(our_update_of_other,       AT_ONCE,    STABLE,    done(carried=5)),
-    Case(update_other,              "between",  STABLE,    done(carried=3)),
-    Case(our_update_of_other,       "between",  STABLE,    done(carried=3)),
-    Case(update_other,              ANY,        ADDRESSES, done(recomputed=5, calls=MOVED)),
-    Case(our_update_of_other,       ANY,        ADDRESSES, done(recomputed=5, calls=MOVED)),
-    Case(update_input,              ANY,        BOTH,      done(recomputed=3, calls=UPDATED_CALLS)),
-    Case(our_update_of_input,       ANY,        BOTH,      done(recomputed=3, calls=UPDATED_CALLS)),
-    Case(update_input,              ANY,        STABLE,    done(nulled=3, null=UPDATED), NULL_STALE),
-    Case(our_update_of_input,       ANY,        STABLE,    done(nulled=3, null=UPDATED), NULL_STALE),
-    Case(update_input,              ANY,        ADDRESSES, done(recomputed=3, calls=UPDATED_CALLS), NULL_STALE),
-    Case(our_update_of_input,       ANY,        ADDRESSES, done(recomputed=3, calls=UPDATED_CALLS), NULL_STALE),
+    Case(update_other,              AT_ONCE,    STABLE,    completed(carried=5)),
+    Case(our_update_of_other,       AT_ONCE,    STABLE,    completed(carried=5)),
+    Case(update_other,              "between",  STABLE,    completed(carried=3)),
+    Case(our_update_of_other,       "between",  STABLE,    completed(carried=3)),
+    Case(update_other,              ANY,        ADDRESSES, completed(recomputed=5, calls=MOVED_ROWS)),
+    Case(our_update_of_other,       ANY,        ADDRESSES, completed(recomputed=5, calls=MOVED_ROWS)),
+    Case(update_input,              ANY,        BOTH,      completed(recomputed=3, calls=UPDATED_CALLS)),
+    Case(our_update_of_input,       ANY,        BOTH,      completed(recomputed=3, calls=UPDATED_CALLS)),
+    Case(update_input,              ANY,        STABLE,    completed(nulled=3, null=UPDATED), NULL_STALE),
+    Case(our_update_of_input,       ANY,        STABLE,    completed(nulled=3, null=UPDATED), NULL_STALE),
+    Case(update_input,              ANY,        ADDRESSES, completed(recomputed=3, calls=UPDATED_CALLS), NULL_STALE),
+    Case(our_update_of_input,       ANY,        ADDRESSES, completed(recomputed=3, calls=UPDATED_CALLS), NULL_STALE),
     Case(update_input,              ANY,        STABLE,
-         done(recomputed=3, calls=UPDATED_CALLS), {"where": "x < 1000"}),
+         completed(recomputed=3, calls=UPDATED_CALLS), {"where": "x < 1000"}),
     Case(our_update_of_input,       ANY,        STABLE,
-         done(recomputed=3, calls=UPDATED_CALLS), {"where": "x < 1000"}),
-    Case(update_input_and_target,   ANY,        BOTH,      done(recomputed=3, calls=UPDATED_CALLS)),
-    Case(update_input_and_delete,   ANY,        BOTH,      done(recomputed=1, gone=3, calls=(25 + STEP,))),
+         completed(recomputed=3, calls=UPDATED_CALLS), {"where": "x < 1000"}),
+    Case(update_input_and_target,   ANY,        BOTH,      completed(recomputed=3, calls=UPDATED_CALLS)),
+    Case(update_input_and_delete,   ANY,        BOTH,      completed(recomputed=1, deleted=3, calls=(25 + STEP,))),
     Case(UPDATE_TWICE,              ANY,        BOTH,
-         done(recomputed=3, calls=tuple(i + 2 * STEP for i in UPDATED))),
+         completed(recomputed=3, calls=tuple(i + 2 * STEP for i in UPDATED))),
     Case(upsert,                    AT_ONCE,    STABLE,
-         done(carried=2, recomputed=2, new=1, calls=(5 + STEP, 25 + STEP), null=(1000,))),
+         completed(carried=2, recomputed=2, new=1, calls=(5 + STEP, 25 + STEP), null=(1000,))),
     Case(upsert,                    "between",  STABLE,
-         done(carried=1, recomputed=2, new=1, calls=(5 + STEP, 25 + STEP), null=(1000,))),
+         completed(carried=1, recomputed=2, new=1, calls=(5 + STEP, 25 + STEP), null=(1000,))),
     Case(upsert,                    ANY,        ADDRESSES,
-         done(recomputed=5, new=1, calls=(5 + STEP, 6, 25 + STEP, 36, 1000))),
+         completed(recomputed=5, new=1, calls=(5 + STEP, 6, 25 + STEP, 36, 1000))),
     # Compactions
-    Case(compact,                   AT_ONCE,    BOTH,      done(carried=40)),
-    Case(compact,                   "between",  BOTH,      done(carried=20)),
-    Case(compact_deferred,          AT_ONCE,    ADDRESSES, done(carried=40)),
-    Case(compact_deferred,          "between",  ADDRESSES, done(carried=20)),
-    Case(compact_in_rounds,         AT_ONCE,    BOTH,      done(carried=33, gone=7)),
-    Case(compact_in_rounds,         "between",  BOTH,      done(carried=16, gone=7)),
-    Case(DELETE_AND_COMPACT,        AT_ONCE,    BOTH,      done(carried=36, gone=4)),
-    Case(DELETE_AND_COMPACT,        "between",  BOTH,      done(carried=18, gone=4)),
-    Case(COMPACT_AND_DELETE,        AT_ONCE,    BOTH,      done(carried=36, gone=4)),
-    Case(COMPACT_AND_DELETE,        "between",  BOTH,      done(carried=18, gone=4)),
-    Case(APPEND_AND_COMPACT,        AT_ONCE,    BOTH,      done(carried=40, new=2, null=NEW)),
-    Case(APPEND_AND_COMPACT,        "between",  BOTH,      done(carried=20, new=2, null=NEW)),
-    Case(compact_and_update,        AT_ONCE,    STABLE,    done(carried=37, recomputed=3, calls=UPDATED_CALLS)),
-    Case(compact_and_update,        "between",  STABLE,    done(carried=19, recomputed=3, calls=UPDATED_CALLS)),
-    Case(compact_and_update,        AT_ONCE,    ADDRESSES, done(carried=35, calls=(6, 10, *UPDATED_CALLS))),
+    Case(compact,                   AT_ONCE,    BOTH,      completed(carried=40)),
+    Case(compact,                   "between",  BOTH,      completed(carried=20)),
+    Case(compact_deferred,          AT_ONCE,    ADDRESSES, completed(carried=40)),
+    Case(compact_deferred,          "between",  ADDRESSES, completed(carried=20)),
+    Case(compact_in_rounds,         AT_ONCE,    BOTH,      completed(carried=33, deleted=7)),
+    Case(compact_in_rounds,         "between",  BOTH,      completed(carried=16, deleted=7)),
+    Case(DELETE_AND_COMPACT,        AT_ONCE,    BOTH,      completed(carried=36, deleted=4)),
+    Case(DELETE_AND_COMPACT,        "between",  BOTH,      completed(carried=18, deleted=4)),
+    Case(COMPACT_AND_DELETE,        AT_ONCE,    BOTH,      completed(carried=36, deleted=4)),
+    Case(COMPACT_AND_DELETE,        "between",  BOTH,      completed(carried=18, deleted=4)),
+    Case(APPEND_AND_COMPACT,        AT_ONCE,    BOTH,      completed(carried=40, new=2, null=NEW)),
+    Case(APPEND_AND_COMPACT,        "between",  BOTH,      completed(carried=20, new=2, null=NEW)),
+    Case(compact_and_update,        AT_ONCE,    STABLE,    completed(carried=37, recomputed=3, calls=UPDATED_CALLS)),
+    Case(compact_and_update,        "between",  STABLE,    completed(carried=19, recomputed=3, calls=UPDATED_CALLS)),
+    Case(compact_and_update,        AT_ONCE,    ADDRESSES, completed(carried=35, calls=(6, 10, *UPDATED_CALLS))),
     Case(compact_and_update,        "between",  ADDRESSES,
-         done(carried=18, recomputed=5, calls=(6, 10, *UPDATED_CALLS))),
-    # Inputs that are written in place
-    Case(rewrite_input,             LOOKED_AT,  BOTH,      done(carried=18, recomputed=2, calls=REWRITTEN_CALLS)),
-    Case(our_rewrite_of_input,      LOOKED_AT,  BOTH,      done(carried=18, recomputed=2, calls=REWRITTEN_CALLS)),
-    Case(rewrite_input,             "between",  BOTH,      done(carried=9, recomputed=2, calls=REWRITTEN_CALLS)),
-    Case(our_rewrite_of_input,      "between",  BOTH,      done(carried=9, recomputed=2, calls=REWRITTEN_CALLS)),
-    Case(rewrite_input,             "slipped",  BOTH,      done(recomputed=2, calls=REWRITTEN_CALLS)),
-    Case(our_rewrite_of_input,      "slipped",  BOTH,      done(recomputed=2, calls=REWRITTEN_CALLS)),
-    Case(rewrite_input,             LOOKED_AT,  BOTH,      done(carried=18, nulled=2, null=REWRITTEN), NULL_STALE),
-    Case(our_rewrite_of_input,      LOOKED_AT,  BOTH,      done(carried=18, nulled=2, null=REWRITTEN), NULL_STALE),
-    Case(rewrite_input,             "between",  BOTH,      done(carried=9, nulled=2, null=REWRITTEN), NULL_STALE),
-    Case(our_rewrite_of_input,      "between",  BOTH,      done(carried=9, nulled=2, null=REWRITTEN), NULL_STALE),
-    Case(rewrite_input,             "slipped",  BOTH,      done(nulled=2, null=REWRITTEN), NULL_STALE),
-    Case(our_rewrite_of_input,      "slipped",  BOTH,      done(nulled=2, null=REWRITTEN), NULL_STALE),
-    Case(rewrite_input_as_it_was,   LOOKED_AT,  BOTH,      done(carried=30)),
-    Case(rewrite_input_as_it_was,   "between",  BOTH,      done(carried=20)),
-    Case(rewrite_input_as_it_was,   "slipped",  BOTH,      done()),
-    Case(rewrite_input_like_another, LOOKED_AT, BOTH,      done(carried=18, recomputed=2, calls=(7, 7))),
-    Case(rewrite_input_like_another, "between", BOTH,      done(carried=9, recomputed=2, calls=(7, 7))),
-    Case(rewrite_input_like_another, "slipped", BOTH,      done(recomputed=2, calls=(7, 7))),
-    Case(REWRITE_UPDATE_AND_COMPACT, AT_ONCE,   STABLE,    done(carried=38, recomputed=2, calls=REWRITTEN_CALLS)),
-    Case(REWRITE_UPDATE_AND_COMPACT, "between", STABLE,    done(carried=21, recomputed=2, calls=REWRITTEN_CALLS)),
-    Case(REWRITE_UPDATE_AND_COMPACT, AT_ONCE,   ADDRESSES, done(carried=35, calls=(6, 10, 25, *REWRITTEN_CALLS))),
+         completed(carried=18, recomputed=5, calls=(6, 10, *UPDATED_CALLS))),
+    # Inputs rewritten in place
+    Case(rewrite_input,             LOOKED_AT,  BOTH,      completed(carried=18, recomputed=2, calls=REWRITTEN_CALLS)),
+    Case(our_rewrite_of_input,      LOOKED_AT,  BOTH,      completed(carried=18, recomputed=2, calls=REWRITTEN_CALLS)),
+    Case(rewrite_input,             "between",  BOTH,      completed(carried=9, recomputed=2, calls=REWRITTEN_CALLS)),
+    Case(our_rewrite_of_input,      "between",  BOTH,      completed(carried=9, recomputed=2, calls=REWRITTEN_CALLS)),
+    Case(rewrite_input,             "slipped",  BOTH,      completed(recomputed=2, calls=REWRITTEN_CALLS)),
+    Case(our_rewrite_of_input,      "slipped",  BOTH,      completed(recomputed=2, calls=REWRITTEN_CALLS)),
+    Case(rewrite_input,             LOOKED_AT,  BOTH,      completed(carried=18, nulled=2, null=REWRITTEN), NULL_STALE),
+    Case(our_rewrite_of_input,      LOOKED_AT,  BOTH,      completed(carried=18, nulled=2, null=REWRITTEN), NULL_STALE),
+    Case(rewrite_input,             "between",  BOTH,      completed(carried=9, nulled=2, null=REWRITTEN), NULL_STALE),
+    Case(our_rewrite_of_input,      "between",  BOTH,      completed(carried=9, nulled=2, null=REWRITTEN), NULL_STALE),
+    Case(rewrite_input,             "slipped",  BOTH,      completed(nulled=2, null=REWRITTEN), NULL_STALE),
+    Case(our_rewrite_of_input,      "slipped",  BOTH,      completed(nulled=2, null=REWRITTEN), NULL_STALE),
+    Case(rewrite_input_as_it_was,   LOOKED_AT,  BOTH,      completed(carried=30)),
+    Case(rewrite_input_as_it_was,   "between",  BOTH,      completed(carried=20)),
+    Case(rewrite_input_as_it_was,   "slipped",  BOTH,      completed()),
+    Case(rewrite_input_like_another, LOOKED_AT, BOTH,      completed(carried=18, recomputed=2, calls=(7, 7))),
+    Case(rewrite_input_like_another, "between", BOTH,      completed(carried=9, recomputed=2, calls=(7, 7))),
+    Case(rewrite_input_like_another, "slipped", BOTH,      completed(recomputed=2, calls=(7, 7))),
+    Case(REWRITE_UPDATE_AND_COMPACT, AT_ONCE,   STABLE,    completed(carried=38, recomputed=2, calls=REWRITTEN_CALLS)),
+    Case(REWRITE_UPDATE_AND_COMPACT, "between", STABLE,    completed(carried=21, recomputed=2, calls=REWRITTEN_CALLS)),
+    Case(REWRITE_UPDATE_AND_COMPACT, AT_ONCE,   ADDRESSES, completed(carried=35, calls=(6, 10, 25, *REWRITTEN_CALLS))),
     Case(REWRITE_UPDATE_AND_COMPACT, "between", ADDRESSES,
-         done(carried=19, recomputed=5, calls=(6, 10, 25, *REWRITTEN_CALLS))),
-    Case(COMPACT_AND_REWRITE,       AT_ONCE,    BOTH,      done(carried=38, recomputed=2, calls=REWRITTEN_CALLS)),
-    Case(COMPACT_AND_REWRITE,       "between",  BOTH,      done(carried=22, recomputed=2, calls=REWRITTEN_CALLS)),
-    Case(rewrite_and_compact_the_first, AT_ONCE, BOTH,     done(carried=19, recomputed=1, calls=(5 + STEP,))),
-    Case(rewrite_and_compact_the_first, "between", BOTH,   done(carried=1, recomputed=1, calls=(5 + STEP,))),
-    Case(compact_the_first_and_rewrite, AT_ONCE, BOTH,     done(carried=19, recomputed=1, calls=(5 + STEP,))),
-    Case(compact_the_first_and_rewrite, "between", BOTH,   done(carried=3, recomputed=1, calls=(5 + STEP,))),
-    # Inputs that are cast or dropped: what was computed of them counts as out of date, or stays
-    Case(cast_input,                AT_ONCE,    BOTH,      done(calls=ALL, next=GONE_INPUT)),
-    Case(cast_input,                "between",  BOTH,      done(recomputed=20, calls=ALL, next=GONE_INPUT)),
-    Case(rewrite_input_and_cast,    AT_ONCE,    BOTH,      done(calls=CAST_CALLS, next=GONE_INPUT)),
-    Case(rewrite_input_and_cast,    "between",  BOTH,      done(recomputed=20, calls=CAST_CALLS, next=GONE_INPUT)),
-    # The target, written in place: values of others stay where no filter asked for their rows
-    Case(rewrite_target,            AT_ONCE,    BOTH,      done(carried=18, given=GIVEN)),
-    Case(rewrite_target,            "between",  BOTH,      done(carried=10, given=GIVEN)),
-    Case(rewrite_target,            ANY,        BOTH,      done(carried=20), EVERY_ROW),
-    Case(rewrite_target_with_null,  AT_ONCE,    BOTH,      done(carried=20)),
-    Case(rewrite_target_with_null,  "between",  BOTH,      done(carried=13)),
-    Case(REWRITE_TARGET_AND_COMPACT, AT_ONCE,   BOTH,      done(carried=38, given=GIVEN)),
-    Case(REWRITE_TARGET_AND_COMPACT, "between", STABLE,    done(carried=20, given=GIVEN)),
-    Case(REWRITE_TARGET_AND_COMPACT, "between", ADDRESSES, done(carried=10, given=GIVEN)),
-    # Cleanups: where history is gone, what moved or may have changed is computed again
-    Case(clean_up,                  ANY,        BOTH,      done()),
-    Case(clean_up_all,              "before between", BOTH, done()),
-    Case(clean_up_all,              "staged",   BOTH,      done(carried=30)),
-    Case(clean_up_ours,             ANY,        BOTH,      done()),
-    Case(COMPACT_AND_CLEAN_UP,      "before",   BOTH,      done(calls=ALL[:10])),
-    Case(COMPACT_AND_CLEAN_UP,      "between",  BOTH,      done(recomputed=40, calls=ALL[:30])),
-    Case(COMPACT_AND_CLEAN_UP,      "staged slipped", BOTH, done(calls=ALL)),
-    Case(COMPACT_AND_CLEAN_UP_ALL,  "before",   BOTH,      done(calls=ALL[:10])),
-    Case(COMPACT_AND_CLEAN_UP_ALL,  "between",  BOTH,      done(recomputed=40, calls=ALL[:30])),
-    Case(COMPACT_AND_CLEAN_UP_ALL,  "staged slipped", BOTH, done(calls=ALL)),
-    Case(UPDATE_INPUT_AND_CLEAN_UP, ANY,        BOTH,      done(recomputed=3, calls=UPDATED_CALLS)),
+         completed(carried=19, recomputed=5, calls=(6, 10, 25, *REWRITTEN_CALLS))),
+    Case(COMPACT_AND_REWRITE,       AT_ONCE,    BOTH,      completed(carried=38, recomputed=2, calls=REWRITTEN_CALLS)),
+    Case(COMPACT_AND_REWRITE,       "between",  BOTH,      completed(carried=22, recomputed=2, calls=REWRITTEN_CALLS)),
+    Case(rewrite_and_compact_the_first, AT_ONCE, BOTH,     completed(carried=19, recomputed=1, calls=(5 + STEP,))),
+    Case(rewrite_and_compact_the_first, "between", BOTH,   completed(carried=1, recomputed=1, calls=(5 + STEP,))),
+    Case(compact_the_first_and_rewrite, AT_ONCE, BOTH,     completed(carried=19, recomputed=1, calls=(5 + STEP,))),
+    Case(compact_the_first_and_rewrite, "between", BOTH,   completed(carried=3, recomputed=1, calls=(5 + STEP,))),
+    # Inputs cast or dropped: their results count as outdated, or stay
+    Case(cast_input,                AT_ONCE,    BOTH,      completed(calls=ALL, next=GONE_INPUT)),
+    Case(cast_input,                "between",  BOTH,      completed(recomputed=20, calls=ALL, next=GONE_INPUT)),
+    Case(rewrite_input_and_cast,    AT_ONCE,    BOTH,      completed(calls=CAST_CALLS, next=GONE_INPUT)),
+    Case(rewrite_input_and_cast,    "between",  BOTH,      completed(recomputed=20, calls=CAST_CALLS, next=GONE_INPUT)),
+    # The target, rewritten in place: foreign values stay unless a filter selects their rows
+    Case(rewrite_target,            AT_ONCE,    BOTH,      completed(carried=18, foreign=FOREIGN_VALUES)),
+    Case(rewrite_target,            "between",  BOTH,      completed(carried=10, foreign=FOREIGN_VALUES)),
+    Case(rewrite_target,            ANY,        BOTH,      completed(carried=20), EVERY_ROW),
+    Case(rewrite_target_with_null,  AT_ONCE,    BOTH,      completed(carried=20)),
+    Case(rewrite_target_with_null,  "between",  BOTH,      completed(carried=13)),
+    Case(REWRITE_TARGET_AND_COMPACT, AT_ONCE,   BOTH,      completed(carried=38, foreign=FOREIGN_VALUES)),
+    Case(REWRITE_TARGET_AND_COMPACT, "between", STABLE,    completed(carried=20, foreign=FOREIGN_VALUES)),
+    Case(REWRITE_TARGET_AND_COMPACT, "between", ADDRESSES, completed(carried=10, foreign=FOREIGN_VALUES)),
+    # Cleanups: without history, rows that moved or may have changed are recomputed
+    Case(clean_up,                  ANY,        BOTH,      completed()),
+    Case(clean_up_all,              "before between", BOTH, completed()),
+    Case(clean_up_all,              "staged",   BOTH,      completed(carried=30)),
+    Case(clean_up_ours,             ANY,        BOTH,      completed()),
+    Case(COMPACT_AND_CLEAN_UP,      "before",   BOTH,      completed(calls=ALL[:10])),
+    Case(COMPACT_AND_CLEAN_UP,      "between",  BOTH,      completed(recomputed=40, calls=ALL[:30])),
+    Case(COMPACT_AND_CLEAN_UP,      "staged slipped", BOTH, completed(calls=ALL)),
+    Case(COMPACT_AND_CLEAN_UP_ALL,  "before",   BOTH,      completed(calls=ALL[:10])),
+    Case(COMPACT_AND_CLEAN_UP_ALL,  "between",  BOTH,      completed(recomputed=40, calls=ALL[:30])),
+    Case(COMPACT_AND_CLEAN_UP_ALL,  "staged slipped", BOTH, completed(calls=ALL)),
+    Case(UPDATE_INPUT_AND_CLEAN_UP, ANY,        BOTH,      completed(recomputed=3, calls=UPDATED_CALLS)),
     Case(UPDATE_COMPACT_AND_CLEAN_UP, "before", BOTH,
-         done(calls=(*range(5), *range(6, 10), *UPDATED_CALLS), uncalled=(25, 35))),
+         completed(calls=(*range(5), *range(6, 10), *UPDATED_CALLS), uncalled=(25, 35))),
     Case(UPDATE_COMPACT_AND_CLEAN_UP, "between", BOTH,
-         done(recomputed=40, calls=(*(x for x in ALL[:30] if x not in UPDATED), *UPDATED_CALLS), uncalled=(35,))),
+         completed(recomputed=40, calls=(*(x for x in ALL[:30] if x not in UPDATED), *UPDATED_CALLS), uncalled=(35,))),
     Case(UPDATE_COMPACT_AND_CLEAN_UP, "staged slipped", BOTH,
-         done(calls=(*(x for x in ALL if x not in UPDATED), *UPDATED_CALLS))),
-    Case(UPDATE_OTHER_AND_CLEAN_UP, ANY,        BOTH,      done(recomputed=5, calls=MOVED)),
-    # What cannot be applied any more
+         completed(calls=(*(x for x in ALL if x not in UPDATED), *UPDATED_CALLS))),
+    Case(UPDATE_OTHER_AND_CLEAN_UP, ANY,        BOTH,      completed(recomputed=5, calls=MOVED_ROWS)),
+    # Changes that make the result unusable
     Case(drop_target,               ANY,        BOTH,      refused(r"Project|drop")),
     Case(drop_and_reuse_id,         ANY,        BOTH,      refused(r"Project|drop")),
     Case(cast_target,               ANY,        BOTH,      refused(r"type|cast")),
@@ -413,8 +407,8 @@ JOBS: tuple[Case, ...] = (
 )
 
 ALWAYS = "before slipped adding"
-SEEN = "before adding"
-"""The committer sees what was done before it commits values."""
+EARLY = "before adding"
+"""The committer sees the change before it commits values."""
 EXISTING, TOKEN = "ours theirs", "new ours"
 ERROR = {"on_stale": "error"}
 TWO_INPUTS = {"input_columns": "x,y"}
@@ -424,99 +418,99 @@ TAKEN_BACK = rf"(?s)(?=.*taken back).*{CLEANED}"
 UNKNOWN = r"whether it was made anew is not known any more"
 
 WRITES: tuple[Case, ...] = (
-    # what another writer does      when        row ids    what becomes of a DataFrame write
+    # concurrent change             when        row ids    outcome of a DataFrame write
     # New rows, other columns, settings
-    Case(append,                    SEEN,       BOTH,      done(new=2, null=NEW)),
-    Case(append,                    "slipped",  BOTH,      done(null=NEW)),
-    Case(insert_only,               SEEN,       BOTH,      done(new=2, null=NEW)),
-    Case(insert_only,               "slipped",  BOTH,      done(null=NEW)),
-    Case(change_columns,            ALWAYS,     BOTH,      done()),
-    Case(change_settings,           ALWAYS,     BOTH,      done()),
-    Case(index_target,              "before slipped", BOTH, done(), columns=EXISTING),
-    Case(rewrite_other,             ALWAYS,     BOTH,      done()),
-    Case(rewrite_other,             ALWAYS,     BOTH,      done(carried=18, nulled=2, null=REWRITTEN), TWO_INPUTS),
-    Case(backfill_another,          ALWAYS,     BOTH,      done()),
+    Case(append,                    EARLY,      BOTH,      completed(new=2, null=NEW)),
+    Case(append,                    "slipped",  BOTH,      completed(null=NEW)),
+    Case(insert_only,               EARLY,      BOTH,      completed(new=2, null=NEW)),
+    Case(insert_only,               "slipped",  BOTH,      completed(null=NEW)),
+    Case(change_columns,            ALWAYS,     BOTH,      completed()),
+    Case(change_settings,           ALWAYS,     BOTH,      completed()),
+    Case(index_target,              "before slipped", BOTH, completed(), columns=EXISTING),
+    Case(rewrite_other,             ALWAYS,     BOTH,      completed()),
+    Case(rewrite_other,             ALWAYS,     BOTH,      completed(carried=18, nulled=2, null=REWRITTEN), TWO_INPUTS),
+    Case(backfill_another,          ALWAYS,     BOTH,      completed()),
     Case(rename_target,             "before",   BOTH,      conflict("renamed to 'w'"), columns=EXISTING),
-    Case(rename_target,             "slipped",  BOTH,      done(column="w")),
-    Case(add_target,                SEEN,       BOTH,      conflict("by a concurrent writer"), columns="new"),
-    Case(add_target_with_values,    SEEN,       BOTH,      conflict("by a concurrent writer"), columns="new"),
+    Case(rename_target,             "slipped",  BOTH,      completed(column="w")),
+    Case(add_target,                EARLY,      BOTH,      conflict("by a concurrent writer"), columns="new"),
+    Case(add_target_with_values,    EARLY,      BOTH,      conflict("by a concurrent writer"), columns="new"),
     # Deletions and restores
-    Case(delete_rows,               SEEN,       BOTH,      done(gone=4)),
-    Case(our_delete,                SEEN,       BOTH,      done(gone=4)),
-    Case(delete_rows,               "slipped",  BOTH,      done()),
-    Case(our_delete,                "slipped",  BOTH,      done()),
-    Case(delete_fragment,           ALWAYS,     BOTH,      done(gone=10, fragments_gone=(3,))),
-    Case(our_delete_of_a_fragment,  ALWAYS,     BOTH,      done(gone=10, fragments_gone=(3,))),
-    Case(delete_and_add_column,     ALWAYS,     BOTH,      done(gone=5)),
-    Case(restore_kept,              ALWAYS,     BOTH,      done()),
-    Case(restore_there_and_back,    ALWAYS,     BOTH,      done(), columns=TOKEN),
+    Case(delete_rows,               EARLY,      BOTH,      completed(deleted=4)),
+    Case(our_delete,                EARLY,      BOTH,      completed(deleted=4)),
+    Case(delete_rows,               "slipped",  BOTH,      completed()),
+    Case(our_delete,                "slipped",  BOTH,      completed()),
+    Case(delete_fragment,           ALWAYS,     BOTH,      completed(deleted=10, fragments_gone=(3,))),
+    Case(our_delete_of_a_fragment,  ALWAYS,     BOTH,      completed(deleted=10, fragments_gone=(3,))),
+    Case(delete_and_add_column,     ALWAYS,     BOTH,      completed(deleted=5)),
+    Case(restore_kept,              ALWAYS,     BOTH,      completed()),
+    Case(restore_there_and_back,    ALWAYS,     BOTH,      completed(), columns=TOKEN),
     Case(restore_there_and_back,    "before slipped", BOTH,
          refused("it may be another one .Restore"), columns="theirs"),
     # Updates, which move rows
-    Case(update_other,              ALWAYS,     STABLE,    done(carried=5)),
-    Case(our_update_of_other,       ALWAYS,     STABLE,    done(carried=5)),
-    Case(update_other,              ALWAYS,     ADDRESSES, done(gone=5, new=5, old=MOVED)),
-    Case(our_update_of_other,       ALWAYS,     ADDRESSES, done(gone=5, new=5, old=MOVED)),
-    Case(update_other,              ALWAYS,     STABLE,    done(carried=5), ERROR),
-    Case(our_update_of_other,       ALWAYS,     STABLE,    done(carried=5), ERROR),
-    Case(update_other,              ALWAYS,     STABLE,    done(nulled=5, null=MOVED), TWO_INPUTS),
-    Case(our_update_of_other,       ALWAYS,     STABLE,    done(nulled=5, null=MOVED), TWO_INPUTS),
-    Case(update_input,              ALWAYS,     STABLE,    done(nulled=3, null=UPDATED)),
-    Case(our_update_of_input,       ALWAYS,     STABLE,    done(nulled=3, null=UPDATED)),
-    Case(update_input,              ALWAYS,     ADDRESSES, done(gone=3, new=3, old=UPDATED)),
-    Case(our_update_of_input,       ALWAYS,     ADDRESSES, done(gone=3, new=3, old=UPDATED)),
+    Case(update_other,              ALWAYS,     STABLE,    completed(carried=5)),
+    Case(our_update_of_other,       ALWAYS,     STABLE,    completed(carried=5)),
+    Case(update_other,              ALWAYS,     ADDRESSES, completed(deleted=5, new=5, old=MOVED_ROWS)),
+    Case(our_update_of_other,       ALWAYS,     ADDRESSES, completed(deleted=5, new=5, old=MOVED_ROWS)),
+    Case(update_other,              ALWAYS,     STABLE,    completed(carried=5), ERROR),
+    Case(our_update_of_other,       ALWAYS,     STABLE,    completed(carried=5), ERROR),
+    Case(update_other,              ALWAYS,     STABLE,    completed(nulled=5, null=MOVED_ROWS), TWO_INPUTS),
+    Case(our_update_of_other,       ALWAYS,     STABLE,    completed(nulled=5, null=MOVED_ROWS), TWO_INPUTS),
+    Case(update_input,              ALWAYS,     STABLE,    completed(nulled=3, null=UPDATED)),
+    Case(our_update_of_input,       ALWAYS,     STABLE,    completed(nulled=3, null=UPDATED)),
+    Case(update_input,              ALWAYS,     ADDRESSES, completed(deleted=3, new=3, old=UPDATED)),
+    Case(our_update_of_input,       ALWAYS,     ADDRESSES, completed(deleted=3, new=3, old=UPDATED)),
     Case(update_input,              ALWAYS,     STABLE,    conflict("input", fragments=(4,)), ERROR),
     Case(update_input_and_target,   "before slipped", STABLE,
-         done(nulled=1, gone=2, null=(25,), given={5: -777, 35: -777}), columns=EXISTING),
+         completed(nulled=1, deleted=2, null=(25,), foreign={5: -777, 35: -777}), columns=EXISTING),
     Case(update_input_and_target,   "before slipped", ADDRESSES,
-         done(gone=3, new=3, old=(25,), given={5: -777, 35: -777}), columns=EXISTING),
-    Case(update_input_and_delete,   ALWAYS,     STABLE,    done(nulled=1, gone=3, null=(25,))),
-    Case(update_input_and_delete,   ALWAYS,     ADDRESSES, done(gone=4, new=1, old=(25,))),
-    Case(UPDATE_TWICE,              ALWAYS,     STABLE,    done(nulled=3, null=UPDATED)),
-    Case(UPDATE_TWICE,              ALWAYS,     ADDRESSES, done(gone=3, new=3, old=UPDATED)),
-    Case(upsert,                    ALWAYS,     STABLE,    done(carried=2, nulled=2, new=1, null=(5, 25, 1000))),
-    Case(upsert,                    ALWAYS,     ADDRESSES, done(gone=4, new=5, old=(5, 6, 25, 36), null=(1000,))),
+         completed(deleted=3, new=3, old=(25,), foreign={5: -777, 35: -777}), columns=EXISTING),
+    Case(update_input_and_delete,   ALWAYS,     STABLE,    completed(nulled=1, deleted=3, null=(25,))),
+    Case(update_input_and_delete,   ALWAYS,     ADDRESSES, completed(deleted=4, new=1, old=(25,))),
+    Case(UPDATE_TWICE,              ALWAYS,     STABLE,    completed(nulled=3, null=UPDATED)),
+    Case(UPDATE_TWICE,              ALWAYS,     ADDRESSES, completed(deleted=3, new=3, old=UPDATED)),
+    Case(upsert,                    ALWAYS,     STABLE,    completed(carried=2, nulled=2, new=1, null=(5, 25, 1000))),
+    Case(upsert,                    ALWAYS,     ADDRESSES, completed(deleted=4, new=5, old=(5, 6, 25, 36), null=(1000,))),
     # Compactions
-    Case(compact,                   ALWAYS,     BOTH,      done(carried=40)),
+    Case(compact,                   ALWAYS,     BOTH,      completed(carried=40)),
     Case(compact,                   "before slipped", BOTH,
          conflict("carry_over_max_bytes allows 16.* write again", fragments=(4,)), SMALL),
-    Case(compact_deferred,          ALWAYS,     ADDRESSES, done(carried=40)),
-    Case(compact_in_rounds,         ALWAYS,     BOTH,      done(carried=33, gone=7)),
-    Case(DELETE_AND_COMPACT,        ALWAYS,     BOTH,      done(carried=36, gone=4)),
-    Case(COMPACT_AND_DELETE,        ALWAYS,     BOTH,      done(carried=36, gone=4)),
-    Case(APPEND_AND_COMPACT,        ALWAYS,     BOTH,      done(carried=40, new=2, null=NEW)),
-    Case(compact_and_update,        ALWAYS,     STABLE,    done(carried=37, nulled=3, null=UPDATED)),
-    Case(compact_and_update,        ALWAYS,     ADDRESSES, done(carried=35, gone=5, new=5, old=MOVED)),
-    # Inputs that are written in place, cast or dropped
-    Case(rewrite_input,             ALWAYS,     BOTH,      done(carried=18, nulled=2, null=REWRITTEN)),
-    Case(our_rewrite_of_input,      ALWAYS,     BOTH,      done(carried=18, nulled=2, null=REWRITTEN)),
+    Case(compact_deferred,          ALWAYS,     ADDRESSES, completed(carried=40)),
+    Case(compact_in_rounds,         ALWAYS,     BOTH,      completed(carried=33, deleted=7)),
+    Case(DELETE_AND_COMPACT,        ALWAYS,     BOTH,      completed(carried=36, deleted=4)),
+    Case(COMPACT_AND_DELETE,        ALWAYS,     BOTH,      completed(carried=36, deleted=4)),
+    Case(APPEND_AND_COMPACT,        ALWAYS,     BOTH,      completed(carried=40, new=2, null=NEW)),
+    Case(compact_and_update,        ALWAYS,     STABLE,    completed(carried=37, nulled=3, null=UPDATED)),
+    Case(compact_and_update,        ALWAYS,     ADDRESSES, completed(carried=35, deleted=5, new=5, old=MOVED_ROWS)),
+    # Inputs rewritten in place, cast or dropped
+    Case(rewrite_input,             ALWAYS,     BOTH,      completed(carried=18, nulled=2, null=REWRITTEN)),
+    Case(our_rewrite_of_input,      ALWAYS,     BOTH,      completed(carried=18, nulled=2, null=REWRITTEN)),
     Case(rewrite_input,             "before",   BOTH,      conflict("input", fragments=(0,)), ERROR),
     Case(our_rewrite_of_input,      "before",   BOTH,      conflict("input", fragments=(0,)), ERROR),
     Case(rewrite_input,             "slipped",  BOTH,      conflict("input.*taken back", fragments=(0,)), ERROR),
     Case(our_rewrite_of_input,      "slipped",  BOTH,      conflict("input.*taken back", fragments=(0,)), ERROR),
-    Case(rewrite_input_as_it_was,   ALWAYS,     BOTH,      done(carried=30)),
-    Case(rewrite_input_like_another, ALWAYS,    BOTH,      done(carried=18, nulled=2, null=REWRITTEN)),
-    Case(REWRITE_AND_COMPACT,       ALWAYS,     BOTH,      done(carried=38, nulled=2, null=REWRITTEN)),
-    Case(REWRITE_UPDATE_AND_COMPACT, ALWAYS,    STABLE,    done(carried=38, nulled=2, null=REWRITTEN)),
-    Case(REWRITE_UPDATE_AND_COMPACT, ALWAYS,    ADDRESSES, done(carried=35, gone=5, new=5, old=MOVED)),
-    Case(COMPACT_AND_REWRITE,       ALWAYS,     BOTH,      done(carried=38, nulled=2, null=REWRITTEN)),
-    Case(rewrite_and_compact_the_first, ALWAYS, BOTH,      done(carried=19, nulled=1, null=(5,))),
-    Case(compact_the_first_and_rewrite, ALWAYS, BOTH,      done(carried=19, nulled=1, null=(5,))),
-    Case(cast_input,                ALWAYS,     BOTH,      done(nulled=40, null=ALL)),
-    Case(rewrite_input_and_cast,    ALWAYS,     BOTH,      done(nulled=40, null=ALL)),
+    Case(rewrite_input_as_it_was,   ALWAYS,     BOTH,      completed(carried=30)),
+    Case(rewrite_input_like_another, ALWAYS,    BOTH,      completed(carried=18, nulled=2, null=REWRITTEN)),
+    Case(REWRITE_AND_COMPACT,       ALWAYS,     BOTH,      completed(carried=38, nulled=2, null=REWRITTEN)),
+    Case(REWRITE_UPDATE_AND_COMPACT, ALWAYS,    STABLE,    completed(carried=38, nulled=2, null=REWRITTEN)),
+    Case(REWRITE_UPDATE_AND_COMPACT, ALWAYS,    ADDRESSES, completed(carried=35, deleted=5, new=5, old=MOVED_ROWS)),
+    Case(COMPACT_AND_REWRITE,       ALWAYS,     BOTH,      completed(carried=38, nulled=2, null=REWRITTEN)),
+    Case(rewrite_and_compact_the_first, ALWAYS, BOTH,      completed(carried=19, nulled=1, null=(5,))),
+    Case(compact_the_first_and_rewrite, ALWAYS, BOTH,      completed(carried=19, nulled=1, null=(5,))),
+    Case(cast_input,                ALWAYS,     BOTH,      completed(nulled=40, null=ALL)),
+    Case(rewrite_input_and_cast,    ALWAYS,     BOTH,      completed(nulled=40, null=ALL)),
     Case(cast_input_and_rename,     ALWAYS,     BOTH,      refused("input column 'x'.*another name")),
-    Case(drop_input,                ALWAYS,     BOTH,      done()),
-    # The target, written in place: what is written wins
-    Case(rewrite_target,            "before slipped", BOTH, done(carried=20), columns=EXISTING),
-    Case(rewrite_target_with_null,  "before slipped", BOTH, done(carried=20), columns=EXISTING),
-    Case(REWRITE_TARGET_AND_COMPACT, "before slipped", BOTH, done(carried=40), columns=EXISTING),
-    # Cleanups: where history is gone, and rows may have moved, nothing is committed
-    Case(clean_up,                  ALWAYS,     BOTH,      done()),
-    Case(clean_up_ours,             ALWAYS,     BOTH,      done()),
-    Case(DELETE_AND_CLEAN_UP,       "before",   BOTH,      done(gone=4), columns=TOKEN),
-    Case(DELETE_AND_CLEAN_UP,       "slipped",  BOTH,      done(), columns=TOKEN),
-    Case(APPEND_CHANGE_AND_CLEAN_UP, "before slipped", BOTH, done(null=NEW), columns=TOKEN),
-    Case(REWRITE_OTHER_AND_CLEAN_UP, "before slipped", BOTH, done(null=NEW), columns=TOKEN),
+    Case(drop_input,                ALWAYS,     BOTH,      completed()),
+    # The target, rewritten in place: the write wins
+    Case(rewrite_target,            "before slipped", BOTH, completed(carried=20), columns=EXISTING),
+    Case(rewrite_target_with_null,  "before slipped", BOTH, completed(carried=20), columns=EXISTING),
+    Case(REWRITE_TARGET_AND_COMPACT, "before slipped", BOTH, completed(carried=40), columns=EXISTING),
+    # Cleanups: without history, a write with possibly moved rows commits nothing
+    Case(clean_up,                  ALWAYS,     BOTH,      completed()),
+    Case(clean_up_ours,             ALWAYS,     BOTH,      completed()),
+    Case(DELETE_AND_CLEAN_UP,       "before",   BOTH,      completed(deleted=4), columns=TOKEN),
+    Case(DELETE_AND_CLEAN_UP,       "slipped",  BOTH,      completed(), columns=TOKEN),
+    Case(APPEND_CHANGE_AND_CLEAN_UP, "before slipped", BOTH, completed(null=NEW), columns=TOKEN),
+    Case(REWRITE_OTHER_AND_CLEAN_UP, "before slipped", BOTH, completed(null=NEW), columns=TOKEN),
     Case(COMPACT_AND_CLEAN_UP,      "before slipped", BOTH, refused(CLEANED, dated=False), columns=TOKEN),
     Case(UPDATE_OTHER_AND_CLEAN_UP, "before",   BOTH,      refused(CLEANED, dated=False), columns=TOKEN),
     Case(UPDATE_OTHER_AND_CLEAN_UP, "slipped",  BOTH,      conflict(TAKEN_BACK), columns=TOKEN),
@@ -526,7 +520,7 @@ WRITES: tuple[Case, ...] = (
     Case(REWRITE_AND_CLEAN_UP,      "slipped",  BOTH,      conflict(TAKEN_BACK), columns=TOKEN),
     Case(DELETE_AND_CLEAN_UP,       "before",   BOTH,      refused(UNKNOWN, dated=False), columns="theirs"),
     Case(DELETE_AND_CLEAN_UP,       "slipped",  BOTH,      conflict(UNKNOWN), columns="theirs"),
-    # What cannot be applied any more
+    # Changes that make the result unusable
     Case(drop_target,               "before slipped", BOTH,
          refused(r"column 'v': it was dropped .Project"), columns=EXISTING),
     Case(drop_and_reuse_id,         "before slipped", BOTH, refused(r"column 'v'.*Project"), columns=EXISTING),
@@ -534,30 +528,30 @@ WRITES: tuple[Case, ...] = (
          refused(r"its type changed from int64 to int32"), columns=EXISTING),
     Case(overwrite,                 ALWAYS,     BOTH,      refused(r"Overwrite at version")),
     Case(restore_past,              "before slipped", BOTH, refused(r"Restore at version"), columns=EXISTING),
-    Case(restore_past,              SEEN,       BOTH,      done(), columns="new"),
+    Case(restore_past,              EARLY,      BOTH,      completed(), columns="new"),
 )
 
 FAILED, FINISHED = "failed", "finished"
 SUCCESSORS: tuple[Case, ...] = (
-    # what another writer does      when        row ids    what the next job calls for, beside what is left
-    Case(compact,                   FAILED,     BOTH,      done()),
-    Case(compact_deferred,          FAILED,     ADDRESSES, done()),
-    Case(COMPACT_AGAIN,             FAILED,     BOTH,      done()),
-    Case(delete_compact_and_delete, FAILED,     BOTH,      done(uncalled=(28,))),
-    Case(APPEND_AND_COMPACT,        FAILED,     BOTH,      done(calls=NEW)),
-    Case(change_columns,            FAILED,     BOTH,      done()),
-    Case(rename_target,             FAILED,     BOTH,      done(column="w")),
-    Case(clean_up,                  FAILED,     BOTH,      done()),
-    Case(restore_there_and_back,    FAILED,     BOTH,      done()),
-    Case(update_other_of_the_left,  FAILED,     STABLE,    done()),
-    Case(update_other_of_the_left,  FAILED,     ADDRESSES, done(calls=(21, 22))),
-    Case(update_input_of_the_left,  FAILED,     BOTH,      done(calls=(20 + STEP, 21 + STEP))),
-    Case(rewrite_and_update_target, FAILED,     BOTH,      done(given={**GIVEN, 26: -26}, uncalled=(26,))),
+    # concurrent change             when        row ids    calls of the next job besides the uncomputed rows
+    Case(compact,                   FAILED,     BOTH,      completed()),
+    Case(compact_deferred,          FAILED,     ADDRESSES, completed()),
+    Case(COMPACT_AGAIN,             FAILED,     BOTH,      completed()),
+    Case(delete_compact_and_delete, FAILED,     BOTH,      completed(uncalled=(28,))),
+    Case(APPEND_AND_COMPACT,        FAILED,     BOTH,      completed(calls=NEW)),
+    Case(change_columns,            FAILED,     BOTH,      completed()),
+    Case(rename_target,             FAILED,     BOTH,      completed(column="w")),
+    Case(clean_up,                  FAILED,     BOTH,      completed()),
+    Case(restore_there_and_back,    FAILED,     BOTH,      completed()),
+    Case(update_other_of_the_left,  FAILED,     STABLE,    completed()),
+    Case(update_other_of_the_left,  FAILED,     ADDRESSES, completed(calls=(21, 22))),
+    Case(update_input_of_the_left,  FAILED,     BOTH,      completed(calls=(20 + STEP, 21 + STEP))),
+    Case(rewrite_and_update_target, FAILED,     BOTH,      completed(foreign={**FOREIGN_VALUES, 26: -26}, uncalled=(26,))),
 )
 
 STALE: tuple[Case, ...] = (
-    # what another writer does      when        row ids    what is out of date, and what is called for
-    Case(append_with_values,        FINISHED,   BOTH,      OutOfDate(given=dict.fromkeys(NEW, -1))),
+    # concurrent change             when        row ids    outdated rows, and calls
+    Case(append_with_values,        FINISHED,   BOTH,      OutOfDate(foreign=dict.fromkeys(NEW, -1))),
     Case(APPEND_AND_UPDATE,         FINISHED,   STABLE,
          OutOfDate(stale=3, pending=2, plain=NEW, calls=UPDATED_CALLS)),
     Case(APPEND_AND_UPDATE,         FINISHED,   ADDRESSES,
@@ -583,24 +577,24 @@ STALE: tuple[Case, ...] = (
     Case(our_rewrite_of_input,      FINISHED,   BOTH,      OutOfDate(stale=2, pending=3, calls=REWRITTEN_CALLS)),
     Case(rewrite_input_as_it_was,   FINISHED,   BOTH,      OutOfDate(pending=4)),
     Case(rewrite_input_of_null,     FINISHED,   BOTH,
-         OutOfDate(stale=2, pending=1, plain=(3 + STEP,), left=1, calls=(10,))),
+         OutOfDate(stale=2, pending=1, plain=(3 + STEP,), result_stale=1, calls=(10,))),
     Case(REWRITE_COMPACT_AND_UPDATE, FINISHED,  STABLE,
          OutOfDate(stale=3, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
     Case(REWRITE_COMPACT_AND_UPDATE, FINISHED,  ADDRESSES,
          OutOfDate(stale=3, unverified=1, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
-    # A value of another writer is up to date until the inputs change; what the UDF once computed for NULL rows is still there
-    Case(rewrite_target,            FINISHED,   BOTH,      OutOfDate(pending=3, given=GIVEN)),
+    # A value of another writer is up to date until the inputs change; old results of NULL rows are kept
+    Case(rewrite_target,            FINISHED,   BOTH,      OutOfDate(pending=3, foreign=FOREIGN_VALUES)),
     Case(rewrite_target_with_null,  FINISHED,   BOTH,      OutOfDate(pending=6)),
     # A change whose history was cleaned up costs the rows of its fragments
     Case(CHANGE_AND_CLEAN_UP,       FINISHED,   BOTH,      OutOfDate()),
     Case(REWRITE_ONE_AND_CLEAN_UP,  FINISHED,   BOTH,
-         OutOfDate(stale=10, unverified=10, pending=1, plain=(3,), left=9, calls=(0, 1, 2, 4, 6, 7, 8, 9, 5 + STEP))),
+         OutOfDate(stale=10, unverified=10, pending=1, plain=(3,), result_stale=9, calls=(0, 1, 2, 4, 6, 7, 8, 9, 5 + STEP))),
 )
 # fmt: on
 
 
 def case_of(table: tuple[Case, ...], act: Act, moment: Moment, *, stable: bool) -> Case:
-    """Returns the row that says what becomes of a job or a write without options."""
+    """Returns the row for a job or a write without options."""
     (case,) = (
         case
         for case in table

@@ -1,4 +1,4 @@
-"""One place to work for each test."""
+"""A folder for each test."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Backfills of the table API beside which a concurrent writer acts, at a moment that a test names;
-every call of the UDF is counted.
-"""
+"""Backfills of the table API with a concurrent writer at a chosen moment. The tests count every call of the UDF."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ import lance_spark
 from tests.lance_spark.conflicts.cases import Case, Moment, Refused
 from tests.lance_spark.conflicts.others import (
     Act,
-    Others,
+    ForeignState,
     assert_indexes_agree,
     assert_says_what_happened,
     column,
@@ -43,47 +41,46 @@ SETTINGS: dict[str, Any] = {
     "refresh_status_secs": 0.05,
     "task_size": 10,
 }
-"""A task is a fragment of ten rows, and a checkpoint a half of it."""
+"""A task is a fragment of ten rows, and a checkpoint is half of a fragment."""
 
 _GRANULARITY: dict[Moment, int | None] = {"before": 1, "between": 1, "staged": None, "slipped": None}
 
 _AT: dict[Moment, int] = {"before": 6, "between": 26, "staged": 36}
-"""The row in whose call a concurrent writer acts, where tasks run one after the other."""
+"""The row in whose call a concurrent writer acts, for tasks that run in turn."""
 
 CALLED: dict[Moment, int] = {"before": 10, "between": 30, "staged": 40, "slipped": 40}
-"""Rows that are called for until the next commit, where it ends the job."""
+"""Rows called before the next commit, for a job that fails in this commit."""
 
-_HELD: dict[Moment, tuple[int, ...]] = {"before": (6, 16), "between": (26, 36), "staged": (36,)}
-"""The rows at which the UDF waits for a concurrent writer, where two tasks run at once, in order."""
+_WAITING_ROWS: dict[Moment, tuple[int, ...]] = {"before": (6, 16), "between": (26, 36), "staged": (36,)}
+"""Rows at which the UDF waits for a concurrent writer, in order, for two concurrent tasks."""
 
 ALL = Counter(range(40))
 """One call for each row of the snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What became of a job beside a concurrent writer.
+class JobOutcome:
+    """The outcome of a job with a concurrent writer.
 
     Attributes:
-        result: What it said.
-        others: What the table had of others, right after the concurrent writer.
+        result: The job's result.
+        others: The foreign state of the table right after the concurrent writer's change.
     """
 
     result: lance_spark.BackfillJobResult
-    others: Others
+    others: ForeignState
 
-    def counted(self, *names: str) -> dict[str, int]:
+    def counters(self, *names: str) -> dict[str, int]:
         """Returns counters of the result."""
         return {name: getattr(self.result, name) for name in names}
 
 
 @dataclass(kw_only=True)
 class Lab:
-    """Where one test works: a folder with a table `t`, whose jobs run in this process, one task
-    after the other.
+    """The folder of a test, with a table `t` whose jobs run in this process, one task after the other.
 
     Attributes:
-        home: Folder of the table, and of what the UDF and the tests tell each other.
+        home: Folder of the table, and of files between the UDF and the tests.
     """
 
     home: Path
@@ -102,7 +99,7 @@ class Lab:
         return inline_jobs.open_table(self.uri)
 
     def table(self, *, stable: bool = True, indexed: bool = False) -> lance_spark.Table:
-        """Makes the table, with the column `v`, which is to be `value(x)`."""
+        """Makes the table with the computed column `v`, whose right values are `value(x)`."""
         make_table(self.uri, stable=stable)
         table = self.open()
         table.add_columns({"v": self.udf()})
@@ -113,7 +110,7 @@ class Lab:
     def udf(self, *, version: str = "1", factor: int = 10, name: str = "computed", log: str = "calls") -> UDF:
         """Returns the UDF of the column.
 
-        It logs each call, and waits or acts where a test wants that.
+        The UDF logs each call, and waits or acts where a test demands it.
         """
         return counting_udf(str(self.home), self.uri, version=version, factor=factor, name=name, log=log)
 
@@ -128,7 +125,7 @@ class Lab:
         return job
 
     def run_and_fail(self, *bad: int, **more: Any) -> lance_spark.BackfillJobResult:
-        """Runs a backfill whose UDF fails for rows, and returns what it did."""
+        """Runs a backfill whose UDF fails for rows, and returns its partial result."""
         for x in bad:
             (self.home / "bad" / str(x)).touch()
         with pytest.raises(lance_spark.BackfillIncompleteError) as caught:
@@ -146,12 +143,12 @@ class Lab:
         path.unlink(missing_ok=True)
         return Counter(map(int, lines))
 
-    def run_while(self, act: Act, moment: Moment, **more: Any) -> Seen:
-        """Runs a backfill, and lets a concurrent writer act meanwhile.
+    def run_while(self, act: Act, moment: Moment, **more: Any) -> JobOutcome:
+        """Runs a backfill with a concurrent change by another writer.
 
         Errors of the job are raised.
         """
-        others: list[Others] = []
+        states: list[ForeignState] = []
         before = target_files(self.uri)
 
         def observed() -> None:
@@ -160,7 +157,7 @@ class Lab:
             if moment == "staged":
                 assert len(finished(self.uri)) >= 3
             act(self.uri)
-            others.append(Others.at(self.uri))
+            states.append(ForeignState.at(self.uri))
 
         settings = {"commit_granularity": _GRANULARITY[moment], **more}
         if moment == "slipped":
@@ -168,17 +165,17 @@ class Lab:
                 result = self.run(**settings)
         else:
             result = self._run_acting(observed, moment, **settings)
-        assert others, "the concurrent writer did not act"
-        return Seen(result=result, others=others[0])
+        assert states, "the concurrent writer did not act"
+        return JobOutcome(result=result, others=states[0])
 
     def _run_acting(self, act: Callable[[], object], moment: Moment, **settings: Any) -> lance_spark.BackfillJobResult:
-        """Runs a backfill, in one of whose calls a concurrent writer acts."""
+        """Runs a backfill; a concurrent writer acts in one of its calls."""
         with inline_jobs.acting(self.uri, _AT[moment], act):
             return self.run(**settings)
 
     def check(
         self,
-        seen: Seen,
+        outcome: JobOutcome,
         *,
         calls: Mapping[int, int] = ALL,
         values: Mapping[int, int | None] | None = None,
@@ -186,28 +183,26 @@ class Lab:
         column_name: str = "v",
         next_error: str = "",
     ) -> None:
-        """Asserts what holds after every job, whatever others did meanwhile.
+        """Asserts the state after any job, regardless of concurrent changes.
 
         Args:
-            seen: What became of it.
-            calls: How often the UDF was called, by `x`.
-            values: Values, by id, that are not `value(x)`.
-            again: The `x` of rows for which a second run calls the UDF; by default those without a
-                value among `values`.
-            column_name: The target's name by now.
-            next_error: What a second run is refused with, as a regular expression; empty where it
-                is not.
+            outcome: The outcome of the job.
+            calls: Calls of the UDF, by `x`.
+            values: Values other than `value(x)`, by id.
+            again: The `x` of rows called in a second run; by default rows without a value among `values`.
+            column_name: The target's present name.
+            next_error: Regular expression for the error of a second run; empty for success.
         """
         assert self.calls() == Counter(calls)
-        assert seen.result.status == "DONE"
+        assert outcome.result.status == "DONE"
         if calls:
-            assert seen.result.rows_computed == sum(calls.values()), "each call is counted"
-        self._check_table(seen, values or {}, column_name)
+            assert outcome.result.rows_computed == sum(calls.values()), "each call is counted"
+        self._check_table(outcome, values or {}, column_name)
         assert unused_files(self.uri) == set()
         head = lance.dataset(self.uri)
-        kept = {version["version"] for version in head.versions()} & set(seen.result.versions)
-        made = [head.read_transaction(version).operation for version in kept]
-        assert all(isinstance(operation, lance.LanceOperation.DataReplacement) for operation in made), (
+        own_versions = {version["version"] for version in head.versions()} & set(outcome.result.versions)
+        operations = [head.read_transaction(version).operation for version in own_versions]
+        assert all(isinstance(operation, lance.LanceOperation.DataReplacement) for operation in operations), (
             "not its versions"
         )
         if next_error:
@@ -216,44 +211,46 @@ class Lab:
             return
         self.run(column_name)
         if again is None:
-            again = [seen.others.x(i) for i, v in (values or {}).items() if v is None]
+            again = [outcome.others.x(i) for i, v in (values or {}).items() if v is None]
         assert self.calls() == Counter(again), "calls of a second run"
-        given = {i: v for i, v in (values or {}).items() if v is not None}
-        self._check_table(seen, given, column_name)
+        values_set = {i: v for i, v in (values or {}).items() if v is not None}
+        self._check_table(outcome, values_set, column_name)
         assert unused_files(self.uri) == set()
 
-    def _check_table(self, seen: Seen, values: Mapping[int, int | None], name: str) -> None:
-        now = Others.at(self.uri)
-        assert now == seen.others, "the other writer's work is not as it was left"
-        assert column(self.uri, name) == {i: values[i] if i in values else value(now.x(i)) for i in now.rows}
+    def _check_table(self, seen: JobOutcome, values: Mapping[int, int | None], name: str) -> None:
+        current = ForeignState.at(self.uri)
+        assert current == seen.others, "the other writer's work is not as it was left"
+        assert column(self.uri, name) == {i: values[i] if i in values else value(current.x(i)) for i in current.rows}
         assert_indexes_agree(self.uri, name)
 
     def check_case(self, case: Case, moment: Moment, *, stable: bool, indexed: bool) -> None:
-        """Runs a job beside a row of the table of conflicts, and asserts what the row says."""
+        """Runs a job with the concurrent change of a row of the table of conflicts, and asserts the expected
+        outcome.
+        """
         self.table(stable=stable, indexed=indexed)
         if isinstance(case.expected, Refused):
             self._check_refused(case, case.expected, moment)
             return
-        done = case.expected
-        seen = self.run_while(case.act, moment, **case.options)
-        assert seen.counted(*done.counters) == done.counters
-        values = {**dict.fromkeys(done.null), **done.given}
-        calls = ALL + Counter(done.calls) - Counter(done.uncalled)
-        self.check(seen, calls=calls, values=values, column_name=done.column, next_error=done.next)
+        expected = case.expected
+        outcome = self.run_while(case.act, moment, **case.options)
+        assert outcome.counters(*expected.counters) == expected.counters
+        values = {**dict.fromkeys(expected.null), **expected.foreign}
+        calls = ALL + Counter(expected.calls) - Counter(expected.uncalled)
+        self.check(outcome, calls=calls, values=values, column_name=expected.column, next_error=expected.next)
 
     def _check_refused(self, case: Case, refused: Refused, moment: Moment) -> None:
-        """Asserts that a job says what happened, at which version and when, and leaves the table as
-        it is.
+        """Asserts that the error of a job names the change, its version and its time, and that the job leaves the table
+        unchanged.
         """
         before: list[int] = []
 
-        def noted(uri: str) -> None:
+        def observed(uri: str) -> None:
             before.append(lance.dataset(uri).version)
             case.act(uri)
             before.append(lance.dataset(uri).version)
 
-        with pytest.raises(refused.error, match=refused.said) as caught:
-            self.run_while(noted, moment, **case.options)
+        with pytest.raises(refused.error, match=refused.message) as caught:
+            self.run_while(observed, moment, **case.options)
         assert_says_what_happened(str(caught.value), self.uri, range(before[0] + 1, before[1] + 1))
         assert lance.dataset(self.uri).version == before[1], "something was committed"
         assert not caught.value.retryable
@@ -263,7 +260,7 @@ class Lab:
 
 @dataclass(kw_only=True)
 class SparkLab(Lab):
-    """The same with jobs that run on Spark, two tasks at once.
+    """The same with jobs on Spark, with two concurrent tasks.
 
     Attributes:
         spark: The session.
@@ -284,9 +281,9 @@ class SparkLab(Lab):
 
     def _run_acting(self, act: Callable[[], object], moment: Moment, **settings: Any) -> lance_spark.BackfillJobResult:
         before = target_files(self.uri)
-        with self.held(_HELD[moment]):
+        with self.hold_calls(_WAITING_ROWS[moment]):
             job = self.start(**settings)
-            self.wait_for(_HELD[moment], job)
+            self.wait_for(_WAITING_ROWS[moment], job)
             if moment == "between":
                 eventually(lambda: written_since(self.uri, before) >= {0, 1})
             if moment == "staged":
@@ -295,7 +292,7 @@ class SparkLab(Lab):
         return job.result(60)
 
     @contextlib.contextmanager
-    def held(self, rows: Iterable[int]) -> Iterator[None]:
+    def hold_calls(self, rows: Iterable[int]) -> Iterator[None]:
         """Makes the UDF wait at rows."""
         paths = [self.home / "hold" / str(x) for x in rows]
         for path in paths:
@@ -307,7 +304,7 @@ class SparkLab(Lab):
                 path.unlink()
 
     def waits_at(self, *rows: int) -> bool:
-        """Tells whether the UDF has got to rows at which it is to wait."""
+        """Tells whether the UDF waits at all of the rows."""
         return all((self.home / f"waiting-{x}").exists() for x in rows)
 
     def wait_for(self, rows: Iterable[int], job: lance_spark.Job) -> None:
@@ -320,8 +317,8 @@ class SparkLab(Lab):
 def counting_udf(folder: str, inline: str | None, *, version: str, factor: int, name: str, log: str) -> UDF:
     """Returns a UDF that logs each call in a folder.
 
-    Where its calls are made in this process, for the table at `inline`, it lets a concurrent writer
-    act; else it waits where `hold/<x>` is in the folder.
+    With `inline`, its calls run in this process for the table at `inline`, and let a concurrent writer act. Otherwise a
+    call waits while the file `hold/<x>` exists in the folder.
     """
 
     def computed(x: int) -> int | None:
@@ -335,10 +332,10 @@ def counting_udf(folder: str, inline: str | None, *, version: str, factor: int, 
             from tests.support.inline_jobs import act_at
 
             act_at(inline, x)
-        held = f"{folder}/hold/{x}"
-        if os.path.exists(held):
+        hold_file = f"{folder}/hold/{x}"
+        if os.path.exists(hold_file):
             os.close(os.open(f"{folder}/waiting-{x}", os.O_WRONLY | os.O_CREAT))
-            while os.path.exists(held):
+            while os.path.exists(hold_file):
                 time.sleep(0.01)
         if os.path.exists(f"{folder}/bad/{x}"):
             raise ValueError(f"row {x} is bad")
@@ -348,7 +345,7 @@ def counting_udf(folder: str, inline: str | None, *, version: str, factor: int, 
 
 
 def filled(uri: str, name: str = "v") -> set[int]:
-    """Returns the fragments that have a value of a column."""
+    """Returns the fragments with values of a column."""
     table = lance.dataset(uri).scanner(columns=[], filter=f"{name} IS NOT NULL", with_row_address=True).to_table()
     return {address >> 32 for address in table["_rowaddr"].to_pylist()}
 
@@ -366,34 +363,34 @@ def target_files(uri: str) -> dict[int, str]:
 
 
 def written_since(uri: str, before: Mapping[int, str]) -> set[int]:
-    """Returns the fragments that have another file of the column `v`."""
+    """Returns the fragments with a new file of the column `v`."""
     return {fragment for fragment, file in target_files(uri).items() if before.get(fragment) != file}
 
 
 def finished(uri: str) -> set[str]:
-    """Returns column files that were written and that no version names."""
+    """Returns written column files without a reference in any version."""
     return {name for name in unused_files(uri) if name.endswith(".lance")}
 
 
 @contextlib.contextmanager
 def slipping_in(uri: str, *acts: Act) -> Iterator[list[Act]]:
-    """Lets others commit after the committer looked at the head, and before it commits column
-    files: one act at each attempt.
+    """Lets other writers commit between the committer's look at the head and its commit of column files: one act at
+    each attempt.
 
-    Yields the acts that are still to come.
+    Yields the remaining acts.
     """
     real: Callable[..., Any] = lance.LanceDataset.commit
-    left, acting = [*acts], [False]
+    remaining, acting = [*acts], [False]
 
     def late(base: Any, operation: Any, *arguments: Any, **more: Any) -> Any:
         what = getattr(operation, "operation", operation)
         where = base if isinstance(base, str) else base.uri
         ours = isinstance(what, lance.LanceOperation.DataReplacement) and where.rstrip("/") == uri
-        if ours and left and not acting[0]:
+        if ours and remaining and not acting[0]:
             acting[0] = True
-            left.pop(0)(uri)
+            remaining.pop(0)(uri)
             acting[0] = False
         return real(base, operation, *arguments, **more)
 
     with patch.object(lance.LanceDataset, "commit", late):
-        yield left
+        yield remaining

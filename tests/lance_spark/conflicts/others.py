@@ -1,7 +1,8 @@
-"""What other writers do to a table of `id`, `x` (the input), `y` and `v` (the target): one function per kind of change, each on a location.
+"""Changes by other writers to a table of `id`, `x` (the input), `y` and `v` (the target): one function per kind of
+change, each on a location.
 
-Ids are 0 to 39, ten in each of four fragments; `x` is the id. Changes touch rows of the first fragments, which a job may have committed
-by then, and of the last ones.
+Ids are 0 to 39, ten in each of four fragments; `x` is the id. Changes affect rows of the first fragments, which a job
+may already have committed, and rows of the last fragments.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Act = Callable[[str], object]
 ROWS = 40
 FRAGMENT_ROWS = 10
 STEP = 1001
-"""What is added to `x` where an input changes: neither the old nor the new value is one for which the value is NULL."""
+"""The increment of `x` for a changed input: neither the old nor the new input has the result NULL."""
 
 
 def make_table(uri: str, *, stable: bool) -> None:
@@ -38,7 +39,7 @@ def make_table(uri: str, *, stable: bool) -> None:
 
 
 def value(x: int) -> int | None:
-    """What a job computes; NULL for some rows."""
+    """The result of a job; NULL for some rows."""
     return None if x % 7 == 3 else x * 10
 
 
@@ -65,7 +66,7 @@ def insert_only(uri: str) -> None:
 
 
 def change_columns(uri: str) -> None:
-    """Adds, renames and drops columns that have nothing to do with the values, and renames the input."""
+    """Adds, renames and drops unrelated columns, and renames the input."""
     lance.dataset(uri).add_columns({"sum": "x + y"})
     lance.dataset(uri).add_columns(pa.schema([("empty", pa.int64())]))
     lance.dataset(uri).alter_columns({"path": "x", "name": "renamed_x"})
@@ -78,7 +79,7 @@ def rename_target(uri: str) -> None:
 
 
 def change_settings(uri: str) -> None:
-    """Makes and drops indexes, and sets what describes the table."""
+    """Makes and drops indexes, and changes configuration and metadata."""
     lance.dataset(uri).create_scalar_index("id", "BTREE", name="of id")
     lance.dataset(uri).create_scalar_index("y", "BITMAP", name="of y")
     lance.dataset(uri).drop_index("of y")
@@ -96,17 +97,17 @@ def delete_fragment(uri: str) -> None:
 
 
 def update_other(uri: str) -> None:
-    """Moves rows whose input stays as it is."""
+    """Moves rows with unchanged inputs."""
     lance.dataset(uri).update({"y": "y + 500"}, where="id IN (5, 6, 10, 25, 35)")
 
 
 def update_input(uri: str) -> None:
-    """Moves rows whose input changes."""
+    """Moves rows with changed inputs."""
     lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id IN (5, 25, 35)")
 
 
 def update_other_of_the_left(uri: str) -> None:
-    """Moves rows whose input stays: one that was committed, and two that were computed and are in no version."""
+    """Moves rows with unchanged inputs: a committed row, and two computed but uncommitted rows."""
     lance.dataset(uri).update({"y": "-y"}, where="id IN (5, 21, 22)")
 
 
@@ -117,7 +118,7 @@ def our_update_of_other(uri: str) -> None:
 
 
 def our_update_of_input(uri: str) -> None:
-    """Moves rows whose input changes, as :func:`update_input` does."""
+    """Moves rows with changed inputs, like :func:`update_input`."""
     assert inline_rows.update(uri, "id IN (5, 25, 35)", x=f"x + {STEP}").rows_updated == 3
     assert len(lance.dataset(uri).get_fragments()) > 4
 
@@ -140,7 +141,7 @@ def our_delete_of_a_fragment(uri: str) -> None:
 
 
 def update_input_of_the_left(uri: str) -> None:
-    """Moves rows whose input changes, and that were computed and are in no version."""
+    """Moves computed but uncommitted rows with changed inputs."""
     lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id IN (20, 21)")
 
 
@@ -156,10 +157,12 @@ def delete_compact_and_delete(uri: str) -> None:
 
 
 def upsert(uri: str) -> None:
-    """Moves rows of both kinds, and inserts one."""
-    # A writer that replaces rows as a whole, and has read the target before.
-    now = lance.dataset(uri).to_table(columns=["id", "v"]).to_pylist() if "v" in lance.dataset(uri).schema.names else []
-    values = {row["id"]: row["v"] for row in now}
+    """Moves rows of both kinds, and inserts a row."""
+    # A writer that replaces whole rows, after reading the target.
+    current_rows = (
+        lance.dataset(uri).to_table(columns=["id", "v"]).to_pylist() if "v" in lance.dataset(uri).schema.names else []
+    )
+    values = {row["id"]: row["v"] for row in current_rows}
     source = rows_of(uri, {5: 5 + STEP, 6: 6, 25: 25 + STEP, 36: 36, 1000: 1000}).to_pylist()
     rows = [{**row, "y": -1, **({"v": values.get(row["id"])} if "v" in row else {})} for row in source]
     table = pa.Table.from_pylist(rows, schema=lance.dataset(uri).schema)
@@ -175,7 +178,7 @@ def rewrite(uri: str, column: str, values: Mapping[int, int | None]) -> None:
 
 
 def rewrite_input(uri: str) -> None:
-    """Writes the input's files of the first and the last fragment anew; two rows differ."""
+    """Rewrites the input's files of the first and the last fragment; two rows change."""
     rewrite(uri, "x", {5: 5 + STEP, 6: 6, 35: 35 + STEP, 36: 36})
 
 
@@ -201,18 +204,18 @@ def compact_in_rounds(uri: str) -> None:
 
 
 IN_ROUNDS = {3, 4, 8, 21, 22, 35, 36}
-"""The rows that :func:`compact_in_rounds` deletes."""
+"""Rows deleted by :func:`compact_in_rounds`."""
 
 
 def compact_deferred(uri: str) -> None:
-    """Compacts, and leaves the remapping of indexes for later; Lance can do that only without stable row ids."""
+    """Compacts, and defers the remapping of indexes. Lance supports this only without stable row ids."""
     if not lance.dataset(uri).describe_indices():
         lance.dataset(uri).create_scalar_index("id", "BTREE")
     compact(uri, defer_index_remap=True)
 
 
 def compact_and_update(uri: str) -> None:
-    """Moves all rows, then some of them again, and then all once more."""
+    """Moves all rows, then some of them, and then all rows again."""
     compact(uri)
     update_input(uri)
     update_other(uri)
@@ -227,14 +230,14 @@ def restore_kept(uri: str) -> None:
 
 
 def restore_unfilled(uri: str) -> None:
-    """Restores the last version in which the target had no value."""
+    """Restores the last version with an empty target."""
     versions = [version["version"] for version in lance.dataset(uri).versions()]
     unfilled = (n for n in reversed(versions) if not lance.dataset(uri, version=n).count_rows("v IS NOT NULL"))
     lance.dataset(uri, version=next(unfilled)).restore()
 
 
 def restore_there_and_back(uri: str) -> None:
-    """Restores the first version, which lacks the column, and then the latest again."""
+    """Restores the first version, without the column, and then the latest version."""
     before = lance.dataset(uri).version
     lance.dataset(uri, version=1).restore()
     lance.dataset(uri, version=before).restore()
@@ -253,7 +256,7 @@ def drop_target(uri: str) -> None:
 
 
 def drop_and_reuse_id(uri: str) -> None:
-    """Drops the target, and makes another column, which may get its field id."""
+    """Drops the target, and adds another column with possibly the same field id."""
     drop_target(uri)
     lance.dataset(uri).add_columns(pa.schema([("innocent", pa.int64())]))
 
@@ -297,7 +300,7 @@ def rewrite_input_as_it_was(uri: str) -> None:
 
 
 def rewrite_input_of_null(uri: str) -> None:
-    """Gives a row that was computed as NULL another input, and another row an input of which NULL is computed."""
+    """Changes the input of a row computed as NULL, and gives another row an input whose result is NULL."""
     rewrite(uri, "x", {3: 3 + STEP, 4: 10})
 
 
@@ -315,7 +318,7 @@ def rewrite_target_with_null(uri: str) -> None:
 
 
 def update_and_compact(uri: str) -> None:
-    """Moves a row whose input changes, and all rows then."""
+    """Moves a row with a changed input, and then all rows."""
     lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id = 15")
     compact_deletions(uri)
 
@@ -325,7 +328,7 @@ def update_input_and_unset_target(uri: str) -> None:
 
 
 def update_input_and_target(uri: str) -> None:
-    """Moves rows whose input changes, two of them with a value of the other writer's."""
+    """Moves rows with changed inputs, two of them with the other writer's own value."""
     lance.dataset(uri).update({"x": f"x + {STEP}", "v": "-777"}, where="id IN (5, 35)")
     lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id = 25")
 
@@ -336,7 +339,7 @@ def update_input_and_delete(uri: str) -> None:
 
 
 def delete_and_add_column(uri: str) -> None:
-    """Deletes before and after a change for which pylance refuses a commit that was built before it."""
+    """Deletes rows before and after a new column. pylance then refuses a commit that was built before the column."""
     delete_rows(uri)
     lance.dataset(uri).add_columns({"late": "y"})
     lance.dataset(uri).delete("id = 17")
@@ -358,7 +361,7 @@ def compact_the_first_and_rewrite(uri: str) -> None:
 
 
 def index_target(uri: str) -> None:
-    """Makes an index of the target, or drops it where there is one."""
+    """Makes an index of the target, or drops an existing index."""
     if "of v" in {index.name for index in lance.dataset(uri).describe_indices()}:
         lance.dataset(uri).drop_index("of v")
     else:
@@ -375,17 +378,17 @@ def make_table_anew(uri: str) -> None:
 
 
 def clean_up_all(uri: str) -> None:
-    """Removes files that no version names, too."""
+    """Also removes unreferenced files."""
     clean_up(uri, unverified=True)
 
 
 def clean_up_ours(uri: str) -> None:
-    """Removes what jobs of ours have left."""
+    """Removes leftovers of this package's jobs."""
     lance_spark.cleanup(uri, older_than=timedelta(days=7))
 
 
 def clean_up(uri: str, *, unverified: bool = False) -> None:
-    """Removes all versions but the latest, of which it makes one, so that the one before is not it."""
+    """Makes a new version, and removes all versions before it."""
     lance.dataset(uri).update_config({"cleaned": "up"})
     lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=unverified)
     assert len(lance.dataset(uri).versions()) == 1
@@ -393,10 +396,10 @@ def clean_up(uri: str, *, unverified: bool = False) -> None:
 
 def one_after_another(*acts: Act) -> Act:
     def act(uri: str) -> None:
-        for one in acts:
-            one(uri)
+        for each_act in acts:
+            each_act(uri)
 
-    act.__name__ = " then ".join(name_of(one) for one in acts)
+    act.__name__ = " then ".join(name_of(each_act) for each_act in acts)
     return act
 
 
@@ -404,20 +407,20 @@ def name_of(act: object) -> str:
     return getattr(act, "__name__", repr(act))
 
 
-# What a table holds, and what is said
+# Contents of a table, and messages
 
 
 def assert_says_what_happened(text: str, uri: str, versions: range) -> None:
-    """Asserts that a message names one of the versions, a time, and the table, and says what to do."""
-    named = {int(number) for number in re.findall(r"version (\d+)", text)}
-    assert named & set(versions), f"{text!r} does not say which version it was"
+    """Asserts that a message names one of the versions, a time, and the table, and gives advice."""
+    versions_named = {int(number) for number in re.findall(r"version (\d+)", text)}
+    assert versions_named & set(versions), f"{text!r} does not say which version it was"
     assert re.search(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", text), f"{text!r} does not say when it happened"
     assert uri in text and len(text.split(" - ")) >= 3, "what happened - where - what to do"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Others:
-    """What a table has of others: everything but the values of the target.
+class ForeignState:
+    """The foreign state of a table: all contents except the values of the target.
 
     Attributes:
         rows: The other columns, and the stable row ids, by id.
@@ -430,8 +433,8 @@ class Others:
     settings: Mapping[str, Any]
 
     @classmethod
-    def at(cls, uri: str) -> Others:
-        """Returns what the latest version has; nothing where there is no table."""
+    def at(cls, uri: str) -> ForeignState:
+        """Returns the state of the latest version; an empty state without a table."""
         if not Path(uri, "_versions").exists():
             return cls(rows={}, columns={}, settings={})
         head = lance.dataset(uri)
@@ -445,17 +448,17 @@ class Others:
         return cls(rows=work_of_others(uri), columns=columns, settings=settings)
 
     def x(self, row: int) -> int:
-        """Returns the input of a row, under whatever name; its id where the input was dropped."""
+        """Returns the input of a row under any of its names, or the id if the input was dropped."""
         values = self.rows[row]
         value: int = next(values[name] for name in (*INPUT_NAMES, "id") if name in values)
         return value
 
 
 INPUT_NAMES = ("x", "renamed_x", "z")
-"""Names that the input gets."""
+"""Names of the input."""
 
 TARGETS = ("v", "w")
-"""Names that the target gets."""
+"""Names of the target."""
 
 
 def work_of_others(uri: str, targets: Iterable[str] = TARGETS) -> dict[int, dict[str, Any]]:
@@ -474,23 +477,23 @@ def column(uri: str, name: str = "v", *, key: str = "id") -> dict[int, Any]:
 
 
 def unused_files(uri: str) -> set[str]:
-    """Returns data files that no version names, and what jobs keep only while they run."""
+    """Returns data files without a reference in any version, and the files of running jobs."""
     dataset = lance.dataset(uri)
-    named = {
+    referenced_files = {
         file.path
         for version in dataset.versions()
         for fragment in dataset.checkout_version(version["version"]).get_fragments()
         for file in fragment.data_files()
     }
-    data = {entry.name for entry in Path(uri, "data").iterdir() if entry.is_file()} - named
-    kept = [path for part in ("staging", "jobs") for path in Path(uri, "_lance_spark", part).rglob("*")]
-    return data | {os.path.relpath(path, uri) for path in kept if path.is_file()}
+    data = {entry.name for entry in Path(uri, "data").iterdir() if entry.is_file()} - referenced_files
+    job_files = [path for part in ("staging", "jobs") for path in Path(uri, "_lance_spark", part).rglob("*")]
+    return data | {os.path.relpath(path, uri) for path in job_files if path.is_file()}
 
 
 def assert_indexes_agree(uri: str, name: str = "v") -> None:
-    """Scans find the same rows with indexes and without them, and these are the right ones."""
+    """Asserts that scans find the right rows, with and without indexes."""
     values = column(uri, name)
-    wanted: dict[str, set[int]] = {
+    expected: dict[str, set[int]] = {
         f"{name} IS NULL": {i for i, v in values.items() if v is None},
         f"{name} IS NOT NULL": {i for i, v in values.items() if v is not None},
         f"{name} < 0": {i for i, v in values.items() if v is not None and v < 0},
@@ -498,7 +501,7 @@ def assert_indexes_agree(uri: str, name: str = "v") -> None:
         f"{name} >= 200": {i for i, v in values.items() if v is not None and v >= 200},
     }
     head = lance.dataset(uri)
-    for text, ids in wanted.items():
+    for text, ids in expected.items():
         for use in (True, False):
-            found = head.scanner(columns=["id"], filter=text, use_scalar_index=use).to_table()["id"].to_pylist()
-            assert sorted(found) == sorted(ids), f"{text}, {'with' if use else 'without'} the index"
+            ids_found = head.scanner(columns=["id"], filter=text, use_scalar_index=use).to_table()["id"].to_pylist()
+            assert sorted(ids_found) == sorted(ids), f"{text}, {'with' if use else 'without'} the index"

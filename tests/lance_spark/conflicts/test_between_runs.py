@@ -1,4 +1,6 @@
-"""A job that failed or was killed, changes by others, and its successor: rows whose inputs did not change are not called again."""
+"""A job that failed or was killed, changes by other writers, and the next job: rows with unchanged inputs are never
+called again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import lance
 import pytest
 
 import lance_spark
-from tests.lance_spark.conflicts.cases import SUCCESSORS, Case, Done, variations
+from tests.lance_spark.conflicts.cases import SUCCESSORS, Case, Completed, variations
 from tests.lance_spark.conflicts.jobs import ALL, SETTINGS, Lab, SparkLab, filled
 from tests.lance_spark.conflicts.others import (
     STEP,
@@ -34,14 +36,14 @@ from tests.support.drivers import driver
 pytestmark = pytest.mark.sample(8)
 
 FAILS_AT = 27
-LEFT = set(range(25, 30))
-"""Rows that the first run has not computed: one batch of the third fragment. The other fragments are committed."""
+UNCOMPUTED = set(range(25, 30))
+"""Rows without a result in the first run: one batch of the third fragment. The other fragments are committed."""
 
 EITHER = pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
 
 
 def fail_once(lab: Lab, *, stable: bool = True, granularity: int | None = 1) -> None:
-    """Runs a job that computes all rows but one batch, and commits the fragments that it has completed."""
+    """Runs a job with one failed batch, which commits its complete fragments."""
     lab.table(stable=stable, indexed=True)
     result = lab.run_and_fail(FAILS_AT, commit_granularity=granularity)
     calls = lab.calls()
@@ -57,16 +59,16 @@ def check_successor(
     name: str = "v",
     leftovers: bool = False,
 ) -> lance_spark.BackfillJobResult:
-    """Runs a job, asserts what it calls for and leaves, and returns what it did."""
-    theirs = work_of_others(lab.uri)
+    """Runs a job, asserts its calls and the resulting state, and returns its result."""
+    foreign_work = work_of_others(lab.uri)
     result = lab.run(name)
     assert lab.calls() == Counter(calls)
     assert result.status == "DONE"
     x = "x" if "x" in lance.dataset(lab.uri).schema.names else "renamed_x"
-    assert work_of_others(lab.uri) == theirs
-    assert column(lab.uri, name) == {i: (values or {}).get(i, value(row[x])) for i, row in theirs.items()}
+    assert work_of_others(lab.uri) == foreign_work
+    assert column(lab.uri, name) == {i: (values or {}).get(i, value(row[x])) for i, row in foreign_work.items()}
     assert_indexes_agree(lab.uri, name)
-    # A driver that was killed, or a job that was cancelled, has left what its successor might have used.
+    # Leftovers of a killed driver or a cancelled job, for use by the next job.
     if leftovers:
         lance_spark.cleanup(lab.uri, older_than=timedelta(0))
     assert unused_files(lab.uri) == set()
@@ -80,19 +82,21 @@ def check_successor(
 def test_the_successor_calls_for_what_the_table_of_conflicts_says(case: Case, stable: bool, lab: Lab):
     fail_once(lab, stable=stable)
     case.act(lab.uri)
-    assert isinstance(case.expected, Done)
-    done = case.expected
-    result = check_successor(lab, {*LEFT, *done.calls} - {*done.uncalled}, values={**done.given}, name=done.column)
-    assert {name: getattr(result, name) for name in done.counters} == done.counters
+    assert isinstance(case.expected, Completed)
+    expected = case.expected
+    result = check_successor(
+        lab, {*UNCOMPUTED, *expected.calls} - {*expected.uncalled}, values={**expected.foreign}, name=expected.column
+    )
+    assert {name: getattr(result, name) for name in expected.counters} == expected.counters
 
 
 @EITHER
 def test_what_an_update_made_out_of_date_is_said_and_made_anew_where_that_is_asked_for(stable: bool, lab: Lab):
-    """Rows 5 and 35 have a value, of the input that they had: a plain run does not select them."""
+    """Rows 5 and 35 have values of their former inputs, so a plain run does not select them."""
     fail_once(lab, stable=stable)
     update_input(lab.uri)
     result = lab.run()
-    assert lab.calls() == Counter(LEFT - {25} | {25 + STEP})
+    assert lab.calls() == Counter(UNCOMPUTED - {25} | {25 + STEP})
     assert result.rows_stale == 2
     assert {i: column(lab.uri)[i] for i in (5, 35)} == {5: 50, 35: 350}
     lab.run(stale=True)
@@ -104,7 +108,7 @@ def test_an_upsert_between_two_runs(lab: Lab):
     fail_once(lab)
     upsert(lab.uri)
     lab.run(stale=True)
-    assert lab.calls() == Counter(LEFT - {25} | {i + STEP for i in (5, 25)} | {1000})
+    assert lab.calls() == Counter(UNCOMPUTED - {25} | {i + STEP for i in (5, 25)} | {1000})
     check_successor(lab, set())
 
 
@@ -112,12 +116,12 @@ def test_an_upsert_between_two_runs(lab: Lab):
 def test_an_input_that_was_written_in_place_costs_calls_in_its_fragment_at_most(stable: bool, lab: Lab):
     fail_once(lab, stable=stable)
     rewrite(lab.uri, "x", {21: 21 + STEP})
-    theirs = work_of_others(lab.uri)
+    foreign_work = work_of_others(lab.uri)
     lab.run()
     calls = set(lab.calls())
-    # The checkpoint of the fragment's other rows is one of the old input; it serves where the inputs can be compared.
-    assert LEFT | {21 + STEP} <= calls <= LEFT | {21 + STEP} | (set(range(20, 30)) - {21})
-    assert work_of_others(lab.uri) == theirs
+    # The checkpoint of the fragment's other rows belongs to the old input, and serves where the inputs can be compared.
+    assert UNCOMPUTED | {21 + STEP} <= calls <= UNCOMPUTED | {21 + STEP} | (set(range(20, 30)) - {21})
+    assert work_of_others(lab.uri) == foreign_work
     check_successor(lab, set())
 
 
@@ -126,8 +130,8 @@ def test_an_input_that_was_written_in_place_after_the_commit_is_out_of_date(stab
     fail_once(lab, stable=stable)
     rewrite_input(lab.uri)
     result = lab.run()
-    # Rows 3, 31 and 38 were computed as NULL, of files that are others now.
-    assert LEFT <= set(lab.calls()) <= LEFT | {3, 31, 38}
+    # Rows 3, 31 and 38 were computed as NULL, from files that were replaced since.
+    assert UNCOMPUTED <= set(lab.calls()) <= UNCOMPUTED | {3, 31, 38}
     assert result.rows_stale == 2
     lab.run(stale=True)
     assert lab.calls() == Counter([5 + STEP, 35 + STEP])
@@ -141,19 +145,19 @@ def test_a_cleanup_after_a_compaction_between_two_runs(stable: bool, lab: Lab):
     clean_up(lab.uri)
     lab.run()
     calls = lab.calls()
-    # Rows without a value: computed as NULL, and, where nothing tells their place, left in a checkpoint.
-    known = LEFT if stable else set(range(20, 30))
-    assert LEFT <= set(calls) <= known | {x for x in range(40) if value(x) is None}
+    # Rows without a value: computed as NULL, or, with an unknown place, in a checkpoint.
+    called_rows = UNCOMPUTED if stable else set(range(20, 30))
+    assert UNCOMPUTED <= set(calls) <= called_rows | {x for x in range(40) if value(x) is None}
     assert max(calls.values()) == 1
     check_successor(lab, set())
 
 
 @EITHER
 def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: bool, spark_lab: SparkLab):
-    """Nothing is in the table: checkpoints and finished files are all there is, and rows have moved since."""
+    """The table holds no values: only checkpoints and finished files exist, and rows have moved since."""
     lab = spark_lab
     lab.table(stable=stable)
-    with lab.held([36]):
+    with lab.hold_calls([36]):
         job = lab.start(commit_granularity=None)
         lab.wait_for([36], job)
         job.cancel()
@@ -164,7 +168,7 @@ def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: boo
     lab.run()
     calls = lab.calls()
     assert set(calls) <= set(range(40)) and all(calls[x] == 1 for x in range(35))
-    # Stopped with its task: the batch that it was in.
+    # The batch in which the task was stopped.
     assert max(calls.values()) <= 2
     check_successor(lab, set(), leftovers=True)
 
@@ -172,10 +176,10 @@ def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: boo
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_a_killed_driver_and_others_cost_no_call_of_rows_that_were_persisted(spark_lab: SparkLab):
-    """The driver and its workers are killed where two fragments were committed and the two others half computed."""
+    """The driver and its workers are killed with two fragments committed and two half computed."""
     lab = spark_lab
     lab.table(indexed=True)
-    with lab.held([26, 36]), driver({"killed": (lab.home, {**SETTINGS, "commit_granularity": 1})}) as killed:
+    with lab.hold_calls([26, 36]), driver({"killed": (lab.home, {**SETTINGS, "commit_granularity": 1})}) as killed:
         killed.wait_for(lambda: filled(lab.uri) == {0, 1} and lab.waits_at(26, 36))
         killed.kill()
     assert lab.calls() == Counter([*range(27), *range(30, 37)])

@@ -1,5 +1,5 @@
-"""Jobs beside what no row of the table says: concurrent writers that act again and again, filters,
-two jobs at once, what the next run finds.
+"""Jobs in cases outside the table of conflicts: repeated concurrent changes, filters, two concurrent jobs, and the next
+run.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def right(lab: Lab) -> dict[int, int | None]:
 
 def test_others_slip_in_each_time_that_the_committer_has_looked(lab: Lab):
     lab.table(indexed=True)
-    theirs = {}
+    foreign_work = {}
 
-    def noted(act: Act) -> Act:
+    def recorded(act: Act) -> Act:
         def noting(uri: str) -> None:
             act(uri)
-            theirs.update({0: work_of_others(uri)})
+            foreign_work.update({0: work_of_others(uri)})
 
         return noting
 
@@ -66,24 +66,24 @@ def test_others_slip_in_each_time_that_the_committer_has_looked(lab: Lab):
         lance.dataset(uri).optimize.compact_files(materialize_deletions_threshold=0.0)
 
     acts = [lambda uri: lance.dataset(uri).add_columns({"late": "y"}), update_input, tidy, update_other, tidy]
-    with slipping_in(lab.uri, *map(noted, acts)) as left:
+    with slipping_in(lab.uri, *map(recorded, acts)) as remaining:
         result = lab.run(commit_granularity=None)
-    assert len(left) <= 3, "the update did not slip in"
+    assert len(remaining) <= 3, "the update did not slip in"
     assert result.status == "DONE" and result.rows_recomputed == 3
     assert lab.calls() == ALL + Counter(UPDATED_CALLS)
-    assert work_of_others(lab.uri) == theirs[0]
+    assert work_of_others(lab.uri) == foreign_work[0]
     assert column(lab.uri) == right(lab)
     lab.run()
     assert lab.calls() == Counter()
 
 
 def test_an_input_that_is_written_again_and_again(lab: Lab):
-    """Each time that the committer has looked, another value is there before it commits."""
+    """After each look of the committer, the value changes again before the commit."""
     lab.table(indexed=True)
     acts = [lambda uri, n=n: rewrite(uri, "x", {5: 5 + n * STEP, 35: 35 + n * STEP}) for n in (1, 2, 3)]
-    with slipping_in(lab.uri, *acts) as left:
+    with slipping_in(lab.uri, *acts) as remaining:
         result = lab.run(commit_granularity=None)
-    assert left == [] and result.status == "DONE"
+    assert remaining == [] and result.status == "DONE"
     calls = lab.calls()
     assert calls >= ALL + Counter([5 + 3 * STEP, 35 + 3 * STEP])
     assert max(calls.values()) == 1, "no input is computed twice"
@@ -93,8 +93,8 @@ def test_an_input_that_is_written_again_and_again(lab: Lab):
 
 
 def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for_a_concurrent_writers(lab: Lab):
-    """The value of the first input is committed, that of the second is never, because the input
-    changes once more.
+    """The value for the first input is committed, but never the value for the second, because the input changes
+    again.
     """
     lab.table(indexed=True)
 
@@ -102,40 +102,36 @@ def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for
         rewrite(uri, "x", {5: 5 + 2 * STEP})
         lance.dataset(uri).add_columns({"late": "y"})  # pylance refuses the commit
 
-    with slipping_in(lab.uri, lambda uri: rewrite(uri, "x", {5: 5 + STEP}), again) as left:
+    with slipping_in(lab.uri, lambda uri: rewrite(uri, "x", {5: 5 + STEP}), again) as remaining:
         result = lab.run(commit_granularity=None)
-    assert left == []
+    assert remaining == []
     assert (result.status, result.rows_recomputed) == ("DONE", 2)
     assert lab.calls() == ALL + Counter([5 + STEP, 5 + 2 * STEP])
     assert column(lab.uri) == right(lab)
 
 
 def test_a_table_whose_target_is_written_in_place_with_every_commit_still_gets_its_values(lab: Lab):
-    """A concurrent writer fills rows of the same column one by one, each time that the committer
-    has looked.
-    """
+    """After each look of the committer, a concurrent writer fills another row of the same column."""
     lab.table(indexed=True)
     acts = [lambda uri, i=i: rewrite(uri, "v", {i: -i}) for i in (5, 15, 35)]
-    with slipping_in(lab.uri, *acts) as left:
+    with slipping_in(lab.uri, *acts) as remaining:
         result = lab.run(commit_granularity=None)
-    assert left == [] and result.status == "DONE"
+    assert remaining == [] and result.status == "DONE"
     assert lab.calls() == ALL
     assert column(lab.uri) == {i: -i if i in (5, 15, 35) else value(i) for i in range(40)}
     assert lance.dataset(lab.uri).count_rows("v < 0") == 3
 
 
-# Filters, and what an earlier run has computed
+# Filters, and values of an earlier run
 
 
 def test_an_update_of_rows_that_were_not_selected_leaves_them_alone(lab: Lab):
-    """The values that they have are of another run; the next run says what is out of date, and does
-    not change it.
-    """
+    """Their values come from another run. The next run reports the outdated values, and leaves them unchanged."""
     lab.table()
     lab.run(where="x < 20")
     lab.calls()
-    seen = lab.run_while(update_input, "slipped", where="x >= 20")
-    assert seen.result.rows_recomputed == 2
+    outcome = lab.run_while(update_input, "slipped", where="x >= 20")
+    assert outcome.result.rows_recomputed == 2
     assert lab.calls() == Counter(range(20, 40)) + Counter([25 + STEP, 35 + STEP])
     assert column(lab.uri) == {**right(lab), 5: 50}
     assert lab.run().rows_stale == 1
@@ -145,10 +141,10 @@ def test_an_update_of_rows_that_were_not_selected_leaves_them_alone(lab: Lab):
 @pytest.mark.parametrize("moment", ["before", "slipped"])
 def test_values_that_others_gave_rows_that_the_filter_left_out_are_kept(moment: Moment, lab: Lab):
     lab.table(indexed=True)
-    seen = lab.run_while(rewrite_target, moment, where="x < 20")
+    outcome = lab.run_while(rewrite_target, moment, where="x < 20")
     assert column(lab.uri) == {i: value(i) if i < 20 else {35: -35}.get(i) for i in range(40)}
     assert lab.calls() == Counter(range(20))
-    again = replace(seen, result=lab.run())
+    again = replace(outcome, result=lab.run())
     lab.check(again, calls=Counter(i for i in range(20, 40) if i != REWRITTEN[1]), values={35: -35})
 
 
@@ -160,18 +156,18 @@ def test_values_of_some_rows_of_a_fragment_are_carried_over_too(moment: Moment, 
     lab.table(stable=stable, indexed=True)
     lab.run(where="x % 2 = 1")
     assert lab.calls() == Counter(range(1, 40, 2))
-    seen = lab.run_while(compact, moment, where="x % 2 = 0")
-    assert seen.counted("rows_carried", "rows_recomputed") == {"rows_carried": carried, "rows_recomputed": 0}
-    lab.check(seen, calls=Counter(range(0, 40, 2)))
+    outcome = lab.run_while(compact, moment, where="x % 2 = 0")
+    assert outcome.counters("rows_carried", "rows_recomputed") == {"rows_carried": carried, "rows_recomputed": 0}
+    lab.check(outcome, calls=Counter(range(0, 40, 2)))
 
 
 @pytest.mark.parametrize("act", [compact, update_input], ids=name_of)
 def test_a_job_that_carries_over_has_versions_and_no_errors(act: Act, lab: Lab):
     lab.table()
-    seen = lab.run_while(act, "before")
-    assert seen.result.versions and seen.result.fragments_failed == {}
-    assert max(seen.result.versions) <= lance.dataset(lab.uri).version
-    job = lab.open().get_job(seen.result.job_id)
+    outcome = lab.run_while(act, "before")
+    assert outcome.result.versions and outcome.result.fragments_failed == {}
+    assert max(outcome.result.versions) <= lance.dataset(lab.uri).version
+    job = lab.open().get_job(outcome.result.job_id)
     assert job.status == "DONE" and job.rows_failed == 0
 
 
@@ -193,7 +189,7 @@ def test_a_snapshot_is_protected_by_a_tag_where_that_is_asked_for(lab: Lab):
     assert column(lab.uri) == {**{i: value(i) for i in range(40)}, **dict.fromkeys(NEW)}
 
 
-# What is not there any more
+# Missing data
 
 
 @pytest.mark.parametrize("moment", ["before", "between", "staged", "slipped"])
@@ -259,9 +255,9 @@ def test_what_was_committed_before_a_drop_does_not_come_back_as_another_column(l
 @pytest.mark.parametrize("moment", ["between", "staged", "slipped"])
 def test_a_column_that_has_got_another_udf_takes_no_values_of_the_old_one(moment: Moment, lab: Lab):
     lab.table()
-    other = lab.udf(version="2", factor=3)
+    other_udf = lab.udf(version="2", factor=3)
     with pytest.raises(CommitImpossibleError, match="another UDF while the job ran"):
-        lab.run_while(lambda _: lab.open().alter_columns({"path": "v", "udf": other}), moment)
+        lab.run_while(lambda _: lab.open().alter_columns({"path": "v", "udf": other_udf}), moment)
     (job,) = lab.open().list_jobs()
     assert job.status == ("FAILED" if moment == "staged" else "PARTIAL")
     lab.calls()
@@ -282,7 +278,7 @@ def test_files_that_are_deleted_in_the_moment_of_the_commit_are_said_and_the_nex
 
 
 def test_a_failed_job_has_left_what_it_had_committed(lab: Lab):
-    """A job that cannot go on has committed what it could, and the rest is served when it can."""
+    """A failed job commits its completed fragments, and the next run uses the rest."""
     snapshot = lab.table().version
     with pytest.raises(CommitImpossibleError):
         lab.run_while(restore_past, "between")
@@ -301,27 +297,25 @@ def test_a_failed_job_has_left_what_it_had_committed(lab: Lab):
 def test_a_job_never_brings_a_deleted_row_back(granularity: int | None, lab: Lab):
     lab.table(indexed=True)
     acts = [lambda uri, i=i: lance.dataset(uri).delete(f"id % 10 = {i}") for i in range(4)]
-    with slipping_in(lab.uri, *acts) as left:
+    with slipping_in(lab.uri, *acts) as remaining:
         lab.run(commit_granularity=granularity, concurrency=1)
-    gone = range(4 - len(left))
-    assert set(work_of_others(lab.uri)) == {i for i in range(40) if i % 10 not in gone}
-    assert lance.dataset(lab.uri).count_rows() == 40 - 4 * len(gone)
+    deleted_ids = range(4 - len(remaining))
+    assert set(work_of_others(lab.uri)) == {i for i in range(40) if i % 10 not in deleted_ids}
+    assert lance.dataset(lab.uri).count_rows() == 40 - 4 * len(deleted_ids)
 
 
 def test_repairs_after_a_commit_bring_no_deleted_row_back(lab: Lab):
-    """What slipped in has to be repaired by another commit, and rows are deleted before that one
-    too.
-    """
+    """A concurrent change needs a second commit as a repair, and rows are deleted before the repair too."""
     lab.table(indexed=True)
 
     def first(uri: str) -> None:
         lance.dataset(uri).delete("id IN (1, 35)")
         rewrite(uri, "x", {5: 1005, 36: 1036})
 
-    with slipping_in(lab.uri, first, delete_rows, update_input) as left:
+    with slipping_in(lab.uri, first, delete_rows, update_input) as remaining:
         lab.run(commit_granularity=None)
-    gone = {1, 35} | ({3, 4, 21} if len(left) < 2 else set())
-    assert set(work_of_others(lab.uri)) == set(range(40)) - gone
+    deleted_ids = {1, 35} | ({3, 4, 21} if len(remaining) < 2 else set())
+    assert set(work_of_others(lab.uri)) == set(range(40)) - deleted_ids
     lab.run()
     assert column(lab.uri) == right(lab)
 
@@ -348,8 +342,8 @@ def test_a_job_beside_a_whole_job_of_the_same_column_keeps_its_values(stable: bo
 @pytest.mark.parametrize("granularity", [1, None])
 def test_two_jobs_of_one_column_at_once_both_succeed(granularity: int | None, spark_lab: SparkLab):
     spark_lab.table(indexed=True)
-    one, two = (spark_lab.start(commit_granularity=granularity, task_size=size) for size in (10, 5))
-    assert [job.result(60).status for job in (one, two)] == ["DONE", "DONE"]
+    job_one, job_two = (spark_lab.start(commit_granularity=granularity, task_size=size) for size in (10, 5))
+    assert [job.result(60).status for job in (job_one, job_two)] == ["DONE", "DONE"]
     calls = spark_lab.calls()
     assert set(calls) == set(range(40)) and max(calls.values()) <= 2
     assert column(spark_lab.uri) == right(spark_lab)
@@ -361,13 +355,13 @@ def test_two_jobs_of_one_column_at_once_both_succeed(granularity: int | None, sp
 def test_two_jobs_of_one_column_beside_a_compaction_and_new_rows(spark_lab: SparkLab):
     lab = spark_lab
     lab.table()
-    with lab.held([6, 16]):
-        one = lab.start(commit_granularity=1)
-        lab.wait_for([6, 16], one)
-        two = lab.start(commit_granularity=1)
+    with lab.hold_calls([6, 16]):
+        job_one = lab.start(commit_granularity=1)
+        lab.wait_for([6, 16], job_one)
+        job_two = lab.start(commit_granularity=1)
         append(lab.uri)
         compact(lab.uri)
-    assert [job.result(60).status for job in (one, two)] == ["DONE", "DONE"]
+    assert [job.result(60).status for job in (job_one, job_two)] == ["DONE", "DONE"]
     calls = lab.calls()
     assert set(calls) <= {*range(40), 1000, 1001} and max(calls.values()) <= 2
     assert {i: v for i, v in column(lab.uri).items() if i < 1000} == {i: value(i) for i in range(40)}
@@ -380,12 +374,12 @@ def test_two_jobs_of_one_column_beside_a_compaction_and_new_rows(spark_lab: Spar
 def test_backfills_of_two_columns_at_once_both_complete(stable: bool, spark_lab: SparkLab):
     lab = spark_lab
     lab.table(stable=stable, indexed=True).add_columns({"w": (lab.udf(name="other", factor=3, log="others"), ["y"])})
-    with lab.held([6]):
-        one = lab.start("v", commit_granularity=1)
-        lab.wait_for([6], one)
-        other = lab.start("w", commit_granularity=1)
+    with lab.hold_calls([6]):
+        job_v = lab.start("v", commit_granularity=1)
+        lab.wait_for([6], job_v)
+        job_w = lab.start("w", commit_granularity=1)
         eventually((lab.home / "others").exists)
-    assert (one.result(60).status, other.result(60).status) == ("DONE", "DONE")
+    assert (job_v.result(60).status, job_w.result(60).status) == ("DONE", "DONE")
     assert (lab.calls(), lab.calls("others")) == (ALL, ALL)
     assert column(lab.uri, "w") == {i: None if i % 7 == 3 else i * 3 for i in range(40)}
     assert column(lab.uri, "v") == {i: None if i % 7 == 3 else i * 10 for i in range(40)}

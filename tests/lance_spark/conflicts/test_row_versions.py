@@ -1,4 +1,4 @@
-"""What becomes of Lance's row versions, ids and deletions when a column file is replaced: what the documentation says of it."""
+"""The effect of a replaced column file on Lance's row versions, ids and deletions, as documented."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ def versions(uri: str) -> Versions:
 
 
 def test_rows_of_fragments_that_a_job_does_not_write_keep_their_version(lab: Lab):
-    """A DataReplacement moves the version of all rows of the fragments that it names, whether their value changed or not."""
+    """A DataReplacement updates the version of all rows of its fragments, including rows with an unchanged value."""
     lab.table()
     before = versions(lab.uri)
     lab.run(where="x IN (12, 13)")
     after = versions(lab.uri)
-    moved = {i for i, (_, _, updated) in after.items() if updated != before[i][2]}
-    assert moved == set(range(10, 20)), "Lance says now which rows of a fragment changed: say so in the documentation"
-    assert {after[i][2] for i in moved} == {lance.dataset(lab.uri).version}
+    updated_ids = {i for i, (_, _, updated) in after.items() if updated != before[i][2]}
+    assert updated_ids == set(range(10, 20)), (
+        "Lance says now which rows of a fragment changed: say so in the documentation"
+    )
+    assert {after[i][2] for i in updated_ids} == {lance.dataset(lab.uri).version}
     assert {i: row[:2] for i, row in after.items()} == {i: row[:2] for i, row in before.items()}
 
 

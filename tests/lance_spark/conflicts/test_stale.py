@@ -1,4 +1,4 @@
-"""Values that are out of date: what `stale=True` selects, and that plans and results say how many there are."""
+"""Outdated values: the selection of `stale=True`, and their count in plans and results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lance_spark.conflicts.jobs import ALL, Lab
 from tests.lance_spark.conflicts.others import (
     ROWS,
     STEP,
-    Others,
+    ForeignState,
     assert_indexes_agree,
     column,
     compact,
@@ -42,10 +42,10 @@ def planned(lab: Lab, **more: Any) -> lance_spark.BackfillPlan:
     return lab.open().plan_backfill("v", **more)
 
 
-def check_fresh(lab: Lab, given: Mapping[int, int] | None = None) -> None:
-    """Asserts that each row has the value of its input, or what another writer gave, and that nothing is left to do."""
-    now = Others.at(lab.uri)
-    assert column(lab.uri) == {i: value(now.x(i)) for i in now.rows} | {**(given or {})}
+def check_fresh(lab: Lab, foreign: Mapping[int, int] | None = None) -> None:
+    """Asserts that each row has the result for its input, or another writer's value, and that no work remains."""
+    current = ForeignState.at(lab.uri)
+    assert column(lab.uri) == {i: value(current.x(i)) for i in current.rows} | {**(foreign or {})}
     assert_indexes_agree(lab.uri)
     version = lance.dataset(lab.uri).version
     plan = planned(lab, stale=True)
@@ -70,12 +70,12 @@ def test_what_the_table_of_conflicts_says_is_out_of_date(case: Case, stable: boo
     version, plain = lance.dataset(lab.uri).version, lab.run()
     assert lab.calls() == Counter(expected.plain)
     assert plain.rows_computed == len(expected.plain)
-    assert plain.rows_stale == (expected.stale if expected.left is None else expected.left)
+    assert plain.rows_stale == (expected.stale if expected.result_stale is None else expected.result_stale)
     assert expected.pending or lance.dataset(lab.uri).version == version
     result = lab.run(stale=True)
     assert lab.calls() == Counter(expected.calls)
     assert (result.rows_computed, result.rows_stale) == (len(expected.calls), 0)
-    check_fresh(lab, expected.given)
+    check_fresh(lab, expected.foreign)
 
 
 @EITHER
@@ -156,10 +156,10 @@ def test_a_column_that_was_never_filled_is_pending_and_not_stale(lab: Lab):
 
 
 def test_null_where_inputs_change_during_a_job_is_not_out_of_date(lab: Lab):
-    """Rows that were set to NULL have no value, so that the next plain run computes them."""
+    """Rows set to NULL have no value, so the next plain run computes them."""
     lab.table()
-    seen = lab.run_while(rewrite_input, "before", on_stale="null")
-    assert (seen.result.rows_nulled, seen.result.rows_stale) == (2, 0)
+    outcome = lab.run_while(rewrite_input, "before", on_stale="null")
+    assert (outcome.result.rows_nulled, outcome.result.rows_stale) == (2, 0)
     assert planned(lab).total_rows_pending == 2
     lab.calls()
     lab.run()

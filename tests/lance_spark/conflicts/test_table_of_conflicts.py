@@ -1,6 +1,6 @@
 """Every row of the table of conflicts, by each API.
 
-Of each row one or two cells are quick, at moments in turn; `make test-long` runs them all.
+The quick suite runs one or two cells of each row, at alternating moments; `make test-long` runs all cells.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tests.lance_spark.conflicts.writes import Layout
 pytestmark = pytest.mark.sample(12)
 
 STRIDE = 5
-"""From one quick variation to the next; prime to their numbers, so that each comes up."""
+"""The step between quick variations; coprime with their numbers, so that each variation occurs."""
 
 
 def is_quick(row: int, turn: int) -> bool:
-    """Tells whether a cell of a row is quick at one of its moments: every other one."""
+    """Tells whether a cell of a row is quick: every other cell."""
     return (row + turn) % 2 == 0 or turn == 0
 
 

@@ -1,6 +1,5 @@
-"""One row of the table of conflicts for each kind of concurrent commit, through Spark: jobs whose
-tasks run at once in other processes, and `df.write`, whose commit runs in a process of its own.
-Every call of the UDF is counted there too.
+"""A row of the table of conflicts for each kind of concurrent commit, on Spark: jobs with concurrent tasks in other
+processes, and `df.write`, which commits in its own process. The tests count every call of the UDF.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tests.lance_spark.conflicts.jobs import SparkLab
 from tests.lance_spark.conflicts.others import (
     STEP,
     Act,
-    Others,
+    ForeignState,
     append,
     clean_up_all,
     compact,
@@ -39,7 +38,7 @@ from tests.lance_spark.conflicts.others import (
     update_input,
     update_other,
 )
-from tests.lance_spark.conflicts.writes import Written, check_done, make
+from tests.lance_spark.conflicts.writes import WriteOutcome, check_done, make
 
 pytestmark = pytest.mark.sample(4)
 
@@ -76,7 +75,7 @@ def test_a_job(act: Act, moment: Moment, stable: bool, spark_lab: SparkLab) -> N
     spark_lab.check_case(case_of(JOBS, act, moment, stable=stable), moment, stable=stable, indexed=True)
 
 
-# Over Connect a DataFrame is resolved when it runs, so that what comes between is no conflict.
+# Over Connect a DataFrame is resolved when it runs, so a change between its definition and its run is no conflict.
 classic = pytest.mark.classic
 
 
@@ -90,7 +89,7 @@ def calls(tmp_path: Path) -> Callable[[], Counter[int]]:
 
 
 def values(spark: SparkSession, path: str, **options: Any) -> DataFrame:
-    """Returns a DataFrame of a snapshot, whose values are computed when it is written."""
+    """Returns a DataFrame of a snapshot, whose values are computed during the write."""
     log = str(Path(path).parent / "calls")
 
     @pandas_udf("long")  # type: ignore[call-overload]
@@ -98,7 +97,7 @@ def values(spark: SparkSession, path: str, **options: Any) -> DataFrame:
         import os
 
         file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(file, "".join(f"{one}\n" for one in x).encode())
+        os.write(file, "".join(f"{value_}\n" for value_ in x).encode())
         os.close(file)
         return x * 10
 
@@ -121,15 +120,15 @@ def test_a_dataframe_write(
     make(path, stable=stable, indexed=True)
     df = values(spark, path)
     act(path)
-    others, version = Others.at(path), lance.dataset(path).version
+    foreign_state, version = ForeignState.at(path), lance.dataset(path).version
     case = case_of(WRITES, act, "before", stable=stable)
     if isinstance(case.expected, Refused):
-        with pytest.raises(Exception, match=f"(?s){case.expected.error.__name__}.*{case.expected.said}"):
+        with pytest.raises(Exception, match=f"(?s){case.expected.error.__name__}.*{case.expected.message}"):
             save(df, path)
-        assert (Others.at(path), lance.dataset(path).version) == (others, version)
+        assert (ForeignState.at(path), lance.dataset(path).version) == (foreign_state, version)
     else:
-        written = Written(path=path, others=others, result=save(df, path))
-        check_done(written, case.expected, "ours")
+        outcome = WriteOutcome(path=path, others=foreign_state, result=save(df, path))
+        check_done(outcome, case.expected, "ours")
     assert calls() == Counter(range(40))
 
 
@@ -140,12 +139,12 @@ def test_a_write_beside_everything_that_moves_rows(
     make(path, indexed=True)
     df = values(spark, path)
     one_after_another(append, delete_rows, update_other, compact, update_input)(path)
-    others = Others.at(path)
+    foreign_state = ForeignState.at(path)
     result = save(df, path)
     # Row 35 was deleted before its input was to change; 5, 6, 10 and 25 were moved twice.
     assert (result.rows_carried, result.rows_nulled, result.rows_gone, result.new_rows) == (34, 2, 4, 2)
     assert (result.inputs_from, result.input_columns) == ("plan", ("x",))
-    Written(path=path, others=others, result=result).check({5: None, 25: None, 1000: None, 1001: None})
+    WriteOutcome(path=path, others=foreign_state, result=result).check({5: None, 25: None, 1000: None, 1001: None})
     assert calls() == Counter(range(40))
 
 
@@ -157,7 +156,7 @@ def test_the_next_write_of_rows_without_a_value_calls_for_these_only(
     df = values(spark, path)
     one_after_another(compact, rewrite_input)(path)
     assert save(df, path).rows_nulled == 2
-    others = Others.at(path)
+    foreign_state = ForeignState.at(path)
     result = save(values(spark, path, filter="v IS NULL"), path)
     assert calls() == Counter([*range(40), 5 + STEP, 35 + STEP])
-    Written(path=path, others=others, result=result).check(rows=2)
+    WriteOutcome(path=path, others=foreign_state, result=result).check(rows=2)

@@ -1,5 +1,5 @@
-"""DataFrame writes beside what no row of the table says: writes of some rows, two writes at once,
-what is not there any more, lost answers.
+"""DataFrame writes in cases outside the table of conflicts: writes of some rows, two concurrent writes, missing data,
+lost replies.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ LAYOUTS = pytest.mark.parametrize(
 
 
 def staged(path: str, rows: Rows | None = None) -> tuple[Backfill, ColumnsWritten]:
-    """Returns a write of `v` whose one task is done, and what the task says."""
+    """Returns a write of `v` after its only task, and the message of the task."""
     job = Backfill(path, "v", LongType(), options={"input_columns": "x"})
-    given = computed(snapshot_rows(path, key="x"), ours) if rows is None else rows
-    return job, job.task([job.batch(*zip(*given, strict=True))])
+    rows_written = computed(snapshot_rows(path, key="x"), ours) if rows is None else rows
+    return job, job.task([job.batch(*zip(*rows_written, strict=True))])
 
 
 # Some of the rows
@@ -68,13 +68,13 @@ def test_rows_that_were_not_written_keep_their_value_through_a_compaction(
     moment: Moment, stable: bool, path: str
 ) -> None:
     make(path, stable=stable, indexed=True)
-    written = write_while(path, compact, moment, layout="runs", rows=lambda x: x % 3 == 0)
-    assert written.counted("rows_carried", "rows") == {"rows_carried": 14, "rows": 14}
-    written.check({i: old(i) for i in range(40) if i % 3}, rows=14)
+    outcome = write_while(path, compact, moment, layout="runs", rows=lambda x: x % 3 == 0)
+    assert outcome.counters("rows_carried", "rows") == {"rows_carried": 14, "rows": 14}
+    outcome.check({i: old(i) for i in range(40) if i % 3}, rows=14)
 
 
 def replace_target(uri: str) -> None:
-    """Writes all values of the first fragment anew, in a file of its own."""
+    """Rewrites all values of the first fragment, in a new file."""
     head = lance.dataset(uri)
     schema = pa.schema([("v", pa.int64())])
     with LanceFileWriter(f"{uri}/data/others.lance", schema, version=head.data_storage_version) as writer:
@@ -90,18 +90,18 @@ def test_values_that_others_gave_rows_that_were_not_written_are_kept(
     act: Act, moment: Moment, stable: bool, layout: Layout, path: str
 ) -> None:
     make(path, stable=stable, indexed=True)
-    written = write_while(path, act, moment, layout=layout, rows=lambda x: x < 7 or x > 37)
-    theirs = {i: old(i) for i in range(7, 38)}
-    theirs |= {35: -35} if act is rewrite_target else dict.fromkeys(range(7, 10), 99)
-    assert written.result.rows_carried == (9 if act is rewrite_target else 7)
-    written.check(theirs, rows=9)
+    outcome = write_while(path, act, moment, layout=layout, rows=lambda x: x < 7 or x > 37)
+    foreign_values = {i: old(i) for i in range(7, 38)}
+    foreign_values |= {35: -35} if act is rewrite_target else dict.fromkeys(range(7, 10), 99)
+    assert outcome.result.rows_carried == (9 if act is rewrite_target else 7)
+    outcome.check(foreign_values, rows=9)
 
 
 def test_an_input_that_is_rewritten_in_a_fragment_without_written_rows_is_no_conflict(path: str) -> None:
     make(path, kind="theirs")
-    written = write_while(path, lambda uri: rewrite(uri, "x", {5: 5 + STEP}), "before", rows=lambda x: x >= 10)
-    assert written.counted("rows_carried", "rows_nulled") == {"rows_carried": 0, "rows_nulled": 0}
-    written.check(dict.fromkeys(range(10)), rows=30)
+    outcome = write_while(path, lambda uri: rewrite(uri, "x", {5: 5 + STEP}), "before", rows=lambda x: x >= 10)
+    assert outcome.counters("rows_carried", "rows_nulled") == {"rows_carried": 0, "rows_nulled": 0}
+    outcome.check(dict.fromkeys(range(10)), rows=30)
 
 
 def test_a_write_without_rows_beside_a_compaction_commits_nothing(path: str) -> None:
@@ -114,21 +114,21 @@ def test_a_write_without_rows_beside_a_compaction_commits_nothing(path: str) -> 
 
 
 def test_a_fragment_that_a_restore_brings_back_is_none_of_the_writes(path: str) -> None:
-    """Without stable row ids nothing tells where its rows were, and nothing has to."""
+    """Without stable row ids the former place of its rows is unknown, and irrelevant."""
     make(path, stable=False)
     before = lance.dataset(path).version
     delete_fragment(path)
-    there = [i for i in range(40) if not 30 <= i < 40]
+    remaining_ids = [i for i in range(40) if not 30 <= i < 40]
 
     def act(uri: str) -> None:
         lance.dataset(uri).delete("id = 3")
         lance.dataset(uri, version=before).restore()
         lance.dataset(uri).delete("id = 4")
 
-    written = write_while(path, act, "before")
+    outcome = write_while(path, act, "before")
     values = column(path)
-    assert values == {i: ours(i) if i in there else old(i) for i in range(40) if i != 4}
-    assert written.counted("rows", "rows_gone") == {"rows": 29, "rows_gone": 1}
+    assert values == {i: ours(i) if i in remaining_ids else old(i) for i in range(40) if i != 4}
+    assert outcome.counters("rows", "rows_gone") == {"rows": 29, "rows_gone": 1}
 
 
 def test_a_target_that_was_renamed_before_the_read_is_written_under_its_name(path: str) -> None:
@@ -147,7 +147,7 @@ def test_an_index_on_the_column_does_not_return_old_values(path: str) -> None:
     assert head.to_table(filter="v = -16")["id"].to_pylist() == [15]
 
 
-# Commits that are built anew
+# Rebuilt commits
 
 
 def test_deleted_rows_stay_deleted_where_the_commit_has_to_be_built_anew(path: str) -> None:
@@ -161,9 +161,7 @@ def test_deleted_rows_stay_deleted_where_the_commit_has_to_be_built_anew(path: s
 
 @pytest.mark.parametrize("stable", [True, False])
 def test_a_write_never_brings_a_deleted_row_back(stable: bool, path: str) -> None:
-    """Deletions that come after the committer's look are in the fragment that it replaces a file
-    of.
-    """
+    """Deletions after the committer's look affect the fragment of the new file."""
     make(path, stable=stable, indexed=True)
     deleted = [0, 9, 10, 11, 12, 39]
 
@@ -171,10 +169,10 @@ def test_a_write_never_brings_a_deleted_row_back(stable: bool, path: str) -> Non
         for i in deleted:
             lance.dataset(uri).delete(f"id = {i}")
 
-    written = write_while(path, act, "slipped")
-    assert set(written.others.rows) == set(range(40)) - set(deleted)
+    outcome = write_while(path, act, "slipped")
+    assert set(outcome.others.rows) == set(range(40)) - set(deleted)
     assert lance.dataset(path).count_rows() == 34
-    written.check()
+    outcome.check()
     live = {f.fragment_id: f.metadata.num_deletions for f in lance.dataset(path).get_fragments()}
     assert live == {0: 2, 1: 3, 2: 0, 3: 1}
 
@@ -187,27 +185,30 @@ def test_the_last_of_two_writes_of_a_column_wins(moment: Moment, stable: bool, l
     make(path, stable=stable, indexed=True)
     rows = snapshot_rows(path, key="x")
 
-    def other(uri: str) -> None:
+    def other_write(uri: str) -> None:
         Backfill(uri, "v", LongType()).run(computed(rows, lambda x: x + 7))
 
-    write_while(path, other, moment, layout=layout).check()
+    write_while(path, other_write, moment, layout=layout).check()
 
 
 def test_other_fragments_of_the_same_column_may_be_filled_by_another_write(path: str) -> None:
     make(path, kind="theirs")
     rows = computed(snapshot_rows(path, key="x"), ours)
-    (first, one), (second, two) = staged(path, rows[:10]), staged(path, rows[10:])
-    first.commit(one)
-    second.commit(two)
+    (first, message_one), (second, message_two) = staged(path, rows[:10]), staged(path, rows[10:])
+    first.commit(message_one)
+    second.commit(message_two)
     assert column(path) == OURS
 
 
 def test_two_writes_of_the_same_new_column_do_not_mix(path: str) -> None:
     make(path, kind="new")
-    (first, one), (second, two) = staged(path), staged(path, computed(snapshot_rows(path, key="x"), old))
-    first.commit(one)
+    (first, message_one), (second, message_two) = (
+        staged(path),
+        staged(path, computed(snapshot_rows(path, key="x"), old)),
+    )
+    first.commit(message_one)
     with pytest.raises(CommitConflictError):
-        second.commit(two)
+        second.commit(message_two)
     assert column(path) == OURS
 
 
@@ -221,7 +222,7 @@ def test_a_column_that_a_dead_write_added_and_never_filled_is_taken_over(path: s
 
 
 def test_values_of_a_column_whose_id_another_column_has_are_refused(path: str) -> None:
-    """Lance uses a field id again only where no data file holds the column."""
+    """Lance reuses a field id only if no data file holds the column."""
     make(path, kind="new")
     Backfill(path, "v", LongType()).commit()
     before = {field.name(): field.id() for field in lance.dataset(path).lance_schema.fields()}
@@ -268,7 +269,7 @@ def test_a_reply_that_was_lost_does_not_commit_twice(path: str, monkeypatch: pyt
     assert orphans(path) == set()
 
 
-# What is not there any more
+# Missing data
 
 
 @MOMENT
@@ -305,7 +306,7 @@ def test_a_column_that_was_made_anew_is_not_guessed_about_where_history_is_gone(
 
 def test_a_file_that_is_deleted_in_the_moment_of_the_commit_is_said_with_the_version_to_restore(path: str) -> None:
     make(path)
-    version = lance.dataset(path).version + 1  # the cleanup makes one
+    version = lance.dataset(path).version + 1  # the version of the cleanup
     with pytest.raises(
         CommitOutcomeUnknownError, match=rf"4 fragments \(0, 1, 2, 3\).*restore version {version}"
     ) as caught:
@@ -328,7 +329,7 @@ def test_a_cleanup_that_deletes_what_was_written_is_said(path: str) -> None:
 def test_a_commit_that_is_cleaned_up_while_a_column_is_added_is_not_passed_over(
     act: Act, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lance adds the column to the version before that commit, which it does not find any more."""
+    """Lance adds the column to the version before that commit, which was cleaned up."""
     make(path, kind="new")
     job, message = staged(path)
     real, acts = lance.LanceDataset.add_columns, [act, clean_up]

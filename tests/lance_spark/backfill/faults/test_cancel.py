@@ -1,4 +1,4 @@
-"""Jobs that are ended early: tasks stop within seconds, what is complete is committed, and the next run goes on from there."""
+"""Jobs that end early: tasks stop within seconds, complete fragments are committed, and the next run resumes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.spark
 
 STOPS_S = 15.0
-"""Spark gives a Python worker two seconds before it kills it, and this machine may be busy."""
+"""Spark gives a Python worker two seconds before a kill, and this machine may be busy."""
 
 
 def start(table: lance_spark.Table, **more: object) -> lance_spark.Job:
@@ -40,17 +40,17 @@ def start(table: lance_spark.Table, **more: object) -> lance_spark.Job:
 
 
 def filled(table: lance_spark.Table) -> set[int]:
-    """Returns the fragments that have values."""
+    """Returns the fragments with values."""
     return {x // 40 for x, v in values_of(table).items() if v is not None}
 
 
 def finished_files(table: lance_spark.Table) -> list[Path]:
-    """Returns what notes that a fragment's file is finished and not committed."""
+    """Returns the records of fragment files that are finished and uncommitted."""
     return [path for path in checkpoint_files(table) if path.suffix == ".ref"]
 
 
 def ends(job: lance_spark.Job) -> float:
-    """Waits for a job's end, and returns how long that took."""
+    """Waits for the end of a job, and returns the waiting time."""
     began = time.monotonic()
     assert job.done(60), "it did not end"
     return time.monotonic() - began
@@ -90,7 +90,7 @@ def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(lab: L
     lab.order({95: "wait"})
     job = start(table, task_size=task_size, commit_granularity=None)
     eventually(lambda: lab.waits_at(95))
-    # Tasks tell what they have done ten times a second here.
+    # Tasks report their progress ten times a second here.
     eventually(lambda: job.progress().rows_selected == 80)
     began = time.monotonic()
     job.cancel()
@@ -105,7 +105,7 @@ def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(lab: L
     assert lab.new_calls() == Counter(range(96))
     lab.pardon()
     result = run(table)
-    # Rows 90 to 95 are in the batch that was cancelled.
+    # Rows 90 to 95 are in the cancelled batch.
     assert lab.new_calls() == Counter(range(90, 120))
     assert (result.status, result.rows_from_checkpoint) == ("DONE", 10)
     assert wrong_rows(table) == []
@@ -172,27 +172,27 @@ def test_cancelling_twice_and_after_the_end_changes_nothing(lab: Lab):
     job.cancel()
     assert status_of(job, table) == "CANCELLED"
     lab.pardon()
-    done = start(table)
-    assert done.result(60).status == "DONE"
-    done.cancel()
-    assert status_of(done, table) == "DONE"
+    ended_job = start(table)
+    assert ended_job.result(60).status == "DONE"
+    ended_job.cancel()
+    assert status_of(ended_job, table) == "DONE"
     assert wrong_rows(table) == []
 
 
 def test_cancelling_one_job_leaves_another_one_alone(lab: Lab, tmp_path: Path, spark: SparkSession):
     (tmp_path / "other").mkdir()
-    other = Lab(home=tmp_path / "other", spark=spark)
-    table, theirs = lab.table(40, 40), other.table(40, 40)
+    other_lab = Lab(home=tmp_path / "other", spark=spark)
+    table, other_table = lab.table(40, 40), other_lab.table(40, 40)
     lab.order({5: "wait"})
-    other.order({5: "wait"})
-    job, their_job = start(table, task_size=40), start(theirs, task_size=40)
-    eventually(lambda: lab.waits_at(5) and other.waits_at(5))
+    other_lab.order({5: "wait"})
+    job, their_job = start(table, task_size=40), start(other_table, task_size=40)
+    eventually(lambda: lab.waits_at(5) and other_lab.waits_at(5))
     job.cancel()
     assert ends(job) < STOPS_S
     assert not their_job.done()
-    other.pardon()
+    other_lab.pardon()
     assert their_job.result(60).status == "DONE"
-    assert other.new_calls() == Counter(range(40))
+    assert other_lab.new_calls() == Counter(range(40))
     assert job.status == "CANCELLED"
 
 
@@ -202,7 +202,7 @@ def test_ctrl_c_cancels_the_job_of_a_waiting_call(lab: Lab):
     lab.order({95: "wait"})
     with driver({"job": (lab.home, {"task_size": 40, "commit_granularity": None})}) as started:
         started.wait_for(lambda: lab.waits_at(95) and len(finished_files(table)) == 2)
-        time.sleep(1)  # tasks tell of them, and the driver reads it: nothing of that can be seen from here
+        time.sleep(1)  # tasks report and the driver reads, but the test cannot observe either
         began = time.monotonic()
         started.interrupt()
         answer = started.answer()

@@ -1,4 +1,4 @@
-"""UDFs that kill the process they run in: the rows that do it are found and recorded, and all others are computed."""
+"""UDFs that kill their process: the guilty rows are found and recorded, and all other rows are computed."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ SMALL = {"checkpoint_size": 4, "min_checkpoint_size": 4}
 
 
 def address(x: int) -> int:
-    """Where row `x` is in a table of fragments of 40 rows."""
+    """The address of row `x` in a table with fragments of 40 rows."""
     return (x // 40) << 32 | x % 40
 
 
 def assert_only_batches_were_repeated(calls: Counter[int], bad: list[int], deaths: int, *, batch: int = BATCH) -> None:
-    """Asserts that rows were called again only in the batches of the bad ones, and in one batch per task that died along."""
+    """Asserts that rows were called again only in the batches of bad rows, and in one batch of each task that died
+    along.
+    """
     suspects = {x - x % batch + i for x in bad for i in range(batch)}
     assert set(calls) == set(range(ROWS))
-    others = {x: count for x, count in calls.items() if x not in suspects}
-    assert sum(others.values()) - len(others) <= deaths * SLOTS * batch
+    innocent = {x: count for x, count in calls.items() if x not in suspects}
+    assert sum(innocent.values()) - len(innocent) <= deaths * SLOTS * batch
     # The whole batch in the worker, in a child, and then its parts: each row once per round of halving, and once more for luck.
     assert max(calls.values()) <= 2 + 2 * batch.bit_length()
 
@@ -57,7 +59,7 @@ def test_rows_that_kill_their_process_are_found_and_recorded_and_all_others_are_
     bad = [77]
     lab.order(dict.fromkeys(bad, how))
     result = run_and_fail(table, task_size=40, **SMALL)
-    # What a task had finished when another one took the Spark job down with it, is found again and not computed again.
+    # Results of a task survive if another task ends its Spark job, and are never recomputed.
     assert (result.status, result.rows_processed, result.rows_failed, result.fragments_done) == ("PARTIAL", 119, 1, 3)
     assert wrong_rows(table) == bad
     assert_only_batches_were_repeated(lab.new_calls(), bad, deaths=1, batch=4)
@@ -119,7 +121,8 @@ def test_killers_in_large_batches_are_found_by_halving(lab: Lab):
     run_and_fail(table, task_size=1000, checkpoint_size=64, min_checkpoint_size=64)  # two batches, each with a killer
     calls = lab.new_calls()
     assert wrong_rows(table) == bad
-    # Per killer one child for each of the 7 rounds of halving 64 rows, each of which calls no more rows than it got.
+    # Each killer costs a child for each of the 7 rounds of halving 64 rows, and a child calls no more rows than it
+    # received.
     assert sum(calls.values()) <= ROWS + 64 + len(bad) * 2 * 64
     assert max(calls[x] for x in range(ROWS) if x not in bad) <= 2 + 7
     assert max(calls[x] for x in bad) <= 2 + 8

@@ -1,4 +1,4 @@
-"""Checkpoints that are cut off, altered, foreign or gone are computed again, and never used."""
+"""Checkpoints that are truncated, altered, foreign or missing are recomputed, and never used."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def failed_table(lab: Lab, *, ranges: bool) -> lance_spark.Table:
 
 
 def values_files(table: lance_spark.Table) -> dict[int, Path]:
-    """Returns the checkpoints of values by their first row, which is in their names."""
+    """Returns the checkpoints of values by their first row, from their file names."""
     files = [path for path in checkpoint_files(table) if path.suffix == ".rows"]
     return {int(path.name.partition("-")[0]): path for path in files}
 
@@ -104,14 +104,14 @@ def test_a_checkpoint_under_the_name_of_another_range_is_not_used(lab: Lab):
 
 def test_a_checkpoint_of_another_table_is_not_used(lab: Lab):
     table = failed_table(lab, ranges=False)
-    other = lab.table(ROWS, ROWS, name="other")
+    other_table = lab.table(ROWS, ROWS, name="other")
     lab.order({ROWS - 1: "raise"})
-    run_and_fail(other, task_size=1000)
+    run_and_fail(other_table, task_size=1000)
     lab.new_calls()
     lab.pardon()
-    theirs = values_files(other)
+    other_files = values_files(other_table)
     for start, path in values_files(table).items():
-        shutil.copy(theirs[start], path)
+        shutil.copy(other_files[start], path)
     run(table, task_size=1000)
     assert lab.new_calls() == Counter(range(ROWS))
     assert wrong_rows(table) == []
@@ -163,7 +163,7 @@ def test_a_column_file_that_was_finished_serves_the_next_run(lab: Lab, checkpoin
 
 
 def finished_and_not_committed(lab: Lab, *, checkpoints: bool) -> lance_spark.Table:
-    """Returns a table whose fragment was computed by a job that could not commit it; checkpoints of batches are there or not."""
+    """Returns a table whose fragment was computed by a job without a commit; checkpoints of batches exist or not."""
     table = lab.table(ROWS, ROWS)
     flush_s = 0 if checkpoints else 1000
     with pytest.MonkeyPatch.context() as patch:
@@ -180,12 +180,12 @@ def refuse(*_: object) -> None:
 
 
 def staged_files(table: lance_spark.Table) -> list[Path]:
-    named = {file.path for fragment in table.to_lance().get_fragments() for file in fragment.data_files()}
-    return [path for path in Path(table.uri, "data").iterdir() if path.name not in named]
+    referenced_files = {file.path for fragment in table.to_lance().get_fragments() for file in fragment.data_files()}
+    return [path for path in Path(table.uri, "data").iterdir() if path.name not in referenced_files]
 
 
 def test_a_store_that_refuses_a_checkpoint_ends_the_job_at_once(lab: Lab):
-    """As a full disk does, or a missing permission, which root cannot be denied: there is a file where the folder was."""
+    """Simulates a full disk or a missing permission, which root cannot be denied: a file replaces the folder."""
     table = lab.table(16 * BATCH, 2 * BATCH)
     checkpoints = Path(table.uri, "_lance_spark", "checkpoints")
     checkpoints.write_bytes(b"")

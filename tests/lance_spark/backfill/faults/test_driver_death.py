@@ -1,6 +1,7 @@
-"""Drivers that are killed with `kill -9`: the next run computes what is missing, and nothing twice but for what no checkpoint has.
+"""Drivers killed with `kill -9`: the next run computes the missing rows, and repeats only rows outside a checkpoint.
 
-A driver takes ten seconds to start on a busy machine, so one runs several jobs, each of which is held at another point, and dies with all of them.
+A driver takes ten seconds to start on a busy machine. So a single driver runs several jobs, stops each at another
+point, and dies with all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.sample(2)]
 ROWS, FRAGMENT_ROWS = 240, 80
 AT_ONCE = 2
 LOST = BATCH * AT_ONCE
-"""Rows that may be computed again: a batch of each running task."""
+"""Rows that may be recomputed: a batch of each running task."""
 
 IN_UDF = ("in_udf", "in_udf_of_everything")
 
@@ -54,7 +55,9 @@ POINTS: dict[str, tuple[int, int]] = {
 
 
 def assert_whole_groups(table: lance_spark.Table, fragments: int) -> None:
-    """Asserts that each version has whole commit groups, of so many fragments; a fragment has all of its values, or none."""
+    """Asserts that each version has whole commit groups of `fragments` fragments; a fragment has all of its values, or
+    none.
+    """
     for version in table.versions:
         dataset = lance.dataset(table.uri, version=version.version)
         if "v" not in dataset.schema.names:
@@ -70,7 +73,7 @@ def assert_whole_groups(table: lance_spark.Table, fragments: int) -> None:
 
 
 def assert_resumes(lab: Lab, table: lance_spark.Table, lost: int, **settings: Any) -> None:
-    """Asserts what must hold after a driver's death, and that the next run computes no more than `lost` rows again."""
+    """Asserts the state after a driver's death, and that the next run recomputes at most `lost` rows."""
     calls = lab.new_calls()
     (dead,) = table.list_jobs()
     assert dead.status == table.get_job(dead.job_id).status == "DEAD"
@@ -94,7 +97,7 @@ def where_of(point: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def killed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Lab]]:
-    """Labs whose tables had a job each, of one driver, that was killed while all of them were held at their points."""
+    """Labs with one job each, all of the same driver, which a test killed while every job waited at its point."""
     labs = {point: Lab(home=tmp_path_factory.mktemp(point), spark=spark) for point in POINTS}
     jobs: dict[str, tuple[Path, dict[str, Any]]] = {}
     for point, lab in labs.items():
@@ -148,7 +151,7 @@ def test_a_driver_with_three_jobs_that_is_killed_at_a_random_moment(tmp_path: Pa
         if table.list_jobs() and table.list_jobs()[0].status == "DEAD":
             assert_resumes(lab, table, LOST)
         else:
-            # It had ended already, or not begun.
+            # The job had ended already, or not begun.
             run(table)
             assert lab.new_calls() == Counter(range(ROWS))
             assert wrong_rows(table) == []

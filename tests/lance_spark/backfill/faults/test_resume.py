@@ -1,4 +1,4 @@
-"""A backfill that follows a failed one calls the UDF only for what is missing; every test counts the calls."""
+"""A backfill after a failure calls the UDF only for missing rows; every test counts the calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_after_an_error_at_one_row_the_same_call_computes_only_what_is_missing(l
     lab.order({65: "raise"})
     result = run_and_fail(table)
     assert (result.status, result.fragments_done, result.rows_computed) == ("PARTIAL", 2, 100)
-    # Rows 60 to 64 are in the batch of the bad one, and nothing behind it in its fragment is tried.
+    # Rows 60 to 64 are in the batch of the bad row, and the rest of its fragment is never tried.
     assert lab.new_calls() == once(range(66), range(80, 120))
     assert {x for x, v in values_of(table).items() if v is not None} == {
         x for x in range(120) if not 40 <= x < 80 and x not in NULLS
@@ -160,7 +160,7 @@ def test_a_run_of_everything_that_died_after_its_last_commit_is_complete_once(
 ):
     table = lab.table()
     with monkeypatch.context() as patch:
-        # What a driver that is killed at this moment has not done.
+        # The last step of a driver, which a kill at this moment prevents.
         patch.setattr("lance_spark.backfill.driver.job.BackfillJob._close", lambda *_: None)
         run(table, where="1=1")
     assert lab.new_calls() == once(range(120))
@@ -220,13 +220,13 @@ def test_other_sizes_use_the_checkpoints(lab: Lab, first: dict[str, int], second
     table = lab.table(120, 120)
     lab.order({89: "raise"})
     run_and_fail(table, **first)
-    done = lab.new_calls()
-    missing = once(range(80, 120) if first == WHOLE else range(80, 90))
-    assert done == once(range(90)) if first == WHOLE else once(range(120))
+    computed = lab.new_calls()
+    remaining = once(range(80, 120) if first == WHOLE else range(80, 90))
+    assert computed == once(range(90)) if first == WHOLE else once(range(120))
     lab.pardon()
     result = run(table, **second)
-    assert lab.new_calls() == missing
-    assert result.rows_from_checkpoint == 120 - len(missing)
+    assert lab.new_calls() == remaining
+    assert result.rows_from_checkpoint == 120 - len(remaining)
     assert wrong_rows(table) == []
 
 
@@ -261,8 +261,10 @@ def test_a_udf_of_another_version_uses_no_checkpoint(lab: Lab):
     run_and_fail(table)
     lab.new_calls()
     lab.pardon()
-    other = counting_udf(str(lab.home))
-    run(table, udf=type(other).define(other.load(), data_type=other.data_type, name="computed", version="2"))
+    other_udf = counting_udf(str(lab.home))
+    run(
+        table, udf=type(other_udf).define(other_udf.load(), data_type=other_udf.data_type, name="computed", version="2")
+    )
     assert lab.new_calls() == once(range(40))
 
 

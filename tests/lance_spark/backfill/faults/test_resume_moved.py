@@ -1,4 +1,4 @@
-"""Compaction and changes by other writers between two runs: what was computed is found again, wherever its rows are."""
+"""Compaction and changes by other writers between two runs: computed values are found again with their rows."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def set_in_place(table: lance_spark.Table, fragment_id: int, column: str, values
     """Puts values into a fragment by another column file, as another tool may; rows keep their places."""
     dataset = table.to_lance()
     fragment = dataset.get_fragment(fragment_id)
-    now = fragment.to_table(columns=[column]).column(column).to_pylist()
-    assert len(now) == fragment.physical_rows
-    changed = pa.table({column: pa.array([values.get(i, v) for i, v in enumerate(now)], pa.int64())})
+    current = fragment.to_table(columns=[column]).column(column).to_pylist()
+    assert len(current) == fragment.physical_rows
+    changed = pa.table({column: pa.array([values.get(i, v) for i, v in enumerate(current)], pa.int64())})
     name = f"others-{dataset.version}.lance"
     with LanceFileWriter(f"{table.uri}/data/{name}", changed.schema) as writer:
         writer.write_batch(changed)
@@ -61,7 +61,7 @@ def test_compaction_after_a_failed_run_causes_no_call(lab: Lab, stable_row_ids: 
     compact(table)
     assert len(table.to_lance().get_fragments()) == 1
     run(table, task_size=task_size)
-    # Row 60 begins the second range of its fragment: the batch of ten that failed is all that is missing.
+    # Row 60 begins the second range of its fragment, so only the failed batch of ten is missing.
     assert lab.new_calls() == Counter(range(60, 80))
     assert wrong_rows(table) == []
     run(table)
@@ -100,7 +100,7 @@ def test_compaction_and_cleanup_of_old_versions_after_a_failed_run_keep_the_tabl
     compact(table)
     table.to_lance().cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
     run(table)
-    # The history of the compaction is gone, so rows that have no value are called again, and no others.
+    # The history of the compaction is gone, so exactly the rows without a value are called again.
     calls = lab.new_calls()
     assert set(range(60, 80)) <= set(calls) <= {x for x in range(120) if 40 <= x < 80 or x % 7 == 3}
     assert max(calls.values()) == 1
@@ -158,7 +158,7 @@ def test_a_value_that_another_writer_set_to_null_is_restored_without_a_call(lab:
     assert wrong_rows(table) == [46, 53], "row 45 was computed as NULL"
     result = run(table)
     assert lab.new_calls() == Counter()
-    # The writer of that file may have meant the NULLs of other rows too: all of them are looked up.
+    # The writer of that file may have intended the NULLs of other rows too, so the job looks up all of them.
     assert (result.rows_computed, result.rows_from_checkpoint) == (0, 7)
     assert wrong_rows(table) == []
 
