@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import BackfillJobResult, Job, Table
 from lance_spark.errors import CommitImpossibleError
-from tests.lance_spark.table.seen import Seen
+from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.write.backfills import make_table
 from tests.object_stores.others import ALL, COMMITTED, IMPOSSIBLE, Scenario, on_stores, work_of_others
 from tests.object_stores.stores import Place, Store
@@ -30,8 +30,8 @@ def place(store: Store) -> Place:
 
 
 @pytest.fixture
-def seen(tmp_path: Path) -> Seen:
-    return Seen(str(tmp_path / "calls"))
+def call_log(tmp_path: Path) -> CallLog:
+    return CallLog(str(tmp_path / "calls"))
 
 
 @pytest.fixture
@@ -43,15 +43,15 @@ def gate(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def table(place: Place, seen: Seen, gate: Path, spark: SparkSession) -> Table:
+def table(place: Place, call_log: CallLog, gate: Path, spark: SparkSession) -> Table:
     made = lance_spark.connect(place.folder, spark, place.storage, progress=False).open_table(place.name)
-    made.add_columns({"c": held(seen, gate)})
+    made.add_columns({"c": held(call_log, gate)})
     return made
 
 
-def held(seen: Seen, gate: Path) -> UDF:
+def held(call_log: CallLog, gate: Path) -> UDF:
     """Returns a UDF that tells whether its input was changed, notes its calls, and waits for the gate at the last row."""
-    note, path = seen.noter(), str(gate)
+    note, path = call_log.noter(), str(gate)
 
     @udf(data_type=pa.int64(), name="held")
     def held(id: int, text: str) -> int:
@@ -66,22 +66,22 @@ def held(seen: Seen, gate: Path) -> UDF:
     return held
 
 
-def computing(table: Table, seen: Seen) -> Job:
+def computing(table: Table, call_log: CallLog) -> Job:
     """Starts a job, and waits until it has computed all rows but one, and committed nothing."""
     job = table.backfill_async("c", task_size=10, refresh_status_secs=0.05)
     assert isinstance(job, Job)
 
     def has_called_all() -> bool:
         assert not job.done(), f"the job ended: {job.status}"
-        return Path(seen.path).exists() and len(Path(seen.path).read_text().split()) == len(ALL)
+        return Path(call_log.path).exists() and len(Path(call_log.path).read_text().split()) == len(ALL)
 
     eventually(has_called_all, seconds=60)
     return job
 
 
 @on_stores("scenario", [(scenario,) for scenario in COMMITTED])
-def test_values_are_committed_beside(scenario: Scenario, place: Place, table: Table, seen: Seen, gate: Path):
-    job = computing(table, seen)
+def test_values_are_committed_beside(scenario: Scenario, place: Place, table: Table, call_log: CallLog, gate: Path):
+    job = computing(table, call_log)
     scenario.act(place)
     theirs = work_of_others(place)
     gate.touch()
@@ -89,7 +89,7 @@ def test_values_are_committed_beside(scenario: Scenario, place: Place, table: Ta
     assert isinstance(result, BackfillJobResult) and result.status == "DONE"
     assert place.column("c") == scenario.values(lambda i: i * 10 + 1)
     assert work_of_others(place) == theirs, "another writer's work changed"
-    assert seen.take() == sorted([*ALL, *scenario.changed]), "a value was not computed once"
+    assert call_log.take() == sorted([*ALL, *scenario.changed]), "a value was not computed once"
     numbers = (result.new_rows, result.rows_gone, result.rows_carried, result.rows_recomputed)
     new, gone, changed = (len(list(rows)) for rows in (scenario.new, scenario.gone, scenario.changed))
     assert numbers == (new, gone, scenario.carried, changed)
@@ -98,9 +98,9 @@ def test_values_are_committed_beside(scenario: Scenario, place: Place, table: Ta
 
 @on_stores("act, text", IMPOSSIBLE)
 def test_values_are_refused_after(
-    act: Callable[[Place], None], text: str, place: Place, table: Table, seen: Seen, gate: Path
+    act: Callable[[Place], None], text: str, place: Place, table: Table, call_log: CallLog, gate: Path
 ):
-    job = computing(table, seen)
+    job = computing(table, call_log)
     act(place)
     version, theirs = place.open().version, place.contents()
     gate.touch()

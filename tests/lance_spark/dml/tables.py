@@ -1,4 +1,4 @@
-"""A small table with columns of many kinds, what is in it, and another writer that acts while a statement commits."""
+"""A small table with columns of many kinds, its contents, and another writer that acts while a statement commits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows(ids: range) -> pa.Table:
 
 def make(uri: str, *, stable: bool = True, fragments: int = 3, version: str = "stable") -> None:
     table = rows(range(fragments * 10))
-    if version == "2.0":  # it has no NULL structs
+    if version == "2.0":  # version 2.0 has no NULL structs
         table = table.set_column(
             4, SCHEMA.field("t"), pa.array([{"x": i, "y": None} for i in range(len(table))], SCHEMA.field("t").type)
         )
@@ -54,9 +54,9 @@ def make(uri: str, *, stable: bool = True, fragments: int = 3, version: str = "s
 def content(uri: str) -> list[dict[str, Any]]:
     dataset = lance.dataset(uri)
     dataset.validate()
-    found: list[dict[str, Any]] = sorted(dataset.to_table().to_pylist(), key=lambda row: row["id"])
-    assert len({row["id"] for row in found}) == len(found)
-    return found
+    rows: list[dict[str, Any]] = sorted(dataset.to_table().to_pylist(), key=lambda row: row["id"])
+    assert len({row["id"] for row in rows}) == len(rows)
+    return rows
 
 
 def lineage(uri: str) -> dict[int, tuple[int, int, int]]:
@@ -68,7 +68,7 @@ def lineage(uri: str) -> dict[int, tuple[int, int, int]]:
 
 
 @contextmanager
-def meanwhile(moment: str, act: Callable[[], object]) -> Iterator[list[int]]:
+def acting_once(moment: str, act: Callable[[], object]) -> Iterator[list[int]]:
     """Lets another writer act once: `before` the look at the latest version, or `after` it."""
     owner, name = (rounds, "commit_edits") if moment == "before" else (row_commit, "attempt_commit")
     real, acted = getattr(owner, name), list[int]()

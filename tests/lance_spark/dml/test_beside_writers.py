@@ -1,4 +1,4 @@
-"""Statements beside concurrent commits: what is there at the end is as if one had come after the other, in either order."""
+"""Statements with concurrent commits: the result equals some serial order of both."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef, _open_pinned
 from lance_spark.dml import rounds
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, LanceSparkError
-from tests.lance_spark.dml.tables import content, make, meanwhile, rows
-from tests.lance_spark.dml.writers import OTHERS, Act, clean_up, delete_and_clean_up
+from tests.lance_spark.dml.tables import acting_once, content, make, rows
+from tests.lance_spark.dml.writers import CONCURRENT_CHANGES, Act, clean_up, delete_and_clean_up
 from tests.support import inline_rows
 
 STATEMENTS: dict[str, Act] = {
@@ -31,7 +31,7 @@ STATEMENTS: dict[str, Act] = {
 
 
 def outcome(uri: str, *acts: Act) -> list[dict[str, Any]] | None:
-    """Returns the rows after some acts; None where one is refused."""
+    """Returns the rows after some acts; None if an act fails."""
     try:
         for act in acts:
             act(uri)
@@ -63,41 +63,43 @@ def test_a_statement_and_another_commit_are_as_one_after_the_other(
     first = str(tmp_path / "first")
     make(first, stable=stable)
     lance.dataset(first).delete("id = 5")
-    for number, (name, other) in enumerate(OTHERS.items()):
+    for number, (name, change) in enumerate(CONCURRENT_CHANGES.items()):
         uris = [str(tmp_path / f"{number}-{kind}") for kind in ("both", "ours", "theirs")]
         for uri in uris:
             shutil.copytree(first, uri)
         act = STATEMENTS[statement]
-        orders = [outcome(uris[1], act, other), outcome(uris[2], other, act)]
-        with meanwhile(moment, lambda other=other, uri=uris[0]: other(uri)) as acted:  # type: ignore[misc]
+        orders = [outcome(uris[1], act, change), outcome(uris[2], change, act)]
+        with acting_once(moment, lambda change=change, uri=uris[0]: change(uri)) as acted:  # type: ignore[misc]
             both = outcome(uris[0], act)
-        if both is None:  # refused: only what the other writer did is there
+        if both is None:  # failed: only the other writer's change is in the table
             assert orders[1] is None, name
             continue
         assert acted and both in orders, name
         assert not list(Path(uris[0], "_lance_spark").glob("staging/*")), name
-        named = {file.path for fragment in lance.dataset(uris[0]).get_fragments() for file in fragment.metadata.files}
-        assert {path for path in named if not Path(uris[0], "data", path).exists()} == set(), name
+        referenced_files = {
+            file.path for fragment in lance.dataset(uris[0]).get_fragments() for file in fragment.metadata.files
+        }
+        assert {path for path in referenced_files if not Path(uris[0], "data", path).exists()} == set(), name
 
 
 def test_only_what_changed_is_looked_at_again(tmp_path: Path):
     uri = str(tmp_path / "t")
     make(uri, fragments=10)
-    looked: list[tuple[int, ...]] = []
+    fragments_read: list[tuple[int, ...]] = []
     real = inline_rows.over_fragments
 
-    def noted(self: Any, fragments: list[tuple[int, int]], task: Any) -> Any:
-        looked.append(tuple(number for number, _ in fragments))
+    def recorded(self: Any, fragments: list[tuple[int, int]], task: Any) -> Any:
+        fragments_read.append(tuple(number for number, _ in fragments))
         return real(self, fragments, task)
 
     with (
-        patch.object(inline_rows, "over_fragments", noted),
-        meanwhile("before", lambda: lance.dataset(uri).delete("id IN (41, 42)")),
+        patch.object(inline_rows, "over_fragments", recorded),
+        acting_once("before", lambda: lance.dataset(uri).delete("id IN (41, 42)")),
     ):
         result = inline_rows.delete(uri, "id % 10 = 2")
     assert result.rows_deleted == 9
-    # Two tasks have five fragments each; the one with fragment 4 is done again.
-    assert looked == [tuple(range(10)), tuple(range(5))]
+    # Two tasks have five fragments each; the task with fragment 4 runs again.
+    assert fragments_read == [tuple(range(10)), tuple(range(5))]
 
 
 def test_endless_changes_end_in_an_error_that_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -114,18 +116,20 @@ def test_endless_changes_end_in_an_error_that_leaves_nothing(tmp_path: Path, mon
     with patch.object(rounds, "commit_edits", changed_first), pytest.raises(CommitConflictError, match="4 times"):
         inline_rows.update(uri, "id % 2 = 0", s="'x'")
     assert len(rounds_begun) == 4 and lance.dataset(uri).count_rows("s = 'x'") == 0
-    named = {file.path for fragment in lance.dataset(uri).get_fragments() for file in fragment.metadata.files}
+    referenced_files = {
+        file.path for fragment in lance.dataset(uri).get_fragments() for file in fragment.metadata.files
+    }
     for version in lance.dataset(uri).versions():
         for fragment in lance.dataset(uri, version=version["version"]).get_fragments():
-            named.update(file.path for file in fragment.metadata.files)
-    assert {path.name for path in Path(uri, "data").iterdir()} == named
+            referenced_files.update(file.path for file in fragment.metadata.files)
+    assert {path.name for path in Path(uri, "data").iterdir()} == referenced_files
 
 
 def test_a_commit_over_one_that_was_cleaned_up_says_so(tmp_path: Path):
     uri = str(tmp_path / "t")
     make(uri)
     with (
-        meanwhile("after", lambda: delete_and_clean_up(uri)),
+        acting_once("after", lambda: delete_and_clean_up(uri)),
         pytest.raises(CommitOutcomeUnknownError, match=r"cleaned up in that moment.*restore the version before"),
     ):
         inline_rows.update(uri, "id % 2 = 0", s="'x'")
@@ -153,7 +157,7 @@ def test_a_table_that_is_made_anew_or_gone_is_noticed(tmp_path: Path):
     def drop() -> None:
         shutil.rmtree(uri)
 
-    with meanwhile("before", drop), pytest.raises(LanceSparkError, match=r"no Lance table|is gone|ended before"):
+    with acting_once("before", drop), pytest.raises(LanceSparkError, match=r"no Lance table|is gone|ended before"):
         inline_rows.delete(uri, "id = 1")
     make(uri)
     change_schema(DatasetRef.at(uri, {}), lambda dataset: dataset.drop_columns(["v"]))
@@ -167,10 +171,10 @@ CLEANED = {
 }
 
 
-@pytest.mark.parametrize("gone", ["version", "files"])
+@pytest.mark.parametrize("deleted_part", ["version", "files"])
 @pytest.mark.parametrize("statement", CLEANED)
 def test_a_statement_whose_version_is_cleaned_up_before_its_tasks_open_it_is_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, gone: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, deleted_part: str
 ):
     first, uri = str(tmp_path / "first"), str(tmp_path / "t")
     make(first)
@@ -184,7 +188,7 @@ def test_a_statement_whose_version_is_cleaned_up_before_its_tasks_open_it_is_run
                 lance.dataset(uri).delete("id = 1")
                 lance.dataset(uri).optimize.compact_files()
                 clean_up(uri)
-                if gone == "version":  # a task is another process, which has not opened the version
+                if deleted_part == "version":  # a task is another process, which has not opened the version
                     _open_pinned.cache_clear()
             return real(*arguments)
 

@@ -1,4 +1,4 @@
-"""A statement whose process is killed: before or after, never between."""
+"""A statement whose process is killed: before or after the commit, never between."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUICK = [("columns", "in a column file"), ("rows", "in the commit"), ("delete", 
 
 
 def die(master: str, point: str, folder: Path, kind: str) -> None:
-    """Runs a statement in a process that is killed at a point, with all that it started."""
+    """Runs a statement in a process, which is killed at a point with all its children."""
     command = [sys.executable, "-m", "tests.support.statement_driver", master, point, str(folder), kind]
     process = subprocess.Popen(command, start_new_session=True)
     try:
@@ -49,27 +49,27 @@ def die(master: str, point: str, folder: Path, kind: str) -> None:
 
 
 def check(folder: Path, kind: str, *, committed: bool, again: Any) -> None:
-    """The statement is there as a whole or not at all; done again it is, and nothing is left."""
+    """The statement took effect completely or not at all. Run again, it takes effect, and no leftovers stay."""
     uri = f"{folder}/t.lance"
-    done = {
+    is_changed = {
         "columns": lambda row: row["s"] == "new" or row["id"] % 2,
         "rows": lambda row: row["s"] == "new" or row["id"] not in (2, 13),
         "delete": lambda row: row["id"] % 3,
         "merge": lambda row: row["s"] == "new" or row["id"] not in (2, 77),
     }[kind]
-    found = content(uri)
-    assert all(map(done, found)) == committed
+    rows = content(uri)
+    assert all(map(is_changed, rows)) == committed
     assert lance.dataset(uri).version == (2 if committed else 1)
     STATEMENTS[kind](again)
-    assert all(map(done, content(uri)))
+    assert all(map(is_changed, content(uri)))
     lance_spark.cleanup(uri, older_than=timedelta(0))
-    named = {
+    referenced_files = {
         file.path
         for version in lance.dataset(uri).versions()
         for fragment in lance.dataset(uri, version=version["version"]).get_fragments()
         for file in fragment.metadata.files
     }
-    assert {path.name for path in Path(uri, "data").iterdir()} == named
+    assert {path.name for path in Path(uri, "data").iterdir()} == referenced_files
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_driver_that_is_killed_with_its_jvm(tmp_path: Path, kind: str, point: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killer(Edit):
-    """Kills the first worker that comes to a task."""
+    """Kills the first worker of a task."""
 
     folder: str
 

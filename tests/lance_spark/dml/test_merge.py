@@ -1,4 +1,4 @@
-"""Changes of rows through the table, on Spark: merges beside what pylance does, and updates and deletions once."""
+"""Changes of rows through the table, on Spark: merges compared with pylance, and updates and deletions once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lance_spark import (
     Table,
     UnsupportedOperationError,
 )
-from tests.lance_spark.dml.tables import content, lineage, make, meanwhile, rows
+from tests.lance_spark.dml.tables import acting_once, content, lineage, make, rows
 
 pytestmark = pytest.mark.spark
 
@@ -73,16 +73,19 @@ CLAUSES = [
 @pytest.mark.promise("C03")
 @pytest.mark.parametrize(
     "clauses",
-    [pytest.param(one, id="-".join(one), marks=() if len(one) > 1 else pytest.mark.long) for one in CLAUSES],
+    [
+        pytest.param(clauses_, id="-".join(clauses_), marks=() if len(clauses_) > 1 else pytest.mark.long)
+        for clauses_ in CLAUSES
+    ],
 )
 def test_a_merge_does_what_pylance_does(table: Table, tmp_path: Path, clauses: tuple[str, ...]):
-    theirs = copy_of(table, tmp_path)
+    lance_copy = copy_of(table, tmp_path)
     table.delete("id IN (3, 14)")
-    lance.dataset(theirs).delete("id IN (3, 14)")
+    lance.dataset(lance_copy).delete("id IN (3, 14)")
     chosen = random.Random(" ".join(clauses)).sample(range(45), 20)
     data = source(sorted({*chosen, 3}))
     before = lineage(table.uri)
-    merge, builder = table.merge_insert("id"), lance.dataset(theirs).merge_insert("id")
+    merge, builder = table.merge_insert("id"), lance.dataset(lance_copy).merge_insert("id")
     for clause in clauses:
         kind, _, where = clause.partition(" ")
         if kind == "update":
@@ -93,25 +96,25 @@ def test_a_merge_does_what_pylance_does(table: Table, tmp_path: Path, clauses: t
         else:
             merge = merge.when_not_matched_by_source_delete("target.id < 9" if where else None)
             builder = builder.when_not_matched_by_source_delete("id < 9" if where else None)
-    if clauses == ("delete",):  # pylance wants another clause beside it
-        lance.dataset(theirs).delete(f"id NOT IN ({', '.join(map(str, data['id'].to_pylist()))})")
+    if clauses == ("delete",):  # pylance requires a second clause
+        lance.dataset(lance_copy).delete(f"id NOT IN ({', '.join(map(str, data['id'].to_pylist()))})")
     else:
         expected = builder.execute(data)
     result = merge.execute(data)
-    assert content(table.uri) == content(theirs)
+    assert content(table.uri) == content(lance_copy)
     if clauses != ("delete",):
         assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (
             expected["num_inserted_rows"],
             expected["num_updated_rows"],
             expected["num_deleted_rows"],
         )
-    # One version; rows keep their ids, and only those that were set or added say that they changed.
+    # One version; rows keep their ids, and only updated and added rows have its number.
     assert result.version == table.version == 3
-    now = lineage(table.uri)
-    changed = {number for number, one in now.items() if one[2] == result.version}
+    lineage_after = lineage(table.uri)
+    changed = {number for number, entry in lineage_after.items() if entry[2] == result.version}
     assert len(changed) == result.rows_inserted + result.rows_updated
-    assert all(now[number][:2] == before[number][:2] for number in now.keys() & before.keys())
-    assert all(now[number] == before[number] for number in (now.keys() & before.keys()) - changed)
+    assert all(lineage_after[number][:2] == before[number][:2] for number in lineage_after.keys() & before.keys())
+    assert all(lineage_after[number] == before[number] for number in (lineage_after.keys() & before.keys()) - changed)
 
 
 @pytest.mark.promise("C04")
@@ -150,7 +153,7 @@ def test_two_rows_for_one_are_refused(table: Table):
         with pytest.raises(MergeError, match=r"several rows of the source match.*dropDuplicates"):
             table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(data)
     assert content(table.uri) == before and table.version == 1
-    # Where no row of the table is concerned, all are added.
+    # Without a match in the table, all rows are added.
     assert table.merge_insert("id").when_not_matched_insert_all().execute(source([40, 41, 40, 1, 1])).rows_inserted == 3
     result = table.merge_insert("id").when_matched_update_all("source.a = 1").execute(source([4, 4]))
     assert str(result) == "no row concerned, version 2"
@@ -162,21 +165,21 @@ def test_what_a_merge_cannot_do_is_refused_first(table: Table, db: Connection, s
     strict = db.create_table(
         "strict", pa.table([[1], [2]], pa.schema([("id", pa.int64()), pa.field("n", pa.int64(), nullable=False)]))
     )
-    one = [{"id": 1, "a": 1}]
+    blob_file = [{"id": 1, "a": 1}]
     frame: DataFrame = spark.range(3).select("id", sf.lit("x").alias("a"))
-    for error, said, do in (
-        (OptionError, "a clause first", lambda: table.merge_insert("id").execute(one)),
-        (OptionError, "key columns", lambda: table.merge_insert([]).execute(one)),
-        (OptionError, "key columns", lambda: table.merge_insert(["id", "id"]).execute(one)),
+    for error, message, do in (
+        (OptionError, "a clause first", lambda: table.merge_insert("id").execute(blob_file)),
+        (OptionError, "key columns", lambda: table.merge_insert([]).execute(blob_file)),
+        (OptionError, "key columns", lambda: table.merge_insert(["id", "id"]).execute(blob_file)),
         (
             ColumnNotFoundError,
             "'key' does not exist - in .*t.lance",
-            lambda: table.merge_insert("key").when_matched_update_all().execute(one),
+            lambda: table.merge_insert("key").when_matched_update_all().execute(blob_file),
         ),
         (
             ColumnNotFoundError,
             "'s' does not exist - in the source",
-            lambda: table.merge_insert("s").when_matched_update_all().execute(one),
+            lambda: table.merge_insert("s").when_matched_update_all().execute(blob_file),
         ),
         (
             SchemaMismatchError,
@@ -192,7 +195,7 @@ def test_what_a_merge_cannot_do_is_refused_first(table: Table, db: Connection, s
         (
             OptionError,
             "source.zz",
-            lambda: table.merge_insert("id").when_matched_update_all("source.zz > 1").execute(one),
+            lambda: table.merge_insert("id").when_matched_update_all("source.zz > 1").execute(blob_file),
         ),
         (OptionError, "''", lambda: table.merge_insert("id").when_matched_update_all("")),
         (
@@ -206,12 +209,12 @@ def test_what_a_merge_cannot_do_is_refused_first(table: Table, db: Connection, s
             lambda: blobs.merge_insert("id").when_matched_update_all().execute([{"id": 1}]),
         ),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             do()
     assert (table.version, strict.version, blobs.version) == (1, 1, 1)
-    done = blobs.merge_insert("id").when_matched_update_all().execute([{"id": 2, "b": b"new"}])
-    assert done.rows_updated == 1
-    assert sorted(one.read() for one in blobs.to_lance().take_blobs("b", indices=[0, 1])) == [b"new", b"x"]
+    merge_result = blobs.merge_insert("id").when_matched_update_all().execute([{"id": 2, "b": b"new"}])
+    assert merge_result.rows_updated == 1
+    assert sorted(blob_file.read() for blob_file in blobs.to_lance().take_blobs("b", indices=[0, 1])) == [b"new", b"x"]
 
 
 @pytest.mark.sample(2)
@@ -227,20 +230,25 @@ def test_a_merge_beside_other_writers(table: Table, moment: str):
     ]
     for number, act in enumerate(acts):
         data = source([1, 2, 40, 41 + number])
-        with meanwhile(moment, act) as acted:
+        with acting_once(moment, act) as acted:
             table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(data)
         assert acted
-        found = {row["id"]: row for row in content(uri)}
-        assert [found[row["id"]] for row in data.to_pylist()] == data.to_pylist()
-    assert found.keys() == {*range(30), *range(40, 46), 70, 71}
+        rows_by_id = {row["id"]: row for row in content(uri)}
+        assert [rows_by_id[row["id"]] for row in data.to_pylist()] == data.to_pylist()
+    assert rows_by_id.keys() == {*range(30), *range(40, 46), 70, 71}
 
 
 def test_update_and_delete_on_spark(table: Table):
     assert str(table.update("id % 3 = 0", {"a": 7}, values_sql={"s": "concat(s, '!')"})) == "10 rows updated, version 2"
     assert table.update("id = 1", {"v": [1.0, 2.0], "t": {"x": 5, "y": "z"}, "s": "moved"}).version == 3
     assert table.delete("id >= 25").rows_deleted == 5
-    found = {row["id"]: row for row in content(table.uri)}
-    assert found[6]["a"] == 7 and found[6]["s"] == "s6!" and found[1]["t"] == {"x": 5, "y": "z"} and len(found) == 25
+    rows_by_id = {row["id"]: row for row in content(table.uri)}
+    assert (
+        rows_by_id[6]["a"] == 7
+        and rows_by_id[6]["s"] == "s6!"
+        and rows_by_id[1]["t"] == {"x": 5, "y": "z"}
+        and len(rows_by_id) == 25
+    )
     for statement in (lambda: table.update("id = 1"), lambda: table.update(None, {"a": 1}, values_sql={"a": "2"})):
         with pytest.raises(OptionError):
             statement()

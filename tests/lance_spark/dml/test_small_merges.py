@@ -1,4 +1,4 @@
-"""Merges that one task does, without Spark, beside a model in Python."""
+"""Merges in a single task, without Spark, compared with a model in Python."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PLAIN = (pa.int8(), pa.int64())
 def merges(draw: st.DrawFn) -> dict[str, Any]:
     kind = draw(st.sampled_from(list(KEYS)))
     keys = st.one_of(st.none(), KEYS[kind])
-    theirs = draw(st.sampled_from(PLAIN)) if pa.types.is_integer(kind) else kind
+    source_kind = draw(st.sampled_from(PLAIN)) if pa.types.is_integer(kind) else kind
     return {
         "kind": kind,
         "table": draw(st.lists(keys, max_size=12)),
         "source": draw(st.lists(keys, max_size=8)),
-        "type": theirs,
+        "type": source_kind,
         "whole": draw(st.booleans()),
         "updates": (updates := draw(st.booleans())),
         "inserts": draw(st.booleans()) or not updates,
@@ -58,9 +58,9 @@ def test_a_small_merge_is_that_of_rows_one_by_one(
     lance.write_dataset(table, uri, max_rows_per_file=5, enable_stable_row_ids=merge["stable"])
     if merge["indexed"] and keys:
         lance.dataset(uri).create_scalar_index("k", "BTREE")
-    gone = {i for i in merge["gone"] if i < len(keys)}
-    if gone:
-        lance.dataset(uri).delete(f"n IN ({', '.join(map(str, gone))})")
+    deleted = {i for i in merge["gone"] if i < len(keys)}
+    if deleted:
+        lance.dataset(uri).delete(f"n IN ({', '.join(map(str, deleted))})")
     source = pa.table(
         {
             "k": pa.array(merge["source"], merge["type"]),
@@ -71,17 +71,17 @@ def test_a_small_merge_is_that_of_rows_one_by_one(
         source = source.append_column("s", pa.array(["y"] * len(source), pa.string()))
     expected, added, changed = [], [], 0
     twice = False
-    given = source.to_pylist()
+    source_rows = source.to_pylist()
     for number, key in enumerate(keys):
-        if number in gone:
+        if number in deleted:
             continue
-        matching = [row for row in given if key is not None and row["k"] == key] if updates else []
+        matching = [row for row in source_rows if key is not None and row["k"] == key] if updates else []
         twice |= len(matching) > 1
         changed += bool(matching)
         expected.append({"k": key, "n": number, "s": "x"} | (matching[0] if matching else {}))
-    there = {key for number, key in enumerate(keys) if number not in gone and key is not None}
+    present_keys = {key for number, key in enumerate(keys) if number not in deleted and key is not None}
     if inserts:
-        added = [{"s": None, **row} for row in given if row["k"] not in there]
+        added = [{"s": None, **row} for row in source_rows if row["k"] not in present_keys]
     version = lance.dataset(uri).version
     if twice:
         event("two rows of the source match one")
@@ -95,8 +95,8 @@ def test_a_small_merge_is_that_of_rows_one_by_one(
     dataset.validate()
     assert dataset.version == version + bool(added or changed)
     order = [("k", "ascending"), ("n", "ascending")]
-    wanted = pa.Table.from_pylist([*expected, *added], table.schema)
-    assert dataset.to_table().sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist()
+    expected_table = pa.Table.from_pylist([*expected, *added], table.schema)
+    assert dataset.to_table().sort_by(order).to_pylist() == expected_table.sort_by(order).to_pylist()
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["reply", "lost reply"])

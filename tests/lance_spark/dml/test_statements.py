@@ -1,4 +1,4 @@
-"""Updates and deletions beside what pylance does with the same statements, without Spark."""
+"""Updates and deletions compared with the same statements of pylance, without Spark."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ CONDITIONS = st.sampled_from(
 EXPRESSIONS = st.dictionaries(st.sampled_from(["a", "s", "v", "t"]), st.integers(0, 1), min_size=1, max_size=3).map(
     lambda chosen: {name: TEXTS[name][which] for name, which in chosen.items()}
 )
-# pylance evaluates one expression after the other over what those before have set; SQL, and ours, over the row as it was.
+# pylance evaluates each expression over the results of the expressions before; SQL, and this package, over the original
+# row.
 TEXTS = {
     "a": ("a + 1", "CAST(id * 2 AS INT)"),
     "s": ("concat(s, '!')", "NULL"),
@@ -78,41 +79,41 @@ def test_statements_do_what_pylance_does(
 ):
     inline_rows.TASKS.set(tasks)
     folder = tmp_path_factory.mktemp("statements")
-    ours, theirs = str(folder / "ours"), str(folder / "theirs")
-    for uri in (ours, theirs):
+    our_uri, lance_uri = str(folder / "ours"), str(folder / "theirs")
+    for uri in (our_uri, lance_uri):
         make(uri, stable=stable, version=version)
         if indexed:
             lance.dataset(uri).create_scalar_index("a", "BTREE")
             lance.dataset(uri).create_scalar_index("id", "BTREE")
     for kind, where, expressions in statements:
-        before = lineage(ours) if stable else {}
-        matched = {row["id"] for row in lance.dataset(ours).to_table(columns=["id"], filter=where).to_pylist()}
+        before = lineage(our_uri) if stable else {}
+        matched = {row["id"] for row in lance.dataset(our_uri).to_table(columns=["id"], filter=where).to_pylist()}
         if kind == "compact":
-            lance.dataset(ours).optimize.compact_files()
+            lance.dataset(our_uri).optimize.compact_files()
             continue
         if kind == "delete":
-            result = inline_rows.delete(ours, where)
-            lance.dataset(theirs).delete(where)
+            result = inline_rows.delete(our_uri, where)
+            lance.dataset(lance_uri).delete(where)
             assert (result.rows_updated, result.rows_deleted) == (0, len(matched))
         else:
-            result = inline_rows.update(ours, where, **expressions)
+            result = inline_rows.update(our_uri, where, **expressions)
             if matched:
-                lance.dataset(theirs).update(dict(expressions), where=where)
+                lance.dataset(lance_uri).update(dict(expressions), where=where)
             assert (result.rows_updated, result.rows_deleted) == (len(matched), 0)
-        assert result.version == lance.dataset(ours).version
-        assert content(ours) == content(theirs)
+        assert result.version == lance.dataset(our_uri).version
+        assert content(our_uri) == content(lance_uri)
         if stable:
-            now = lineage(ours)
-            # Rows keep their ids, and only those that were updated say so.
-            assert now == {
+            lineage_after = lineage(our_uri)
+            # Rows keep their ids, and only updated rows have the new version.
+            assert lineage_after == {
                 number: (*old[:2], result.version if number in matched else old[2])
                 for number, old in before.items()
                 if kind == "update" or number not in matched
             }
         for condition in ("a = 8", "a > 15", "id = 4"):
-            known = lance.dataset(ours).to_table(columns=["id"], filter=condition)["id"].to_pylist()
-            scanned = lance.dataset(ours).scanner(columns=["id"], filter=condition, use_scalar_index=False)
-            assert sorted(known) == sorted(scanned.to_table()["id"].to_pylist())
+            matching_ids = lance.dataset(our_uri).to_table(columns=["id"], filter=condition)["id"].to_pylist()
+            scanned = lance.dataset(our_uri).scanner(columns=["id"], filter=condition, use_scalar_index=False)
+            assert sorted(matching_ids) == sorted(scanned.to_table()["id"].to_pylist())
 
 
 def files(uri: str) -> dict[str, int]:
@@ -124,14 +125,14 @@ def test_many_rows_get_column_files_and_few_rows_move(tmp_path: Path):
     make(uri)
     before = files(uri)
     inline_rows.update(uri, "id < 9", {"a": 5})
-    made = files(uri).keys() - before.keys()
+    new_files = files(uri).keys() - before.keys()
     fragments = lance.dataset(uri).get_fragments()
-    assert len(made) == 1 and len(fragments) == 3
-    assert [len(one.metadata.files) for one in fragments] == [2, 1, 1]
-    assert lance.file.LanceFileReader(f"{uri}/data/{made.pop()}").metadata().schema.names == ["a"]
+    assert len(new_files) == 1 and len(fragments) == 3
+    assert [len(fragment.metadata.files) for fragment in fragments] == [2, 1, 1]
+    assert lance.file.LanceFileReader(f"{uri}/data/{new_files.pop()}").metadata().schema.names == ["a"]
     inline_rows.update(uri, "id = 9", {"s": "x", "v": [1, 2], "t": {"x": 1, "y": "y"}})
     fragments = lance.dataset(uri).get_fragments()
-    assert [one.count_rows() for one in fragments] == [9, 10, 10, 1]
+    assert [fragment.count_rows() for fragment in fragments] == [9, 10, 10, 1]
     assert {name: size for name, size in files(uri).items() if name in before} == before
 
 
@@ -156,8 +157,10 @@ def test_a_blob_is_set_and_others_stay(tmp_path: Path):
     inline_rows.update(uri, "id = 4", id="id + 100")  # no row of a table with blobs moves
     dataset = lance.dataset(uri)
     assert len(dataset.get_fragments()) == 2
-    kept = dict(zip(range(20), dataset.take_blobs("b", indices=list(range(20))), strict=True))
-    assert {i: one.read() for i, one in kept.items()} == {i: b"new" if i == 3 else bytes([i]) * 100 for i in range(20)}
+    blobs = dict(zip(range(20), dataset.take_blobs("b", indices=list(range(20))), strict=True))
+    assert {i: blob_file.read() for i, blob_file in blobs.items()} == {
+        i: b"new" if i == 3 else bytes([i]) * 100 for i in range(20)
+    }
     with pytest.raises(UnsupportedOperationError, match="holds blobs"):
         inline_rows.update(uri, None, b="b")
 
@@ -178,7 +181,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path)
         pa.table({"id": [1, 2], "a": [1, None], "s": ["1", "x"]}, strict), uri, enable_stable_row_ids=True
     )
     before = sorted(str(path) for path in tmp_path.rglob("*"))
-    for error, said, statement in (
+    for error, message, statement in (
         (ColumnNotFoundError, "'z' does not exist.*id, a, s", lambda: inline_rows.update(uri, None, {"z": 1})),
         (ColumnNotFoundError, "'t.x' does not", lambda: inline_rows.update(uri, None, {"t.x": 1})),
         (FilterError, "zz", lambda: inline_rows.update(uri, "zz > 1", {"a": 1})),
@@ -189,14 +192,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path)
         (ValueConversionError, "'a lot' does not fit int32", lambda: inline_rows.update(uri, None, {"a": "a lot"})),
         (ValueConversionError, "does not fit int32", lambda: inline_rows.update(uri, None, {"a": 2**40})),
         (ValueConversionError, "NULL.*'id'", lambda: inline_rows.update(uri, None, {"id": None})),
-        # These are seen where the rows are.
+        # These errors appear in tasks, next to the rows.
         (ValueConversionError, "NULL.*'id'", lambda: inline_rows.update(uri, None, id="a")),
         (ValueConversionError, "column 'a'", lambda: inline_rows.update(uri, None, a="id * 9999999999")),
         (FilterError, "Cannot cast|parse", lambda: inline_rows.delete(uri, "CAST(s AS INT) = 1")),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             statement()
-        assert sorted(str(path) for path in tmp_path.rglob("*")) == before, said
+        assert sorted(str(path) for path in tmp_path.rglob("*")) == before, message
 
 
 NEW = {"k": 77, "s": "another word", "l": [77], "v": [9.0, 9.0]}
@@ -216,10 +219,10 @@ QUERIES: dict[str, tuple[str, dict[str, object]]] = {
 @pytest.mark.parametrize("kind", QUERIES)
 def test_an_index_does_not_hide_what_rows_are_now(tmp_path: Path, kind: str, way: Way, stable: bool) -> None:
     column, query = QUERIES[kind]
-    given = pa.Table.from_pylist([{"id": i, "k": i, "s": f"word{i}", "l": [i], "v": [i / 40, 0]} for i in range(20)])
-    vectors = given["v"].cast(pa.list_(pa.float32(), 2))
+    initial = pa.Table.from_pylist([{"id": i, "k": i, "s": f"word{i}", "l": [i], "v": [i / 40, 0]} for i in range(20)])
+    vectors = initial["v"].cast(pa.list_(pa.float32(), 2))
     uri = str(tmp_path / "t.lance")
-    table = given.set_column(4, "v", vectors)
+    table = initial.set_column(4, "v", vectors)
     dataset = lance.write_dataset(table, uri, max_rows_per_file=10, enable_stable_row_ids=stable)
     if kind == "IVF_FLAT":
         dataset.create_index(column, kind, num_partitions=1)
@@ -228,5 +231,5 @@ def test_an_index_does_not_hide_what_rows_are_now(tmp_path: Path, kind: str, way
     with inline_rows.only(way):
         inline_rows.update(uri, "id = 3", NEW)
     inline_rows.merge(uri, "id", pa.Table.from_pylist([{"id": i, **NEW} for i in (12, 20, 21)], table.schema))
-    found = lance.dataset(uri).to_table(columns=["id"], **query)["id"].to_pylist()  # type: ignore[arg-type]
-    assert sorted(found) == [3, 12, 20, 21]
+    ids_found = lance.dataset(uri).to_table(columns=["id"], **query)["id"].to_pylist()  # type: ignore[arg-type]
+    assert sorted(ids_found) == [3, 12, 20, 21]

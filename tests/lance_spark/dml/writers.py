@@ -1,4 +1,4 @@
-"""What concurrent writers do to the table of `tables.make`."""
+"""Changes by concurrent writers to the table of `tables.make`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Act = Callable[[str], object]
 
 
 def rewrite_in_place(uri: str, column: str, ids: str) -> None:
-    """What a backfill does: one fragment gets another file of a column."""
+    """Acts like a backfill: one fragment gets a new file of a column."""
     inline_rows.update(uri, f"id {ids}", **{column: f"{column} + 100"})
 
 
@@ -35,7 +35,7 @@ def delete_and_clean_up(uri: str) -> None:
     clean_up(uri)
 
 
-OTHERS: dict[str, Act] = {
+CONCURRENT_CHANGES: dict[str, Act] = {
     "append": lambda uri: lance.write_dataset(rows(range(100, 104)), uri, mode="append"),
     "delete the same": lambda uri: lance.dataset(uri).delete("id IN (2, 4, 13)"),
     "delete others": lambda uri: lance.dataset(uri).delete("id IN (25, 27)"),

@@ -17,8 +17,8 @@ from lance_spark import Connection
 from lance_spark.dataset import _open_pinned
 from lance_spark.errors import LanceSparkError
 from lance_spark.sql import statements
-from tests.lance_spark.dml.tables import content, make, meanwhile
-from tests.lance_spark.dml.writers import OTHERS, Act, delete_and_clean_up
+from tests.lance_spark.dml.tables import acting_once, content, make
+from tests.lance_spark.dml.writers import CONCURRENT_CHANGES, Act, delete_and_clean_up
 from tests.lance_spark.sql.conftest import Sql
 from tests.support import inline_rows
 
@@ -52,7 +52,7 @@ def outcome(uri: str, *acts: Act) -> list[dict[str, Any]] | str:
     [
         pytest.param(statement, other, moment, marks=() if quick else pytest.mark.long)
         for statement in STATEMENTS
-        for other in OTHERS
+        for other in CONCURRENT_CHANGES
         for moment in ("before", "after")
         for quick in [other in QUICK.get(statement, ()) and (moment == "before") == (other != "compact")]
     ],
@@ -69,10 +69,10 @@ def test_a_statement_and_another_commit_are_as_one_after_the_other(
     def act(uri: str) -> None:
         sql(STATEMENTS[statement].replace("{t}", f"{{c}}.{Path(uri).stem}"))
 
-    theirs = OTHERS[other]
+    theirs = CONCURRENT_CHANGES[other]
     orders = [outcome(uris[1], act, theirs), outcome(uris[2], theirs, act)]
     alone = outcome(uris[3], theirs)
-    with meanwhile(moment, lambda: theirs(uris[0])) as acted:
+    with acting_once(moment, lambda: theirs(uris[0])) as acted:
         both = outcome(uris[0], act)
     assert acted
     if (
@@ -109,11 +109,11 @@ def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_p
         "delete": lambda uri: lance.dataset(uri).delete("id = 29"),
         "in place": lambda uri: inline_rows.update(uri, "id >= 20", id="id + 100"),
     }
-    with meanwhile("before", lambda: acts[other](uri)) as acted, inline_rows.only("columns"):
+    with acting_once("before", lambda: acts[other](uri)) as acted, inline_rows.only("columns"):
         sql("UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t) WHERE id = 1")
     assert acted and sql("SELECT a FROM {c}.t WHERE id = 1") == [(28 if other == "delete" else 129,)]
     with (
-        meanwhile("after", lambda: lance.dataset(uri).delete("id = 12")),
+        acting_once("after", lambda: lance.dataset(uri).delete("id = 12")),
         pytest.raises(PySparkException, match="in that moment"),
     ):
         sql("UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t) WHERE id = 1")
@@ -126,7 +126,7 @@ def test_two_merges_insert_a_missing_row_once(sql: Sql, db: Connection, tmp_path
     new = lance.dataset(uri).to_table(filter="id < 2")
     given = new.set_column(new.schema.get_field_index("id"), new.schema.field("id"), pa.array([30, 31], pa.int64()))
     other = lance.dataset(uri).merge_insert("id").when_not_matched_insert_all()
-    with meanwhile("before", lambda: other.execute(given)) as acted:
+    with acting_once("before", lambda: other.execute(given)) as acted:
         assert sql(merge) == [(1, 0, 0, 1)]
     assert acted and sql("SELECT id, count(*) FROM {c}.t WHERE id >= 27 GROUP BY id ORDER BY id") == [
         (i, 1) for i in range(27, 33)

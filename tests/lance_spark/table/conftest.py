@@ -1,4 +1,4 @@
-"""A connection to an empty folder, a table of three fragments, and a log of what UDFs were called with."""
+"""A connection to an empty folder, a table of three fragments, and a log of UDF calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import lance_spark
 from lance_spark import Connection, Table
-from tests.lance_spark.table.seen import Seen
+from tests.lance_spark.table.call_log import CallLog
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture
 def db(folder: str, jobs: Any) -> Connection:
-    """A connection to it, with progress bars off."""
+    """A connection to the folder, without progress bars."""
     return lance_spark.connect(folder, jobs, progress=False)
 
 
@@ -32,9 +32,9 @@ def table(db: Connection) -> Table:
 
 
 @pytest.fixture
-def seen(tmp_path: Path) -> Seen:
+def call_log(tmp_path: Path) -> CallLog:
     """An empty log of calls."""
-    return Seen(str(tmp_path / "calls"))
+    return CallLog(str(tmp_path / "calls"))
 
 
 def make_table(db: Connection, name: str = "words", *, fragments: int = 3, rows: int = 10, **options: object) -> Table:

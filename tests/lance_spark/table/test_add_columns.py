@@ -1,4 +1,4 @@
-"""`add_columns`: its five forms, and that nothing changes where anything is wrong."""
+"""`add_columns`: its five forms, and errors, after which nothing has changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql.functions import udf as spark_udf
 
 from lance_spark import ColumnExistsError, Connection, RegistrationError, Table
 from lance_spark.errors import LanceSparkError, OptionError, SchemaMismatchError, UnsupportedTypeError
-from tests.lance_spark.table.seen import Seen
+from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, Columns, UdfDefinitionError, UdfRuntimeError, UnpackedUDF, udf
 
 
@@ -137,7 +137,7 @@ def test_pysparks_own_udfs_are_udfs(table: Table):
 
     plain = spark_udf(lambda value: value * 2, "bigint")
     vectorised = spark_udf(lambda value: value * 2, "bigint", useArrow=True)
-    given: dict[str, Any] = {
+    udfs: dict[str, Any] = {
         "pandas": by_pandas,
         "pandas_iterator": (by_pandas_iterator, ["id"]),
         "arrow": by_arrow,
@@ -147,8 +147,8 @@ def test_pysparks_own_udfs_are_udfs(table: Table):
     }
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
-        table.add_columns(given)
-    for column in given:
+        table.add_columns(udfs)
+    for column in udfs:
         assert table.backfill(column).rows_computed == 30
         assert table.count_rows(f"{column} = id * 2") == 30, column
 
@@ -173,7 +173,7 @@ def test_vector_kinds_without_types_are_not_warned_about(table: Table):
     table.add_columns({"same": same})
 
 
-# What is wrong
+# Errors
 
 
 def wrong_type() -> UDF:
@@ -194,10 +194,10 @@ def missing_input() -> UDF:
 
 def of_type(kind: pa.DataType) -> UDF:
     @udf(data_type=kind)
-    def made(id: int) -> object:
+    def result_of(id: int) -> object:
         return None
 
-    return made
+    return result_of
 
 
 def over_batches() -> UDF:
@@ -362,13 +362,13 @@ def test_a_column_that_a_concurrent_writer_added_is_found(table: Table, monkeypa
     assert table.schema.names == ["id", "text", "double"] and table.count_rows("double = id * 100") == 30
 
 
-def test_an_empty_table_takes_columns_of_every_form(db: Connection, seen: Seen):
+def test_an_empty_table_takes_columns_of_every_form(db: Connection, call_log: CallLog):
     table = db.create_table("t", schema=pa.schema([("id", pa.int64()), ("text", pa.string())]))
-    table.add_columns({"tenfold": "id * 10", "times": seen.times(2)})
+    table.add_columns({"tenfold": "id * 10", "times": call_log.times(2)})
     table.add_columns(size())
     assert table.schema.names == ["id", "text", "tenfold", "times", "length", "first"]
     assert table.backfill("times").status == "DONE" and table.backfill("first").status == "DONE"
-    assert seen.take() == []
+    assert call_log.take() == []
 
 
 def test_an_overwrite_keeps_the_udfs_of_columns_that_keep_name_and_type(db: Connection):

@@ -1,4 +1,4 @@
-"""Branches of a table: made, listed, read, written and deleted, beside plain pylance on the same branch."""
+"""Branches of a table: created, listed, read, written and deleted, compared with pylance on the same branch."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from lance_spark import (
     VersionNotFoundError,
 )
 from lance_spark.table.connection import open_table
+from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
-from tests.lance_spark.table.seen import Seen
 
 
 def ids(table: Table) -> list[int]:
-    found: list[int] = sorted(table.to_arrow(["id"])["id"].to_pylist())
-    return found
+    sorted_ids: list[int] = sorted(table.to_arrow(["id"])["id"].to_pylist())
+    return sorted_ids
 
 
 def by_lance(table: Table, branch: str | None) -> list[dict[str, Any]]:
-    """The rows of a branch as pylance has them, by `id`."""
+    """The rows of a branch, as read by pylance, by `id`."""
     main = lance.dataset(table.branches.checkout("main").uri)
     rows: list[dict[str, Any]] = main.checkout_version((branch, None)).to_table().sort_by("id").to_pylist()
     return rows
@@ -53,9 +53,9 @@ def test_a_branch_begins_with_a_version_and_goes_on_by_itself(db: Connection, ta
     assert (work.count_rows(), old.count_rows(), number.count_rows()) == (30, 20, 10)
     work.add([{"id": 100, "text": "x"}])
     again = table.branches.create("again", "work", from_version=work.version - 1)
-    there = table.branches.create("there", f"work:{work.version}")
+    branch_table = table.branches.create("there", f"work:{work.version}")
     latest = table.branches.create("latest", "work")
-    assert (work.count_rows(), again.count_rows(), there.count_rows(), latest.count_rows()) == (31, 30, 31, 31)
+    assert (work.count_rows(), again.count_rows(), branch_table.count_rows(), latest.count_rows()) == (31, 30, 31, 31)
     assert table.count_rows() == 30 and table.current_branch() is None and work.current_branch() == "work"
     listed = table.branches.list()
     assert list(listed) == ["again", "latest", "number", "old", "there", "work"] == list(work.branches.list())
@@ -84,14 +84,14 @@ def test_a_name_that_is_not_valid_taken_or_in_the_way_of_another_is_refused(tabl
 
 def test_what_is_not_there_is_an_error_that_tells_what_is(db: Connection, table: Table):
     table.branches.create("work")
-    for missing in (
+    for call in (
         lambda: db.open_table("words", branch="wrok"),
         lambda: table.branches.checkout("wrok"),
         lambda: table.branches.delete("wrok"),
         lambda: table.branches.create("new", "wrok", from_version=1),
     ):
         with pytest.raises(VersionNotFoundError, match=r"branch wrok does not exist.* its branches are work"):
-            missing()
+            call()
     for version in ("wrok:1", "work:9", "wrok"):
         with pytest.raises(VersionNotFoundError, match=f"version {version} does not exist"):
             table.checkout(version)
@@ -144,7 +144,7 @@ def test_a_branch_is_deleted_with_its_files_unless_something_needs_it(table: Tab
 
 def test_what_is_left_of_a_branch_is_neither_opened_nor_taken_for_one(table: Table):
     work = table.branches.create("work")
-    (Path(table.uri) / "_refs" / "branches" / "work.json").unlink()  # as where its maker died before the end
+    (Path(table.uri) / "_refs" / "branches" / "work.json").unlink()  # the state after a death during the creation
     assert table.branches.list() == {} and work.to_lance().count_rows() == 30
     with pytest.raises(VersionNotFoundError, match="branch work does not exist"):
         table.branches.checkout("work")
@@ -232,17 +232,20 @@ def test_any_changes_of_a_branch_give_what_pylance_gives(db: Connection, steps: 
 def check_like_pylance(db: Connection, steps: list[tuple[str, int]]) -> None:
     for name in ("ours", "theirs"):
         db.drop_table(name, ignore_missing=True)
-    ours, theirs = make_table(db, "ours"), make_table(db, "theirs")
-    before = by_lance(ours, None)
-    branch = ours.branches.create("b/work")
-    other = ours.branches.create("other")
-    theirs.to_lance().create_branch("b/work")
+    our_table, lance_table = make_table(db, "ours"), make_table(db, "theirs")
+    before = by_lance(our_table, None)
+    branch = our_table.branches.create("b/work")
+    branch_table = our_table.branches.create("other")
+    lance_table.to_lance().create_branch("b/work")
     for step, k in [("add", 0), *steps]:
         CHANGES[step](branch, k)
-        BY_LANCE[step](lance.dataset(theirs.uri).checkout_version(("b/work", None)), k)
-        assert by_lance(branch, "b/work") == by_lance(theirs, "b/work")
+        BY_LANCE[step](lance.dataset(lance_table.uri).checkout_version(("b/work", None)), k)
+        assert by_lance(branch, "b/work") == by_lance(lance_table, "b/work")
         assert branch.to_arrow().sort_by("id").to_pylist() == by_lance(branch, "b/work")
-    assert by_lance(ours, None) == before == by_lance(ours, "other") and ours.version == 3 == other.version
+    assert (
+        by_lance(our_table, None) == before == by_lance(our_table, "other")
+        and our_table.version == 3 == branch_table.version
+    )
 
 
 @pytest.mark.parametrize("upkeep_of", ["main", "parent", "child"])
@@ -254,15 +257,17 @@ def test_upkeep_of_one_branch_leaves_the_rows_of_the_others(db: Connection, tabl
     child = table.branches.create("child", "parent")
     child.add([{"id": 200, "text": "y"}])
     tables = {"main": table, "parent": parent, "child": child}
-    before = {name: by_lance(one, None if name == "main" else name) for name, one in tables.items()}
-    kept = tables[upkeep_of]
-    kept.compact_files(target_rows_per_fragment=1000)
-    kept.cleanup_old_versions(timedelta(0), delete_unverified=True)
-    lance_spark.cleanup(kept.uri, older_than=timedelta(0))
-    assert {name: by_lance(one, None if name == "main" else name) for name, one in tables.items()} == before
-    kept.add([{"id": 0, "text": "only this"}], mode="overwrite")
-    kept.cleanup_old_versions(timedelta(0), delete_unverified=True)
-    lance_spark.cleanup(kept.uri, older_than=timedelta(0))
+    before = {name: by_lance(branch_table, None if name == "main" else name) for name, branch_table in tables.items()}
+    maintained = tables[upkeep_of]
+    maintained.compact_files(target_rows_per_fragment=1000)
+    maintained.cleanup_old_versions(timedelta(0), delete_unverified=True)
+    lance_spark.cleanup(maintained.uri, older_than=timedelta(0))
+    assert {
+        name: by_lance(branch_table, None if name == "main" else name) for name, branch_table in tables.items()
+    } == before
+    maintained.add([{"id": 0, "text": "only this"}], mode="overwrite")
+    maintained.cleanup_old_versions(timedelta(0), delete_unverified=True)
+    lance_spark.cleanup(maintained.uri, older_than=timedelta(0))
     del before[upkeep_of]
     assert {name: by_lance(tables[name], None if name == "main" else name) for name in before} == before
 
@@ -286,11 +291,11 @@ def test_two_writers_of_a_branch_both_get_their_rows_in(db: Connection, table: T
     assert work.count_rows("text = 'changed'") == 10 and work.version == 3 + 20 and table.version == 3
 
 
-def test_a_computed_column_of_a_branch_is_filled_there_alone(db: Connection, table: Table, seen: Seen):
-    table.add_columns({"both": seen.times(2)})
+def test_a_computed_column_of_a_branch_is_filled_there_alone(db: Connection, table: Table, call_log: CallLog):
+    table.add_columns({"both": call_log.times(2)})
     table.backfill("both", where="id < 5")
     work = table.branches.create("work")
-    work.add_columns({"mine": seen.times(3)})
+    work.add_columns({"mine": call_log.times(3)})
     assert work.backfill("both").rows_computed == 25 and work.backfill("mine").rows_computed == 30
     assert work.to_arrow(["both", "mine"]).to_pydict() == {
         "both": [2 * i for i in range(30)],
@@ -306,7 +311,7 @@ def test_a_computed_column_of_a_branch_is_filled_there_alone(db: Connection, tab
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_indexes_searches_loads_views_and_blobs_work_on_a_branch(db: Connection, table: Table, seen: Seen):
+def test_indexes_searches_loads_views_and_blobs_work_on_a_branch(db: Connection, table: Table, call_log: CallLog):
     table.create_scalar_index("id")
     table.create_fts_index("text")
     work = table.branches.create("work")
@@ -325,10 +330,10 @@ def test_indexes_searches_loads_views_and_blobs_work_on_a_branch(db: Connection,
     view.refresh()
     assert (view.count_rows(), max(ids(view))) == (11, 200)
     work.delete("id = 200")
-    shown = view.branches.create("shown")
-    shown.refresh()
-    assert (shown.count_rows(), max(ids(shown)), view.count_rows()) == (10, 100, 11)
-    work.add_columns({"three": seen.times(3)})
+    branch_view = view.branches.create("shown")
+    branch_view.refresh()
+    assert (branch_view.count_rows(), max(ids(branch_view)), view.count_rows()) == (10, 100, 11)
+    work.add_columns({"three": call_log.times(3)})
     work.backfill("three", protect_snapshot=True, where="id >= 0")
     assert work.count_rows("three = 3 * id") == 31 and work.tags.list() == {}
     assert work.maintain().compaction.fragments_removed > 0 and work.count_rows("three = 3 * id") == 31
@@ -379,9 +384,9 @@ def test_a_version_of_another_branch_is_shown_and_not_restored(table: Table):
     work = table.branches.create("work")
     work.add([{"id": 100, "text": "x"}])
     table.add([{"id": 200, "text": "y"}])
-    for version, there in (("work:4", 100), ("work", 100), ("main:4", 200)):
+    for version, expected_id in (("work:4", 100), ("work", 100), ("main:4", 200)):
         table.checkout(version)
-        assert there in ids(table) and table.count_rows() == 31
+        assert expected_id in ids(table) and table.count_rows() == 31
     work.checkout("main:4")
     with pytest.raises(UnsupportedOperationError, match=r"of another branch.*nothing was changed"):
         work.restore()
@@ -392,7 +397,7 @@ def test_a_version_of_another_branch_is_shown_and_not_restored(table: Table):
             work.restore(version)
     work.restore(3)
     assert work.version == 5 and work.count_rows() == 30 and work.versions[-1].operation == "restore of version 3"
-    assert [one.operation for one in work.versions][:2] == ["clone", "append"]
+    assert [version_info.operation for version_info in work.versions][:2] == ["clone", "append"]
 
 
 def test_a_reference_means_the_branch(table: Table):
@@ -407,10 +412,10 @@ def test_a_reference_means_the_branch(table: Table):
     assert (reference.branch, reference.version, reference.open().count_rows()) == (None, "work:4", 31)
 
 
-def test_checkpoints_in_a_shared_folder_are_the_branchs_own(folder: str, jobs: Any, tmp_path: Path, seen: Seen):
+def test_checkpoints_in_a_shared_folder_are_the_branchs_own(folder: str, jobs: Any, tmp_path: Path, call_log: CallLog):
     db = lance_spark.connect(folder, jobs, progress=False, checkpoint=str(tmp_path / "checkpoints"))
     table = make_table(db)
     work = table.branches.create("work")
-    places = [one.get_reference().checkpoint for one in (table, work, db.open_table("words", branch="work"))]
+    places = [handle.get_reference().checkpoint for handle in (table, work, db.open_table("words", branch="work"))]
     assert places[0] != places[1] == places[2]
     assert work.get_reference().open().get_reference().checkpoint == places[1]

@@ -83,13 +83,13 @@ def test_a_name_that_cannot_be_read_back_is_refused_before_anything_changes(
         with pytest.raises((LanceSparkError, UnicodeEncodeError)) as caught:
             WAYS[way](db, table, name)
         if isinstance(caught.value, UnicodeEncodeError):
-            # PyArrow itself refuses half of a surrogate pair wherever a schema or data is made of it.
+            # PyArrow itself refuses half of a surrogate pair in every schema and in data.
             assert name == "\ud800" and way != "create_table of Python rows"
             continue
         # A backfill counts the columns `_rowaddr` and `_rowid` first.
         assert repr(name) in str(caught.value) or name == "_rowid", (name, str(caught.value))
-    now = db.open_table("words")
-    assert (now.version, now.schema.names, db.table_names()) == (version, names, ["words"])
+    reopened = db.open_table("words")
+    assert (reopened.version, reopened.schema.names, db.table_names()) == (version, names, ["words"])
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800"])

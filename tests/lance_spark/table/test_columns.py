@@ -1,4 +1,4 @@
-"""Columns that are added and altered: casts of NULL, unusual names, another UDF."""
+"""Added and altered columns: casts of NULL, unusual names, another UDF."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from udf_runtime import UDF, Columns, UdfDefinitionError, udf
 
 
 def dimensions(log: Log) -> UDF:
-    """A UDF of two columns over `x`, which logs the rows it sees."""
+    """A UDF of two columns over `x`, which logs its rows."""
     path = log.path
 
     class Dimensions(NamedTuple):
@@ -43,7 +43,7 @@ def minus(a: int, b: int) -> int:
 def refused(
     table: Table, transforms: Any, error: type[Exception] = RegistrationError, match: str | None = None
 ) -> None:
-    """Asserts that columns are refused, and that nothing came of it: no version, no file, no job."""
+    """Asserts that columns are refused without any effect: no version, no file, no job."""
     version, names = table.version, table.schema.names
     before = {path for path in Path(table.uri).rglob("*") if path.is_file()}
     with pytest.raises(error, match=match) as caught:

@@ -1,4 +1,4 @@
-"""Connections: what `connect` takes and refuses, and making, opening, dropping and renaming tables."""
+"""Connections: arguments and errors of `connect`; creating, opening, dropping and renaming tables."""
 
 from __future__ import annotations
 
@@ -63,10 +63,12 @@ def test_a_remote_database_is_refused_by_name_and_the_message_says_what_serves_i
 def test_a_renamed_table_finds_its_checkpoints_elsewhere(tmp_path: Path):
     db = lance_spark.connect(str(tmp_path / "db"), checkpoint=str(tmp_path / "kept"))
     db.create_table("one", ROWS)
-    other = lance_spark.connect(str(tmp_path / "other"), checkpoint=str(tmp_path / "kept"))
+    renamed_db = lance_spark.connect(str(tmp_path / "other"), checkpoint=str(tmp_path / "kept"))
     place = db._checkpoint_of(db._uri_of("one"))
     assert place is not None
-    assert place != other._checkpoint_of(other._uri_of("one")), "tables of one name in two folders share nothing"
+    assert place != renamed_db._checkpoint_of(renamed_db._uri_of("one")), (
+        "tables of one name in two folders share nothing"
+    )
     Path(place).mkdir(parents=True)
     (Path(place) / "checkpoint").write_text("")
     db.rename_table("one", "two")
@@ -74,7 +76,7 @@ def test_a_renamed_table_finds_its_checkpoints_elsewhere(tmp_path: Path):
 
 
 def rows_that_create_a_table(spark: SparkSession, uri: str) -> DataFrame:
-    """Returns rows whose task creates a table, as a concurrent writer would."""
+    """Returns rows whose task creates a table, like a concurrent writer."""
 
     def create(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import lance
@@ -120,7 +122,7 @@ def test_an_unknown_keyword_is_an_error_and_not_ignored(tmp_path: Path):
 
 def test_connecting_touches_neither_storage_nor_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        "lance_spark.table.connection.session_or_local", lambda given: pytest.fail("a session was made")
+        "lance_spark.table.connection.session_or_local", lambda _session: pytest.fail("a session was made")
     )
     db = lance_spark.connect(str(tmp_path / "nowhere"))
     assert db.table_names() == [] and not (tmp_path / "nowhere").exists()
@@ -130,12 +132,14 @@ def test_connecting_touches_neither_storage_nor_spark(tmp_path: Path, monkeypatc
 def test_without_a_session_the_active_one_is_taken_and_asked_for_once(
     spark: SparkSession, folder: str, monkeypatch: pytest.MonkeyPatch
 ):
-    asked = []
-    monkeypatch.setattr("lance_spark.table.connection.session_or_local", lambda given: asked.append(given) or spark)
+    requests = []
+    monkeypatch.setattr(
+        "lance_spark.table.connection.session_or_local", lambda session: requests.append(session) or spark
+    )
     db = lance_spark.connect(folder)
     db.create_table("t", ROWS).to_spark().count()
     db.open_table("t").to_spark().count()
-    assert db.spark is spark and asked == [None]
+    assert db.spark is spark and requests == [None]
 
 
 def test_the_session_that_was_given_is_the_one_that_works(folder: str, spark: SparkSession, db: Connection):
@@ -362,7 +366,7 @@ print(json.dumps([rows, spark is db.spark, spark.conf.get("spark.master").starts
 @pytest.mark.classic
 def test_without_any_session_a_local_one_on_all_cores_is_made_when_it_is_first_needed(tmp_path: Path):
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _WITHOUT_A_SESSION, str(tmp_path / "db")],
         capture_output=True,
         text=True,
@@ -370,5 +374,5 @@ def test_without_any_session_a_local_one_on_all_cores_is_made_when_it_is_first_n
         env=environment | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": JVM_OPTIONS},
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "[10, true, true, true, true, true]"
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert process.stdout.splitlines()[-1] == "[10, true, true, true, true, true]"

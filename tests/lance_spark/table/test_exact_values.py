@@ -110,7 +110,7 @@ STORED: dict[str, object] = FITS | {
 }
 NULLS: dict[str, object] = dict.fromkeys(FITS)
 IN_ALL_WAYS = ("i", "m", "f", "d")
-"""Columns whose misfits tasks of Spark see in the quick test."""
+"""Columns whose misfits reach tasks of Spark in the quick test."""
 
 
 @pytest.fixture
@@ -159,8 +159,8 @@ def test_values_that_fit_are_stored_as_they_are(db: Connection, table: Table) ->
     emptied.update("k = 3", NULLS)
     assert emptied.to_arrow().to_pylist() == [{"k": 3, **NULLS}]
     for stored, keys in ((created, [3]), (table, [2, 3, 4]), (updated, [3])):
-        found = sorted(stored.to_arrow().to_pylist(), key=lambda row: row["k"])
-        assert [str(row) for row in found] == [str({"k": key, **STORED}) for key in keys]
+        stored_rows = sorted(stored.to_arrow().to_pylist(), key=lambda row: row["k"])
+        assert [str(row) for row in stored_rows] == [str({"k": key, **STORED}) for key in keys]
         assert stored.schema.types == SCHEMA.types
 
 
@@ -221,7 +221,7 @@ EXTREMES = pa.table(
         "te": pa.array(["", "ж" * 20, None]),
     }
 )
-"""NaN, infinities, moments that Python has no object for, the ends of types, and NULL."""
+"""NaN, infinities, moments without an object in Python, the limits of types, and NULL."""
 
 
 def extreme_facts(stored: pa.Table) -> dict[str, list[object]]:
@@ -258,8 +258,8 @@ def test_arrow_values_at_the_ends_of_types_are_stored_by_udfs(db: Connection, ki
             return column.take(pc.subtract(keys, 1))
 
         inputs = ["k"] if kind is Kind.ARROW else None
-        made = UDF.define(values, kind=kind, data_type=column.type, input_columns=inputs, name=name)
-        table.add_columns({name: made})
+        values_udf = UDF.define(values, kind=kind, data_type=column.type, input_columns=inputs, name=name)
+        table.add_columns({name: values_udf})
         table.backfill(name)
     assert extreme_facts(table.to_arrow()) == extreme_facts(EXTREMES)
 
@@ -269,9 +269,9 @@ def test_tasks_of_spark_store_values_of_every_type_and_at_the_ends_of_types(spar
     loaded = db.create_table("loaded", schema=EXTREMES.schema)
     loaded.add(pa.table({"k": EXTREMES["k"]}))
     loaded.load_columns(EXTREMES, pk="k", columns=EXTREMES.column_names[1:])
-    written = db.create_table("written", schema=EXTREMES.schema)
-    spark.read.format("lance").load(loaded.uri).write.format("lance").mode("append").save(written.uri)
-    assert extreme_facts(loaded.to_arrow()) == extreme_facts(written.to_arrow()) == extreme_facts(EXTREMES)
+    written_table = db.create_table("written", schema=EXTREMES.schema)
+    spark.read.format("lance").load(loaded.uri).write.format("lance").mode("append").save(written_table.uri)
+    assert extreme_facts(loaded.to_arrow()) == extreme_facts(written_table.to_arrow()) == extreme_facts(EXTREMES)
     every = db.create_table("every", [{"k": 1, **FITS}, {"k": 2}], schema=SCHEMA)
     copied = db.create_table("copied", [{"k": 1}, {"k": 2}], schema=SCHEMA)
     copied.load_columns(every.to_arrow(), pk="k", columns=SCHEMA.names[1:])
@@ -294,11 +294,11 @@ def test_arrow_data_of_other_writers_is_stored_from_any_address(db: Connection) 
     merge = table.merge_insert("k").when_matched_update_all().when_not_matched_insert_all()
     merge.execute(data.set_column(0, "k", pa.array([9, 10, 11])))
     table.update("k = 5", {"d": Decimal("7.00")})
-    found = sorted(table.to_arrow().to_pylist(), key=lambda row: row["k"])
+    stored_rows = sorted(table.to_arrow().to_pylist(), key=lambda row: row["k"])
     rows = list(zip(decimals.to_pylist(), texts.to_pylist(), strict=True))
     expected = [*rows, *rows, *rows[:2], *rows]
     expected[4] = (Decimal("7.00"), None)
-    assert [(row["d"], row["t"]) for row in found] == expected
+    assert [(row["d"], row["t"]) for row in stored_rows] == expected
 
 
 def test_arrow_data_is_converted_to_the_tables_types_as_a_dataframe_is(db: Connection) -> None:

@@ -1,4 +1,4 @@
-"""A table's folder: where a table may be made, what a drop deletes, and what a kill in its middle leaves."""
+"""A table's folder: allowed places, the files that a drop deletes, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -87,31 +87,31 @@ def test_a_table_is_made_where_a_killed_write_left_names_of_ours_and_in_a_declar
 ):
     folder = tmp_path / "tables/t.lance"
     job, attempt = new_id(), new_id()
-    left = [f"_lance_spark/staging/{job}/open", f"_lance_spark/staging/{job}/{attempt}/attempt"]
-    left += [f"data/{attempt}-0.lance", f"data/{attempt}-1/0.blob", ".lance-reserved", f"data/{attempt}-2.lance#1"]
-    for name in left:
+    leftovers = [f"_lance_spark/staging/{job}/open", f"_lance_spark/staging/{job}/{attempt}/attempt"]
+    leftovers += [f"data/{attempt}-0.lance", f"data/{attempt}-1/0.blob", ".lance-reserved", f"data/{attempt}-2.lance#1"]
+    for name in leftovers:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x")
     assert db.create_table("t", ROWS).count_rows() == 300
-    assert set(left) <= picture(folder).keys()
+    assert set(leftovers) <= picture(folder).keys()
 
 
 @pytest.mark.parametrize("scheme", ["", "file-object-store://"])
 def test_a_drop_deletes_the_table_and_nothing_of_others(scheme: str, tmp_path: Path):
     uri = tmp_path / "tables/t.lance"
     full_table(str(uri))
-    made = picture(tmp_path)
+    own_entries = picture(tmp_path)
     if scheme:
-        # The store of objects shows no links: only files of others are planted.
+        # The object store shows no links: the test plants only foreign files.
         for name in FOREIGN:
             (uri / name).parent.mkdir(parents=True, exist_ok=True)
             (uri / name).write_text("of others")
     else:
         plant(uri, tmp_path / "victim")
-    others = {path: content for path, content in picture(tmp_path).items() if path not in made}
-    assert len(others) >= len(FOREIGN)
+    foreign_entries = {path: content for path, content in picture(tmp_path).items() if path not in own_entries}
+    assert len(foreign_entries) >= len(FOREIGN)
     lance_spark.connect(f"{scheme}{tmp_path}/tables").drop_table("t")
-    assert picture(tmp_path) == others
+    assert picture(tmp_path) == foreign_entries
 
 
 def test_a_drop_of_a_table_alone_takes_its_folder(db: lance_spark.Connection, tmp_path: Path):
@@ -163,7 +163,7 @@ def test_a_branch_among_files_of_others_or_behind_a_link_is_not_deleted(
 def test_what_a_killed_drop_left_is_looked_for_in_the_folders_of_a_table_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The location may be the root of a file system, which takes hours to list."""
+    """The location may be the root of a file system, and listing the root takes hours."""
     Path(tmp_path, "others", "deep").mkdir(parents=True)
     Path(tmp_path, "others", "deep", "x.txt").touch()
     Path(tmp_path, "data").mkdir()
@@ -185,7 +185,7 @@ def test_a_drop_leaves_a_folder_alone_that_never_was_a_tables(db: lance_spark.Co
 
 
 def killed_after(deletions: int, ref: DatasetRef) -> bool:
-    """Drops a table in a process that is killed after so many deletions; tells whether it ended before."""
+    """Drops a table in a process that is killed after a number of deletions; tells whether the drop ended before."""
     pid = os.fork()
     if pid == 0:
         unlink, count = os.unlink, [deletions]
@@ -211,17 +211,17 @@ def test_a_drop_that_is_killed_leaves_the_whole_table_or_none_and_the_next_drop_
     dataset = full_table(str(original))
     rows, version = dataset.to_table(), dataset.version
     branch_rows = dataset.checkout_version(("dev/one", None)).count_rows()
-    seen = set()
+    endings = set()
     for deletions in range(len(picture(original)) + 1):
         db = lance_spark.connect(str(tmp_path / f"tables/{deletions}"))
         ref = DatasetRef.at(f"{db.uri}/t.lance")
         _copy(original, Path(ref.uri))
         ended = killed_after(deletions, ref)
         exists = table_exists(ref.uri, {})
-        seen.add(exists)
+        endings.add(exists)
         if exists:
-            left = lance.dataset(ref.uri)
-            assert left.version == version and left.to_table() == rows
+            remaining_table = lance.dataset(ref.uri)
+            assert remaining_table.version == version and remaining_table.to_table() == rows
         at_branch = f"{ref.uri}/tree/dev/one"
         if table_exists(at_branch, {}):
             assert lance.dataset(at_branch).count_rows() == branch_rows == len(lance.dataset(at_branch).to_table())
@@ -229,7 +229,7 @@ def test_a_drop_that_is_killed_leaves_the_whole_table_or_none_and_the_next_drop_
             assert db.create_table("t", ROWS).to_arrow() == ROWS
         db.drop_table("t", ignore_missing=ended)
         assert not os.path.exists(ref.uri), picture(Path(ref.uri)).keys()
-    assert seen == {True, False}
+    assert endings == {True, False}
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""The history of jobs and the errors of rows: as values, and as tables that Spark reads."""
+"""The history of jobs and the errors of rows: as values, and as tables for Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lance_spark import BackfillIncompleteError, JobNotFoundError, Table
-from tests.lance_spark.table.seen import Seen
+from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, Retry, Skip, udf
 
 
@@ -35,8 +35,8 @@ def failing() -> UDF:
     return failing
 
 
-def test_jobs_are_listed_newest_first_with_their_numbers(table: Table, seen: Seen):
-    table.add_columns({"double": seen.times(2), "triple": seen.times(3)})
+def test_jobs_are_listed_newest_first_with_their_numbers(table: Table, call_log: CallLog):
+    table.add_columns({"double": call_log.times(2), "triple": call_log.times(3)})
     assert table.list_jobs() == []
     first = table.backfill("double", where="id < 25")
     second = table.backfill("triple", job_id="mine")
@@ -60,8 +60,8 @@ def test_jobs_are_listed_newest_first_with_their_numbers(table: Table, seen: See
     assert job.seconds["total"] > 0
 
 
-def test_a_job_can_stay_out_of_the_history(table: Table, seen: Seen):
-    table.add_columns({"double": seen.times(2)})
+def test_a_job_can_stay_out_of_the_history(table: Table, call_log: CallLog):
+    table.add_columns({"double": call_log.times(2)})
     result = table.backfill("double", _enable_job_tracker_saves=False, job_id="hidden")
     assert result.rows_computed == 30 and table.list_jobs() == []
     with pytest.raises(JobNotFoundError):
@@ -94,28 +94,30 @@ def test_skipped_rows_have_records_that_can_be_filtered(table: Table, spark: Spa
 
 
 @pytest.mark.promise("T77", "T78")
-def test_addresses_of_failed_rows_are_those_rows_and_the_documented_recipe_computes_just_them(table: Table, seen: Seen):
+def test_addresses_of_failed_rows_are_those_rows_and_the_documented_recipe_computes_just_them(
+    table: Table, call_log: CallLog
+):
     table.add_columns({"double": picky()})
     table.backfill("double", job_id="first")
     addresses = table.get_failed_row_addresses("first", "double")
-    found = table.to_lance().scanner(columns=["id"], with_row_address=True).to_table().to_pylist()
-    assert sorted(row["id"] for row in found if row["_rowaddr"] in addresses) == [4, 9, 14, 19, 24, 29]
+    found_table = table.to_lance().scanner(columns=["id"], with_row_address=True).to_table().to_pylist()
+    assert sorted(row["id"] for row in found_table if row["_rowaddr"] in addresses) == [4, 9, 14, 19, 24, 29]
     assert addresses == sorted(set(addresses)) and table.get_failed_row_addresses("first", "text") == []
     where = f"_rowaddr IN ({', '.join(map(str, addresses))})"
-    result = table.backfill("double", where=where, udf=seen.times(2))
-    assert seen.take() == [4, 9, 14, 19, 24, 29] and result.rows_computed == 6
+    result = table.backfill("double", where=where, udf=call_log.times(2))
+    assert call_log.take() == [4, 9, 14, 19, 24, 29] and result.rows_computed == 6
     assert table.count_rows("double = id * 2") == 30
 
 
 @pytest.mark.promise("T78")
-def test_the_recipe_hits_the_same_rows_after_a_compaction(table: Table, seen: Seen):
+def test_the_recipe_hits_the_same_rows_after_a_compaction(table: Table, call_log: CallLog):
     table.to_lance().delete("id IN (0, 11)")
     table.add_columns({"double": picky()})
     table.backfill("double", job_id="first")
     table.to_lance().optimize.compact_files()
     addresses = table.get_failed_row_addresses("first", "double")
-    table.backfill("double", where=f"_rowaddr IN ({', '.join(map(str, addresses))})", udf=seen.times(2))
-    assert seen.take() == [4, 9, 14, 19, 24, 29] and table.count_rows("double = id * 2") == 28
+    table.backfill("double", where=f"_rowaddr IN ({', '.join(map(str, addresses))})", udf=call_log.times(2))
+    assert call_log.take() == [4, 9, 14, 19, 24, 29] and table.count_rows("double = id * 2") == 28
 
 
 def test_skipped_rows_are_called_again_by_the_next_backfill(table: Table):
@@ -163,16 +165,16 @@ def test_texts_with_quotes_and_marks_survive_the_history(table: Table):
     assert error.error_message == f"{message} 14"
 
 
-def test_a_second_job_of_the_same_id_takes_the_place_of_the_first(table: Table, seen: Seen):
-    table.add_columns({"double": seen.times(2)})
+def test_a_second_job_of_the_same_id_takes_the_place_of_the_first(table: Table, call_log: CallLog):
+    table.add_columns({"double": call_log.times(2)})
     table.backfill("double", num_frags=1, job_id="again")
     table.backfill("double", job_id="again")
     (job,) = table.list_jobs()
     assert job.rows_computed == 20 and job.fragments_total == 2
 
 
-def test_a_dropped_table_takes_its_history_along(table: Table, seen: Seen, db, spark: SparkSession):
-    table.add_columns({"double": seen.times(2)})
+def test_a_dropped_table_takes_its_history_along(table: Table, call_log: CallLog, db, spark: SparkSession):
+    table.add_columns({"double": call_log.times(2)})
     table.backfill("double")
     db.drop_table("words")
     again = db.create_table("words", pa.table({"id": pa.array([1], pa.int64())}))

@@ -20,14 +20,14 @@ from tests.support.logs import Log, doubled, flag_file, values, with_column
 from udf_runtime import UDF, Skip, udf
 
 BAD = {3: "ValueError", 17: "KeyError", 25: "ValueError"}
-"""Rows that fail, and how."""
+"""Failing rows, with their error."""
 
 ADDRESSES = [3, 1 << 32 | 7, 2 << 32 | 5]
-"""Where they are in four fragments of ten rows."""
+"""Their addresses in four fragments of ten rows."""
 
 
 def failing(log: Log, *, name: str = "fail", fixed: str | None = None) -> UDF:
-    """A UDF that doubles, and leaves the bad rows to a policy that skips them, until a file says that the cause is gone."""
+    """A UDF that doubles, and whose policy skips the bad rows until a file shows that the cause is fixed."""
     path, bad = log.path, dict(BAD)
 
     def double(x: int) -> int:
@@ -51,7 +51,7 @@ def failed(db: Connection, log: Log, **options: Any) -> tuple[Table, BackfillJob
 @pytest.mark.promise("T25")
 def test_a_job_is_returned_at_once(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(0, flag))
-    with flag_file(flag):  # it cannot end before this does, so a call that waited for it would never come back
+    with flag_file(flag):  # the job cannot end inside this block, so a call that waited for the job would never return
         job = table.backfill_async("y")
         assert isinstance(job, Job)
         assert not job.done()
@@ -146,9 +146,9 @@ def test_error_records_say_what_failed_where(db: Connection, log: Log) -> None:
     table, result = failed(db, log)
     errors = table.get_errors()
     assert all(isinstance(error, ErrorRecord) for error in errors)
-    found = {error.row_address: error for error in errors}
-    assert sorted(found) == ADDRESSES
-    first = found[3]
+    errors_by_address = {error.row_address: error for error in errors}
+    assert sorted(errors_by_address) == ADDRESSES
+    first = errors_by_address[3]
     assert first.error_type.rpartition(".")[2] == "ValueError"
     assert (first.error_message, first.job_id, first.column_name) == ("row 3", result.job_id, "y")
     assert (first.outcome, first.udf_name, first.input_columns) == ("skipped", "fail", ("x",))
@@ -159,7 +159,7 @@ def test_error_records_say_what_failed_where(db: Connection, log: Log) -> None:
 
 @pytest.mark.promise("T73")
 def test_tasks_that_make_the_table_of_errors_at_once_lose_none(tmp_path: Path) -> None:
-    """What executors do when the first rows of a table fail on several of them at the same moment."""
+    """Executors do this when the first rows of a table fail on several of them at the same moment."""
     writers = 4
     for attempt in range(5):
         ref = DatasetRef.at(str(tmp_path / f"{attempt}.lance"))

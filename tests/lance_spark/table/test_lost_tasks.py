@@ -1,4 +1,4 @@
-"""Tasks that end by an exception outside the UDF, or by a signal: what users are told of the cause, and what is tried again."""
+"""Tasks that end by an exception outside the UDF, or by a signal: the reported cause, and the retries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def length(text: str) -> int:
 
 
 class OnlyHere:
-    """Can be unpickled in the process that made it, and nowhere else."""
+    """An object that can be unpickled only in the process of its creation."""
 
     def __init__(self, pid: int) -> None:
         if os.getpid() != pid:
@@ -45,11 +45,11 @@ class OnlyHere:
 
 
 def bound_to_this_process() -> UDF:
-    here = OnlyHere(os.getpid())
+    bound_object = OnlyHere(os.getpid())
 
     @udf(version="1")
     def bound(text: str) -> int:
-        return len(text) + bool(here)
+        return len(text) + bool(bound_object)
 
     return bound
 
@@ -156,7 +156,7 @@ def test_an_exception_around_the_ranges_of_a_task_is_its_answer_and_no_reason_to
     table = make_table(db)
     table.add_columns({"n": length})
     prepared = prepare(table._ref, BackfillRequest(columns=("n",)), checkpoints=None)
-    spec = replace(prepared.spec, threads=0)  # a runner refuses that before the first range
+    spec = replace(prepared.spec, threads=0)  # a runner refuses zero threads before the first range
     cluster = Scheduler(spark, spec, limit=None, description="")
     answers = [answer for some in cluster.run(plan_tasks(prepared.work(), 10), 1.0) for answer in some]
     assert sorted((answer.fragment_id, "threads=0" in answer.error) for answer in answers) == [

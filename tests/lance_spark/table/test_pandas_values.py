@@ -1,4 +1,4 @@
-"""Tables as pandas and as Python rows: each value as it is, or an error with column and row."""
+"""Tables as pandas and as Python rows: each value is exact, or an error names column and row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAR: dict[str, pa.Array[Any]] = {
     "timestamp with zone": pa.array([1, None, 10**18], pa.timestamp("us", "UTC")),
     "duration": pa.array([1, None, 2**62], pa.duration("s")),
 }
-"""Values of which the last one has no object in Python."""
+"""Values whose last element has no object in Python."""
 
 PLAIN_IN_PANDAS = {"timestamp", "timestamp with zone", "duration"}
 

@@ -1,4 +1,4 @@
-"""Parameters that backfill and backfill_async share: targets, filters, resources, sizes, windows."""
+"""Parameters shared by backfill and backfill_async: targets, filters, resources, sizes, windows."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ both = pytest.mark.parametrize("method", ["backfill", "backfill_async"])
 
 
 def keywords(method: str) -> dict[str, Any]:
-    """Returns the keywords of a method with their defaults; there is no catch-all among them."""
+    """Returns the keywords of a method with their defaults, and asserts that there is no catch-all."""
     parameters = list(inspect.signature(getattr(Table, method)).parameters.values())[2:]
     assert {parameter.kind for parameter in parameters} == {inspect.Parameter.KEYWORD_ONLY}
     return {parameter.name: parameter.default for parameter in parameters}
 
 
 def demanding(log: Log) -> UDF:
-    """A UDF that asks for what no machine of these tests has."""
+    """A UDF that requests a resource absent from all machines of these tests."""
     return log.doubling(num_gpus=1)
 
 
@@ -155,7 +155,7 @@ def test_rows_whose_computed_value_is_null_count_as_computed(db: Connection, log
 
 @pytest.mark.promise("T31")
 def test_a_value_that_another_writer_removed_is_put_back_without_a_call(db: Connection, log: Log) -> None:
-    """Its input is the same and its row has not moved, so what was computed still serves."""
+    """The input is unchanged and the row has not moved, so the computed value still serves."""
     table = make(db, id=lambda x: x)
     table.add_columns({"y": log.doubling()})
     table.backfill("y")
@@ -242,7 +242,7 @@ OURS: dict[str, object] = {
     "commit_timeout": None,
     "protect_snapshot": False,
 }
-"""Parameters that the specification does not have."""
+"""Parameters beyond the documented API."""
 
 
 @pytest.mark.promise("T50")

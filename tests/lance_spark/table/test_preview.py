@@ -1,4 +1,4 @@
-"""The first rows of a table as a notebook shows them."""
+"""The first rows of a table in a notebook."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lance_spark.table import preview
 def image(size: int, kind: str) -> bytes:
     pil = pytest.importorskip("PIL.Image", reason="makes the images")
     noise = np.random.default_rng(size).integers(0, 255, (size, size, 3), dtype=np.uint8)
-    made = io.BytesIO()
-    pil.fromarray(noise).save(made, kind)
-    return made.getvalue()
+    buffer = io.BytesIO()
+    pil.fromarray(noise).save(buffer, kind)
+    return buffer.getvalue()
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def table(db: Connection) -> Table:
     schema = pa.schema(
         [("id", pa.int64()), ("picture", pa.binary()), blob, ("v", pa.list_(pa.float32(), 300)), ("text", pa.string())]
     )
-    made = db.create_table("t", schema=schema)
-    made.add(
+    new_table = db.create_table("t", schema=schema)
+    new_table.add(
         [
             {
                 "id": i,
@@ -43,23 +43,23 @@ def table(db: Connection) -> Table:
             for i in range(12)
         ]
     )
-    return made
+    return new_table
 
 
-def cells(shown: str) -> list[list[str]]:
-    rows = shown.partition("<tbody>")[2].partition("</tbody>")[0].split("<tr>")[1:]
+def cells(page: str) -> list[list[str]]:
+    rows = page.partition("<tbody>")[2].partition("</tbody>")[0].split("<tr>")[1:]
     return [[cell.partition("</td>")[0] for cell in row.split("<td>")[1:]] for row in rows]
 
 
 def test_images_and_vectors_are_pictures(table: Table):
-    shown = table.preview()._repr_html_()
-    rows = cells(shown)
+    page = table.preview()._repr_html_()
+    rows = cells(page)
     assert len(rows) == 10 and [row[0] for row in rows] == [str(i) for i in range(10)]
     for row in rows[:2]:
         assert row[1].startswith('<img src="data:image/png;base64,')
     assert rows[2][1] == "&lt;8 bytes&gt;" and rows[0][2].startswith("<img src=") and rows[1][2] == "None"
     assert rows[2][2] == "&lt;5,242,880 bytes&gt;"  # too large to be read
-    assert rows[0][3] == "None" and len(shown) < 1_000_000
+    assert rows[0][3] == "None" and len(page) < 1_000_000
     curve = ET.fromstring(rows[1][3])
     points = curve[1].attrib["points"].split()
     assert 64 <= len(points) <= 128 and "300 elements" in (curve[0].text or "")

@@ -66,12 +66,12 @@ Shape = tuple[str, Callable[..., Any], str]
 """A name, a UDF of PySpark, and the input column."""
 
 
-def shown(value: object) -> str:
+def describe(value: object) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
 def shown_series(values: pd.Series) -> pd.Series:
-    return pd.Series([f"{values.dtype} {shown(value)}" for value in values])
+    return pd.Series([f"{values.dtype} {describe(value)}" for value in values])
 
 
 def shown_frame(frame: pd.DataFrame) -> pd.Series:
@@ -86,8 +86,8 @@ def shown_array(values: pa.Array) -> pa.Array:
 
 def input_shapes() -> Iterator[Shape]:
     for column, (kind, _) in COLUMNS.items():
-        yield f"row_{column}", spark_udf(shown, "string", useArrow=False), column
-        yield f"arrow_row_{column}", spark_udf(shown, "string", useArrow=True), column
+        yield f"row_{column}", spark_udf(describe, "string", useArrow=False), column
+        yield f"arrow_row_{column}", spark_udf(describe, "string", useArrow=True), column
         yield f"pandas_{column}", _shown_frame() if pa.types.is_struct(kind) else _shown_series(), column
         yield f"arrow_{column}", _arrow_udf(shown_array), column
 
@@ -286,10 +286,10 @@ def test_a_version_that_an_earlier_release_stored_is_kept_where_its_values_were_
         return values * 2
 
     def bound(kind: pa.DataType) -> UDF:
-        made = to_udf(pandas_udf(double, LongType()))
-        assert made is not None
+        spark_udf = to_udf(pandas_udf(double, LongType()))
+        assert spark_udf is not None
         schema = pa.schema([("id", kind)])
-        return bind_to_columns(made.with_input_columns(["id"]), schema, lambda: "Asia/Tokyo")
+        return bind_to_columns(spark_udf.with_input_columns(["id"]), schema, lambda: "Asia/Tokyo")
 
     first = first_digest(double, ("pandas", ("value",), ("id",), False, pa.int64()), what="double")
     assert bound(pa.int64()).keep_version("double", first).version == first

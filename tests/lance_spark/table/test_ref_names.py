@@ -1,4 +1,4 @@
-"""Names of tags and branches: checked where they are made, and those of other writers can be deleted."""
+"""Names of tags and branches: checked at creation. Foreign names can be deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References to tables: values that travel, and carry no secret."""
+"""References to tables: values that can be pickled, without secrets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 import lance_spark
 from lance_spark import Connection, OptionError, Table, TableReference, UnsupportedOperationError
+from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
-from tests.lance_spark.table.seen import Seen
 
 
 @pytest.mark.promise("U10")
@@ -51,10 +51,10 @@ def test_secrets_stay_where_they_are():
 
 
 @pytest.mark.promise("U11")
-def test_system_tables_and_checkpoints_are_found(tmp_path: Path, jobs: Any, seen: Seen):
+def test_system_tables_and_checkpoints_are_found(tmp_path: Path, jobs: Any, call_log: CallLog):
     db = Connection(str(tmp_path / "db"), jobs, {}, checkpoint=str(tmp_path / "kept"), progress=False)
     table = make_table(db)
-    table.add_columns({"double": seen.times(2)})
+    table.add_columns({"double": call_log.times(2)})
     table.backfill("double")
     reference = table.get_reference()
     history = reference.as_system_table("jobs")

@@ -1,4 +1,4 @@
-"""What is wrong with a call of `backfill` is said before a job starts, and quickly; so is that there is nothing to do."""
+"""`backfill` reports wrong arguments, and a lack of work, quickly and without starting a job."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from lance_spark import (
     UnsupportedOperationError,
 )
 from lance_spark.errors import VersionNotFoundError, counted
-from tests.lance_spark.table.seen import Seen
+from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, udf
 
 QUICK_S = 1.0
 
 
 @pytest.fixture
-def ready(table: Table, seen: Seen) -> Table:
-    """The table with a column that is not filled."""
-    table.add_columns({"double": seen.times(2)})
+def ready(table: Table, call_log: CallLog) -> Table:
+    """The table with an empty computed column."""
+    table.add_columns({"double": call_log.times(2)})
     return table
 
 
 @pytest.fixture
 def no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails where a job is started."""
+    """Fails at the start of a job."""
     monkeypatch.setattr(
         "lance_spark.backfill.driver.job.BackfillJob.run", lambda self: pytest.fail("a job was started")
     )
@@ -113,7 +113,7 @@ def test_the_old_name_of_the_checkpoint_size_warns_and_excludes_the_new_one(read
     assert caught[0].filename == __file__, "the warning does not point at the caller"
 
 
-def test_the_old_name_of_the_checkpoint_size_works(ready: Table, seen: Seen):
+def test_the_old_name_of_the_checkpoint_size_works(ready: Table, call_log: CallLog):
     with pytest.warns(DeprecationWarning, match="checkpoint_size"):
         assert ready.backfill("double", batch_size=5).rows_computed == 30
 
@@ -153,10 +153,10 @@ def test_columns_that_cannot_be_filled_are_named(ready: Table):
 
 def of_type(kind: pa.DataType, name: str = "other") -> UDF:
     @udf(data_type=kind, name=name)
-    def other(id: int) -> object:
+    def another_udf(id: int) -> object:
         return id
 
-    return other
+    return another_udf
 
 
 @pytest.mark.usefixtures("no_jobs")
@@ -171,10 +171,10 @@ def test_a_udf_that_does_not_fit_the_column_is_refused(ready: Table):
     refused(lambda: ready.backfill("double", udf=elsewhere), RegistrationError, "'nope'")
 
 
-def test_a_udf_that_is_given_fills_a_column_that_has_none(table: Table, seen: Seen):
+def test_a_udf_that_is_given_fills_a_column_that_has_none(table: Table, call_log: CallLog):
     table.to_lance().add_columns(pa.schema([pa.field("mine", pa.int64())]))
-    assert table.backfill("mine", udf=seen.times(7)).rows_computed == 30
-    assert seen.take() == list(range(30)) and table.count_rows("mine = id * 7") == 30
+    assert table.backfill("mine", udf=call_log.times(7)).rows_computed == 30
+    assert call_log.take() == list(range(30)) and table.count_rows("mine = id * 7") == 30
     with pytest.raises(RegistrationError):
         table.backfill("mine")
 
@@ -249,9 +249,9 @@ def test_a_blob_buffer_of_the_environment_that_is_no_number_is_refused(
 
 
 @pytest.mark.promise("F11")
-def test_nothing_to_do_takes_no_time_and_makes_no_version(ready: Table, seen: Seen):
+def test_nothing_to_do_takes_no_time_and_makes_no_version(ready: Table, call_log: CallLog):
     ready.backfill("double")
-    seen.take()
+    call_log.take()
     version, jobs = ready.version, len(ready.list_jobs())
     files = sorted(str(path) for path in Path(ready.uri, "data").iterdir())
     for where in (None, "id > 1000"):
@@ -260,7 +260,7 @@ def test_nothing_to_do_takes_no_time_and_makes_no_version(ready: Table, seen: Se
         assert time.perf_counter() - began < QUICK_S
         assert (result.status, result.rows_computed, result.rows_selected, result.versions) == ("DONE", 0, 0, ())
         assert result.fragments_total == 0 and result.completed_at is not None
-    assert ready.version == version and seen.take() == [] and len(ready.list_jobs()) == jobs
+    assert ready.version == version and call_log.take() == [] and len(ready.list_jobs()) == jobs
     assert sorted(str(path) for path in Path(ready.uri, "data").iterdir()) == files
 
 

@@ -1,4 +1,4 @@
-"""A table's rows: reading them in every form, adding to them, and how a table shows itself."""
+"""A table's rows: reading in every form, adding, and display."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from lance_spark import Connection, FilterError, OptionError, Table
 from lance_spark.errors import LanceSparkError, SchemaMismatchError, ValueConversionError
+from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
-from tests.lance_spark.table.seen import Seen
 from udf_runtime import udf
 
 pytestmark = [pytest.mark.spark, pytest.mark.sample(3)]
@@ -28,9 +28,9 @@ def test_schema_version_and_versions_are_those_of_the_latest_version(table: Tabl
 
 
 def test_another_handle_sees_what_this_one_wrote(db: Connection, table: Table):
-    other = db.open_table("words")
+    second_handle = db.open_table("words")
     table.add([{"id": 30, "text": "x"}])
-    assert other.count_rows() == 31 and other.version == table.version
+    assert second_handle.count_rows() == 31 and second_handle.version == table.version
 
 
 def test_rows_are_counted_with_and_without_a_filter(table: Table):
@@ -124,9 +124,9 @@ FORMS = ["spark", "table", "batch", "reader", "pandas", "dicts", "lists", "batch
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_of_every_form_are_added_and_computed_columns_are_null(
-    table: Table, spark: SparkSession, seen: Seen, form: str
+    table: Table, spark: SparkSession, call_log: CallLog, form: str
 ):
-    table.add_columns({"double": seen.times(2)})
+    table.add_columns({"double": call_log.times(2)})
     table.backfill("double")
     table.add(more_rows(spark)[form])  # type: ignore[arg-type]
     added = table.to_arrow(filter="id >= 100").to_pylist()
@@ -168,9 +168,11 @@ def test_bytes_are_added_to_a_column_of_blobs(db: Connection):
     table.add([{"id": 1, "b": b"one"}, {"id": 2, "b": None}])
     table.add(pa.table({"id": [3], "b": pa.array([b"three"], pa.binary())}))
     table.add({"b": [b"four"]})
-    found = table.to_lance().take_blobs("b", indices=[0, 2, 3])
-    assert [one.read() for one in found] == [b"one", b"three", b"four"] and table.count_rows("id IS NULL") == 1
-    # Where they are, or on request what they hold.
+    blobs = table.to_lance().take_blobs("b", indices=[0, 2, 3])
+    assert [blob_file.read() for blob_file in blobs] == [b"one", b"three", b"four"] and table.count_rows(
+        "id IS NULL"
+    ) == 1
+    # Their positions, or on request their contents.
     assert pa.types.is_struct(table.to_arrow().schema.field("b").type)
     for some in (table.to_arrow, table.head):
         assert some(blob_handling="bytes")["b"].to_pylist() == [b"one", None, b"three", b"four"]  # type: ignore[operator]
@@ -187,7 +189,7 @@ def test_what_is_no_rows_is_refused_with_what_serves(table: Table):
         def model_dump(self) -> dict[str, object]:
             return {"id": 1}
 
-    for data, said in (
+    for data, message in (
         ([Model()], r"pydantic models are no data.*model\.model_dump\(\) for model in models"),
         (iter([Model()]), "pydantic models"),
         (iter([{"id": 1}]), "dict is no data.*an iterator over batches"),
@@ -196,7 +198,7 @@ def test_what_is_no_rows_is_refused_with_what_serves(table: Table):
         ({"id": [1, 2], "text": ["x"]}, "nothing was written"),
         (5, "int is no data"),
     ):
-        with pytest.raises(SchemaMismatchError, match=said):
+        with pytest.raises(SchemaMismatchError, match=message):
             table.add(data)  # type: ignore[arg-type]
     assert table.version == 3
 
@@ -222,17 +224,17 @@ def test_python_values_get_the_types_of_the_tables_columns(db: Connection):
     assert table.count_rows() == 3
 
 
-def test_a_table_shows_name_version_rows_columns_and_udfs(table: Table, seen: Seen):
+def test_a_table_shows_name_version_rows_columns_and_udfs(table: Table, call_log: CallLog):
     assert repr(table) == "Table('words', version 3, 30 rows, columns [id: int64, text: string])"
-    table.add_columns({"double": seen.times(2)})
+    table.add_columns({"double": call_log.times(2)})
     assert "double: int64 = times()" in repr(table)
 
 
 def test_the_notebooks_view_shows_columns_and_the_first_rows_shortened(db: Connection):
     table = db.create_table("t", [{"id": i, "text": "x" * 500 if i == 0 else None} for i in range(50)])
-    shown = table._repr_html_()
-    assert shown.count("<tr>") == 6 and "<small>int64</small>" in shown and "None" in shown and "…" in shown
-    assert "x" * 80 not in shown and "50 rows" in shown
+    page = table._repr_html_()
+    assert page.count("<tr>") == 6 and "<small>int64</small>" in page and "None" in page and "…" in page
+    assert "x" * 80 not in page and "50 rows" in page
 
 
 def test_the_notebooks_view_escapes_what_others_wrote(db: Connection):
@@ -244,11 +246,11 @@ def test_the_notebooks_view_escapes_what_others_wrote(db: Connection):
 
     table = db.create_table("a<b>&c", [{"id": 1, "text": evil, "<i>col</i>": "&amp;"}])
     table.add_columns({"made": double})
-    shown = table._repr_html_()
+    page = table._repr_html_()
     for raw in ("<script", "<b>", "<i>col", "a<b"):
-        assert raw not in shown
-    assert "&lt;script&gt;" in shown and "&amp;amp;" in shown and "a&lt;b&gt;&amp;c" in shown
-    assert "&lt;i&gt;col&lt;/i&gt;" in shown and "&lt;b&gt;name&lt;/b&gt;" in shown
+        assert raw not in page
+    assert "&lt;script&gt;" in page and "&amp;amp;" in page and "a&lt;b&gt;&amp;c" in page
+    assert "&lt;i&gt;col&lt;/i&gt;" in page and "&lt;b&gt;name&lt;/b&gt;" in page
 
 
 def test_a_table_without_rows_shows_itself(db: Connection):

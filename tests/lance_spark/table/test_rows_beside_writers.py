@@ -1,4 +1,6 @@
-"""`add` and `create_table` of Arrow and Python rows beside concurrent commits: the rows are there with their values, or a typed error says why not."""
+"""`add` and `create_table` of Arrow and Python rows with concurrent commits: the rows arrive with their values, or a
+typed error names the cause.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ REFUSED: dict[str, Callable[[lance.LanceDataset], object]] = {
     ),
     "overwrite": lambda t: lance.write_dataset(pa.table({"other": ["a"]}), t.uri, mode="overwrite"),
 }
-TAKEN: dict[str, Callable[[lance.LanceDataset], object]] = {
+TYPE_CHANGES: dict[str, Callable[[lance.LanceDataset], object]] = {
     "append": lambda t: lance.write_dataset(ROWS, t.uri, mode="append"),
     "delete": lambda t: t.delete("true"),
     "add a column": lambda t: t.add_columns({"n": "id + 1"}),
@@ -89,15 +91,15 @@ def test_rows_added_beside_a_change_of_their_columns_are_refused_and_nothing_is_
         table.add(rows_around(act if moment != "between look and commit" else lambda: None))
     after = lance.dataset(str(uri))
     assert after.count_rows() == (1 if change == "overwrite" else 2)
-    named = {file.path for version in after.versions() for fragment in
+    referenced_files = {file.path for version in after.versions() for fragment in
              lance.dataset(str(uri), version=version["version"]).get_fragments() for file in fragment.metadata.files}  # fmt: skip
-    assert data_files(uri) == named and not list((uri / "_lance_spark").glob("staging/*"))
+    assert data_files(uri) == referenced_files and not list((uri / "_lance_spark").glob("staging/*"))
 
 
-@pytest.mark.parametrize("change", TAKEN)
+@pytest.mark.parametrize("change", TYPE_CHANGES)
 def test_rows_added_beside_other_commits_are_there_with_their_values(tmp_path: Path, change: str) -> None:
     table = lance_spark.connect(str(tmp_path)).create_table("t", ROWS)
-    table.add(rows_around(lambda: TAKEN[change](table.to_lance())))
+    table.add(rows_around(lambda: TYPE_CHANGES[change](table.to_lance())))
     assert table.to_arrow(["id", "v", "w"], "id > 2").to_pylist() == NEW
 
 
@@ -139,22 +141,22 @@ def test_columns_may_come_in_another_order_and_views_of_other_buffers(tmp_path: 
     table.add(pa.table({"w": misaligned, "id": [5, 6]}).slice(1))
     assert table.to_arrow(filter="id = 6").to_pylist() == [{"id": 6, "v": None, "w": 9}]
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.list_(pa.field("x", pa.int8(), False)))])
-    other = lance_spark.connect(str(tmp_path)).create_table("u", schema=strict)
-    other.add(pa.table({"id": pa.array([1]), "v": pa.array([[1]], pa.list_(pa.int8()))}))
+    other_table = lance_spark.connect(str(tmp_path)).create_table("u", schema=strict)
+    other_table.add(pa.table({"id": pa.array([1]), "v": pa.array([[1]], pa.list_(pa.int8()))}))
     with pytest.raises(ValueConversionError, match=r"NULL.*'id', row 1"):
-        other.add(pa.table({"id": pa.array([1, None], pa.int64())}))
+        other_table.add(pa.table({"id": pa.array([1, None], pa.int64())}))
     with pytest.raises(SchemaMismatchError, match="'id' is missing"):
-        other.add(pa.table({"v": pa.array([[1]], pa.list_(pa.int8()))}))
-    assert other.to_arrow().to_pylist() == [{"id": 1, "v": [1]}]
+        other_table.add(pa.table({"v": pa.array([[1]], pa.list_(pa.int8()))}))
+    assert other_table.to_arrow().to_pylist() == [{"id": 1, "v": [1]}]
 
 
 def test_blobs_in_lances_own_form_are_added_by_their_bytes(tmp_path: Path) -> None:
     blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     db = lance_spark.connect(str(tmp_path))
     table = db.create_table("t", schema=pa.schema([("id", pa.int64()), blob]))
-    given = pa.table({"id": [1, 2], "b": lance.blob_array([b"one", None])})
-    table.add(given)
-    again = db.create_table("u", given)
+    source = pa.table({"id": [1, 2], "b": lance.blob_array([b"one", None])})
+    table.add(source)
+    again = db.create_table("u", source)
     for some in (table, again):
         assert some.to_arrow(blob_handling="bytes")["b"].to_pylist() == [b"one", None]
 
@@ -218,12 +220,12 @@ def test_of_writers_that_create_one_table_at_once_one_wins_and_no_rows_are_lost(
     outcomes = create(str(tmp_path), mode)
     ids = lance.dataset(str(tmp_path / "t.lance")).to_table()["id"].to_pylist()
     assert len(ids) == 10 and ids[0] % 10 == 0, "the rows are those of one creator"
-    made = [number for number, outcome in outcomes.items() if outcome == "made"]
+    winners = [number for number, outcome in outcomes.items() if outcome == "made"]
     assert set(outcomes.values()) <= {"made", "exists"}
     if mode == "create":
-        assert made == [ids[0] // 10]
+        assert winners == [ids[0] // 10]
         return
-    assert len(made) == 3
+    assert len(winners) == 3
     versions = lance.dataset(str(tmp_path / "t.lance")).versions()
     assert len(versions) == (3 if mode == "overwrite" else 1)
 

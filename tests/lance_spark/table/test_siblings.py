@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_spark import RegistrationError, Table, UnsupportedOperationError
-from tests.lance_spark.table.seen import Seen
+from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, Columns, UnpackedUDF, udf
 
 ALL = list(range(30))
@@ -21,8 +21,8 @@ class Parts(NamedTuple):
     tags: list[str]
 
 
-def parts(seen: Seen, *, version: str | None = None) -> UDF:
-    note = seen.noter()
+def parts(call_log: CallLog, *, version: str | None = None) -> UDF:
+    note = call_log.noter()
 
     @udf(version=version)
     def parts(id: int) -> Columns[Parts]:
@@ -36,9 +36,9 @@ CORRECT = "half = id / 2.0 AND name = concat('n', cast(id AS string)) AND array_
 
 
 @pytest.fixture
-def siblings(table: Table, seen: Seen) -> Table:
+def siblings(table: Table, call_log: CallLog) -> Table:
     """The table with the columns `half`, `name` and `tags`, not filled."""
-    table.add_columns(parts(seen))
+    table.add_columns(parts(call_log))
     return table
 
 
@@ -49,57 +49,57 @@ def assert_filled(table: Table, rows: int = 30) -> None:
 
 
 @pytest.mark.promise("T20")
-@pytest.mark.parametrize("named", ["half", "tags", ["name"], ["tags", "half", "name"]])
+@pytest.mark.parametrize("targets", ["half", "tags", ["name"], ["tags", "half", "name"]])
 def test_naming_any_sibling_or_the_whole_group_fills_all_in_one_pass_and_one_commit(
-    siblings: Table, seen: Seen, named: str | list[str]
+    siblings: Table, call_log: CallLog, targets: str | list[str]
 ):
     version = siblings.version
-    result = siblings.backfill(named)
-    assert seen.take() == ALL and siblings.version == version + 1 == result.versions[0]
+    result = siblings.backfill(targets)
+    assert call_log.take() == ALL and siblings.version == version + 1 == result.versions[0]
     assert set(result.columns) == {"half", "name", "tags"} and result.rows_computed == 30
     assert_filled(siblings)
-    assert siblings.backfill("name").rows_computed == 0 and seen.take() == []
+    assert siblings.backfill("name").rows_computed == 0 and call_log.take() == []
 
 
 @pytest.mark.parametrize(
-    "named", [["half", "name"], ["half", "text"], ["half", "name", "tags", "text"], ["id", "text"], ["id", "half"]]
+    "targets", [["half", "name"], ["half", "text"], ["half", "name", "tags", "text"], ["id", "text"], ["id", "half"]]
 )
-def test_a_list_that_is_not_one_group_is_refused(siblings: Table, named: list[str]):
+def test_a_list_that_is_not_one_group_is_refused(siblings: Table, targets: list[str]):
     version = siblings.version
     for act in (siblings.backfill, siblings.backfill_async, siblings.plan_backfill):
         with pytest.raises(UnsupportedOperationError, match="not the columns of one UDF") as error:
-            act(named)
+            act(targets)
         assert isinstance(error.value, NotImplementedError)
     assert siblings.version == version
 
 
-def test_a_row_that_lost_one_sibling_is_called_once_and_writes_all(siblings: Table, seen: Seen):
+def test_a_row_that_lost_one_sibling_is_called_once_and_writes_all(siblings: Table, call_log: CallLog):
     siblings.backfill("half")
-    seen.take()
+    call_log.take()
     siblings.to_lance().update({"name": "NULL", "half": "cast(-1.0 AS double)"}, where="id IN (3, 17)")
     assert siblings.plan_backfill("tags").total_rows_pending == 2
     siblings.backfill("tags")
-    assert set(seen.take()) <= {3, 17}, "a row with all its values was computed"
+    assert set(call_log.take()) <= {3, 17}, "a row with all its values was computed"
     assert siblings.count_rows("name IS NULL") == 0
     assert_filled(siblings)
 
 
 @pytest.mark.promise("T21")
-def test_the_same_udf_with_two_prefixes_makes_two_groups(table: Table, seen: Seen):
-    table.add_columns(UnpackedUDF(parts(seen), prefix="a_"))
-    table.add_columns(UnpackedUDF(parts(seen), prefix="b_"))
+def test_the_same_udf_with_two_prefixes_makes_two_groups(table: Table, call_log: CallLog):
+    table.add_columns(UnpackedUDF(parts(call_log), prefix="a_"))
+    table.add_columns(UnpackedUDF(parts(call_log), prefix="b_"))
     table.backfill("a_half")
-    assert seen.take() == ALL and table.count_rows("b_half IS NULL") == 30
+    assert call_log.take() == ALL and table.count_rows("b_half IS NULL") == 30
     table.backfill("b_name")
     assert table.count_rows("a_half = b_half AND a_name = b_name") == 30
     with pytest.raises(UnsupportedOperationError, match="a_half"):
         table.backfill(["a_half", "a_name", "b_tags"])
 
 
-def test_a_renamed_sibling_stays_in_its_group(siblings: Table, seen: Seen):
+def test_a_renamed_sibling_stays_in_its_group(siblings: Table, call_log: CallLog):
     siblings.backfill("half", num_frags=1)
     siblings.alter_columns({"path": "name", "name": "title"})
-    assert siblings.backfill("title").rows_computed == 20 and seen.take() == ALL
+    assert siblings.backfill("title").rows_computed == 20 and call_log.take() == ALL
     assert siblings.count_rows("half = id / 2.0 AND title = concat('n', cast(id AS string))") == 30
     assert siblings.backfill(["half", "title", "tags"]).rows_computed == 0
 
@@ -110,30 +110,30 @@ def test_a_group_that_lost_a_sibling_says_so(siblings: Table):
         siblings.backfill("half")
 
 
-def test_all_siblings_can_be_dropped_and_added_again(siblings: Table, seen: Seen):
+def test_all_siblings_can_be_dropped_and_added_again(siblings: Table, call_log: CallLog):
     siblings.backfill("half")
     siblings.drop_columns(["half", "name", "tags"])
-    siblings.add_columns(parts(seen))
+    siblings.add_columns(parts(call_log))
     assert siblings.count_rows("half IS NULL AND name IS NULL AND tags IS NULL") == 30
     siblings.backfill("half")
     assert_filled(siblings)
 
 
-def test_a_udf_that_is_given_has_to_have_the_same_fields(siblings: Table, seen: Seen):
+def test_a_udf_that_is_given_has_to_have_the_same_fields(siblings: Table, call_log: CallLog):
     with pytest.raises(RegistrationError, match="not the columns"):
-        siblings.backfill("half", udf=seen.times(2))
+        siblings.backfill("half", udf=call_log.times(2))
 
-    class Other(NamedTuple):
+    class OtherPair(NamedTuple):
         half: float
-        other: str
+        other_pair: str
 
     @udf
-    def other(id: int) -> Columns[Other]:
-        return Other(0.0, "")
+    def other_pair(id: int) -> Columns[OtherPair]:
+        return OtherPair(0.0, "")
 
     with pytest.raises(RegistrationError, match="not the columns"):
-        siblings.backfill("half", udf=other)
-    assert siblings.backfill("half", udf=parts(seen, version="2")).rows_computed == 30
+        siblings.backfill("half", udf=other_pair)
+    assert siblings.backfill("half", udf=parts(call_log, version="2")).rows_computed == 30
     assert_filled(siblings)
 
 
@@ -151,8 +151,8 @@ def test_a_field_of_another_type_is_refused(siblings: Table):
         siblings.backfill("half", udf=typed)
 
 
-def test_siblings_may_be_none_one_by_one_and_such_rows_are_not_called_again(table: Table, seen: Seen):
-    note = seen.noter()
+def test_siblings_may_be_none_one_by_one_and_such_rows_are_not_called_again(table: Table, call_log: CallLog):
+    note = call_log.noter()
 
     @dataclasses.dataclass
     class Maybe:
@@ -165,10 +165,10 @@ def test_siblings_may_be_none_one_by_one_and_such_rows_are_not_called_again(tabl
         return Maybe(id if id < 15 else None, id if id >= 10 else None)
 
     table.add_columns(maybe)
-    assert table.backfill("low").rows_computed == 30 and seen.take() == ALL
+    assert table.backfill("low").rows_computed == 30 and call_log.take() == ALL
     assert table.count_rows("low IS NULL") == 15 and table.count_rows("high IS NULL") == 10
     assert table.backfill("high").rows_computed == 0 and table.backfill("low").rows_computed == 0
-    assert seen.take() == []
+    assert call_log.take() == []
 
 
 def test_vector_kinds_fill_siblings_with_a_struct_array_or_a_batch(table: Table):

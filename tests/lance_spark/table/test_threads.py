@@ -1,4 +1,4 @@
-"""A table is used by many threads at once: jobs that fill its columns, and callers that look at it."""
+"""Many threads use a table at once: jobs fill its columns, and callers read it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plus(number: int) -> UDF:
 
 
 def fill_all_columns_at_once(table: Table) -> list[BaseException]:
-    """Runs one job for each column while other threads look; returns the errors of the latter."""
+    """Runs a job for each column while other threads read; returns the errors of the readers."""
     over, errors = threading.Event(), list[BaseException]()
 
     def look(number: int) -> None:

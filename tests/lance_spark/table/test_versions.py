@@ -1,4 +1,4 @@
-"""Versions of a table: older ones are shown and restored, tags name them, and two are compared."""
+"""Versions of a table: older versions are shown and restored, tagged, and compared."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ from lance_spark import (
 )
 from lance_spark.commit.attempt import this_user
 from lance_spark.table.history.versions import TableVersion, Tags
+from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
-from tests.lance_spark.table.seen import Seen
 
 pytestmark = pytest.mark.spark
 
 
 def ids(table: Table) -> list[int]:
-    found: list[int] = sorted(table.to_arrow(["id"])["id"].to_pylist())
-    return found
+    sorted_ids: list[int] = sorted(table.to_arrow(["id"])["id"].to_pylist())
+    return sorted_ids
 
 
 @pytest.mark.promise("U04")
-def test_an_older_version_is_shown_and_cannot_be_changed(db: Connection, table: Table, seen: Seen):
+def test_an_older_version_is_shown_and_cannot_be_changed(db: Connection, table: Table, call_log: CallLog):
     version = table.version
-    other = db.open_table("words")
-    other.add([{"id": 100, "text": "late"}])
+    old_handle = db.open_table("words")
+    old_handle.add([{"id": 100, "text": "late"}])
     table.checkout(version)
-    other.to_lance().delete("id < 5")
+    old_handle.to_lance().delete("id < 5")
     assert table.version == version and table.count_rows() == 30 and 100 not in ids(table)
     assert table.head(1)["id"].to_pylist() == [0] and table.to_pandas(["id"])["id"].min() == 0
     assert f"version {version}, 30 rows" in repr(table)
     for change in (
         lambda: table.add([{"id": 101, "text": "x"}]),
         lambda: table.add_columns({"a": "id + 1"}),
-        lambda: table.add_columns({"a": seen.times(2)}),
+        lambda: table.add_columns({"a": call_log.times(2)}),
         lambda: table.alter_columns({"path": "text", "name": "words"}),
         lambda: table.drop_columns("text"),
-        lambda: table.backfill("text", udf=seen.times(2)),
-        lambda: table.plan_backfill("text", udf=seen.times(2)),
+        lambda: table.backfill("text", udf=call_log.times(2)),
+        lambda: table.plan_backfill("text", udf=call_log.times(2)),
         lambda: table.load_columns(pa.table({"id": [1], "a": [2]}), "id", ["a"]),
         table.refresh,
         lambda: table.search(None).create_materialized_view(db, "v"),
@@ -63,9 +63,9 @@ def test_an_older_version_is_shown_and_cannot_be_changed(db: Connection, table: 
             change()
     assert table.list_jobs() == []
     table.checkout_latest()
-    assert table.count_rows() == 26 and ids(table) == ids(other)
+    assert table.count_rows() == 26 and ids(table) == ids(old_handle)
     table.add([{"id": 101, "text": "x"}])
-    assert 101 in ids(other)
+    assert 101 in ids(old_handle)
 
 
 def test_spark_reads_the_version_that_is_checked_out(folder: str, spark: SparkSession):
@@ -80,8 +80,8 @@ def test_spark_reads_the_version_that_is_checked_out(folder: str, spark: SparkSe
 
 @pytest.mark.promise("U05")
 @pytest.mark.parametrize("by", ["number", "tag", "checkout"])
-def test_a_version_is_restored_as_a_new_one(db: Connection, table: Table, seen: Seen, by: str):
-    table.add_columns({"double": seen.times(2)})
+def test_a_version_is_restored_as_a_new_one(db: Connection, table: Table, call_log: CallLog, by: str):
+    table.add_columns({"double": call_log.times(2)})
     table.backfill("double")
     version = table.version
     table.tags.create("good", version)
@@ -165,9 +165,9 @@ def test_what_happens_to_a_tag_while_it_is_changed_is_an_error_of_ours(
     real = Tags.get_version
 
     def get_version(tags: Tags, tag: str) -> int:
-        found = real(tags, tag)
+        tagged_version = real(tags, tag)
         happens(table)
-        return found
+        return tagged_version
 
     monkeypatch.setattr(Tags, "get_version", get_version)
     with pytest.raises(error, match=table.uri):
@@ -187,7 +187,7 @@ STEPS = st.lists(
 
 
 def update_unseen(table: Table, text: str, id: int) -> None:
-    """Changes one value in place, as `update_columns` does: Lance moves no row version."""
+    """Changes one value in place, like `update_columns`: Lance updates no row version."""
     dataset = table.to_lance()
     for fragment in dataset.get_fragments():
         rows = fragment.to_table(["id"], filter=f"id = {id}", with_row_id=True)
@@ -241,28 +241,28 @@ def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
             dataset.update({"text": "'one'"}, where=f"id = {some}")
     last = table.version
     first, second = sorted([data.draw(st.integers(1, last)), data.draw(st.integers(1, last))])
-    found = table.diff(first, second)
+    diff = table.diff(first, second)
 
     def rows(version: int) -> dict[int, tuple[int, str]]:
-        known = table.to_lance().checkout_version(version).scanner(with_row_id=True).to_table().to_pylist()
-        return {row["_rowid"]: (row["id"], row["text"]) for row in known}
+        all_rows = table.to_lance().checkout_version(version).scanner(with_row_id=True).to_table().to_pylist()
+        return {row["_rowid"]: (row["id"], row["text"]) for row in all_rows}
 
-    def seen(frame: object) -> list[tuple[int, str]]:
+    def call_log(frame: object) -> list[tuple[int, str]]:
         return sorted((row.id, row.text) for row in frame.collect())  # type: ignore[attr-defined]
 
     old, new = rows(first), rows(second)
-    assert seen(found.inserted) == sorted(new[row] for row in new.keys() - old.keys())
-    assert seen(found.deleted) == sorted(old[row] for row in old.keys() - new.keys())
-    assert seen(found.updated) == sorted(new[row] for row in new.keys() & old.keys() if new[row] != old[row])
+    assert call_log(diff.inserted) == sorted(new[row] for row in new.keys() - old.keys())
+    assert call_log(diff.deleted) == sorted(old[row] for row in old.keys() - new.keys())
+    assert call_log(diff.updated) == sorted(new[row] for row in new.keys() & old.keys() if new[row] != old[row])
 
 
-def test_a_difference_compares_values_and_not_what_was_written(db: Connection, table: Table, seen: Seen):
-    table.add_columns({"doubled": seen.times(2)})
+def test_a_difference_compares_values_and_not_what_was_written(db: Connection, table: Table, call_log: CallLog):
+    table.add_columns({"doubled": call_log.times(2)})
     first = table.version
     table.backfill("doubled")
     filled = table.version
     update_unseen(table, "changed", 3)
-    # All rows of a fragment are written anew with the values that they have.
+    # An update rewrites all rows of a fragment with unchanged values.
     table.to_lance().update({"text": "text"}, where="id < 10")
     assert table.diff(first, filled).updated.count() == 0
     assert table.diff(filled).updated.select("id", "text", "doubled").collect() == [(3, "changed", 6)]
@@ -280,9 +280,9 @@ def test_a_difference_reads_no_fragment_that_is_the_same_in_both_versions(table:
     for fragment in table.to_lance().get_fragments()[1:]:
         for file in fragment.data_files():
             Path(table.uri, "data", file.path).unlink()
-    found = table.diff(first)
-    assert [row.id for row in found.updated.collect()] == [3]
-    assert found.inserted.count() == found.deleted.count() == 0
+    diff = table.diff(first)
+    assert [row.id for row in diff.updated.collect()] == [3]
+    assert diff.inserted.count() == diff.deleted.count() == 0
 
 
 def test_a_difference_that_cannot_be_read_is_an_error_and_never_fewer_or_more_rows(table: Table):
@@ -300,12 +300,12 @@ def test_rows_without_stable_ids_cannot_be_compared(db: Connection):
 
 
 def test_a_restore_comes_after_what_others_commit_in_that_moment(db: Connection, table: Table, tmp_path: Path):
-    other = db.open_table("words")
+    second_handle = db.open_table("words")
     table.checkout(1)
-    other.add([{"id": 100, "text": "late"}])
+    second_handle.add([{"id": 100, "text": "late"}])
     table.restore()
     assert table.version == 5 and table.count_rows() == 10
-    assert other.version == 5
+    assert second_handle.version == 5
 
 
 @pytest.mark.promise("U07")
@@ -322,8 +322,8 @@ def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connectio
     table.restore(2, commit_message="back", properties={"ticket": "46"})
     table.to_lance().delete("id = 9")
 
-    found = table.versions[:]
-    assert [(one.version, one.operation, one.message) for one in found] == [
+    all_versions = table.versions[:]
+    assert [(version_info.version, version_info.operation, version_info.message) for version_info in all_versions] == [
         (1, "create", None),
         (2, "append", "two more"),
         (3, "update", "one row"),
@@ -333,10 +333,10 @@ def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connectio
         (7, "restore of version 2", "back"),
         (8, "delete", None),
     ]
-    changed = [(one.rows_added, one.rows_removed) for one in found]
+    changed = [(version_info.rows_added, version_info.rows_removed) for version_info in all_versions]
     assert changed == [(10, 0), (2, 0), (0, 0), (0, 3), (2, 1), (5, 0), (None, None), (None, None)]
-    assert [one.rows for one in found] == [10, 12, 12, 9, 10, 15, 12, 11]
-    assert [one.properties for one in found[1:7]] == [
+    assert [version_info.rows for version_info in all_versions] == [10, 12, 12, 9, 10, 15, 12, 11]
+    assert [version_info.properties for version_info in all_versions[1:7]] == [
         {"ticket": "42"},
         {"ticket": "43"},
         {},
@@ -344,8 +344,10 @@ def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connectio
         {"ticket": "45"},
         {"ticket": "46"},
     ]
-    assert all(one.user == this_user() for one in found[:7]) and found[7].user is None, "another engine does not say it"
-    assert found[3].text == f"version 4: delete by {this_user()}, 3 rows removed, less"
+    assert (
+        all(version_info.user == this_user() for version_info in all_versions[:7]) and all_versions[7].user is None
+    ), "another engine does not say it"
+    assert all_versions[3].text == f"version 4: delete by {this_user()}, 3 rows removed, less"
     transaction = table.read_transaction(6)
     assert transaction is not None and transaction.transaction_properties["ticket"] == "45"
 
@@ -358,7 +360,7 @@ def test_only_the_versions_that_are_asked_for_are_read(table: Table, monkeypatch
     monkeypatch.setattr(TableVersion, "of", lambda dataset: read.append(dataset.version) or of(dataset))
     versions = table.versions
     assert len(versions) == table.version and not read
-    assert [one.version for one in versions[-2:]] == read == [table.version - 1, table.version]
+    assert [version_info.version for version_info in versions[-2:]] == read == [table.version - 1, table.version]
 
 
 @pytest.mark.parametrize("name", ["", "lance-spark.job", "__lance_commit_message"], ids=["empty", "ours", "lance"])

@@ -1,4 +1,4 @@
-"""A computed column that is kept up to date while others write."""
+"""A computed column is kept up to date during concurrent writes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_watched_column_is_filled_and_kept_up_to_date(table: Table):
         lance.write_dataset(new, table.uri, mode="append")
         watch.await_look()
         assert values(table) == {i: i * 2 for i in [*range(3, 30), 1000, 1001, 1002, 77]}
-        # One look may come between the update and the append.
+        # A look may come between the update and the append.
         assert [result.rows_computed for result in watch.results] in ([30, 4], [30, 3, 1])
         assert watch.error is None
         settled = lance.dataset(table.uri).version
@@ -75,20 +75,20 @@ def test_a_watch_looks_at_a_version_that_came_right_after_a_backfill_that_found_
         table = lab.make(pa.table({"id": range(40)}))
         table.add_columns({"v": lab.udf()})
         table.backfill("v")
-        found: list[BackfillJobResult] = []
+        results: list[BackfillJobResult] = []
 
         def backfill() -> BackfillJobResult:
-            found.append(table.backfill("v", stale=True))
-            if len(found) == 1:
+            results.append(table.backfill("v", stale=True))
+            if len(results) == 1:
                 lance.write_dataset(pa.table({"id": [100]}), lab.uri, mode="append")
-            return found[-1]
+            return results[-1]
 
         with Watch(DatasetRef.at(lab.uri), timedelta(seconds=0.05), backfill) as watch:
             for _ in range(4):
                 watch.await_look(timedelta(seconds=60))
             assert watch.error is None
         assert inline_jobs.values(table, "v")[100] == (100,)
-        assert [result.rows_computed for result in found] == [0, 1, 0], (
+        assert [result.rows_computed for result in results] == [0, 1, 0], (
             "the last one looks at the version of the second"
         )
 
@@ -103,12 +103,12 @@ def test_mistakes_are_found_before_a_watch_begins(table: Table):
 
 def test_tags_of_dead_jobs_expire(table: Table):
     ref = DatasetRef.at(table.uri).pin(None)
-    left, mine = protect(ref, "a" * 40, now=0.0), protect(ref, "b" * 40)
+    stale_tag, own_tag = protect(ref, "a" * 40, now=0.0), protect(ref, "b" * 40)
     lance.dataset(table.uri).tags.create("theirs", 1)
     remove_expired(lance.dataset(table.uri))
-    assert set(lance.dataset(table.uri).tags.list()) == {mine, "theirs"}
-    release(ref, mine)
-    release(ref, left)
+    assert set(lance.dataset(table.uri).tags.list()) == {own_tag, "theirs"}
+    release(ref, own_tag)
+    release(ref, stale_tag)
     assert set(lance.dataset(table.uri).tags.list()) == {"theirs"}
 
 

@@ -1,4 +1,4 @@
-"""Results, plans, jobs and records are shown in words, and in notebooks as tables."""
+"""Results, plans, jobs and records have a text form, and a table form in notebooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from lance_spark import BackfillIncompleteError, Connection, Table
 from lance_spark.words import InWords, listed
-from tests.lance_spark.table.seen import Seen
+from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import skip_on_error, udf
 
 
@@ -28,15 +28,15 @@ def test_a_backfill_is_shown_in_words(table: Table):
     assert str(result) == result.text == f"DONE: 27 computed, 3 skipped, version {table.version}"
     assert repr(result) == f"<BackfillJobResult: {result.text}>"
     assert repr(table.list_jobs()[0]) == f"<JobRecord: backfill of loud {result} (job {job.job_id})>"
-    record = min(table.get_errors(), key=lambda one: one.row_address or 0)
+    record = min(table.get_errors(), key=lambda error: error.row_address or 0)
     assert record.text == "ValueError: <not this one> - row 3 (its address) of loud, version 4, skipped"
-    shown = record._repr_html_()
-    assert "&lt;not this one&gt;" in shown and "<not" not in shown and "<th>udf_name</th><td>shout</td>" in shown
-    for one in (plan, result, job, table.list_jobs()[0]):
-        assert one._repr_html_().startswith("<table><caption>")
+    page = record._repr_html_()
+    assert "&lt;not this one&gt;" in page and "<not" not in page and "<th>udf_name</th><td>shout</td>" in page
+    for displayed in (plan, result, job, table.list_jobs()[0]):
+        assert displayed._repr_html_().startswith("<table><caption>")
 
 
-def test_what_did_not_end_well_says_why(table: Table, seen: Seen):
+def test_what_did_not_end_well_says_why(table: Table, call_log: CallLog):
     @udf
     def fails(id: int) -> int:
         raise ValueError("never")
@@ -49,8 +49,8 @@ def test_what_did_not_end_well_says_why(table: Table, seen: Seen):
 
 
 def test_a_connection_lists_its_tables(db: Connection, table: Table):
-    shown = db._repr_html_()
-    assert html.escape(db.uri) in shown and "1 table" in shown and "<li>words</li>" in shown
+    page = db._repr_html_()
+    assert html.escape(db.uri) in page and "1 table" in page and "<li>words</li>" in page
 
 
 def test_a_view_and_a_load_are_shown_in_words(db: Connection, table: Table):

@@ -1,4 +1,4 @@
-"""A chunker that logs its rows, a view of it, and the rows that the view has to show."""
+"""A chunker that logs its rows, a view of its chunks, and the expected rows of the view."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def chunks_of(x: int) -> list[dict[str, Any]]:
 def chunking(log: Log, *, bad: int | None = None, flag: str = "", waits: int | None = None, **options: Any) -> UDF:
     """A chunker over `x` that logs each x.
 
-    It raises ValueError after the first chunk of a row `bad`, and waits in that of a row `waits`, each for as
-    long as a file is there.
+    While a file exists, the chunker raises ValueError after the first chunk of a row `bad`, and waits after the first
+    chunk of a row `waits`.
     """
     path = log.path
 
@@ -61,7 +61,7 @@ class Chunked:
     log: Log
 
     def at(self, version: int | None = None, without: tuple[int, ...] = ()) -> Rows:
-        """Returns what the view has to show of a version of its source, but for rows with some `x`."""
+        """Returns the expected rows of the view for a version of its source, without rows with some `x`."""
         dataset = lance.dataset(self.source.uri, version=version)
         rows = dataset.to_table(with_row_id=True, filter=WHERE).to_pylist()
         return sorted(
@@ -75,7 +75,7 @@ class Chunked:
         )
 
     def inputs(self, version: int | None = None) -> dict[int, Any]:
-        """Returns the chunker's input of each row that the view selects, by row id, at a version of the source."""
+        """Returns the chunker's input of each selected row, by row id, at a version of the source."""
         rows = lance.dataset(self.source.uri, version=version).to_table(with_row_id=True, filter=WHERE).to_pylist()
         return {row["_rowid"]: (row["k"], row["x"]) for row in rows}
 
@@ -88,13 +88,13 @@ class Chunked:
     def refresh(
         self, calls: list[int] | None = None, without: tuple[int, ...] = (), **options: Any
     ) -> RefreshJobResult:
-        """Refreshes; asserts what the view shows, and for which `x` the chunker was called."""
+        """Refreshes, and asserts the rows of the view and the `x` of the chunker's calls."""
         result = self.view.refresh(**options)
         assert result.status == "DONE"
         self.check(result.source_version, without)
-        seen = self.log.take()
+        called_rows = self.log.take()
         if calls is not None:
-            assert seen == sorted(calls)
+            assert called_rows == sorted(calls)
             assert result.rows_computed == len(calls) - result.rows_skipped
         return result
 
@@ -114,14 +114,14 @@ def chunked(
     log: Log,
     keys: range | list[int] = range(20),
     *,
-    made: UDF | None = None,
+    chunker: UDF | None = None,
     refreshed: bool = True,
     **options: Any,
 ) -> Chunked:
     """Makes a source, and a view of its chunks."""
     source = make_source(db, keys, **options)
     query = source.search(None).select({"k": "k", "p2": "p * 2"}).where(WHERE)
-    found = Chunked(source=source, view=db.create_udtf_view("c", query, made or chunking(log)), log=log)
+    pair = Chunked(source=source, view=db.create_udtf_view("c", query, chunker or chunking(log)), log=log)
     if refreshed:
-        found.refresh()
-    return found
+        pair.refresh()
+    return pair

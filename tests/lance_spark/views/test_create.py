@@ -1,4 +1,4 @@
-"""Views that are made, and queries that cannot be one; columns of all types through a refresh and another."""
+"""Creation of views, and queries that cannot become a view; columns of all types through two refreshes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lance_spark.errors import (
     UnsupportedOperationError,
 )
 from lance_spark.search.query import Query
-from tests.lance_spark.views.views import ID, make_source, nothing_changes, rows_of, shown
+from tests.lance_spark.views.views import ID, make_source, nothing_changes, rows_of, rows_shown
 from tests.support.logs import Log
 from udf_runtime import Columns, UdfDefinitionError, UnpackedUDF, udf
 
@@ -38,7 +38,7 @@ def negative(x: int) -> int:
 
 
 def refused(db: Connection, query: Query, error: type[Exception], match: str) -> None:
-    """Asserts that a view of a query is refused, and that nothing is made."""
+    """Asserts that a view of a query is refused, and never created."""
     before = db.table_names()
     with pytest.raises(error, match=match):
         db.create_materialized_view("v", query)
@@ -48,8 +48,8 @@ def refused(db: Connection, query: Query, error: type[Exception], match: str) ->
 def copied(view: Table, source: Table, *columns: str) -> None:
     """Asserts that a view shows columns of all rows of its source, under the same names."""
     rows = source.to_lance().to_table(columns=list(columns), with_row_id=True).to_pylist()
-    wanted = sorted(((row.pop("_rowid"), row) for row in rows), key=lambda pair: pair[0])
-    assert [(row.pop(ID), {name: row[name] for name in columns}) for row in shown(view)] == wanted
+    expected = sorted(((row.pop("_rowid"), row) for row in rows), key=lambda pair: pair[0])
+    assert [(row.pop(ID), {name: row[name] for name in columns}) for row in rows_shown(view)] == expected
 
 
 # Refusals
@@ -197,7 +197,7 @@ def test_the_schema_and_what_is_stored(db: Connection) -> None:
     query = source.search(None).select({"a": "k + 1", "text": "cast(k as string)", "b": (negative, ["x"])})
     view = query.where("u < 3").create_materialized_view(db, "v")
     schema = view.to_lance().schema
-    assert [(one.name, one.type, one.nullable) for one in schema] == [
+    assert [(used.name, used.type, used.nullable) for used in schema] == [
         (ID, pa.int64(), False),
         ("a", pa.int64(), True),
         ("text", pa.string(), True),
@@ -205,15 +205,19 @@ def test_the_schema_and_what_is_stored(db: Connection) -> None:
     ]
     stored = json.loads(schema.metadata[b"lance-spark:view"])
     assert (stored["source"], stored["where"]) == ("s.lance", "u < 3")
-    assert [one["name"] for one in stored["used"]] == ["k", "x", "u"]
+    assert [used["name"] for used in stored["used"]] == ["k", "x", "u"]
     view.refresh()
-    assert [(row["a"], row["text"], row["b"]) for row in shown(view)] == [(1, "0", 0), (2, "1", -10), (3, "2", -20)]
+    assert [(row["a"], row["text"], row["b"]) for row in rows_shown(view)] == [
+        (1, "0", 0),
+        (2, "1", -10),
+        (3, "2", -20),
+    ]
 
 
 def test_a_source_in_another_folder(db: Connection, tmp_path: Path) -> None:
     source = make_source(db)
-    other = lance_spark.connect(str(tmp_path / "other"), db.spark, progress=False)
-    view = source.search(None).select({"k": "k", "b": negative}).create_materialized_view(other, "v")
+    other_db = lance_spark.connect(str(tmp_path / "other"), db.spark, progress=False)
+    view = source.search(None).select({"k": "k", "b": negative}).create_materialized_view(other_db, "v")
     view.refresh()
     copied(view, source, "k")
 
@@ -223,9 +227,9 @@ def test_a_folder_that_is_moved_with_both(db: Connection, tmp_path: Path) -> Non
     source.search(None).select({"k": "k", "b": negative}).create_materialized_view(db, "v").refresh()
     source.add(rows_of([20]))
     (tmp_path / "db").rename(tmp_path / "moved")
-    moved = lance_spark.connect(str(tmp_path / "moved"), db.spark, progress=False)
-    assert moved.open_table("v").refresh().rows_added == 1
-    copied(moved.open_table("v"), moved.open_table("s"), "k")
+    moved_db = lance_spark.connect(str(tmp_path / "moved"), db.spark, progress=False)
+    assert moved_db.open_table("v").refresh().rows_added == 1
+    copied(moved_db.open_table("v"), moved_db.open_table("s"), "k")
 
 
 def test_unusual_names(db: Connection) -> None:
@@ -235,7 +239,7 @@ def test_unusual_names(db: Connection) -> None:
     view.refresh()
     copied(view, source, "k", *names)
     for number, name in enumerate(names):
-        values = {one: pa.array([100 + number if one == name else 2], pa.int64()) for one in ["k", *names]}
+        values = {column: pa.array([100 + number if column == name else 2], pa.int64()) for column in ["k", *names]}
         source.to_lance().merge_insert("k").when_matched_update_all().execute(pa.table(values))
     view.refresh()
     copied(view, source, "k", *names)
@@ -246,13 +250,13 @@ def test_capitals_in_conditions_and_expressions(db: Connection) -> None:
     query = source.search(None).select({"Twice": "Key * 2", "W": "upper(`two words`)"}).where("Key > 1")
     view = db.create_materialized_view("v", query)
     view.refresh()
-    assert [(row["Twice"], row["W"]) for row in shown(view)] == [(4, "A"), (6, "A"), (8, "A"), (10, "A")]
+    assert [(row["Twice"], row["W"]) for row in rows_shown(view)] == [(4, "A"), (6, "A"), (8, "A"), (10, "A")]
     source.to_lance().update({"Key": "Key + 1"}, where="Key = 1 OR Key = 5")
     new = pa.table({"Key": pa.array([6, 7], pa.int64()), "two words": ["b", "c"]})
     source.to_lance().merge_insert("Key").when_matched_update_all().when_not_matched_insert_all().execute(new)
     view.refresh()
-    found = sorted((row["Twice"], row["W"]) for row in shown(view))
-    assert found == [(4, "A"), (4, "A"), (6, "A"), (8, "A"), (12, "B"), (14, "C")]
+    rows = sorted((row["Twice"], row["W"]) for row in rows_shown(view))
+    assert rows == [(4, "A"), (4, "A"), (6, "A"), (8, "A"), (12, "B"), (14, "C")]
 
 
 # UDFs
@@ -262,12 +266,12 @@ def test_a_view_of_udfs_alone(db: Connection, log: Log) -> None:
     source = make_source(db)
     view = source.search(None).select({"y": log.doubling()}).create_materialized_view(db, "v")
     view.refresh()
-    assert [row["y"] for row in shown(view)] == [20 * k for k in range(20)]
+    assert [row["y"] for row in rows_shown(view)] == [20 * k for k in range(20)]
     log.take()
     source.to_lance().update({"x": "1"}, where="k = 3")
     source.to_lance().update({"u": "1"})
     view.refresh()
-    assert [row["y"] for row in shown(view)] == [2 if k == 3 else 20 * k for k in range(20)]
+    assert [row["y"] for row in rows_shown(view)] == [2 if k == 3 else 20 * k for k in range(20)]
     assert log.take() == [1]
 
 
@@ -284,8 +288,8 @@ def measure(x: int) -> Columns[Sizes]:
 @pytest.mark.parametrize("prefix", [None, "m_"])
 def test_a_udf_of_several_columns(prefix: str | None, db: Connection) -> None:
     source = make_source(db)
-    one = measure if prefix is None else UnpackedUDF(measure, prefix=prefix)
-    view = source.search(None).select(["k", one]).create_materialized_view(db, "v")
+    udf_or_unpacked = measure if prefix is None else UnpackedUDF(measure, prefix=prefix)
+    view = source.search(None).select(["k", udf_or_unpacked]).create_materialized_view(db, "v")
     names = [f"{prefix or ''}height", f"{prefix or ''}width"]
     assert view.schema.names == [ID, "k", *names]
     view.refresh()
@@ -294,15 +298,15 @@ def test_a_udf_of_several_columns(prefix: str | None, db: Connection) -> None:
     result = view.refresh()
     assert result.rows_computed == 1
     rows = source.to_lance().to_table(with_row_id=True).to_pylist()
-    wanted = sorted((row["_rowid"], row["k"], row["x"] + 1, row["x"] + 2) for row in rows)
-    assert [(row[ID], row["k"], row[names[0]], row[names[1]]) for row in shown(view)] == wanted
+    expected = sorted((row["_rowid"], row["k"], row["x"] + 1, row["x"] + 2) for row in rows)
+    assert [(row[ID], row["k"], row[names[0]], row[names[1]]) for row in rows_shown(view)] == expected
 
 
 def test_a_udf_over_record_batches(db: Connection, log: Log) -> None:
     source = make_source(db)
     view = source.search(None).select({"k": "k", "y": log.batch_doubling()}).create_materialized_view(db, "v")
     view.refresh()
-    assert [row["y"] for row in shown(view)] == [20 * k for k in range(20)]
+    assert [row["y"] for row in rows_shown(view)] == [20 * k for k in range(20)]
     log.take()
     source.to_lance().update({"x": "1"}, where="k = 3")
     view.refresh()
@@ -317,7 +321,7 @@ def test_a_column_of_the_view_that_is_called_like_an_input(db: Connection, log: 
     source = make_source(db)
     view = source.search(None).select({"x": log.doubling(), "k": "x"}).create_materialized_view(db, "v")
     view.refresh()
-    assert [(row["x"], row["k"]) for row in shown(view)] == [(20 * k, 10 * k) for k in range(20)]
+    assert [(row["x"], row["k"]) for row in rows_shown(view)] == [(20 * k, 10 * k) for k in range(20)]
     source.to_lance().update({"k": "1"}, where="k = 5")
     log.take()
     view.refresh()
@@ -347,12 +351,12 @@ def test_a_udf_that_fails(kind: str, db: Connection, log: Log, flag: str) -> Non
     else:
         with pytest.raises(BackfillIncompleteError, match="incomplete"):
             view.refresh()
-    assert {row["y"] for row in shown(view) if row["k"] == 4} == {None}
+    assert {row["y"] for row in rows_shown(view) if row["k"] == 4} == {None}
     log.take()
     Path(flag).unlink()
     view.refresh()
     assert log.take().count(40) == 1
-    assert [row["y"] for row in shown(view)] == [20 * k for k in range(20)]
+    assert [row["y"] for row in rows_shown(view)] == [20 * k for k in range(20)]
 
 
 def test_blobs_as_inputs(db: Connection, log: Log) -> None:
@@ -372,12 +376,12 @@ def test_blobs_as_inputs(db: Connection, log: Log) -> None:
     refused(db, source.search(None).select(["b"]), RegistrationError, "blobs")
     view = source.search(None).select({"k": "k", "n": size}).create_materialized_view(db, "v")
     view.refresh()
-    assert [(row["k"], row["n"]) for row in shown(view)] == [(k, k) for k in range(6)]
+    assert [(row["k"], row["n"]) for row in rows_shown(view)] == [(k, k) for k in range(6)]
     log.take()
     source.add(pa.table([pa.array([b"z" * 9], pa.large_binary()), pa.array([9], pa.int64())], schema=data.schema))
     source.to_lance().delete("k = 2")
     view.refresh()
-    assert [(row["k"], row["n"]) for row in shown(view)] == [(k, k) for k in (0, 1, 3, 4, 5, 9)]
+    assert [(row["k"], row["n"]) for row in rows_shown(view)] == [(k, k) for k in (0, 1, 3, 4, 5, 9)]
     assert log.take() == [9]
 
 
@@ -426,7 +430,7 @@ VALUES: dict[str, pa.Array[Any]] = {
 
 
 SOME = ("half_vector", "nested")
-"""Types that are passed through UDFs in every run."""
+"""Types that pass through UDFs in every run."""
 
 
 def test_columns_of_all_types(db: Connection) -> None:
@@ -462,11 +466,11 @@ def test_values_of_udfs_of_all_types(kind: str, db: Connection, log: Log) -> Non
     def check(calls: int) -> None:
         view.refresh()
         copied(view, source, "k", "v")
-        assert all(repr(row["v"]) == repr(row["w"]) for row in shown(view))
+        assert all(repr(row["v"]) == repr(row["w"]) for row in rows_shown(view))
         assert len(log.take()) == calls
 
     check(3)
-    # Rows are written anew with the value that they have.
+    # The update rewrites rows with unchanged values.
     source.to_lance().update({"k": "k + 10"}, where="k != 1")
     check(0)
     new = pa.table({"k": pa.array([1], pa.int64()), "v": VALUES[kind].take(pa.array([2]))})
@@ -481,16 +485,16 @@ def test_expressions_over_nested_columns(db: Connection) -> None:
     query = source.search(None).select({"a": "s.a", "b": "s['b']", "n": "array_length(l)"}).where("s.a IS NOT NULL")
     view = query.create_materialized_view(db, "v")
     view.refresh()
-    first = shown(view)
+    first = rows_shown(view)
     assert [(row["a"], row["b"]) for row in first] == [(1, "x"), (2, "y")]
     assert first[0]["n"] == 2
     values = {name: VALUES[kind].take(pa.array([row])) for name, kind, row in (("s", "struct", 2), ("l", "list", 0))}
     new = pa.table({"k": pa.array([1], pa.int64()), **values})
     source.to_lance().merge_insert("k").when_matched_update_all().execute(new)
     view.refresh()
-    assert len(shown(view)) == 3
-    assert [row for row in shown(view) if row[ID] != 1] == first
-    assert [(row["a"], row["b"]) for row in shown(view)] == [(1, "x"), (2, "y"), (2, "y")]
+    assert len(rows_shown(view)) == 3
+    assert [row for row in rows_shown(view) if row[ID] != 1] == first
+    assert [(row["a"], row["b"]) for row in rows_shown(view)] == [(1, "x"), (2, "y"), (2, "y")]
 
 
 @pytest.mark.parametrize("expression", ["1", "cast(NULL AS string)", "'text'", "_rowid", "k IS NULL"])
@@ -499,11 +503,11 @@ def test_expressions_of_no_column(expression: str, db: Connection) -> None:
     view = source.search(None).select({"a": expression}).create_materialized_view(db, "v")
     view.refresh()
     values = {"1": 1, "cast(NULL AS string)": None, "'text'": "text", "k IS NULL": False}
-    assert [row["a"] for row in shown(view)] == [values.get(expression, k) for k in range(4)]
+    assert [row["a"] for row in rows_shown(view)] == [values.get(expression, k) for k in range(4)]
     source.to_lance().update({"k": "k + 1"}, where="k = 1")
     source.add(rows_of([7]))
     view.refresh()
-    assert len(shown(view)) == 5
+    assert len(rows_shown(view)) == 5
 
 
 def test_a_view_of_a_tagged_version_or_a_branch_is_of_the_main_one(db: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Metadata of a view are data: a refresh takes what creation takes, from the table that the view was made of."""
+"""Metadata of a view are data: a refresh accepts the same queries as the creation, over the same source table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Change = Callable[[dict[str, Any]], None]
 
 
 def forge(view: Table, change: Change) -> None:
-    """Changes what is stored of a view, as any writer of its folder can."""
+    """Changes the stored definition of a view, as any writer of its folder can."""
     dataset = lance.dataset(view.uri)
     metadata = {key.decode(): text.decode() for key, text in dataset.schema.metadata.items()}
     values = json.loads(metadata["lance-spark:view"])
@@ -122,7 +122,7 @@ def test_a_refresh_checks_the_stored_query_as_creation_does(
 def test_the_plan_of_a_stored_query_is_checked_too(
     db: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Whatever the text hides from the check of texts, Spark's parser has found."""
+    """Spark's parser sees a query even where the check of its text does not."""
     spark.range(3).write.parquet(str(tmp_path / "secret"))
     make_source(db)
     view = db.create_materialized_view("v", QUERY)
@@ -148,7 +148,7 @@ def test_a_refresh_checks_stored_texts_in_lance_sql(db: Connection) -> None:
 
 
 def unpinned(values: dict[str, Any]) -> None:
-    """Makes what an older release stored of it."""
+    """Restores the stored form of an older release."""
     assert values.pop("pin") is not None
 
 
@@ -198,9 +198,9 @@ def test_a_view_of_an_older_release_goes_on(
     db: Connection, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_source(db)
-    beside = db.create_materialized_view("v", QUERY)
-    forge(beside, unpinned)
-    assert beside.refresh().rows_added == 15
+    new_view = db.create_materialized_view("v", QUERY)
+    forge(new_view, unpinned)
+    assert new_view.refresh().rows_added == 15
     elsewhere = lance_spark.connect(str(tmp_path / "elsewhere"), spark, progress=False)
     far = elsewhere.create_materialized_view("v", source.search(None).select(["k"]))
     forge(far, unpinned)

@@ -1,4 +1,4 @@
-"""Refreshes that are interrupted between two of their steps, or overtaken by another one."""
+"""Refreshes interrupted between two of their steps, or overtaken by another refresh."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def test_an_error_after_the_commit_of_rows_loses_nothing_and_doubles_nothing(
     note = RefreshJob._note
     errors = [error]
 
-    def fail_once(job: RefreshJob, *shown: object) -> None:
+    def fail_once(job: RefreshJob, *arguments: object) -> None:
         if errors:
             raise errors.pop()
-        note(job, *shown)  # type: ignore[arg-type]
+        note(job, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(RefreshJob, "_note", fail_once)
     if isinstance(error, CommitConflictError):
@@ -92,7 +92,7 @@ def test_values_are_not_computed_from_a_version_that_the_rows_may_not_show(
     view.refresh()
     source.to_lance().update({"n": "100"}, where="id = 3")
 
-    def die(job: RefreshJob, *shown: object) -> None:
+    def die(job: RefreshJob, *arguments: object) -> None:
         raise OSError("the driver is gone")
 
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Views that are queries of Spark: after any change of the source, a view shows what Spark gives of the query."""
+"""Views as queries of Spark: after any change of the source, a view shows Spark's result of the query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lance_spark.errors import (
 )
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.views.spark.text import parse, tokens_of
-from tests.lance_spark.views.views import ID, clean, compact, make_source, nothing_changes, shown
+from tests.lance_spark.views.views import ID, clean, compact, make_source, nothing_changes, rows_shown
 from tests.support.logs import Log
 
 pytestmark = pytest.mark.sample(4)
@@ -44,17 +44,19 @@ def with_ids(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def check(spark: SparkSession, view: Table, query: str) -> None:
-    """Asserts that a view shows what its query gives: its SELECT with {source} and {id}, as Spark runs it on the source."""
+    """Asserts that a view shows the result of its query: its SELECT with {source} and {id}, run by Spark on the
+    source.
+    """
     source = f"{view.uri.rpartition('/')[0]}/s.lance"
     rows = spark.read.format("lance").option("with_row_id", True).load(source)
     rows.createOrReplaceTempView("the_source")
-    wanted = with_ids(spark.sql(query.format(source="the_source", id=f"_rowid AS {ID},")))
+    expected = with_ids(spark.sql(query.format(source="the_source", id=f"_rowid AS {ID},")))
     have = with_ids(spark.read.format("lance").load(view.uri))
-    assert have == wanted
+    assert have == expected
     assert len({row[ID] for row in have}) == len(have)
 
 
-# What a view shows
+# Contents of a view
 
 
 def test_a_text_over_a_table_of_the_connection(db: Connection, spark: SparkSession) -> None:
@@ -201,10 +203,10 @@ def test_columns_that_python_writes(db: Connection, spark: SparkSession) -> None
     frame = read(spark, source).select(*[item.alias(name) for name, item in items.items()])
     view = db.create_materialized_view("v", frame)
     view.refresh()
-    wanted = read(spark, source, with_row_id=True).select(
+    expected = read(spark, source, with_row_id=True).select(
         column("_rowid").alias(ID), *[item.alias(name) for name, item in items.items()]
     )
-    assert with_ids(spark.read.format("lance").load(view.uri)) == with_ids(wanted)
+    assert with_ids(spark.read.format("lance").load(view.uri)) == with_ids(expected)
 
 
 @pytest.mark.parametrize(
@@ -303,11 +305,13 @@ def test_a_view_of_a_view_with_a_computed_column(db: Connection, spark: SparkSes
     source.to_lance().update({"p": "100"}, where="k = 3")
     view.refresh()
     over.refresh()
-    assert sorted(row["x"] for row in shown(over)) == [4, 5, 6, 7, 8, 9], "y of a row that was written anew is NULL"
+    assert sorted(row["x"] for row in rows_shown(over)) == [4, 5, 6, 7, 8, 9], (
+        "y of a row that was written anew is NULL"
+    )
     view.backfill("y")
     over.refresh()
     assert log.take() == [3]
-    assert min((row["x"], row["p"], row["y"]) for row in shown(over)) == (3, 100, 6)
+    assert min((row["x"], row["p"], row["y"]) for row in rows_shown(over)) == (3, 100, 6)
 
 
 def test_columns_of_a_view_may_be_renamed_and_dropped(db: Connection, spark: SparkSession) -> None:
@@ -359,7 +363,7 @@ def test_settings_are_those_of_the_session_that_made_the_view(db: Connection, sp
             spark.conf.set(name, value)
     if is_classic(spark):
         view.refresh()
-        assert [(row["n"], row["h"]) for row in shown(view)] == [(None, 18)]
+        assert [(row["n"], row["h"]) for row in rows_shown(view)] == [(None, 18)]
     else:
         with pytest.raises(ViewError, match=r"spark\.conf\.set\('spark\.sql\.ansi\.enabled', 'false'\)"):
             view.refresh()
@@ -374,7 +378,7 @@ def test_a_value_that_fails(db: Connection, spark: SparkSession) -> None:
         view.refresh()
 
 
-# What is refused
+# Errors
 
 JOIN = "mode.'overwrite'."
 
@@ -550,7 +554,7 @@ def test_types_that_are_refused(db: Connection) -> None:
 
 
 def test_every_function_whose_value_may_change_is_known(spark: SparkSession) -> None:
-    """Spark marks such functions by a trait; those that it answers before a query runs are named like their like."""
+    """Spark marks such functions by a trait. Functions that Spark evaluates before the query are listed by name."""
     if not is_classic(spark):
         pytest.skip("over Spark Connect the JVM's classes cannot be asked")
     from lance_spark.views.spark.text import _GENERATORS, _UNSTEADY_CALLS
@@ -562,24 +566,24 @@ def test_every_function_whose_value_may_change_is_known(spark: SparkSession) -> 
         name: jvm.java.lang.Class.forName(f"{package}.{name}")
         for name in ("Nondeterministic", "Generator", "ExpressionWithRandomSeed")
     }
-    found = set()
+    unsteady = set()
     for (name,) in spark.sql("SHOW SYSTEM FUNCTIONS").collect():
         if not name.isidentifier() or name == "case":
             continue
         info = catalog.lookupFunctionInfo(jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name))
         kind = jvm.java.lang.Class.forName(info.getClassName())
         if any(trait.isAssignableFrom(kind) for trait in traits.values()) or name.startswith(("current_", "local")):
-            found.add(name)
-    assert found > {"rand", "uuid", "stack", "current_date"}
-    assert found - _UNSTEADY_CALLS - _GENERATORS == set()
+            unsteady.add(name)
+    assert unsteady > {"rand", "uuid", "stack", "current_date"}
+    assert unsteady - _UNSTEADY_CALLS - _GENERATORS == set()
 
 
 def test_texts_are_taken_apart_at_the_right_places() -> None:
     text = "SELECT a, 'x, y FROM z' AS b, trim(BOTH FROM c), /* , */ f(d, e)[0] FROM `t``x`.u AS v WHERE g = \"WHERE\" -- ;"
-    found = parse(text)
-    assert found.items == ("a", "'x, y FROM z' AS b", "trim(BOTH FROM c)", "f(d, e)[0]")
-    assert (found.source, found.alias, found.where) == (("t`x", "u"), "v", 'g = "WHERE"')
-    assert text[slice(*found.span)] == "`t``x`.u"
+    parts = parse(text)
+    assert parts.items == ("a", "'x, y FROM z' AS b", "trim(BOTH FROM c)", "f(d, e)[0]")
+    assert (parts.source, parts.alias, parts.where) == (("t`x", "u"), "v", 'g = "WHERE"')
+    assert text[slice(*parts.span)] == "`t``x`.u"
     assert [token.text for token in tokens_of(r"r'\' || 'a\'b' -> 1.5BD")] == [
         r"r'\'",
         "|",

@@ -1,4 +1,4 @@
-"""What the specification says of views and refreshes, sentence by sentence."""
+"""Documented behaviour of views and refreshes, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def source_of(db: Connection, rows: int = 20, *, stable: bool = True) -> Table:
 
 
 def upper_logged(calls: Path) -> lance_spark.UDF:
-    """Returns a UDF that logs the texts that it is called for."""
+    """Returns a UDF that logs its texts."""
 
     @udf
     def upper(text: str) -> str:
@@ -47,7 +47,7 @@ def calls_of(log: Path) -> list[str]:
     return sorted(lines)
 
 
-def shown(view: Table) -> list[tuple[object, ...]]:
+def rows_of_view(view: Table) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in view.to_arrow().to_pylist())
 
 
@@ -69,15 +69,15 @@ def test_a_view_follows_its_source_and_calls_its_udf_for_what_changed(db: Connec
     result = view.refresh()
     assert (result.rows_added, result.rows_recomputed, result.rows_removed) == (1, 2, 1)
     assert calls_of(log) == ["new", "t20"], "the text of the row whose id changed is the same"
-    now = source.to_lance().to_table(columns=["id", "text"], filter="id >= 10", with_row_id=True).to_pylist()
-    assert shown(view) == sorted((row["_rowid"], row["id"] * 2, row["text"].upper()) for row in now)
+    source_rows = source.to_lance().to_table(columns=["id", "text"], filter="id >= 10", with_row_id=True).to_pylist()
+    assert rows_of_view(view) == sorted((row["_rowid"], row["id"] * 2, row["text"].upper()) for row in source_rows)
     assert view.refresh(src_version=1).source_version == 1
-    assert shown(view) == [(i, i * 2, f"T{i}") for i in range(10, 20)]
+    assert rows_of_view(view) == [(i, i * 2, f"T{i}") for i in range(10, 20)]
     assert calls_of(log) == ["t13", "t15"]
     assert not view.plan_refresh(1).has_work
-    other = db.create_materialized_view("other", source.search(None).select(["text"]))
-    assert other.refresh().source_version == source.version
-    assert other.schema.names == ["__source_row_id", "text"]
+    other_view = db.create_materialized_view("other", source.search(None).select(["text"]))
+    assert other_view.refresh().source_version == source.version
+    assert other_view.schema.names == ["__source_row_id", "text"]
 
 
 @pytest.mark.promise("V04", "V05")

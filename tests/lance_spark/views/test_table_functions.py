@@ -48,12 +48,12 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 def test_a_chunker_is_joined_laterally_in_sql_and_with_a_dataframe(docs: DataFrame, spark: SparkSession) -> None:
     chunk = table_function(words, name="words", spark=spark)
-    wanted = [(0, "bb", 2), (0, "ccc", 3), (3, "dddd", 4)]
-    assert rows_of(spark.sql("SELECT id, word, size FROM docs, LATERAL words(docs.text, 2)")) == wanted
-    named = "SELECT id, word, size FROM docs, LATERAL words(least => 2, text => docs.text)"
-    assert rows_of(spark.sql(named)) == wanted
+    expected = [(0, "bb", 2), (0, "ccc", 3), (3, "dddd", 4)]
+    assert rows_of(spark.sql("SELECT id, word, size FROM docs, LATERAL words(docs.text, 2)")) == expected
+    named_arguments = "SELECT id, word, size FROM docs, LATERAL words(least => 2, text => docs.text)"
+    assert rows_of(spark.sql(named_arguments)) == expected
     joined = docs.lateralJoin(chunk(sf.col("text").outer(), sf.lit(2)))
-    assert rows_of(joined.select("id", "word", "size")) == wanted
+    assert rows_of(joined.select("id", "word", "size")) == expected
     assert chunk(sf.lit("x yy"), sf.lit(1)).schema.simpleString() == "struct<word:string,size:bigint>"
     with pytest.raises(PySparkException, match="takes text, least"):
         spark.sql("SELECT * FROM words('a')").collect()
@@ -70,8 +70,8 @@ def test_a_row_that_a_policy_skips_has_no_chunks(docs: DataFrame, spark: SparkSe
         if id == 2:
             raise ValueError("no")
 
-    made = table_function(failing, spark=spark)
-    joined = docs.lateralJoin(made(sf.col("id").outer(), sf.col("v").outer()))
+    chunker_function = table_function(failing, spark=spark)
+    joined = docs.lateralJoin(chunker_function(sf.col("id").outer(), sf.col("v").outer()))
     assert rows_of(joined.select("id", "size")) == [(0, 3), (1, 3), (3, 3)]
     assert log.take() == [0, 1, 2, 3]
 
@@ -130,9 +130,9 @@ def test_a_table_function_gets_all_rows_of_a_table(docs: DataFrame, spark: Spark
         assert len(texts) == source.count_rows() == len(source.to_pandas())
         yield pa.table({"rows": [len(texts)], "letters": [sum(len(text or "") for text in texts)]})
 
-    made = table_function(totals, name="totals", spark=spark)
+    totals_function = table_function(totals, name="totals", spark=spark)
     assert rows_of(spark.sql("SELECT * FROM totals(TABLE(docs))")) == [(4, 14)]
-    assert rows_of(made(docs.where("id < 2").repartition(2).asTable())) == [(2, 8)]
+    assert rows_of(totals_function(docs.where("id < 2").repartition(2).asTable())) == [(2, 8)]
     assert rows_of(spark.sql("SELECT * FROM totals(TABLE(SELECT id, text FROM docs WHERE id > 100))")) in ([(0, 0)], [])
     with pytest.raises(PySparkException, match="it takes a table"):
         spark.sql("SELECT * FROM totals(1)").collect()

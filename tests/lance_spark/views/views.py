@@ -1,4 +1,4 @@
-"""A source, a view of it, and what the view has to show, computed in plain Python."""
+"""A source, a view of it, and the expected rows of the view, computed in plain Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 
 def rows_of(keys: range | list[int]) -> Rows:
-    """Rows of a source: `x` is what the UDF gets, `p` is selected too, `u` is not used by the view."""
+    """Rows of a source: `x` is the UDF's input, the view also selects `p`, and ignores `u`."""
     return [{"k": k, "x": 10 * k, "p": k, "u": k} for k in keys]
 
 
@@ -33,7 +33,7 @@ def make_source(db: Connection, keys: range | list[int] = range(20), *, name: st
 
 
 @dataclass(frozen=True)
-class Watched:
+class SourceAndView:
     """A view `v` of a table `s`: `k`, twice `p`, and `y` by a UDF that logs each `x`."""
 
     source: Table
@@ -41,32 +41,32 @@ class Watched:
     log: Log
 
     def at(self, version: int | None = None) -> Rows:
-        """Returns what the view has to show of a version of its source, by row id."""
+        """Returns the expected rows of the view for a version of its source, by row id."""
         dataset = lance.dataset(self.source.uri, version=version)
         rows = dataset.to_table(with_row_id=True, filter=WHERE).to_pylist()
-        wanted = [{ID: row["_rowid"], "k": row["k"], "p2": double(row["p"]), "y": double(row["x"])} for row in rows]
-        return sorted(wanted, key=by_id)
+        expected = [{ID: row["_rowid"], "k": row["k"], "p2": double(row["p"]), "y": double(row["x"])} for row in rows]
+        return sorted(expected, key=by_id)
 
     def inputs(self, version: int | None = None) -> dict[int, Any]:
         """Returns the UDF's input of each row of the view, by row id, at a version of the source."""
         rows = lance.dataset(self.source.uri, version=version).to_table(with_row_id=True, filter=WHERE).to_pylist()
         return {row["_rowid"]: row["x"] for row in rows}
 
-    def shown(self) -> Rows:
-        return shown(self.view)
+    def rows_shown(self) -> Rows:
+        return rows_shown(self.view)
 
     def check(self, version: int | None = None) -> None:
         """Asserts that the view shows a version of its source."""
-        assert self.shown() == self.at(version)
+        assert self.rows_shown() == self.at(version)
 
     def refresh(self, calls: list[int] | None = None, **options: Any) -> RefreshJobResult:
-        """Refreshes; asserts what the view shows, and for which `x` the UDF was called."""
+        """Refreshes, and asserts the rows of the view and the `x` of the UDF's calls."""
         result = self.view.refresh(**options)
         assert result.status == "DONE"
         self.check(result.source_version)
-        seen = self.log.take()
+        called_rows = self.log.take()
         if calls is not None:
-            assert seen == sorted(calls)
+            assert called_rows == sorted(calls)
             assert result.rows_computed == len(calls)
         return result
 
@@ -86,8 +86,8 @@ def by_id(row: dict[str, Any]) -> Any:
     return row[ID]
 
 
-def shown(view: Table) -> Rows:
-    """Returns the rows of a view by row id, none of which it has twice."""
+def rows_shown(view: Table) -> Rows:
+    """Returns the rows of a view by row id, and asserts that they are unique."""
     rows: Rows = sorted(view.to_lance().to_table().to_pylist(), key=by_id)
     ids = [row[ID] for row in rows]
     assert len(ids) == len(set(ids)), "rows are doubled"
@@ -102,23 +102,23 @@ def watched(
     doubling: UDF | None = None,
     refreshed: bool = True,
     **options: Any,
-) -> Watched:
+) -> SourceAndView:
     """Makes a source and a view of it."""
     source = make_source(db, keys, **options)
     query = source.search(None).select({"k": "k", "p2": "p * 2", "y": doubling or log.doubling()}).where(WHERE)
-    made = Watched(source=source, view=db.create_materialized_view("v", query), log=log)
+    pair = SourceAndView(source=source, view=db.create_materialized_view("v", query), log=log)
     if refreshed:
-        made.refresh()
-    return made
+        pair.refresh()
+    return pair
 
 
 def selected(keys: range | list[int]) -> list[int]:
-    """Returns the UDF's inputs for those of some keys that the view selects, while `x` is 10 * k."""
+    """Returns the UDF's inputs for the selected keys, while `x` is 10 * k."""
     return [10 * k for k in keys if k % 2 == 0]
 
 
 def clean(table: Table) -> None:
-    """Deletes all versions of a table but the latest, and those with a tag."""
+    """Deletes all versions of a table but the latest and the tagged versions."""
     table.to_lance().cleanup_old_versions(
         older_than=dt.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
     )
@@ -137,7 +137,7 @@ def upsert(table: Table, rows: Rows) -> None:
 
 @contextmanager
 def nothing_changes(view: Table) -> Iterator[None]:
-    """Asserts that a view's rows and versions stay as they are."""
-    version, rows = view.version, shown(view)
+    """Asserts that a view's rows and versions stay unchanged."""
+    version, rows = view.version, rows_shown(view)
     yield
-    assert (view.version, shown(view)) == (version, rows)
+    assert (view.version, rows_shown(view)) == (version, rows)

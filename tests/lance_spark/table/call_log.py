@@ -1,4 +1,4 @@
-"""What a UDF was called with, whichever process called it: one line per row, appended to a file."""
+"""Logs the calls of UDFs in any process: one line per row, appended to a file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from udf_runtime import UDF, udf
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A log of calls. Functions that it returns are nested ones, so that they are pickled by value and need no module of the tests.
+class CallLog:
+    """A log of calls. Its UDFs are nested functions, so they are pickled by value and need no module of the tests.
 
     Attributes:
         path: The file.
@@ -21,14 +21,14 @@ class Seen:
     path: str
 
     def noter(self) -> Callable[[object], None]:
-        """Returns a function that notes a row, or every row of a list."""
+        """Returns a function that logs a row, or every row of a list."""
         path = self.path
 
         def note(rows: object) -> None:
             import os
 
             lines = "".join(f"{row}\n" for row in (rows if isinstance(rows, list) else [rows]))
-            # One write of O_APPEND: lines of several processes do not mix.
+            # A single write with O_APPEND, so that lines of several processes never mix.
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             try:
                 os.write(file, lines.encode())
@@ -38,7 +38,7 @@ class Seen:
         return note
 
     def take(self) -> list[int]:
-        """Returns the rows that were noted since the last look, sorted."""
+        """Returns the rows logged since the last call, sorted."""
         try:
             with open(self.path, encoding="utf-8") as file:
                 rows = sorted(int(line) for line in file)
@@ -48,7 +48,7 @@ class Seen:
         return rows
 
     def times(self, factor: int, *, name: str = "times") -> UDF:
-        """Returns a UDF over `id` that notes its rows and multiplies them. Other factors are other versions."""
+        """Returns a UDF over `id` that logs its rows and multiplies them. Another factor gives another version."""
         note = self.noter()
 
         @udf(data_type=pa.int64(), name=name, input_columns=["id"])
