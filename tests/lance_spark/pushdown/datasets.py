@@ -1,4 +1,6 @@
-"""Drawn data for the differential test: one table as Lance, with deleted rows in several fragments, and the same rows as Parquet."""
+"""Drawn data for the differential test: a Lance table with deleted rows in several fragments, and the same rows as
+Parquet.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,10 @@ class Dataset:
     """A drawn table.
 
     Attributes:
-        table: All rows, the deleted ones included. `id` counts them; the columns `c0`, ... are of the drawn types; `s` is nested.
+        table: All rows, including deleted rows. `id` numbers them; the columns `c0`, ... have the drawn types; `s`
+            is nested.
         names: The drawn types, in the order of the columns, by their names in `predicates.TYPES`.
-        deleted: Ids of the rows that are deleted.
+        deleted: Ids of the deleted rows.
     """
 
     table: pa.Table
@@ -43,7 +46,7 @@ class Dataset:
 
     @property
     def live(self) -> int:
-        """Number of rows that are not deleted."""
+        """Number of live rows."""
         return int(self.table.num_rows) - len(self.deleted)
 
     def write(self, folder: Path) -> None:
@@ -58,12 +61,12 @@ class Dataset:
         )
         if self.deleted:
             dataset.delete(f"id in ({', '.join(map(str, self.deleted))})")
-        kept = self.table.filter(pa.array([i not in self.deleted for i in range(self.table.num_rows)]))
-        pq.write_table(as_spark_reads(kept), folder / "t.parquet")
+        live_rows = self.table.filter(pa.array([i not in self.deleted for i in range(self.table.num_rows)]))
+        pq.write_table(as_spark_reads(live_rows), folder / "t.parquet")
 
 
 def as_spark_reads(table: pa.Table) -> pa.Table:
-    """Returns the rows in the types that Spark has, converted by PyArrow and not by this package."""
+    """Returns the rows in Spark's types, converted by PyArrow instead of this package."""
     return pa.table({name: _spark_like(table[name].combine_chunks()) for name in table.column_names})
 
 
@@ -88,7 +91,7 @@ def _spark_like(array: Any) -> Any:
 
 @st.composite
 def datasets(draw: st.DrawFn, names: Sequence[str]) -> Dataset:
-    """Tables with columns of these types, in an order of their own, beside `id` and the nested `s`."""
+    """Tables with columns of these types in a random order, plus `id` and the nested `s`."""
     order = tuple(draw(st.permutations(list(names))))
     columns: dict[str, Any] = {"id": pa.array(range(ROWS), pa.int64())}
     for i, name in enumerate(order):
@@ -99,7 +102,7 @@ def datasets(draw: st.DrawFn, names: Sequence[str]) -> Dataset:
 
 
 def spark_types_agree() -> bool:
-    """Tells whether the conversion here gives the types that the package's own mapping names."""
+    """Tells whether the conversion here agrees with the package's own mapping of types."""
     schema = pa.schema([pa.field(name, kind) for name, kind in TYPES.items()])
     converted = as_spark_reads(schema.empty_table()).schema
     return bool(to_spark_schema(schema).simpleString() == to_spark_schema(converted).simpleString())

@@ -1,4 +1,4 @@
-"""Deliberately wrong translations, by name, with which the tests prove that they can fail."""
+"""Deliberately wrong translations, by name. With them the tests prove that they can fail."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MUTANTS: dict[str, tuple[str, Callable[[Leaf], Leaf]]] = {
 
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
-    """Makes one operation's translation wrong for a while, in this process."""
+    """Breaks the translation of one operation for a while, in this process."""
     op, wrong = MUTANTS[name]
     right = filters.LEAVES[op]
     filters.LEAVES[op] = wrong(right)

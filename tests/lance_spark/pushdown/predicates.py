@@ -1,7 +1,7 @@
-"""Predicates for the tests, as one value in three forms: the rule's JSON, Spark SQL, and a judgement by a reference.
+"""Predicates for the tests in three forms: the rule's JSON, Spark SQL, and an evaluation by a reference.
 
-The reference follows Spark's rules for three-valued logic, NaN (equal to itself, greater than everything), -0.0 (equal to 0.0), and the
-order of strings and binaries by their bytes. It knows neither Spark nor Lance.
+The reference follows Spark's rules for three-valued logic, NaN (equal to itself, greater than everything), -0.0 (equal
+to 0.0), and the order of strings and binaries by their bytes. The reference depends on neither Spark nor Lance.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TYPES: dict[str, pa.DataType] = {
     "timestamp[us]": pa.timestamp("us"),
     "timestamp[ns]": pa.timestamp("ns"),
 }
-"""Every stored type whose comparisons are pushed, by the name that docs/pushdown.md uses."""
+"""Every stored type whose comparisons are pushed, by its name in docs/pushdown.md."""
 
 
 def operations(name: str) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 @functools.cache
 def spark_type(kind: pa.DataType) -> str:
-    """Returns Spark's name of what a stored type is read as."""
+    """Returns Spark's name for a stored type."""
     return to_spark_schema(pa.schema([pa.field("c", kind)])).fields[0].dataType.simpleString()
 
 
@@ -86,27 +86,27 @@ def column(path: Sequence[str], kind: pa.DataType) -> Predicate:
 
 
 def literal(kind: pa.DataType, value: Any) -> Predicate:
-    """Returns a literal, from a value as `tests.strategies.leaf_values` makes them for the stored type."""
+    """Returns a literal for a value of the stored type, in the form of `tests.strategies.leaf_values`."""
     spark = spark_type(kind)
     if value is None or spark in ("boolean", "string"):
-        written = value
+        text = value
     elif spark == "binary":
-        written = base64.b64encode(value).decode()
+        text = base64.b64encode(value).decode()
     elif spark in ("float", "double"):
         number = struct.unpack("<f", struct.pack("<f", value))[0] if spark == "float" else float(value)
-        written = "NaN" if math.isnan(number) else repr(number).replace("inf", "Infinity")
+        text = "NaN" if math.isnan(number) else repr(number).replace("inf", "Infinity")
     elif spark.startswith("timestamp"):
         per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
-        written = str(value * 10**6 // per_second)
+        text = str(value * 10**6 // per_second)
     else:
-        written = f"{value:f}" if isinstance(value, Decimal) else str(value)
-    return {"op": "lit", "type": spark, "value": written}
+        text = f"{value:f}" if isinstance(value, Decimal) else str(value)
+    return {"op": "lit", "type": spark, "value": text}
 
 
 def leaves(
     path: Sequence[str], name: str, op: str | None = None, *, present: Sequence[Any] = ()
 ) -> st.SearchStrategy[Predicate]:
-    """Predicates of one operation on one column; values of the data are among the literals, so that some rows match."""
+    """Predicates of one operation on one column; some literals are values of the data, so that some rows match."""
     kind = TYPES[name]
     values = leaf_values(kind.value_type if pa.types.is_dictionary(kind) else kind)
     if present:
@@ -154,7 +154,7 @@ def _text_test(op: str, reference: Predicate, text: str, start: int, size: int) 
 
 
 def trees(inner: st.SearchStrategy[Predicate]) -> st.SearchStrategy[Predicate]:
-    """Predicates with AND, OR and NOT over these, and now and then something that cannot be translated."""
+    """Predicates with AND, OR and NOT over these, sometimes with an untranslatable part."""
     return combined(st.one_of(*[inner] * 8, st.just({"op": "unknown"})))
 
 
@@ -173,7 +173,7 @@ def combined(leaf: st.SearchStrategy[Predicate]) -> st.SearchStrategy[Predicate]
 
 
 def walk(predicate: Predicate) -> list[Predicate]:
-    """Returns a predicate and all below it that are predicates themselves."""
+    """Returns a predicate and all predicates below."""
     if predicate["op"] in ("and", "or", "not"):
         return [predicate, *(inner for arg in predicate["args"] for inner in walk(arg))]
     return [predicate]
@@ -183,7 +183,9 @@ def walk(predicate: Predicate) -> list[Predicate]:
 
 
 def judge(predicate: Predicate, row: Mapping[str, Any], kinds: Mapping[str, pa.DataType]) -> bool | None:
-    """Returns what Spark's logic says of a row, whose values are as `tests.strategies.facts` gives them. Unknown is TRUE."""
+    """Returns the result of Spark's logic for a row, with values in the form of `tests.strategies.facts`. Unknown is
+    TRUE.
+    """
     op, args = predicate["op"], predicate.get("args", [])
     if op == "unknown":
         return True
@@ -198,14 +200,14 @@ def judge(predicate: Predicate, row: Mapping[str, Any], kinds: Mapping[str, pa.D
         return _value(predicate, row, kinds)  # type: ignore[no-any-return]
     if op in ("is_null", "is_not_null"):
         return (_value(args[0], row, kinds) is None) == (op == "is_null")
-    left, *others = [_value(arg, row, kinds) for arg in args]
+    first, *rest = [_value(arg, row, kinds) for arg in args]
     if op == "in":
-        return None if left is None else True if left in others else None if None in others else False
+        return None if first is None else True if first in rest else None if None in rest else False
     if op == "<=>":
-        return bool(left == others[0])
-    if left is None or others[0] is None:
+        return bool(first == rest[0])
+    if first is None or rest[0] is None:
         return None
-    return bool(_TESTS[op](left, others[0]) if op != "like" else _like(left, others[0], predicate["escape"]))
+    return bool(_TESTS[op](first, rest[0]) if op != "like" else _like(first, rest[0], predicate["escape"]))
 
 
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {
@@ -245,16 +247,16 @@ def _value(value: Predicate, row: Mapping[str, Any], kinds: Mapping[str, pa.Data
     return _of_fact(kinds[name], row[name])
 
 
-def _of_literal(spark: str, written: Any) -> Any:
-    if written is None or spark == "boolean":
-        return written
+def _of_literal(spark: str, text: Any) -> Any:
+    if text is None or spark == "boolean":
+        return text
     if spark == "string":
-        return written.encode("utf-8", "surrogatepass")
+        return text.encode("utf-8", "surrogatepass")
     if spark == "binary":
-        return base64.b64decode(written)
+        return base64.b64decode(text)
     if spark in ("float", "double"):
-        return _float(float(written))
-    return Fraction(Decimal(written))
+        return _float(float(text))
+    return Fraction(Decimal(text))
 
 
 def _of_fact(kind: pa.DataType, fact: Any) -> Any:
@@ -277,7 +279,7 @@ def _float(number: float) -> tuple[bool, float]:
 
 
 def to_sql(predicate: Predicate) -> str:
-    """Returns a predicate in Spark SQL. Unknown becomes something that is TRUE and that the rule cannot see through."""
+    """Returns a predicate in Spark SQL. Unknown becomes a TRUE expression that is opaque to the rule."""
     op, args = predicate["op"], predicate.get("args", [])
     if op == "unknown":
         return "(rand() >= 0)"
@@ -291,45 +293,41 @@ def to_sql(predicate: Predicate) -> str:
         return f"(NOT {to_sql(args[0])})"
     if op in ("and", "or"):
         return "(" + f" {op.upper()} ".join(to_sql(arg) for arg in args) + ")"
-    first, *others = [to_sql(arg) for arg in args]
+    first, *rest = [to_sql(arg) for arg in args]
     if op in ("is_null", "is_not_null"):
         return f"({first} IS {'NOT ' if op == 'is_not_null' else ''}NULL)"
     if op == "in":
-        return f"({first} IN ({', '.join(others)}))"
+        return f"({first} IN ({', '.join(rest)}))"
     if op in ("starts_with", "ends_with", "contains"):
-        return f"{op.replace('_', '')}({first}, {others[0]})"
-    return f"({first} {op.upper()} {others[0]})"
+        return f"{op.replace('_', '')}({first}, {rest[0]})"
+    return f"({first} {op.upper()} {rest[0]})"
 
 
-def _literal_sql(spark: str, written: Any) -> str:
-    if written is None:
+def _literal_sql(spark: str, text: Any) -> str:
+    if text is None:
         return f"CAST(NULL AS {spark})"
     if spark == "boolean":
-        return str(written).upper()
+        return str(text).upper()
     if spark == "string":
-        return f"CAST(X'{written.encode('utf-8').hex()}' AS STRING)"
+        return f"CAST(X'{text.encode('utf-8').hex()}' AS STRING)"
     if spark == "binary":
-        return f"X'{base64.b64decode(written).hex()}'"
+        return f"X'{base64.b64decode(text).hex()}'"
     if spark in ("float", "double"):
-        return f"CAST('{written}' AS {spark})"
+        return f"CAST('{text}' AS {spark})"
     if spark == "date":
-        return f"date_from_unix_date({written})"
+        return f"date_from_unix_date({text})"
     if spark == "timestamp":
-        return (
-            f"timestamp_micros({written}L)"
-            if written != str(-(2**63))
-            else "timestamp_micros(-9223372036854775807L - 1L)"
-        )
+        return f"timestamp_micros({text}L)" if text != str(-(2**63)) else "timestamp_micros(-9223372036854775807L - 1L)"
     if spark == "timestamp_ntz":
-        return f"CAST(timestamp_micros({written}L) AS TIMESTAMP_NTZ)"
-    return f"CAST('{written}' AS {spark})"
+        return f"CAST(timestamp_micros({text}L) AS TIMESTAMP_NTZ)"
+    return f"CAST('{text}' AS {spark})"
 
 
 # --- fixed examples --------------------------------------------------------------------------------------------------------------
 
 
 def sorted_examples(name: str) -> list[Any]:
-    """Returns a few values of a type, in its order, for checks that need no luck."""
+    """Returns a few values of a type, in its order, for checks without random data."""
     if name == "bool":
         return [False, True]
     if name.startswith("float"):
@@ -355,7 +353,7 @@ def with_null(values: list[Any], kind: pa.DataType) -> Any:
     return pa.array([*values, None], kind)
 
 
-def samples(name: str, op: str, value: Any, other: Any) -> list[Predicate]:
+def samples(name: str, op: str, value: Any, second: Any) -> list[Predicate]:
     """Returns predicates of one operation on a column `c`, for two of its values."""
     reference = column(["c"], TYPES[name])
     if op == "col":
@@ -363,7 +361,7 @@ def samples(name: str, op: str, value: Any, other: Any) -> list[Predicate]:
     if op in ("is_null", "is_not_null"):
         return [{"op": op, "args": [reference]}]
     if op == "in":
-        return [{"op": op, "args": [reference, literal(TYPES[name], value), literal(TYPES[name], other)]}]
+        return [{"op": op, "args": [reference, literal(TYPES[name], value), literal(TYPES[name], second)]}]
     if op == "like":
         escaped = "".join(f"\\{c}" if c in "\\%_" else c for c in value)
         return [

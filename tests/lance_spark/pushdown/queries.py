@@ -1,4 +1,6 @@
-"""Random queries for the differential test, as SQL over a table named by `{t}`, each a branch of one UNION with columns (q, row)."""
+"""Random queries for the differential test, as SQL over a table `{t}`. Each is a branch of one UNION with columns (q,
+row).
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ class Query:
     """One case.
 
     Attributes:
-        sql: Its SELECT with the columns `q` (0, to be replaced by its number) and `row` (text), over `{t}`.
-        predicate: Its filter, where it is a filter over one scan and nothing else.
+        sql: Its SELECT with the columns `q` (0, later replaced by its number) and `row` (text), over `{t}`.
+        predicate: Its filter, if the query is a single filter over one scan.
     """
 
     sql: str
@@ -46,7 +48,7 @@ def leaf_of(dataset: Dataset, index: int, op: str | None = None) -> st.SearchStr
 
 
 def any_leaf(dataset: Dataset) -> st.SearchStrategy[Predicate]:
-    """Predicates of one operation on any column, fields of the nested one included."""
+    """Predicates of one operation on any column, including fields of the nested column."""
     numbers = leaves(["id"], "int64", present=range(dataset.table.num_rows))
     nested = [
         leaves(["s", "n"], "int32"),
@@ -62,17 +64,17 @@ def any_leaf(dataset: Dataset) -> st.SearchStrategy[Predicate]:
 
 @st.composite
 def directed(draw: st.DrawFn, dataset: Dataset, pairs: Sequence[tuple[str, str]]) -> list[Query]:
-    """Filters in which each of these operations on types occurs, four tests in one filter.
+    """Filters with each of these operations on types, four tests in one filter.
 
-    All tests are such that can be translated; if there were none, Hypothesis would fail.
+    All tests are translatable; without any, Hypothesis would fail.
     """
     order = draw(st.permutations([(dataset.names.index(name), op) for name, op in pairs]))
-    found: list[Query] = []
+    queries: list[Query] = []
     for at in range(0, len(order), 4):
         parts = [draw(_pushable(dataset, index, op)) for index, op in order[at : at + 4]]
         predicate = _joined(parts, draw(st.integers(0, 2)))
-        found.append(filtered(predicate, draw(projections(dataset))))
-    return found
+        queries.append(filtered(predicate, draw(projections(dataset))))
+    return queries
 
 
 def _pushable(dataset: Dataset, index: int, op: str) -> st.SearchStrategy[Predicate]:
@@ -112,7 +114,7 @@ def projections(dataset: Dataset) -> st.SearchStrategy[str]:
 
 
 def fallible(dataset: Dataset) -> st.SearchStrategy[Predicate]:
-    """Tests that are NULL for some values; made strict, they raise there in ANSI mode."""
+    """Tests with NULL for some values; made strict, they raise for these values in ANSI mode."""
     some = st.integers(-1, dataset.table.num_rows)
     texts = (
         some.map(lambda n: f"try_mod(10, id - {n}) <> 3"),
@@ -130,7 +132,7 @@ def strict(sql: str) -> str:
 
 @st.composite
 def fallible_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[Query]:
-    """Filters of fallible tests and others; half of them are a conjunction in which one of the others comes last."""
+    """Filters of fallible tests and others; half of them are a conjunction with a safe test at the end."""
     either = combined(st.one_of(fallible(dataset), any_leaf(dataset)))
     last = st.tuples(fallible(dataset), any_leaf(dataset)).map(lambda parts: {"op": "and", "args": list(parts)})
     return [filtered(draw(st.one_of(either, last)), "CAST(id AS STRING)") for _ in range(count)]
@@ -138,7 +140,9 @@ def fallible_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[Quer
 
 @st.composite
 def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) -> list[Query]:
-    """Queries of different shapes, which use a table more than once, or aggregate or limit it; without ANSI mode, also fallible ones."""
+    """Queries of different shapes: repeated use of a table, aggregates, limits; without ANSI mode, also fallible
+    tests.
+    """
 
     def where() -> str:
         if ansi:
@@ -151,16 +155,16 @@ def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) 
     n, m, few = (draw(st.integers(0, most)) for most in (dataset.table.num_rows + 3, 8, 4))
     again = where()
     column = draw(st.sampled_from([f"c{i}" for i in range(len(dataset.names))]))
-    counted = ["count(*)", "count(1) + 1", f"count({column})", "count(s)", "min(id)", "max(id)"]
+    aggregates = ["count(*)", "count(1) + 1", f"count({column})", "count(s)", "min(id)", "max(id)"]
     for i, name in enumerate(dataset.names):
-        # Which zero a minimum of floats is depends on the order of the rows.
+        # The order of the rows decides which zero is the minimum of floats.
         if not pa.types.is_floating(TYPES[name]):
-            counted += [f"min(c{i})", f"max(c{i})"]
-    chosen = draw(st.lists(st.sampled_from(counted), min_size=1, max_size=4, unique=True))
+            aggregates += [f"min(c{i})", f"max(c{i})"]
+    chosen = draw(st.lists(st.sampled_from(aggregates), min_size=1, max_size=4, unique=True))
     whole = [f"c{i}" for i, name in enumerate(dataset.names) if pa.types.is_integer(TYPES[name])]
     exact = [f"c{i}" for i, name in enumerate(dataset.names) if not pa.types.is_floating(TYPES[name])]
     keys = draw(st.lists(st.sampled_from(["id", "s.n", *exact]), min_size=1, max_size=2, unique=True))
-    summed = draw(st.lists(st.sampled_from([*counted, *(f"sum({c}) + 1" for c in whole)]), max_size=4, unique=True))
+    summed = draw(st.lists(st.sampled_from([*aggregates, *(f"sum({c}) + 1" for c in whole)]), max_size=4, unique=True))
     side = draw(st.sampled_from(("JOIN", "LEFT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN")))
     both = text("a.id") if "SEMI" in side or "ANTI" in side else text("a.id", f"a.{column}", "b.id", "b.s.n")
     sql: list[str] = [
@@ -190,7 +194,7 @@ def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) 
         f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT s.n FROM {{t}} LIMIT {n} OFFSET 3)",
         f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT * FROM {{t}} WHERE {where()} LIMIT {n} OFFSET {few})",
         f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT id FROM (SELECT id FROM {{t}} WHERE {where()} OFFSET {few}) LIMIT {m})",
-        # Which rows a limit gives is Spark's affair, and that they are such rows is not.
+        # Spark may choose any rows for a limit, but they must come from the table.
         (
             f"SELECT {{q}} AS q, {text('id')} AS row FROM (SELECT id FROM {{t}} WHERE {again} LIMIT {m} OFFSET {few}) "
             f"WHERE id NOT IN (SELECT id FROM {{t}} WHERE {again})"
@@ -239,8 +243,8 @@ def union(queries: Sequence[Query], table: str) -> str:
 
 
 def rows_by_query(rows: Sequence[Any]) -> dict[int, list[str]]:
-    """Returns each query's rows, in an order that does not depend on Spark's."""
-    found: dict[int, list[str]] = {}
+    """Returns each query's rows, in an order independent of Spark's."""
+    by_query: dict[int, list[str]] = {}
     for row in rows:
-        found.setdefault(int(row["q"]), []).append(str(row["row"]))
-    return {number: sorted(texts) for number, texts in found.items()}
+        by_query.setdefault(int(row["q"]), []).append(str(row["row"]))
+    return {number: sorted(texts) for number, texts in by_query.items()}

@@ -1,4 +1,4 @@
-"""Sums, averages and counts that the scan answers, beside the same queries without the planner rule."""
+"""Sums, averages and counts answered by the scan, compared with the same queries without the planner rule."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SUMS = [
     "sum(price * (1 - small) * (1 + small))", "sum(-1.5 * rate + price)", "sum(CAST(price AS DECIMAL(20, 4)))", "sum(price - 0.5 - n)",
 ]  # fmt: skip
 ANSI_ALONE = {"sum(id)", "sum(price * (1 - small) * (1 + small))"}
-"""Sums that may be NULL or begin again from below without ANSI: `sum(id)` where rows are not grouped."""
+"""Sums that may be NULL or wrap around without ANSI: `sum(id)` for ungrouped rows."""
 
 AVERAGES = ["avg(price)", "avg(rate)", "avg(whole)", "avg(n)", "avg(small)"]
 COUNTS = ["count(*)", "count(price)", "count(1) + sum(n) / 2", "max(n)"]
 
 
 def _decimal(i: int, precision: int, scale: int) -> Decimal | None:
-    """Returns some number of the type, also the farthest ones, or None."""
+    """Returns a number of the type, including its limits, or None."""
     if i % 11 == 0:
         return None
     most = 10**precision - 1
@@ -98,8 +98,8 @@ def test_sums_averages_and_counts_are_those_of_spark(
     sums = SUMS if ansi else [s for s in SUMS if s not in ANSI_ALONE]
     expressions = sums + AVERAGES + COUNTS
     schema, rows, plan = answers(spark, path, keys, where, expressions)
-    wanted_schema, wanted, plain = answers(plain_spark, path, keys, where, expressions)
-    assert (schema, rows) == (wanted_schema, wanted)
+    wanted_schema, expected, plain = answers(plain_spark, path, keys, where, expressions)
+    assert (schema, rows) == (wanted_schema, expected)
     assert "aggregates: [" not in plain
     assert "aggregates: [sum(price), " in plan and ("sum(((price * (1 - small)) * (1 + small)))" in plan) == ansi
 
@@ -121,14 +121,14 @@ def test_what_has_more_digits_than_64_bits_is_added_up_all_the_same(
     target = str(tmp_path / "t.lance")
     lance.write_dataset(table, target, max_rows_per_file=2)
 
-    def found(session: SparkSession) -> list[Row]:
+    def collect(session: SparkSession) -> list[Row]:
         df = session.read.format("lance").load(target)
         whole = df.selectExpr("sum(a)", "sum(a * b)", "sum(a + b)", "avg(a)", "sum(n)")
         return whole.collect() + sorted(
             df.groupBy("k").agg(F.expr("sum(a * b)"), F.expr("sum(b)"), F.expr("avg(b)"), F.expr("sum(n)")).collect()
         )
 
-    assert found(spark) == found(plain_spark)
+    assert collect(spark) == collect(plain_spark)
 
 
 @pytest.mark.sample(2)
@@ -169,13 +169,13 @@ def test_what_spark_rounds_or_computes_otherwise_is_left_to_it(spark: SparkSessi
 def test_products_of_more_than_38_digits_by_their_types_are_added_up_where_that_is_an_error_or_right(
     spark: SparkSession, plain_spark: SparkSession, path: str, ansi: bool
 ) -> None:
-    def found(session: SparkSession) -> tuple[Row, bool]:
+    def collect(session: SparkSession) -> tuple[Row, bool]:
         table = session.read.format("lance").load(path).filter("id > 20 AND id < 30")
         df = table.selectExpr("sum(price * price * small)")
         return df.collect()[0], "aggregates: [" in described(df)
 
-    row, pushed = found(spark)
-    assert pushed == ansi and (row, False) == found(plain_spark)
+    row, pushed = collect(spark)
+    assert pushed == ansi and (row, False) == collect(plain_spark)
 
 
 def test_averages_of_integers_are_left_to_spark_where_their_sum_may_not_fit_a_double(
@@ -203,19 +203,19 @@ _NUMBER = st.one_of(st.none(), st.integers(-(10**18) + 1, 10**18 - 1), st.intege
 
 
 def _exactly(term: Term, row: dict[str, int | None]) -> tuple[int | None, int]:
-    """Returns a term's value without its point, and the digits behind that, in Python's integers."""
+    """Returns a term's unscaled value and its scale, in Python's integers."""
     if isinstance(term, Column):
         return row[term.name], 0 if term.unscaled else _SCALES[term.name]
     if isinstance(term, Constant):
         return term.unscaled, term.scale
-    (left, p), (right, q) = _exactly(term.left, row), _exactly(term.right, row)
+    (left_value, p), (right_value, q) = _exactly(term.left, row), _exactly(term.right, row)
     scale = p + q if term.op == "*" else max(p, q)
-    if left is None or right is None:
+    if left_value is None or right_value is None:
         return None, scale
     if term.op == "*":
-        return left * right, scale
-    left, right = left * 10 ** (scale - p), right * 10 ** (scale - q)
-    return left + right if term.op == "+" else left - right, scale
+        return left_value * right_value, scale
+    left_value, right_value = left_value * 10 ** (scale - p), right_value * 10 ** (scale - q)
+    return left_value + right_value if term.op == "+" else left_value - right_value, scale
 
 
 @given(
@@ -247,11 +247,11 @@ def test_terms_are_added_up_exactly(
     batches = table.to_batches(batch_rows)
 
     def in_groups() -> dict[int, int]:
-        found: dict[int, int] = {}
+        sums: dict[int, int] = {}
         for batch in grouped(batches, calls, pa.schema([("k", pa.int64()), ("s", kind)])):
             for row in batch.to_pylist():
-                found[row["k"]] = found.get(row["k"], 0) + int((row["s"] or Decimal(0)).scaleb(scale, _WIDE))
-        return found
+                sums[row["k"]] = sums.get(row["k"], 0) + int((row["s"] or Decimal(0)).scaleb(scale, _WIDE))
+        return sums
 
     def as_a_whole() -> int:
         partial = PartialAggregates(calls[1:])
@@ -271,7 +271,7 @@ def test_terms_are_added_up_exactly(
 
 
 def _magnitudes(term: Term, rows: list[tuple[int | None, int | None, int | None, int]]) -> Iterator[int]:
-    """Yields how far a term and what it is made of are from zero."""
+    """Yields the absolute values of a term and its parts."""
     yield from (abs(_exactly(term, dict(zip("abi", row, strict=False)))[0] or 0) for row in rows)
     if isinstance(term, Arithmetic):
         yield from _magnitudes(term.left, rows)

@@ -1,4 +1,4 @@
-"""What raises in ANSI mode: the table of docs/pushdown.md, on Lance with the planner rule and on Spark's own sources."""
+"""Errors in ANSI mode: the table of docs/pushdown.md, on Lance with the planner rule and on Spark's own sources."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_a_pushed_test_removes_rows_before_others_see_them_as_in_some_sources_of
 def test_the_page_says_so():
     text = (Path(__file__).parents[3] / "docs" / "pushdown.md").read_text(encoding="utf-8")
     section = text.split("## ANSI mode")[1].split("\n## ")[0]
-    for condition, (parquet, *others, ours) in OUTCOMES.items():
+    for condition, (parquet, *middle_cells, ours) in OUTCOMES.items():
         cells = [cell.strip() for cell in section.split(f"| `{condition}` |")[1].split("\n")[0].split("|")[:3]]
-        for cell, wanted in zip(cells, (parquet, others[0], ours), strict=True):
-            assert cell.startswith(str(wanted) if wanted else "no rows"), (condition, cell)
-        assert len(set(others)) == 1
+        for cell, expected in zip(cells, (parquet, middle_cells[0], ours), strict=True):
+            assert cell.startswith(str(expected) if expected else "no rows"), (condition, cell)
+        assert len(set(middle_cells)) == 1

@@ -1,4 +1,4 @@
-"""Proof by difference: the same queries on the same data with the rule, without it, and on Parquet."""
+"""Proof by difference: the same queries on the same data with the rule, without the rule, and on Parquet."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ MOST_EXTRA_TURNS = 12
 SHAPES = 3
 
 Pairs = Sequence[tuple[str, str]]
-"""Types and operations on them."""
+"""Types with operations."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What happened over all datasets."""
+    """Counts over all datasets."""
 
     cases: int = 0
     translatable: int = 0
@@ -70,7 +70,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """A scan as the executed plan shows it: its description, and the rows that it gave to Spark."""
+    """A scan of the executed plan: its description, and the number of rows for Spark."""
 
     description: str
     rows: int
@@ -78,7 +78,7 @@ class Scanned:
 
 def scans_by_query(df: DataFrame) -> dict[int, Scanned]:
     """Returns the scan of each branch of an executed union of filters."""
-    found: dict[int, Scanned] = {}
+    scans: dict[int, Scanned] = {}
 
     def visit(node: Any, number: int | None) -> None:
         name = node.nodeName()
@@ -87,13 +87,13 @@ def scans_by_query(df: DataFrame) -> dict[int, Scanned]:
             number = int(match[1]) if match else number
         if name.startswith("BatchScan") and number is not None:
             rows = node.metrics().apply("numOutputRows").value()
-            found[number] = Scanned(description=node.scan().description(), rows=int(rows))
+            scans[number] = Scanned(description=node.scan().description(), rows=int(rows))
         children = node.children()
         for i in range(children.size()):
             visit(children.apply(i), number)
 
     visit(df._jdf.queryExecution().executedPlan(), None)
-    return found
+    return scans
 
 
 def load(session: SparkSession, folder: Path) -> None:
@@ -105,18 +105,18 @@ def run(session: SparkSession, queries: Sequence[Query], table: str) -> tuple[Da
     return df, rows_by_query(df.collect())
 
 
-def assert_same(queries: Sequence[Query], got: dict[int, list[str]], wanted: dict[int, list[str]], what: str) -> None:
+def assert_same(queries: Sequence[Query], got: dict[int, list[str]], expected: dict[int, list[str]], what: str) -> None:
     for number, query in enumerate(queries):
-        first, second = Counter(got.get(number, [])), Counter(wanted.get(number, []))
+        first, second = Counter(got.get(number, [])), Counter(expected.get(number, []))
         more, fewer = list((first - second).elements())[:3], list((second - first).elements())[:3]
         assert first == second, f"{what} differ, more are {more}, fewer {fewer}, for: {query.sql}"
 
 
 def compare(spark: SparkSession, plain: SparkSession, folder: Path, queries: Sequence[Query]) -> DataFrame:
-    """Runs queries three times and asserts that the rows are the same; returns the pushed-down DataFrame."""
+    """Runs queries three times and asserts equal rows; returns the pushed-down DataFrame."""
     load(spark, folder)
     load(plain, folder)
-    # Spark's own pushdown into Parquet loses rows: `x <=> NaN` skips row groups by statistics, which leave NaN out.
+    # Spark's own pushdown into Parquet loses rows: `x <=> NaN` skips row groups by statistics, which exclude NaN.
     plain.conf.set("spark.sql.parquet.filterPushdown", "false")
     plain.read.parquet(str(folder / "t.parquet")).createOrReplaceTempView("parquet_t")
     df, pushed = run(spark, queries, "lance_t")
@@ -135,17 +135,17 @@ def groups(size: int, *, times: int) -> list[Pairs]:
 
 
 def count(tally: Tally, dataset: Dataset, queries: Sequence[Query], scans: dict[int, Scanned]) -> None:
-    """Counts what was pushed, and how often each operation on each type was."""
+    """Counts pushed filters, and the uses of each operation on each type."""
     for number, query in enumerate(queries):
         if query.predicate is None or translate(query.predicate, dataset.table.schema) is None:
             continue
         scan = scans.get(number)
         if scan is None:
-            continue  # Spark saw by itself that no row can match
+            continue  # Spark itself knew that no row can match
         tally.translatable += 1
-        shown = "pushed: " in scan.description
-        tally.fewer_rows += shown and scan.rows < dataset.live
-        for leaf in walk(query.predicate) if shown else ():
+        is_pushed = "pushed: " in scan.description
+        tally.fewer_rows += is_pushed and scan.rows < dataset.live
+        for leaf in walk(query.predicate) if is_pushed else ():
             name = _column_of(leaf)
             if name is not None and name.startswith("c") and translate(leaf, dataset.table.schema) is not None:
                 tally.pairs[dataset.names[int(name[1:])], leaf["op"]] += 1
@@ -159,7 +159,7 @@ def _column_of(leaf: Predicate) -> str | None:
 
 
 def differ(spark: SparkSession, plain: SparkSession, home: Path, turns: Sequence[Pairs], *, first_seed: int) -> Tally:
-    """Compares drawn queries on drawn data, one dataset for each of these groups."""
+    """Compares drawn queries on drawn data, with one dataset for each group."""
     tally = Tally()
     for number, pairs in enumerate(turns):
         _take_turn(spark, plain, home / f"d{number}", pairs, tally, first_seed + number)
@@ -176,7 +176,7 @@ def _take_turn(
     *,
     extra: bool = False,
 ) -> None:
-    """Compares filters with these operations on one dataset, and unless it is an extra turn, queries of other shapes."""
+    """Compares filters with these operations on one dataset, and queries of other shapes except in an extra turn."""
     attempts = itertools.count()
     chosen = sorted({name for name, _ in pairs})
 
@@ -190,10 +190,10 @@ def _take_turn(
     )
     @given(st.data())
     def turn(data: st.DataObject) -> None:
-        # Hypothesis begins with the simplest of all data, which shows nothing here.
+        # Hypothesis begins with the simplest data, which is useless here.
         assume(data.draw(st.integers(0, 1 << 20)) > 0)
-        others = data.draw(st.lists(st.sampled_from(sorted(set(TYPES) - set(chosen))), max_size=2, unique=True))
-        dataset = data.draw(datasets([*chosen, *others]))
+        other_types = data.draw(st.lists(st.sampled_from(sorted(set(TYPES) - set(chosen))), max_size=2, unique=True))
+        dataset = data.draw(datasets([*chosen, *other_types]))
         filters = [*data.draw(directed(dataset, pairs)), *data.draw(random_filters(dataset, 0 if extra else 3))]
         ansi = data.draw(st.booleans())
         shaped = data.draw(shapes(dataset, 0 if extra else SHAPES, ansi=ansi))
@@ -210,9 +210,9 @@ def _take_turn(
 
 @pytest.fixture(scope="module")
 def calm(spark: SparkSession, plain_spark: SparkSession) -> Iterator[None]:
-    """Parquet files that Spark did not write hold old dates as they are; and what is compared with is interpreted.
+    """Reads old dates of foreign Parquet files unchanged, and interprets the plans of the comparison.
 
-    To compile the code of a query of forty branches takes longer than to run it.
+    Compilation of a query with forty branches takes longer than its execution.
     """
     settings_ = {
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
@@ -228,7 +228,7 @@ def calm(spark: SparkSession, plain_spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def ansi_mode(on: bool, *sessions: SparkSession) -> Iterator[None]:
-    """Has sessions raise what ANSI SQL wants raised, which is Spark's default, or not."""
+    """Turns ANSI mode on or off; Spark's default is on."""
     for session in sessions:
         session.conf.set("spark.sql.ansi.enabled", on)
     yield
@@ -244,7 +244,7 @@ def check(tally: Tally, times: int) -> None:
 
 
 def rare_pairs(tally: Tally, times: int) -> list[tuple[str, str]]:
-    """Returns types and operations that were pushed less often than that."""
+    """Returns pairs of type and operation with fewer pushed filters than `times`."""
     return [(name, op) for name in sorted(TYPES) for op in operations(name) if tally.pairs[name, op] < times]
 
 
@@ -259,7 +259,7 @@ def test_rows_are_the_same_with_pushdown_without_it_and_from_parquet(
     spark: SparkSession, plain_spark: SparkSession, tmp_path: Path
 ) -> None:
     tally = differ(spark, plain_spark, tmp_path, groups(6, times=1), first_seed=1)
-    # Spark answers some of the drawn filters without a scan: what was never pushed has more turns.
+    # Spark answers some of the drawn filters without a scan. Pairs that were never pushed get more turns.
     for turn in range(MOST_EXTRA_TURNS):
         pairs = rare_pairs(tally, 1)
         if not pairs:
@@ -269,7 +269,7 @@ def test_rows_are_the_same_with_pushdown_without_it_and_from_parquet(
 
 
 def answered(session: SparkSession, query: Query, table: str) -> dict[int, list[str]] | str:
-    """Returns a query's rows, or the name of the error that it raises."""
+    """Returns a query's rows, or the name of its error."""
     try:
         return run(session, [Query(sql=strict(query.sql))], table)[1]
     except PySparkException as error:
@@ -296,7 +296,7 @@ def test_what_raises_does_so_on_parquet_too_and_what_does_not_has_the_rows_that_
         folder = tmp_path / f"attempt{next(attempts)}"
         dataset.write(folder)
         compare(spark, plain_spark, folder, queries)
-        _, wanted = run(plain_spark, queries, "parquet_t")
+        _, expected = run(plain_spark, queries, "parquet_t")
         for number, query in enumerate(queries):
             got = answered(spark, query, "lance_t")
             if isinstance(got, str):
@@ -304,7 +304,7 @@ def test_what_raises_does_so_on_parquet_too_and_what_does_not_has_the_rows_that_
                 assert answered(plain_spark, query, "parquet_t") == got, query.sql
             else:
                 raised["not"] += 1
-                assert got.get(0, []) == wanted.get(number, []), query.sql
+                assert got.get(0, []) == expected.get(number, []), query.sql
 
     turn()
     assert min(raised["on both"], raised["not"]) > 1, raised
@@ -322,7 +322,8 @@ def test_rows_are_the_same_in_thousands_of_cases(
     assert tally.cases >= 3000, tally
 
 
-# --- and it can fail -------------------------------------------------------------------------------------------------------------
+# --- the test can fail
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -338,26 +339,28 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def queries_for(op: str) -> list[Query]:
     """A few filters with one operation, plain and negated."""
-    found: list[Query] = []
+    queries: list[Query] = []
     for i, name in enumerate(("bool", "int64", "string", "float64")):
         if op not in operations(name):
             continue
         values = sorted_examples(name)
         for value in values:
             for predicate in samples(name, op, value, values[-1]):
-                moved = _moved(predicate, f"c{i}")
-                found += [filtered(p, "CAST(id AS STRING)") for p in (moved, {"op": "not", "args": [moved]})]
-    return found
+                renamed = _with_column(predicate, f"c{i}")
+                queries += [filtered(p, "CAST(id AS STRING)") for p in (renamed, {"op": "not", "args": [renamed]})]
+    return queries
 
 
-def _moved(predicate: Predicate, name: str) -> Predicate:
+def _with_column(predicate: Predicate, name: str) -> Predicate:
     if predicate["op"] == "col":
         return {**predicate, "name": [name]}
-    return {**predicate, "args": [_moved(a, name) for a in predicate["args"]]} if "args" in predicate else predicate
+    return (
+        {**predicate, "args": [_with_column(a, name) for a in predicate["args"]]} if "args" in predicate else predicate
+    )
 
 
 QUICK_MUTANTS = ("< for <=",)
-"""Without Spark, test_filters finds all of them."""
+"""Without Spark, test_filters detects all of them."""
 
 
 @pytest.mark.slow
@@ -394,8 +397,8 @@ def test_the_documentation_lists_exactly_what_is_checked_here() -> None:
         }
         for name in re.findall(r"`([^`]+)`", types):
             listed |= {(name, op) for word, ops in groups_.items() if word in pushed for op in ops}
-    wanted = {(re.sub(r"\(.*\)", "", name), op) for name in TYPES for op in operations(name)}
-    assert listed == wanted
+    documented = {(re.sub(r"\(.*\)", "", name), op) for name in TYPES for op in operations(name)}
+    assert listed == documented
 
 
 def test_the_example_is_a_real_table(example: Path) -> None:

@@ -1,4 +1,6 @@
-"""The translation of predicates, against real Lance tables: what it selects holds every row that Spark's logic selects."""
+"""The translation of predicates, against real Lance tables: the translated filter selects every row that Spark's logic
+selects.
+"""
 
 from __future__ import annotations
 
@@ -76,12 +78,12 @@ def kinds_of(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def check(table: pa.Table, predicate: Predicate) -> str | None:
-    """Asserts that no row is lost, and that none comes for nothing where that is said."""
+    """Asserts that no row is lost, and, for exact translations, that no extra row is selected."""
     sql = translate(predicate, table.schema)
-    wanted = [row["id"] for row in rows_of(table) if judge(predicate, row, kinds_of(table.schema))]
+    expected_ids = [row["id"] for row in rows_of(table) if judge(predicate, row, kinds_of(table.schema))]
     got = select(table, sql)
-    assert set(wanted) <= set(got), f"{sql} loses {set(wanted) - set(got)} of {predicate}"
-    assert not is_exact(predicate, table.schema) or set(wanted) == set(got), f"{sql} is not exact: {predicate}"
+    assert set(expected_ids) <= set(got), f"{sql} loses {set(expected_ids) - set(got)} of {predicate}"
+    assert not is_exact(predicate, table.schema) or set(expected_ids) == set(got), f"{sql} is not exact: {predicate}"
     return sql
 
 
@@ -162,9 +164,9 @@ def test_every_nan_and_both_zeros_are_kept_with_and_without_an_index(
         for chosen in (predicate, {"op": "not", "args": [predicate]}):
             sql = translate(chosen, table.schema)
             got = dataset.scanner(columns=["id"], filter=sql).to_table()["id"].to_pylist()
-            wanted = {r["id"] for r in rows_of(table) if judge(chosen, r, {"c": TYPES[kind]})}
-            assert wanted <= set(got), (sql, index)
-            assert not is_exact(chosen, table.schema) or wanted == set(got), (sql, index)
+            expected_ids = {r["id"] for r in rows_of(table) if judge(chosen, r, {"c": TYPES[kind]})}
+            assert expected_ids <= set(got), (sql, index)
+            assert not is_exact(chosen, table.schema) or expected_ids == set(got), (sql, index)
 
 
 @pytest.mark.parametrize("name", ["Upper", "sp ace", 'do"uble', "qu'ote", "select", "ünï", "123", "a-b", "%", "NULL"])
@@ -321,9 +323,9 @@ def test_a_null_test_that_follows_from_a_comparison_is_not_sent() -> None:
     schema = pa.schema([("c", pa.int64()), ("d", pa.int64())])
     present = {"op": "is_not_null", "args": [column(["c"], pa.int64())]}
     equal = {"op": "=", "args": [column(["c"], pa.int64()), literal(pa.int64(), 1)]}
-    other = {"op": "=", "args": [column(["d"], pa.int64()), literal(pa.int64(), 1)]}
+    equality = {"op": "=", "args": [column(["d"], pa.int64()), literal(pa.int64(), 1)]}
     assert translate({"op": "and", "args": [present, equal]}, schema) == "`c` = 1"
-    assert translate({"op": "and", "args": [present, other]}, schema) == "`c` IS NOT NULL AND `d` = 1"
+    assert translate({"op": "and", "args": [present, equality]}, schema) == "`c` IS NOT NULL AND `d` = 1"
 
 
 def test_two_columns_of_one_stored_type_are_compared_by_lance() -> None:

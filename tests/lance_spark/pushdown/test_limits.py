@@ -1,4 +1,6 @@
-"""Limits: they are applied in the scan where no row above it is dropped, and the scan is read to its end, so that Spark keeps its Python worker."""
+"""Limits: applied in the scan unless a node above drops rows. The scan is read to its end, so that Spark keeps its
+Python worker.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ ROWS = 200_000
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Fragments of many batches: a task that stops at its first rows is far from its end."""
+    """Fragments of many batches, so that a task which stops at its first rows is far from its end."""
     target = str(tmp_path_factory.mktemp("limits") / "t.lance")
     ids = np.arange(ROWS)
     table = pa.table({"id": ids, "f": ids / 2, "s": pa.array([f"s{i % 7}" for i in range(ROWS)])})
@@ -33,16 +35,16 @@ def table(spark: SparkSession, path: str) -> DataFrame:
 
 
 def workers(spark: SparkSession) -> dict[int, int]:
-    """Returns the processes that run Python in tasks, and how often each has waited: one that does nothing stays at its number."""
+    """Returns the Python processes of tasks with their number of waits, which is constant in an idle process."""
     jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)
-    found = {}
+    waits = {}
     for process in jvm.children(recursive=True):
         try:
             if process.cmdline()[-1] == "pyspark.worker":
-                found[process.pid] = process.num_ctx_switches().voluntary
-        except (psutil.Error, IndexError):  # it has just ended
+                waits[process.pid] = process.num_ctx_switches().voluntary
+        except (psutil.Error, IndexError):  # the process has just ended
             pass
-    return found
+    return waits
 
 
 def optimized(df: DataFrame) -> str:
@@ -64,7 +66,7 @@ def test_queries_that_stop_early_keep_their_workers(table: DataFrame, spark: Spa
         spark.sql(QUERIES[0]).collect()
         table.selectExpr("sum(id)").collect()
     before = workers(spark)
-    # Spark ends workers that have been idle for a minute: those that UDFs of other tests have left.
+    # Spark ends workers after an idle minute, for example workers of other tests' UDFs.
     used = {process for process, waits in before.items() if waits != idle.get(process)}
     assert used
     for _ in range(2):
@@ -86,16 +88,16 @@ def test_a_limit_that_the_scan_keeps_is_not_in_the_plan(table: DataFrame):
     assert "Sort" not in optimized(table.where("id > 7").limit(10**6))
 
 
-@pytest.mark.parametrize("wanted", [0, 10, 2 * ROWS])
+@pytest.mark.parametrize("row_count", [0, 10, 2 * ROWS])
 @pytest.mark.parametrize("condition", ["true", "s = 's3'", "f >= 99999.5 OR id < 3", "id % 3 = 0", "s = 'none'"])
 def test_a_limit_gives_as_many_rows_as_there_are_and_no_others(
-    condition: str, wanted: int, spark: SparkSession, table: DataFrame, path: str
+    condition: str, row_count: int, spark: SparkSession, table: DataFrame, path: str
 ):
     matching = table.where(condition)
-    got = {row.id for row in matching.select("id").limit(wanted).collect()}
-    there = {row.id for row in matching.select("id").collect()}
-    assert len(got) == min(wanted, len(there)) and got <= there
-    assert matching.limit(wanted).count() == len(got)
+    got = {row.id for row in matching.select("id").limit(row_count).collect()}
+    matching_ids = {row.id for row in matching.select("id").collect()}
+    assert len(got) == min(row_count, len(matching_ids)) and got <= matching_ids
+    assert matching.limit(row_count).count() == len(got)
 
 
 def test_what_stands_above_a_limit_sees_its_rows_only(table: DataFrame, spark: SparkSession):

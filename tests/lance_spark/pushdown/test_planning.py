@@ -1,4 +1,4 @@
-"""What is answered while a query is planned, and subplans that Spark merges."""
+"""Answers during the planning of a query, and subplans merged by Spark."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ def test_scalar_subqueries_over_one_table_are_merged_as_for_parquet(
 ):
     table.write.parquet(str(tmp_path / "p"))
     spark.read.parquet(str(tmp_path / "p")).createOrReplaceTempView("planning_parquet")
-    ours, theirs = (SUBPLANS.format(t=name) for name in ("planning", "planning_parquet"))
-    assert spark.sql(ours).collect() == spark.sql(theirs).collect()
-    assert reused(spark.sql(ours)) == reused(spark.sql(theirs)) > 0
+    lance_plan, parquet_plan = (SUBPLANS.format(t=name) for name in ("planning", "planning_parquet"))
+    assert spark.sql(lance_plan).collect() == spark.sql(parquet_plan).collect()
+    assert reused(spark.sql(lance_plan)) == reused(spark.sql(parquet_plan)) > 0
     rules = "org.apache.spark.sql.execution.planmerging.MergeSubplans"
     spark.conf.set("spark.sql.optimizer.excludedRules", rules)
     try:
-        assert reused(spark.sql(ours)) == 0
-        assert spark.sql(ours).collect() == spark.sql(theirs).collect()
+        assert reused(spark.sql(lance_plan)) == 0
+        assert spark.sql(lance_plan).collect() == spark.sql(parquet_plan).collect()
     finally:
         spark.conf.unset("spark.sql.optimizer.excludedRules")
 
@@ -160,10 +160,10 @@ def test_a_read_without_the_rule_reads_the_version_of_load_through_the_gateway(
     session = spark.newSession()
     lance_spark.disable_pushdown(session)
     lance.write_dataset(pa.table({"a": [1, 2]}), table_path)
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     def plan(arguments: dict[str, Any]) -> dict[str, Any]:
-        asked.append(arguments)
+        requests.append(arguments)
         return plan_read(arguments)
 
     plan_read = reads.plan_read
@@ -172,7 +172,7 @@ def test_a_read_without_the_rule_reads_the_version_of_load_through_the_gateway(
     lance.write_dataset(pa.table({"a": [3]}), table_path, mode="append")
     assert df.where("a > 1").collect() == [(2,)]
     assert df.schema.fields[0].metadata == {} and "PythonScan" not in executed(df)
-    assert json.loads(asked[0]["pin"])["version"] == 1
+    assert json.loads(requests[0]["pin"])["version"] == 1
 
 
 def test_subqueries_over_two_versions_are_not_merged(spark: SparkSession, table: DataFrame, path: str):

@@ -1,4 +1,4 @@
-"""The planner rule in real Spark sessions: what a scan gets, and that nothing it cannot do changes a result."""
+"""The planner rule in real Spark sessions: the request of a scan, and unchanged results for unsupported plans."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ def plan(df: DataFrame) -> str:
 
 
 def scans(df: DataFrame) -> list[Any]:
-    """Returns the scans of the optimized plan, those in subqueries included, as Java objects."""
-    found: list[Any] = []
+    """Returns the scans of the optimized plan, including subqueries, as Java objects."""
+    scans_found: list[Any] = []
 
     def visit(node: Any) -> None:
         if node.getClass().getSimpleName() == "DataSourceV2ScanRelation":
-            found.append(node.scan())
+            scans_found.append(node.scan())
         for group in (node.children(), node.subqueries()):
             for i in range(group.size()):
                 visit(group.apply(i))
 
     visit(df._jdf.queryExecution().optimizedPlan())
-    return found
+    return scans_found
 
 
 def descriptions(df: DataFrame) -> list[str]:
@@ -75,7 +75,7 @@ def descriptions(df: DataFrame) -> list[str]:
 
 
 def columns(df: DataFrame) -> list[str]:
-    """Returns the types of the columns that the only scan reads."""
+    """Returns the types of the only scan's columns."""
     (scan,) = scans(df)
     return [f"{f.name()} {f.dataType().sql()}" for f in scan.readSchema().fields()]
 
@@ -98,10 +98,10 @@ def test_enabling_twice_installs_one_rule_and_disabling_removes_it(spark: SparkS
 def test_other_rules_of_the_session_stay(spark: SparkSession) -> None:
     session = spark.newSession()
     jvm: Any = session._jvm
-    other = jvm.java.util.ArrayList()
-    other.add(getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "CombineUnions$").__getattr__("MODULE$"))
+    other_rules = jvm.java.util.ArrayList()
+    other_rules.add(getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "CombineUnions$").__getattr__("MODULE$"))
     setter = getattr(session._jsparkSession.experimental(), "extraOptimizations_$eq")
-    setter(jvm.scala.jdk.javaapi.CollectionConverters.asScala(other).toSeq())
+    setter(jvm.scala.jdk.javaapi.CollectionConverters.asScala(other_rules).toSeq())
     enable_pushdown(session)
     assert _rules(session) == 2
     disable_pushdown(session)
@@ -109,7 +109,7 @@ def test_other_rules_of_the_session_stay(spark: SparkSession) -> None:
 
 
 def test_a_session_without_a_jvm_goes_on_without_the_rule(caplog: pytest.LogCaptureFixture) -> None:
-    # Stands for the session of Spark Connect, which has no `_jvm`.
+    # Replaces the session of Spark Connect, which has no `_jvm`.
     connect_session = type("SparkSession", (), {"version": "4.3.0"})
     with caplog.at_level(logging.INFO, "lance_spark"):
         assert enable_pushdown(connect_session()) is False  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def test_a_session_without_a_jvm_goes_on_without_the_rule(caplog: pytest.LogCapt
 
 @pytest.fixture
 def fresh_loader() -> Iterator[None]:
-    """Has this process look for the jar anew, before and after a test."""
+    """Clears this process's cache of the jar, before and after a test."""
     java_classes._loader.cache_clear()
     yield
     java_classes._loader.cache_clear()
@@ -175,13 +175,14 @@ df = spark.newSession().read.format("lance").load(sys.argv[1]).where("id > 7")
 assert "pushed: " in df._jdf.queryExecution().toString() and df.count() == 2
 """
     environment = os.environ | {"PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, table_path], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split("\n")[:2] == ["1", "lancespark.LanceExtensions 1"], done.stderr[-3000:]
+    assert process.stdout.split("\n")[:2] == ["1", "lancespark.LanceExtensions 1"], process.stderr[-3000:]
 
 
-# --- what a scan gets ------------------------------------------------------------------------------------------------------------
+# --- the request of a scan
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_only_used_columns_are_read(table: DataFrame) -> None:
@@ -195,9 +196,9 @@ def test_whole_predicates_are_pushed_and_explain_shows_them(
 ) -> None:
     df = table.filter("(d > 5 OR s LIKE 'v1%') AND NOT (d IN (7, 8)) AND st.b.C = 1").select("id")
     df.explain()
-    shown = capsys.readouterr().out
-    assert "`d` > 5 OR starts_with(`s`, 'v1')" in shown
-    assert "`st`.`b`.`C` = 1" in shown
+    plan_text = capsys.readouterr().out
+    assert "`d` > 5 OR starts_with(`s`, 'v1')" in plan_text
+    assert "`st`.`b`.`C` = 1" in plan_text
     df.explain("formatted")
     assert "`st`.`b`.`C` = 1" in capsys.readouterr().out
     assert sorted(r.id for r in df.collect()) == [
@@ -325,9 +326,9 @@ def test_other_aggregates_read_rows(table: DataFrame, expressions: list[str]) ->
 
 
 def test_aggregates_above_a_filter_are_answered_where_lance_applies_it_exactly(table: DataFrame) -> None:
-    counted = table.filter("d = 1 AND s IS NOT NULL").selectExpr("count(*)")
-    assert "pushed: `d` = 1" in descriptions(counted)[0] and "aggregates: [count(*)]" in descriptions(counted)[0]
-    assert counted.first() == (8,)
+    aggregate = table.filter("d = 1 AND s IS NOT NULL").selectExpr("count(*)")
+    assert "pushed: `d` = 1" in descriptions(aggregate)[0] and "aggregates: [count(*)]" in descriptions(aggregate)[0]
+    assert aggregate.first() == (8,)
     assert "grouped by: [s]" in descriptions(table.filter("d = 1").groupBy("s").count())[0]
     for inexact in ("d + 1 = 2", "s LIKE 'v_'", "d = 1 AND hash(s) > 0"):
         assert "aggregates" not in descriptions(table.filter(inexact).selectExpr("count(*)"))[0]
@@ -386,7 +387,8 @@ def test_options_by_hand_and_pushdown_agree(
     assert answers(spark) == answers(plain_spark)
 
 
-# --- plans that use a table more than once ---------------------------------------------------------------------------------------
+# --- plans with several uses of a table
+# ------------------------------------------------------------------------------------------
 
 
 def test_every_scan_has_its_own_predicate(table: DataFrame) -> None:
@@ -470,11 +472,11 @@ def test_every_dataframe_keeps_the_version_of_its_load(spark: SparkSession, tabl
     dataset.tags.create("first", 1)
     dataset.create_branch("side", 1)
     lance.write_dataset(pa.table({"a": [2]}), table_path, mode="append")
-    other = spark.newSession()
+    other_session = spark.newSession()
     versions = {"version": "1", "tag": "first", "branch": "side"}
     read = lambda session, **options: session.read.format("lance").options(**options).load(table_path)  # noqa: E731
     loaded = {name: read(spark, **{name.replace("tag", "version"): text}) for name, text in versions.items()}
-    loaded |= {"latest": read(spark), "session": read(other), "cached": read(spark).cache()}
+    loaded |= {"latest": read(spark), "session": read(other_session), "cached": read(spark).cache()}
     loaded["cached"].createOrReplaceTempView("cached_load")
     loaded["view"] = spark.table("cached_load").where("a > 0")
     lance.write_dataset(pa.table({"a": [3]}), table_path, mode="append")
@@ -515,7 +517,7 @@ def fails(error: Exception) -> Callable[[dict[str, Any]], NoReturn]:
 
 @pytest.fixture
 def planning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
-    """Makes the command that answers the rule fail."""
+    """Makes the command behind the rule fail."""
 
     def fail(error: Exception) -> None:
         monkeypatch.setattr("lance_spark.sql.reads.plan_scan", fails(error))
@@ -551,7 +553,7 @@ def test_a_table_that_vanished_is_an_error_that_names_it(spark: SparkSession, ta
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first_filter", "second_filter", "same"),
     [
         ("s = 'v1' OR s = 'v2'", "s = 'v2' OR s = 'v1'", True),
         ("s IN ('v1', 'v2', 'v3')", "s IN ('v3', 'v1', 'v2')", True),
@@ -560,10 +562,14 @@ def test_a_table_that_vanished_is_an_error_that_names_it(spark: SparkSession, ta
         ("s = 'v1' OR s = 'v2'", "s = 'v1' OR s = 'v3'", False),
     ],
 )
-def test_an_exchange_above_the_same_scan_is_reused(table: DataFrame, one: str, other: str, same: bool) -> None:
-    left, right = (table.where(condition).groupBy("d").count().hint("merge") for condition in (one, other))
-    joined = left.join(right, "d")
-    expected = {row.d: row["count"] for row in left.collect()}
+def test_an_exchange_above_the_same_scan_is_reused(
+    table: DataFrame, first_filter: str, second_filter: str, same: bool
+) -> None:
+    left_side, right_side = (
+        table.where(condition).groupBy("d").count().hint("merge") for condition in (first_filter, second_filter)
+    )
+    joined = left_side.join(right_side, "d")
+    expected = {row.d: row["count"] for row in left_side.collect()}
     got = joined.collect()
     reused = "ReusedExchange" in str(joined._jdf.queryExecution().executedPlan().toString())
     assert reused == same

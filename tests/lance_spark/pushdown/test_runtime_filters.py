@@ -1,4 +1,4 @@
-"""Conditions that Spark knows only while a query runs: keys of the other side of a join, values of scalar subqueries."""
+"""Conditions that become known while a query runs: join keys of the other side, values of scalar subqueries."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ KEYS: dict[str, tuple[pa.DataType, Value]] = {
     "w": (pa.decimal128(30, 3), lambda n: decimal.Decimal(n * 10**15 + 1).scaleb(-3)),
     "u": (pa.uint32(), lambda n: n + 2**31),
 }
-"""Types of keys whose values a join gives to the scan."""
+"""Types of keys whose values a join passes to the scan."""
 
-OTHERS: dict[str, tuple[pa.DataType, Value]] = {
+CONVERTED: dict[str, tuple[pa.DataType, Value]] = {
     "m": (pa.decimal128(10, 2), lambda n: decimal.Decimal(n).scaleb(-2)),
     "fd": (pa.float64(), lambda n: {0: -0.0, 1: math.nan, 2: 0.0}.get(n, n / 4)),
     "ff": (pa.float32(), lambda n: {0: 0.0, 1: math.nan}.get(n, n / 2)),
 }
-"""Types of keys that a join changes, or that the scan gives in another form."""
+"""Types of keys that a join converts, or that the scan returns in another form."""
 
-ALL = KEYS | OTHERS
+ALL = KEYS | CONVERTED
 
 
 def rows_of(numbers: list[int], first_id: int) -> pa.Table:
@@ -100,7 +100,7 @@ def small_tables() -> Iterator[None]:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Answers about scans that Spark gave a condition while the query ran."""
+    """Plans of scans that received a condition while the query ran."""
     answers: list[dict[str, Any]] = []
     plan_scan = reads.plan_scan
 
@@ -146,15 +146,15 @@ JOIN = "SELECT f.id, f.{key}, d.id AS other FROM {facts} f JOIN {dimension} d ON
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("key", KEYS)
 def test_a_join_reads_the_rows_of_its_keys(spark: SparkSession, home: Path, planned: list[dict[str, Any]], key: str):
-    found = check(spark, JOIN.replace("{key}", key))
-    # All rows since the index are read, and of the others only the rows of the keys.
-    matches = sum(found.values())
+    rows_found = check(spark, JOIN.replace("{key}", key))
+    # All unindexed rows are read, and from the indexed fragments only rows with the keys.
+    matches = sum(rows_found.values())
     assert matches > 0
     assert len(planned) == 1 and matches <= planned[0]["rows"] <= matches + UNINDEXED_ROWS
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("key", OTHERS)
+@pytest.mark.parametrize("key", CONVERTED)
 def test_a_join_reads_all_rows_for_keys_that_spark_changes(
     spark: SparkSession, home: Path, planned: list[dict[str, Any]], key: str
 ):
@@ -226,12 +226,14 @@ def test_plans_of_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_random_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path, data: st.DataObject):
-    key, other = data.draw(st.sampled_from(list(ALL))), data.draw(st.sampled_from(list(ALL)))
+    key, other_key = data.draw(st.sampled_from(list(ALL))), data.draw(st.sampled_from(list(ALL)))
     group = data.draw(
         st.sampled_from(["g = 3", "g < 2", "g IN (5, 6)", "x = 1", "id = 0", "g > 100", "g = 3 OR id = 0"])
     )
     condition = data.draw(
-        st.sampled_from([f"f.{key} = d.{key}", f"f.{key} <=> d.{key}", f"f.{key} = d.{key} AND f.{other} = d.{other}"])
+        st.sampled_from(
+            [f"f.{key} = d.{key}", f"f.{key} <=> d.{key}", f"f.{key} = d.{key} AND f.{other_key} = d.{other_key}"]
+        )
     )
     kind = data.draw(
         st.sampled_from(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"])
@@ -239,10 +241,10 @@ def test_random_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path, 
     filtered = data.draw(st.sampled_from(["", "WHERE x > 1", "WHERE n > 0", "WHERE s IS NOT NULL AND id % 3 = 0"]))
     swapped = data.draw(st.booleans())
     facts, dimension = f"(SELECT * FROM {{facts}} {filtered})", f"(SELECT * FROM {{dimension}} WHERE {group})"
-    left, right = (f"{dimension} d", f"{facts} f") if swapped else (f"{facts} f", f"{dimension} d")
-    shown = ("d.id" if swapped else "f.id") if "SEMI" in kind or "ANTI" in kind else "f.id, d.id AS o, f.x"
+    left_table, right_table = (f"{dimension} d", f"{facts} f") if swapped else (f"{facts} f", f"{dimension} d")
+    select_list = ("d.id" if swapped else "f.id") if "SEMI" in kind or "ANTI" in kind else "f.id, d.id AS o, f.x"
     with settings_of(spark, **data.draw(st.sampled_from([{}, *PLANS]))):
-        check(spark, f"SELECT {shown} FROM {left} {kind} {right} ON {condition}")
+        check(spark, f"SELECT {select_list} FROM {left_table} {kind} {right_table} ON {condition}")
 
 
 def test_a_join_on_a_column_without_an_index_reads_all_rows(
@@ -272,8 +274,8 @@ def test_a_join_reads_rows_by_the_cheapest_way(
 def test_groups_below_a_join_are_partial_results_of_the_scan(
     spark: SparkSession, home: Path, planned: list[dict[str, Any]]
 ):
-    found = check(spark, OTHER_JOINS["groups below"])
-    assert sum(found.values()) > 0
+    rows_found = check(spark, OTHER_JOINS["groups below"])
+    assert sum(rows_found.values()) > 0
     assert "grouped by: [n]" in planned[0]["description"] and "`n` IN" in planned[0]["description"]
 
 
@@ -301,9 +303,9 @@ def test_a_join_without_the_rule_reads_all_rows(plain_spark: SparkSession, home:
 
 @pytest.mark.skipif(release.startswith("4.1."), reason="Spark gives scans the values of scalar subqueries from 4.2 on")
 def test_the_value_of_a_scalar_subquery_selects_rows(spark: SparkSession, home: Path, planned: list[dict[str, Any]]):
-    found = check(spark, "SELECT id, s FROM {facts} WHERE n = (SELECT min(n) FROM {dimension} WHERE g = 3)")
+    rows_found = check(spark, "SELECT id, s FROM {facts} WHERE n = (SELECT min(n) FROM {dimension} WHERE g = 3)")
     rows_read = planned[0]["rows"]
-    assert len(planned) == 1 and 0 < sum(found.values()) <= rows_read <= sum(found.values()) + UNINDEXED_ROWS
+    assert len(planned) == 1 and 0 < sum(rows_found.values()) <= rows_read <= sum(rows_found.values()) + UNINDEXED_ROWS
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
@@ -315,7 +317,7 @@ def test_a_scan_of_one_partition_stays_one(table_path: str, partitions: int):
     predicate = {"op": "in", "args": [key, *({"op": "lit", "type": "int", "value": str(n)} for n in (5, 500))]}
     runtime = {"predicate": predicate, "partitions": partitions}
     answer = reads.plan_scan({"options": {"path": table_path}, "pin": None, "spec": {"runtime": runtime}})
-    # The index knows one of the two fragments.
+    # The index covers one of the two fragments.
     assert f"partitions: {partitions}, rows: 12" in answer["description"]
 
 

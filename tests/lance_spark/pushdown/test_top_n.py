@@ -1,4 +1,4 @@
-"""The first rows of a sort: a scan gives those that may be among them, and the result is that of Spark alone."""
+"""The first rows of a sort: a scan returns the candidates, and the result equals Spark's own."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 
 
 def expected(values: Sequence[Any], top: TopN) -> list[int] | None:
-    """Returns the rows that are at least as good as the last of the first ones."""
+    """Returns the rows that sort no later than the last of the first rows."""
     if any(isinstance(value, float) and math.isnan(value) for value in values):
         return None
 
     def order(value: Any) -> Any:
         return value.encode() if isinstance(value, str) else value
 
-    there = sorted((order(value) for value in values if value is not None), reverse=not top.ascending)
-    if len(there) < top.n:
+    sorted_values = sorted((order(value) for value in values if value is not None), reverse=not top.ascending)
+    if len(sorted_values) < top.n:
         return None
-    last = there[top.n - 1]
+    last = sorted_values[top.n - 1]
 
     def serves(value: Any) -> bool:
         if value is None:
@@ -69,8 +69,10 @@ def test_the_rows_that_may_be_first(data: st.DataObject, name: str):
         rows = pa.array(range(first, first + len(part)), pa.uint64())
         batches.append(pa.record_batch([pa.array(part, kind), rows], names=["k", "a"]))
         first += len(part)
-    found = first_rows(batches, top)
-    assert (None if found is None else found.tolist()) == expected([value for part in parts for value in part], top)
+    rows_found = first_rows(batches, top)
+    assert (None if rows_found is None else rows_found.tolist()) == expected(
+        [value for part in parts for value in part], top
+    )
 
 
 def test_memory_is_bounded_and_ties_end_it():
@@ -82,15 +84,15 @@ def test_memory_is_bounded_and_ties_end_it():
     rising = np.arange(200_000)
     top = TopN(column="k", n=3, ascending=False, nulls_first=False)
     assert first_rows(batches(rising), top).tolist() == [199_997, 199_998, 199_999]  # type: ignore[union-attr]
-    taken = 0
+    batches_read = 0
 
-    def counted() -> Any:
-        nonlocal taken
+    def counted_batches() -> Any:
+        nonlocal batches_read
         for batch in batches(rising % 2):
-            taken += 1
+            batches_read += 1
             yield batch
 
-    assert first_rows(counted(), top) is None and taken < 10
+    assert first_rows(counted_batches(), top) is None and batches_read < 10
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +152,12 @@ QUERIES = {
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_result_is_that_without_the_rule(query: str, path: str, spark: SparkSession, plain_spark: SparkSession):
-    found: dict[SparkSession, DataFrame] = {}
+    frames: dict[SparkSession, DataFrame] = {}
     for session in (spark, plain_spark):
         session.read.format("lance").load(path).createOrReplaceTempView("top")
-        found[session] = session.sql(query.replace("{t}", "top"))
-    assert ("first: " in planned(found[spark])) == QUERIES[query]
-    assert list(map(str, found[spark].collect())) == list(map(str, found[plain_spark].collect()))
+        frames[session] = session.sql(query.replace("{t}", "top"))
+    assert ("first: " in planned(frames[spark])) == QUERIES[query]
+    assert list(map(str, frames[spark].collect())) == list(map(str, frames[plain_spark].collect()))
 
 
 def planned(df: DataFrame) -> str:
@@ -166,7 +168,7 @@ def planned(df: DataFrame) -> str:
 def test_few_rows_cross_the_border(spark: SparkSession, path: str):
     df = spark.read.format("lance").load(path)
     assert 10 <= crossed(df.orderBy("id").limit(10)) <= 60
-    assert crossed(df.orderBy("few").limit(10)) > ROWS // 3  # those that are equal
+    assert crossed(df.orderBy("few").limit(10)) > ROWS // 3  # all equal rows
     limited = spark.read.format("lance").option("limit", 100).load(path).orderBy("id").limit(3)
     assert "first: " not in planned(limited) and crossed(limited) == 100
 
@@ -190,12 +192,12 @@ def test_blobs_are_sorted_by_what_the_scan_gives(
         {"b": [bytes([i % 7]) * (i % 5) for i in range(60)], "id": range(60)}, pa.schema([blob, ("id", pa.int64())])
     )
     lance.write_dataset(rows, tmp_path / "t", data_storage_version=version)
-    found = []
+    column_types = []
     for session in (spark, plain_spark):
         df = session.read.format("lance").load(str(tmp_path / "t")).orderBy("b", "id").limit(4)
         assert "first: " not in planned(df)
-        found.append(df.collect())
-    assert found[0] == found[1]
+        column_types.append(df.collect())
+    assert column_types[0] == column_types[1]
 
 
 def crossed(df: DataFrame) -> int:

@@ -40,7 +40,7 @@ def lance(parquet: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sp
 
 
 def nodes(plan: Any) -> Iterator[Any]:
-    """Returns what was executed: of plans that adapted, the final ones, and of reused parts, the first."""
+    """Returns executed nodes: the final plan of adaptive plans, and the original of reused parts."""
     yield plan
     name = plan.nodeName()
     if name == "AdaptiveSparkPlan":
@@ -62,7 +62,7 @@ KINDS = {
 
 
 def computed(df: DataFrame) -> Counter[str]:
-    """Returns how many scans, exchanges and subqueries an executed query computed, reused ones once."""
+    """Returns the number of scans, exchanges and subqueries in an executed query; reused parts count once."""
     names = (node.nodeName().split()[0] for node in nodes(df._jdf.queryExecution().executedPlan()))
     return Counter(KINDS[name] for name in names if name in KINDS)
 
@@ -72,12 +72,12 @@ def computed(df: DataFrame) -> Counter[str]:
 def test_rows_order_and_types_are_those_of_parquet_and_nothing_is_computed_more_often(
     name: str, lance: SparkSession, parquet: SparkSession
 ):
-    wanted = parquet.sql(QUERIES[name])
+    expected = parquet.sql(QUERIES[name])
     got = lance.sql(QUERIES[name])
-    assert got.schema == wanted.schema
-    assert got.collect() == wanted.collect()
-    ours, theirs = computed(got), computed(wanted)
-    assert ours <= theirs, (ours, theirs)
+    assert got.schema == expected.schema
+    assert got.collect() == expected.collect()
+    lance_nodes, parquet_nodes = computed(got), computed(expected)
+    assert lance_nodes <= parquet_nodes, (lance_nodes, parquet_nodes)
 
 
 def test_there_are_22_queries():

@@ -1,4 +1,4 @@
-"""What the rule tells a write: location, inputs, versions, and rows that come by fragment and in order."""
+"""Facts from the rule for a write: location, inputs, versions, and rows grouped by fragment and in order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PER_FRAGMENT = 20
 
 @dataclass(frozen=True)
 class Arrived(WriterCommitMessage):
-    """The row addresses and ids that one task got, in the order in which they came, and rows and bytes of each batch."""
+    """The row addresses and ids of one task in order, and rows and bytes of each batch."""
 
     addresses: list[int]
     ids: list[int]
@@ -47,10 +47,10 @@ class Arrived(WriterCommitMessage):
 
 
 class RecordingWriter(DataSourceArrowWriter):
-    """Writes nothing; keeps what the rule said and what came, in a file."""
+    """Writes no data; stores the rule's plan and the incoming rows in a file."""
 
     def __init__(self, options: dict[str, str], schema: StructType, plan: dict[str, Any]) -> None:
-        """Takes what Spark handed over."""
+        """Stores Spark's arguments."""
         self.options, self.plan, self.metadata = options, plan, {f.name: f.metadata for f in schema.fields}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -59,13 +59,13 @@ class RecordingWriter(DataSourceArrowWriter):
         for batch in iterator:
             arrived.batches.append(batch.num_rows)
             arrived.bytes.append(batch.nbytes)
-            for name, seen in (("_rowaddr", arrived.addresses), ("id", arrived.ids)):
+            for name, values in (("_rowaddr", arrived.addresses), ("id", arrived.ids)):
                 if name in batch.schema.names:
-                    seen.extend(batch.column(name).to_pylist())
+                    values.extend(batch.column(name).to_pylist())
         return arrived
 
     def read_answer(self, values: dict[str, Any]) -> Arrived:
-        """Returns what `to_json` gave."""
+        """Returns the result of `to_json`."""
         return Arrived(**values)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -92,7 +92,7 @@ def recording_writer(
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session with the rule whose writes are only recorded."""
+    """A session with the rule, whose writes are only recorded."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     recording = spark.newSession()
     enable_pushdown(recording)
@@ -114,7 +114,7 @@ def path(table_path: str) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """What one write saw."""
+    """The record of one write."""
 
     plan: dict[str, Any]
     tasks: list[list[int]]
@@ -124,12 +124,12 @@ class Record:
     metadata: dict[str, Any]
 
     def assert_by_fragment(self) -> None:
-        """Asserts what `exclusive` promises."""
-        seen: dict[int, int] = {}
+        """Asserts the promise of `exclusive`."""
+        task_of: dict[int, int] = {}
         for number, addresses in enumerate(self.tasks):
             assert addresses == sorted(addresses)
             for fragment in {address >> 32 for address in addresses}:
-                assert seen.setdefault(fragment, number) == number, f"fragment {fragment} came in two tasks"
+                assert task_of.setdefault(fragment, number) == number, f"fragment {fragment} came in two tasks"
 
 
 def load(session: SparkSession, path: str, **options: Any) -> DataFrame:
@@ -144,8 +144,8 @@ def record(df: DataFrame, path: str, **options: Any) -> Record:
 
 def read(note: Path) -> Record:
     raw = json.loads(note.read_text(encoding="utf-8"))
-    shown = {name: raw[name] for name in ("tasks", "ids", "batches", "bytes", "metadata")}
-    return Record(plan=raw["plan"], **shown)
+    record_fields = {name: raw[name] for name in ("tasks", "ids", "batches", "bytes", "metadata")}
+    return Record(plan=raw["plan"], **record_fields)
 
 
 def backfill(df: DataFrame, path: str, mode: str = "backfill") -> Record:
@@ -231,11 +231,11 @@ def test_row_ids_alone_and_plain_writes_promise_nothing(session: SparkSession, p
 def test_inputs_are_the_columns_that_any_scan_of_the_table_reads(
     session: SparkSession, path: str, tmp_path: Path
 ) -> None:
-    other = str(tmp_path / "other.lance")
-    lance.write_dataset(pa.table({"key": range(ROWS), "elsewhere": range(ROWS)}), other)
+    other_path = str(tmp_path / "other.lance")
+    lance.write_dataset(pa.table({"key": range(ROWS), "elsewhere": range(ROWS)}), other_path)
     df = load(session, path).filter("text <> 't3'").select("_rowaddr", "a")
     again = session.read.format("lance").load(f"file:{path}").select(F.col("id").alias("key"))
-    joined = df.join(again, F.col("a") == F.col("key")).join(session.read.format("lance").load(other), "key")
+    joined = df.join(again, F.col("a") == F.col("key")).join(session.read.format("lance").load(other_path), "key")
     got = backfill(joined.select("_rowaddr", F.col("elsewhere").alias("b")), path)
     assert sorted(got.plan["input_columns"]) == ["a", "id", "text"]
 
@@ -289,16 +289,16 @@ def test_a_vector_that_the_scan_gives_in_two_is_one_input_and_keeps_fragments_wh
     vectors = pa.array([[float(i)] * 32 for i in range(ROWS)], pa.list_(pa.float32(), 32))
     lance.write_dataset(pa.table({"id": range(ROWS), "v": vectors}), path, max_rows_per_file=PER_FRAGMENT)
     query = load(session, path).selectExpr("_rowaddr", "v[0] + 1 AS x")
-    seen = backfill(query, path)
-    assert seen.plan["input_columns"] == ["v"]
-    assert seen.plan["exclusive"]
-    seen.assert_by_fragment()
-    assert sorted(a for task in seen.tasks for a in task) == [i // 20 << 32 | i % 20 for i in range(ROWS)]
+    write_record = backfill(query, path)
+    assert write_record.plan["input_columns"] == ["v"]
+    assert write_record.plan["exclusive"]
+    write_record.assert_by_fragment()
+    assert sorted(a for task in write_record.tasks for a in task) == [i // 20 << 32 | i % 20 for i in range(ROWS)]
 
 
 @pytest.fixture
 def limit(session: SparkSession) -> Iterator[Callable[..., None]]:
-    """Sets what Spark allows a batch for Python to have, for one test."""
+    """Sets Spark's limits for a batch to Python, for one test."""
 
     def set_limits(**limits: int) -> None:
         for name, value in limits.items():
@@ -310,7 +310,7 @@ def limit(session: SparkSession) -> Iterator[Callable[..., None]]:
 
 
 def counts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row for each batch: how many rows it has."""
+    """One row for each batch: its number of rows."""
     for batch in batches:
         yield pa.record_batch({"id": [batch.num_rows]})
 
@@ -331,9 +331,9 @@ def test_a_batch_of_long_texts_stays_below_the_limit_and_one_more_row(
 ) -> None:
     limit(maxBytesPerBatch=50_000)
     texts = session.range(0, 300, 1, 2).selectExpr("id", "repeat('x', cast(id * 100 AS int)) AS text")
-    seen = record(texts, path)
-    assert max(max(task) for task in seen.bytes) < 50_000 + 2 * 30_000
-    assert sum(map(sum, seen.batches)) == 300
+    write_record = record(texts, path)
+    assert max(max(task) for task in write_record.bytes) < 50_000 + 2 * 30_000
+    assert sum(map(sum, write_record.batches)) == 300
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -352,8 +352,8 @@ def test_all_rows_arrive_in_order_whatever_the_limits(
         "id AS _rowaddr",
         f"repeat('y', element_at(array(0{''.join(f',{n}' for n in lengths)}), cast(id + 2 AS int))) AS t",
     )
-    seen = record(lines, path, mode="append")
-    assert [address for task in seen.tasks for address in task] == list(range(len(lengths)))
+    write_record = record(lines, path, mode="append")
+    assert [address for task in write_record.tasks for address in task] == list(range(len(lengths)))
 
 
 def test_batches_for_the_users_python_keep_the_limit_of_the_session(
@@ -366,7 +366,7 @@ def test_batches_for_the_users_python_keep_the_limit_of_the_session(
 
 
 def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One answer: how many rows each batch has."""
+    """One answer: the number of rows of each batch."""
     yield pa.record_batch({"answer": [json.dumps([batch.num_rows for batch in batches])]})
 
 
@@ -393,8 +393,8 @@ def test_rows_of_all_plans_arrive(session: SparkSession, path: str, limit: Calla
         session.createDataFrame([(n,) for n in range(50)], "id bigint"),
         session.createDataFrame([], "id bigint"),
     ):
-        found = [key for task in record(query, path).ids for key in task]
-        assert sorted(found) == sorted(row.id for row in query.select("id").collect())
+        keys = [key for task in record(query, path).ids for key in task]
+        assert sorted(keys) == sorted(row.id for row in query.select("id").collect())
 
 
 def test_a_write_that_fails_raises_the_error_of_its_row(session: SparkSession, path: str) -> None:

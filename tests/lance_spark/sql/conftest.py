@@ -39,7 +39,7 @@ def forget_catalog(spark: SparkSession) -> None:
 
 @pytest.fixture
 def sql(db: Connection, spark: SparkSession) -> Sql:
-    """Runs a statement in which `{c}` is the catalog, and returns its rows."""
+    """Runs a statement with the catalog in place of `{c}`, and returns its rows."""
 
     def run(text: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in spark.sql(text.replace("{c}", NAME)).collect()]

@@ -1,4 +1,5 @@
-"""Statements of Spark's own suites for catalogs, by topic, and of the documentation of Lance's JVM connector, each with its outcome.
+"""Statements of Spark's own suites for catalogs, by topic, and of the documentation of Lance's JVM connector, each with
+its outcome.
 
 `python -m tests.lance_spark.sql.outcomes` writes them to docs/sql-statements.md; `test_outcomes.py` runs them.
 """
@@ -26,9 +27,9 @@ class Case:
 
     Attributes:
         statement: The statement; `{c}` is the catalog.
-        fails: Pattern of the error; none where it works.
-        says: What to write instead, or why it is refused.
-        since: The first release of Spark that has it.
+        fails: Pattern of the error; empty for success.
+        says: Its replacement, or the reason for the error.
+        since: The first release of Spark with the statement.
     """
 
     statement: str
@@ -44,12 +45,12 @@ def page() -> str:
         lines.append(f"## {part}\n")
         for topic, cases in topics.items():
             lines += [f"### {topic}\n", "| statement | outcome |", "| --- | --- |"]
-            lines += [f"| `{_shown(case.statement)}` | {_outcome(case)} |" for case in cases]
+            lines += [f"| `{_display(case.statement)}` | {_outcome(case)} |" for case in cases]
             lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _shown(statement: str) -> str:
+def _display(statement: str) -> str:
     return statement.replace("{c}", "lance").replace("|", "\\|").replace("`", "")
 
 

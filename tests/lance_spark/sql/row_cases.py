@@ -371,7 +371,7 @@ _FROM_TWO = _values((2, 20, "y"), (4, 40, "z"))
 _TWICE = f"(SELECT * FROM {_values((1, 10, 'x'))} UNION ALL SELECT * FROM {_values((1, 11, 'y'))})"
 _INSERT = "WHEN NOT MATCHED THEN INSERT *"
 _UPDATE = "WHEN MATCHED THEN UPDATE SET *"
-_MATCHED, _MISSING, _BY_SOURCE = "WHEN MATCHED THEN", "WHEN NOT MATCHED THEN", "WHEN NOT MATCHED BY SOURCE THEN"
+_MATCHED, _NOT_MATCHED, _BY_SOURCE = "WHEN MATCHED THEN", "WHEN NOT MATCHED THEN", "WHEN NOT MATCHED BY SOURCE THEN"
 _CONDITIONAL = _values((1, 10, "x"), (2, 20, "y"), (6, 60, "z"))
 
 MERGES = (
@@ -451,7 +451,7 @@ MERGES = (
         _merge(
             _values((3, 0, "x"), (4, 0, "x"), (5, 0, "x"), (6, 0, "x")),
             f"{_MATCHED} UPDATE SET t.n = t.n + 1",
-            f"{_MISSING} INSERT (pk, n, dep) VALUES (s.pk, 0, 'new')",
+            f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (s.pk, 0, 'new')",
             f"{_BY_SOURCE} DELETE",
         ),
         ((3, 301, "a"), (4, 401, "a"), (5, 501, "a"), (6, 0, "new")),
@@ -494,7 +494,7 @@ MERGES = (
     Case(
         "merge with NOT MATCHED and NOT MATCHED BY SOURCE clauses",
         _THREE,
-        _merge(_FROM_TWO, f"{_MISSING} INSERT (pk, n, dep) VALUES (pk, -1, 'new')", f"{_BY_SOURCE} DELETE"),
+        _merge(_FROM_TWO, f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (pk, -1, 'new')", f"{_BY_SOURCE} DELETE"),
         (_THREE[1], (4, -1, "new")),
     ),
     Case(
@@ -531,7 +531,7 @@ MERGES = (
         + _merge(
             "c",
             f"{_MATCHED} UPDATE SET n = s.n",
-            f"{_MISSING} INSERT (pk, n, dep) VALUES (s.pk, s.n, 'new')",
+            f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (s.pk, s.n, 'new')",
             on="t.pk = s.pk AND t.dep = 'a'",
         ),
         ((1, 100, "a"), (2, 200, "b"), (2, 250, "new"), (3, 350, "a")),
@@ -602,7 +602,7 @@ MERGES = (
         _merge(
             "(SELECT r.pk FROM {t} r JOIN (SELECT * FROM VALUES (1), (2), (9) AS d(v)) ON r.pk = v)",
             "WHEN MATCHED AND t.n = 100 THEN UPDATE SET n = t.n + 1",
-            f"{_MISSING} INSERT (dep, n, pk) VALUES ('new', 300, 1)",
+            f"{_NOT_MATCHED} INSERT (dep, n, pk) VALUES ('new', 300, 1)",
         ),
         ((1, 101, "a"), *_THREE[1:]),
     ),
@@ -623,7 +623,7 @@ MERGES = (
         _merge(
             _values(("z", 1, 10, "x"), ("z", 4, 40, "y"), columns="extra, pk, n, dep"),
             f"{_MATCHED} UPDATE SET n = s.n + 1",
-            f"{_MISSING} INSERT (pk, n, dep) VALUES (s.pk, s.n, s.dep)",
+            f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (s.pk, s.n, s.dep)",
             f"{_BY_SOURCE} DELETE",
         ),
         ((1, 11, "a"), (4, 40, "y")),
@@ -723,7 +723,7 @@ MERGES = (
         _merge(
             _FROM_TWO,
             f"{_MATCHED} UPDATE SET n = DEFAULT",
-            f"{_MISSING} INSERT (pk, n, dep) VALUES (s.pk, DEFAULT, 'new')",
+            f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (s.pk, DEFAULT, 'new')",
             f"{_BY_SOURCE} UPDATE SET dep = DEFAULT",
         ),
         ((1, 100, None), (2, None, "b"), (3, 300, None), (4, None, "new")),
@@ -757,7 +757,7 @@ MERGES = (
         for kind, key, clause, action in (
             ("MATCHED", 1, _MATCHED, "UPDATE SET s = named_struct('a', NULL, 'b', -1L)"),
             ("NOT MATCHED BY SOURCE", 7, _BY_SOURCE, "UPDATE SET s = named_struct('a', NULL, 'b', -1L)"),
-            ("NOT MATCHED", 7, _MISSING, "INSERT (pk, s, dep) VALUES (7, named_struct('a', NULL, 'b', -1L), 'x')"),
+            ("NOT MATCHED", 7, _NOT_MATCHED, "INSERT (pk, s, dep) VALUES (7, named_struct('a', NULL, 'b', -1L), 'x')"),
         )
     ),
     *(
@@ -785,7 +785,7 @@ MERGES = (
             _merge(
                 _values((1, 0, "x"), (2, 0, "x"), (6, 0, "x")),
                 f"{_MATCHED} UPDATE SET t.n = t.n + 1",
-                f"{_MISSING} INSERT (pk, n, dep) VALUES (s.pk, 0, 'new')",
+                f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (s.pk, 0, 'new')",
                 *extra,
                 on=f"t.pk = s.pk AND {filters}",
             ),
@@ -826,7 +826,7 @@ MERGES = (
         _merge(
             _values((1, 999, "x"), (4, 400, "y")),
             f"{_MATCHED} UPDATE SET n = s.n, dep = s.dep",
-            f"{_MISSING} INSERT (pk, n, dep) VALUES (s.pk, s.n, s.dep)",
+            f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (s.pk, s.n, s.dep)",
         ),
         ((1, "999", "x"), (2, "200", "b"), (4, "400", "y")),
         table="texts",
@@ -845,7 +845,7 @@ MERGES = (
         + _merge(
             "of_view",
             f"{_MATCHED} UPDATE SET n = s.n, dep = s.dep",
-            f"{_MISSING} INSERT (pk, n, dep) VALUES (s.pk, s.n, 'new')",
+            f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (s.pk, s.n, 'new')",
             on="t.pk = s.pk AND t.dep = 'a'",
         ),
         ((1, 200, "a"), (2, 200, "b"), (2, 400, "new"), (3, 600, None)),

@@ -1,4 +1,4 @@
-"""SQL's statements beside concurrent commits: what is there at the end is as if one had come after the other, in either order."""
+"""SQL statements with concurrent commits: the result equals some serial order of both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUICK = {"update in place": ("compact",)}
 
 
 def outcome(uri: str, *acts: Act) -> list[dict[str, Any]] | str:
-    """Returns the rows after some acts, or how one was refused."""
+    """Returns the rows after some acts, or the error of an act."""
     try:
         for act in acts:
             act(uri)
@@ -48,17 +48,17 @@ def outcome(uri: str, *acts: Act) -> list[dict[str, Any]] | str:
 
 
 @pytest.mark.parametrize(
-    ("statement", "other", "moment"),
+    ("statement", "change", "moment"),
     [
-        pytest.param(statement, other, moment, marks=() if quick else pytest.mark.long)
+        pytest.param(statement, change, moment, marks=() if quick else pytest.mark.long)
         for statement in STATEMENTS
-        for other in CONCURRENT_CHANGES
+        for change in CONCURRENT_CHANGES
         for moment in ("before", "after")
-        for quick in [other in QUICK.get(statement, ()) and (moment == "before") == (other != "compact")]
+        for quick in [change in QUICK.get(statement, ()) and (moment == "before") == (change != "compact")]
     ],
 )
 def test_a_statement_and_another_commit_are_as_one_after_the_other(
-    sql: Sql, db: Connection, tmp_path: Path, statement: str, other: str, moment: str
+    sql: Sql, db: Connection, tmp_path: Path, statement: str, change: str, moment: str
 ) -> None:
     uris = [str(tmp_path / f"{kind}.lance") for kind in ("both", "ours", "theirs", "alone")]
     make(uris[0])
@@ -69,22 +69,22 @@ def test_a_statement_and_another_commit_are_as_one_after_the_other(
     def act(uri: str) -> None:
         sql(STATEMENTS[statement].replace("{t}", f"{{c}}.{Path(uri).stem}"))
 
-    theirs = CONCURRENT_CHANGES[other]
-    orders = [outcome(uris[1], act, theirs), outcome(uris[2], theirs, act)]
-    alone = outcome(uris[3], theirs)
-    with acting_once(moment, lambda: theirs(uris[0])) as acted:
+    act_of_other = CONCURRENT_CHANGES[change]
+    orders = [outcome(uris[1], act, act_of_other), outcome(uris[2], act_of_other, act)]
+    other_only = outcome(uris[3], act_of_other)
+    with acting_once(moment, lambda: act_of_other(uris[0])) as acted:
         both = outcome(uris[0], act)
     assert acted
     if (
         isinstance(both, str) and "in that moment" in both
-    ):  # the commit is there, on top of one that it may have had to see
+    ):  # the commit is in the table, based on a possibly conflicting commit
         assert moment == "after" and content(uris[0]) in orders
         return
     assert not list(Path(uris[0], "_lance_spark").glob("staging/*"))
     if isinstance(both, str):
-        assert content(uris[0]) == alone
-        # What was resolved before a column was dropped, renamed or cast is not evaluated after it.
-        assert isinstance(orders[1], str) or other.startswith(("drop", "rename the", "cast"))
+        assert content(uris[0]) == other_only
+        # A plan resolved before a column was dropped, renamed or cast is never evaluated afterwards.
+        assert isinstance(orders[1], str) or change.startswith(("drop", "rename the", "cast"))
         return
     assert both in orders
 
@@ -101,17 +101,17 @@ def test_two_statements_at_once_in_two_threads(sql: Sql, db: Connection, spark: 
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("other", ["delete", "in place"])
-def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_path: Path, other: str) -> None:
-    """A commit to fragments that the statement reads and does not change makes it run again."""
+@pytest.mark.parametrize("change", ["delete", "in place"])
+def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_path: Path, change: str) -> None:
+    """A commit to fragments that the statement only reads makes the statement run again."""
     make(uri := str(tmp_path / "t.lance"))
     acts: dict[str, Act] = {
         "delete": lambda uri: lance.dataset(uri).delete("id = 29"),
         "in place": lambda uri: inline_rows.update(uri, "id >= 20", id="id + 100"),
     }
-    with acting_once("before", lambda: acts[other](uri)) as acted, inline_rows.only("columns"):
+    with acting_once("before", lambda: acts[change](uri)) as acted, inline_rows.only("columns"):
         sql("UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t) WHERE id = 1")
-    assert acted and sql("SELECT a FROM {c}.t WHERE id = 1") == [(28 if other == "delete" else 129,)]
+    assert acted and sql("SELECT a FROM {c}.t WHERE id = 1") == [(28 if change == "delete" else 129,)]
     with (
         acting_once("after", lambda: lance.dataset(uri).delete("id = 12")),
         pytest.raises(PySparkException, match="in that moment"),
@@ -120,13 +120,13 @@ def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_p
 
 
 def test_two_merges_insert_a_missing_row_once(sql: Sql, db: Connection, tmp_path: Path) -> None:
-    """A MERGE that only inserts looks for its rows again where another one came first."""
+    """An insert-only MERGE looks for its rows again after a concurrent MERGE."""
     make(uri := str(tmp_path / "t.lance"))
     merge = "MERGE INTO {c}.t USING (SELECT id FROM range(27, 33)) n ON t.id = n.id WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)"
     new = lance.dataset(uri).to_table(filter="id < 2")
-    given = new.set_column(new.schema.get_field_index("id"), new.schema.field("id"), pa.array([30, 31], pa.int64()))
-    other = lance.dataset(uri).merge_insert("id").when_not_matched_insert_all()
-    with acting_once("before", lambda: other.execute(given)) as acted:
+    source = new.set_column(new.schema.get_field_index("id"), new.schema.field("id"), pa.array([30, 31], pa.int64()))
+    insert = lance.dataset(uri).merge_insert("id").when_not_matched_insert_all()
+    with acting_once("before", lambda: insert.execute(source)) as acted:
         assert sql(merge) == [(1, 0, 0, 1)]
     assert acted and sql("SELECT id, count(*) FROM {c}.t WHERE id >= 27 GROUP BY id ORDER BY id") == [
         (i, 1) for i in range(27, 33)

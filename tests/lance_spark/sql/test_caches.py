@@ -1,4 +1,4 @@
-"""Statements beside what Spark has cached of a table, and beside a version that comes while Spark plans them."""
+"""Statements with a cached table, and with a version committed during their planning."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ def test_what_is_cached_of_a_table_follows_its_statements(sql: Sql, db: Connecti
 
 
 def test_a_statement_reads_nothing_that_is_cached_of_its_table(sql: Sql, db: Connection) -> None:
-    """What is cached is of one version; rows that others have moved since would be changed by their old addresses."""
+    """Cached rows belong to one version; old addresses of moved rows would change the wrong rows."""
     sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(6)")
     sql("CACHE TABLE {c}.t")
     sql("CACHE TABLE total AS SELECT max(a) AS a FROM {c}.t")
     dataset = lance.dataset(db.open_table("t").uri)
 
-    def theirs(where: str, value: int) -> None:
+    def change_rows(where: str, value: int) -> None:
         dataset.update({"a": str(value)}, where=where)
         dataset.optimize.compact_files()
 
-    theirs("id = 5", 50)
+    change_rows("id = 5", 50)
     sql("UPDATE {c}.t SET a = (SELECT max(a) + 1 FROM {c}.t) WHERE id = 1")
-    theirs("id = 4", 60)
+    change_rows("id = 4", 60)
     sql("UPDATE {c}.t SET a = (SELECT a + 1 FROM total) WHERE id IN (SELECT min(id) FROM {c}.t)")
-    theirs("id = 3", 70)
+    change_rows("id = 3", 70)
     sql(
         "MERGE INTO {c}.t USING (SELECT id + 1 AS id, a FROM {c}.t) n ON t.id = n.id AND n.a = 70 WHEN MATCHED THEN DELETE"
     )
-    theirs("id = 2", 80)
+    change_rows("id = 2", 80)
     sql("DELETE FROM {c}.t WHERE a % 80 = (SELECT count(*) - 5 FROM {c}.t)")
     assert sql("SELECT * FROM {c}.t ORDER BY id") == [(0, 61), (1, 51), (3, 70), (5, 50)]
 
@@ -87,15 +87,17 @@ def test_a_version_that_comes_while_a_statement_is_planned(sql: Sql, db: Connect
     assert sql("SELECT * FROM {c}.t ORDER BY id") == expected
 
 
-def with_commit_before_planning(act: Callable[[], object], other: Callable[[], object]) -> list[int]:
-    """Lets another writer commit once, after a statement has looked which version is the latest, and before Spark plans it."""
+def with_commit_before_planning(act: Callable[[], object], change: Callable[[], object]) -> list[int]:
+    """Lets another writer commit once, after a statement has chosen its version and before Spark plans the
+    statement.
+    """
     real, acted = statements.opened, list[int]()
 
     def acting(*arguments: Any, **more: Any) -> Any:
         opened = real(*arguments, **more)
         if not acted:
             acted.append(1)
-            other()
+            change()
         return opened
 
     with patch.object(statements, "opened", acting):

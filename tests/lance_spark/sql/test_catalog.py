@@ -1,4 +1,4 @@
-"""A folder of Lance tables as a catalog: what SQL makes, the table API sees, and the other way round."""
+"""A folder of Lance tables as a catalog: the table API sees the tables of SQL, and SQL sees the tables of the API."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_rows_are_inserted_by_place_and_by_name(sql: Sql, db: Connection, spark:
 
 
 def merge_schema(spark: SparkSession, sql: Sql, db: Connection) -> None:
-    """The option of a DataFrame does what the statement does; only of our tables, and only where it is true."""
+    """The option of a DataFrame acts like the statement, but only on Lance tables, and only if the option is true."""
     new, name = spark.newSession(), "evolving"  # the catalog of the other was set after its first query
     lance_spark.catalog(new, name, db.uri)
     rows = new.sql("SELECT 40L AS id, 'f' AS name, 2.5D AS extra, 'g' AS more")
@@ -74,8 +74,8 @@ def merge_schema(spark: SparkSession, sql: Sql, db: Connection) -> None:
     rows.writeTo(f"{name}.t").option("mergeSchema", "true").append()
     rows.withColumn("last", sf.lit(1)).write.option("mergeschema", True).insertInto(f"{name}.t")
     rows.withColumn("saved", sf.lit(2)).write.mode("append").option("mergeSchema", True).saveAsTable(f"{name}.t")
-    found = sql("SELECT more, last, saved FROM {c}.t WHERE id >= 30 ORDER BY id, last, saved")
-    assert found == [(None, None, None), ("g", None, None), ("g", None, 2), ("g", 1, None)]
+    evolved_rows = sql("SELECT more, last, saved FROM {c}.t WHERE id >= 30 ORDER BY id, last, saved")
+    assert evolved_rows == [(None, None, None), ("g", None, None), ("g", None, 2), ("g", 1, None)]
 
 
 @pytest.mark.parametrize("mode", [pytest.param("static", marks=pytest.mark.long), "dynamic"])
@@ -108,7 +108,7 @@ def test_an_overwrite_replaces_all_rows_whatever_the_mode_for_partitions(
 
 @contextmanager
 def overwrites(spark: SparkSession, mode: str) -> Iterator[None]:
-    """Sets what INSERT OVERWRITE does with partitions that get no rows."""
+    """Sets the behaviour of INSERT OVERWRITE for partitions without new rows."""
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", mode)
     try:
         yield
@@ -179,7 +179,7 @@ def test_not_null_of_fields_of_structs_holds_whatever_writes(
 
 
 def test_columns_of_a_query_are_nullable_at_every_depth(sql: Sql, db: Connection, spark: SparkSession) -> None:
-    """What happens to hold no NULL in one query is no declaration."""
+    """A query without NULLs declares no column NOT NULL."""
     query = "SELECT 1L AS id, array(1) AS a, named_struct('x', 1) AS s"
     assert not spark.sql(query).schema["a"].dataType.containsNull  # type: ignore[attr-defined]
     sql(f"CREATE TABLE {{c}}.t AS {query}")
@@ -193,7 +193,7 @@ def test_columns_of_a_query_are_nullable_at_every_depth(sql: Sql, db: Connection
 
 
 def test_not_null_of_elements_and_of_values_of_maps(sql: Sql, db: Connection, spark: SparkSession) -> None:
-    """SQL has no words for it; a schema of a program has."""
+    """SQL has no syntax for this, but the schema of a program has."""
     schema = StructType(
         [
             StructField("a", ArrayType(IntegerType(), False)),
@@ -223,7 +223,7 @@ def test_what_show_create_table_says_makes_the_table_again(sql: Sql, db: Connect
         "'enable_stable_row_ids' = 'false')"
     )
     table = db.open_table("t")
-    made = (table.to_lance().schema, table.to_lance().data_storage_version, table.to_lance().has_stable_row_ids)
+    original = (table.to_lance().schema, table.to_lance().data_storage_version, table.to_lance().has_stable_row_ids)
     table.tags.create("kept", 1)
     sql("INSERT INTO {c}.t (id, v, a) VALUES (1, array(1, 2), array(named_struct('z', 'q')))")
     sql("CREATE INDEX by_id ON {c}.t USING BTREE (id)")
@@ -234,8 +234,8 @@ def test_what_show_create_table_says_makes_the_table_again(sql: Sql, db: Connect
     if spark.version >= "4.2":
         sql("CREATE TABLE {c}.alike LIKE {c}.t TBLPROPERTIES ('team' = 'them')")
         alike = db.open_table("alike").to_lance()
-        assert (alike.schema, alike.data_storage_version, alike.has_stable_row_ids) == made
-        assert alike.schema.equals(made[0], check_metadata=True) and alike.count_rows() == 0
+        assert (alike.schema, alike.data_storage_version, alike.has_stable_row_ids) == original
+        assert alike.schema.equals(original[0], check_metadata=True) and alike.count_rows() == 0
         [(same,)] = sql("SHOW CREATE TABLE {c}.alike")
         assert same == text.replace(".t (", ".alike (").replace("it\\'s us", "them")
     else:
@@ -246,15 +246,15 @@ def test_what_show_create_table_says_makes_the_table_again(sql: Sql, db: Connect
     sql(text)
     assert sql("SHOW CREATE TABLE {c}.t") == [(text,)] and sql("DESCRIBE {c}.t") == described
     again = db.open_table("t").to_lance()
-    assert (again.schema, again.data_storage_version, again.has_stable_row_ids) == made
-    assert again.schema.equals(made[0], check_metadata=True)
+    assert (again.schema, again.data_storage_version, again.has_stable_row_ids) == original
+    assert again.schema.equals(original[0], check_metadata=True)
     properties = dict(sql("SHOW TBLPROPERTIES {c}.t"))
     assert (properties["team"], properties["rows"]) == ("it's us", "0")
     assert ("Comment", 'our "table"') in [row[:2] for row in sql("DESCRIBE EXTENDED {c}.t")]
 
 
 def test_show_create_table_of_tables_that_others_made(sql: Sql, db: Connection) -> None:
-    """Types that Spark has no name for come as those of Spark that hold them."""
+    """Types without a name in Spark appear as the Spark types that hold them."""
     wide = pa.list_(pa.list_(pa.float32(), 2), 3)
     fields = [pa.field("n", pa.uint32()), pa.field("h", pa.list_(pa.float16(), 2)), pa.field("w", wide)]
     lance.write_dataset(pa.schema(fields).empty_table(), f"{db.uri}/t.lance")
@@ -325,23 +325,23 @@ def test_names(sql: Sql, db: Connection, tmp_path: Path) -> None:
     with pytest.raises(AnalysisException, match=r"cannot drop|SCHEMA_NOT_EMPTY|not empty"):
         sql("DROP NAMESPACE {c}.db")
     sql("CREATE NAMESPACE {c}.db.inner")
-    theirs = tmp_path / "db" / "inner" / "photo.jpg"
-    theirs.touch()
+    foreign_file = tmp_path / "db" / "inner" / "photo.jpg"
+    foreign_file.touch()
     for refused in ("{c}.db.inner", "{c}.db.inner CASCADE", "{c}.db CASCADE"):
         with pytest.raises(AnalysisException, match=r"photo\.jpg\. Nothing was dropped"):
             sql(f"DROP NAMESPACE {refused}")
     assert sql("SELECT * FROM {c}.db.u") == [(1,)]
-    theirs.unlink()
+    foreign_file.unlink()
     sql("DROP NAMESPACE {c}.db CASCADE")
     assert not (tmp_path / "db").exists()
     with pytest.raises(Exception, match="the folder of a catalog stays"):
         sql("DROP NAMESPACE {c} CASCADE")
-    for missing in ("SELECT * FROM {c}.nix", "DROP TABLE {c}.nix", "SHOW TABLES IN {c}.nix", "SELECT * FROM {c}.a.b"):
-        if missing.startswith("SHOW"):
-            assert sql(missing) == []
+    for statement in ("SELECT * FROM {c}.nix", "DROP TABLE {c}.nix", "SHOW TABLES IN {c}.nix", "SELECT * FROM {c}.a.b"):
+        if statement.startswith("SHOW"):
+            assert sql(statement) == []
         else:
             with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
-                sql(missing)
+                sql(statement)
     sql("DROP TABLE IF EXISTS {c}.nix")
     db.create_table("api", [{"x": 1}])
     assert sql("SELECT x FROM {c}.api") == [(1,)] and sql(f"SELECT x FROM {{c}}.`{tmp_path}/api.lance`") == [(1,)]
@@ -449,8 +449,8 @@ def test_blobs_are_inserted_as_bytes_and_read_as_either(sql: Sql, db: Connection
             sql(overwriting)
         return
     sql(overwriting)
-    found = sql("SELECT id, b FROM {c}.t WITH ('blob_handling' = 'bytes') WHERE id < 20 OR b IS NULL ORDER BY id")
-    assert [(number, data and bytes(data)) for number, data in found] == [(10, b"\x01\x02"), (20, None)]
+    rows = sql("SELECT id, b FROM {c}.t WITH ('blob_handling' = 'bytes') WHERE id < 20 OR b IS NULL ORDER BY id")
+    assert [(number, data and bytes(data)) for number, data in rows] == [(10, b"\x01\x02"), (20, None)]
 
 
 def test_reads_and_writes_without_the_rule(sql: Sql, spark: SparkSession) -> None:
@@ -532,10 +532,10 @@ def test_another_session_of_the_same_jvm(sql: Sql, db: Connection, spark: SparkS
     """The application knows the catalog, and the catalog brings the rule."""
     sql("CREATE TABLE {c}.t AS SELECT id FROM range(10)")
     name = NAME
-    other = spark.newSession()
-    other.conf.set(f"spark.sql.catalog.{name}", "lancespark.LanceCatalog")
-    other.sql(f"DELETE FROM {name}.t WHERE id IN (SELECT max(id) FROM {name}.t)")
-    assert other.sql(f"SELECT count(*) FROM {name}.t").first() == (9,)
+    other_session = spark.newSession()
+    other_session.conf.set(f"spark.sql.catalog.{name}", "lancespark.LanceCatalog")
+    other_session.sql(f"DELETE FROM {name}.t WHERE id IN (SELECT max(id) FROM {name}.t)")
+    assert other_session.sql(f"SELECT count(*) FROM {name}.t").first() == (9,)
     spark.sql("SELECT 1").collect()
 
 
@@ -548,10 +548,10 @@ def test_branches_are_made_read_and_dropped(sql: Sql, db: Connection) -> None:
     work.tags.create("tagged", 2)
     joined = "SELECT count(*) FROM {c}.t a RIGHT JOIN {c}.t VERSION AS OF 'work:1' b USING (id) JOIN {c}.t VERSION AS OF 'work' c"
     assert sql(joined) == [(20,)]
-    found = sql(
+    rows = sql(
         "SELECT name, parent, parent_version, created_at < current_timestamp() FROM {c}.t.branches ORDER BY name"
     )
-    assert found == [("old", "main", 1, True), ("work", "main", 1, True)]
+    assert rows == [("old", "main", 1, True), ("work", "main", 1, True)]
     with pytest.raises(AnalysisException, match=r"the tags tagged"):
         sql("CALL {c}.system.drop_branch('t', 'work')")
     assert sql("CALL {c}.system.drop_branch('t', 'old')") == [("old",)]

@@ -1,4 +1,4 @@
-"""The catalog as the session's default one, and as the current one after `USE`."""
+"""The catalog as the session's default catalog, and as the current catalog after `USE`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.classic
 
 @pytest.fixture
 def default(spark: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
-    """A session whose default catalog is one of ours from its first statement on."""
+    """A session with a Lance catalog as its default from the first statement on."""
     root = str(tmp_path / "home")
     lance_spark.catalog(spark, "home", root)
     session = spark.newSession()
@@ -52,7 +52,7 @@ def test_the_default_catalog_of_a_session_is_ours(default: SparkSession, tmp_pat
     assert default.sql("SELECT count(*) FROM home.t TIMESTAMP AS OF now()").first() == (3,)
     table = lance_spark.connect(str(tmp_path / "home"), default).open_table("t")
     assert table.to_spark().count() == 3
-    for _ in range(2):  # the session that configure() makes has the table functions, too
+    for _ in range(2):  # the session of configure() has the table functions, too
         register_functions(default)
         with pytest.raises(AnalysisException, match=r"a column of vectors, but .*t\.lance has none"):
             default.sql(f"SELECT * FROM lance_vector_search('{table.uri}', array(1F, 2F))")

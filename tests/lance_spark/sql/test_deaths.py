@@ -1,4 +1,6 @@
-"""A statement of SQL whose driver is killed, at a point or at any moment: it is there as a whole or not at all. And two drivers at once."""
+"""An SQL statement whose driver is killed, at a point or at any moment: the statement takes effect completely or not at
+all. Two concurrent drivers.
+"""
 
 from __future__ import annotations
 
@@ -50,33 +52,33 @@ POINTS = ("before the commit", "in the commit", "after the commit")
 
 @contextmanager
 def driver(folder: Path, point: str, *statements: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs statements, once it is held; it is killed with all that it started."""
+    """A process for statements, from its stop on; it is killed with all its children."""
     command = [sys.executable, "-m", "tests.support.sql_driver", str(folder), point, *statements]
     process = subprocess.Popen(command, start_new_session=True)
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):  # all of it has ended
+        with suppress(ProcessLookupError):  # all processes have ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def state(folder: Path) -> list[object]:
-    """Returns what is in the tables of a folder."""
+    """Returns the contents of the tables in a folder."""
     return [content(str(path)) for path in sorted(folder.glob("*.lance")) if (path / "_versions").exists()]
 
 
 def outcomes(sql: Sql, db: Connection, folder: Path, statement: str) -> list[list[object]]:
-    """Returns what is there without a statement, and with it."""
-    other = Path(db.uri)
-    shutil.copytree(folder / "t.lance", other / "t.lance")
-    before = state(other)
+    """Returns the contents without and with a statement."""
+    copy_folder = Path(db.uri)
+    shutil.copytree(folder / "t.lance", copy_folder / "t.lance")
+    before = state(copy_folder)
     sql(statement.replace("c.", "{c}."))
-    return [before, state(other)]
+    return [before, state(copy_folder)]
 
 
 def check_left(folder: Path, sql: Sql, db: Connection, statement: str) -> None:
-    """What a killed driver left takes the statement, and a cleanup leaves no file that no version names."""
+    """After a killed driver the statement succeeds, and a cleanup leaves no unreferenced file."""
     shutil.rmtree(db.uri)
     shutil.copytree(folder, db.uri)
     if (Path(db.uri) / "made.lance" / "_versions").exists():
@@ -87,8 +89,10 @@ def check_left(folder: Path, sql: Sql, db: Connection, statement: str) -> None:
     for path in Path(db.uri).glob("*.lance"):
         lance_spark.cleanup(str(path), older_than=timedelta(0))
         versions = [lance.dataset(str(path), version=v["version"]) for v in lance.dataset(str(path)).versions()]
-        named = {file.path for version in versions for part in version.get_fragments() for file in part.metadata.files}
-        assert {file.name for file in (path / "data").iterdir()} == named
+        referenced_files = {
+            file.path for version in versions for part in version.get_fragments() for file in part.metadata.files
+        }
+        assert {file.name for file in (path / "data").iterdir()} == referenced_files
 
 
 @pytest.mark.long
@@ -133,11 +137,11 @@ def test_two_drivers_at_once(sql: Sql, db: Connection, tmp_path_factory: pytest.
         *("UPDATE c.t SET n = n + 1 WHERE id % 4 < 2", "UPDATE c.t SET n = n + 1 WHERE id < 3") * 4,
         "INSERT INTO c.t SELECT max(id) + 1, 0 FROM c.t",
     ]
-    with driver(folder, "none", *statements) as one, driver(folder, "none", *statements) as other:
+    with driver(folder, "none", *statements) as first_driver, driver(folder, "none", *statements) as second_driver:
         eventually((folder / "held").exists, seconds=120)
         (folder / "go").touch()
-        assert one.wait(400) == 0 == other.wait(400)
-    found = sorted(tuple(row.values()) for row in lance.dataset(f"{folder}/t.lance").to_table().to_pylist())
-    assert found[:40] == [(i, 8 * (i % 4 < 2) + 8 * (i < 3)) for i in range(40)]
+        assert first_driver.wait(400) == 0 == second_driver.wait(400)
+    final_rows = sorted(tuple(row.values()) for row in lance.dataset(f"{folder}/t.lance").to_table().to_pylist())
+    assert final_rows[:40] == [(i, 8 * (i % 4 < 2) + 8 * (i < 3)) for i in range(40)]
     # An INSERT reads the version of its start, and appends to any.
-    assert found[40:] in ([(40, 0), (41, 0)], [(40, 0), (40, 0)])
+    assert final_rows[40:] in ([(40, 0), (41, 0)], [(40, 0), (40, 0)])

@@ -1,4 +1,4 @@
-"""Statements make and drop tables, and no statement touches a file of others."""
+"""Statements make and drop tables, but never touch foreign files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_drop_table_and_drop_namespace_delete_tables_alone(db: Connection, sql: 
     sql("CREATE NAMESPACE {c}.space")
     sql("CREATE TABLE {c}.space.a AS SELECT 1L id")
     sql(f"CREATE TABLE {{c}}.`{tmp_path}/any/folder` AS SELECT 1L id")
-    made = picture(tmp_path)
+    own_entries = picture(tmp_path)
     plant(tmp_path / "any/folder", tmp_path / "victim")
     (tmp_path / "space/b.lance").symlink_to(tmp_path / "victim")
     before = picture(tmp_path)
@@ -55,7 +55,7 @@ def test_drop_table_and_drop_namespace_delete_tables_alone(db: Connection, sql: 
     assert picture(tmp_path) == before
     sql("DROP TABLE {c}.space.a")
     sql(f"DROP TABLE {{c}}.`{tmp_path}/any/folder`")
-    assert picture(tmp_path) == {path: content for path, content in before.items() if path not in made}
+    assert picture(tmp_path) == {path: content for path, content in before.items() if path not in own_entries}
 
 
 def test_drop_finishes_what_a_killed_drop_left(db: Connection, sql: Sql, tmp_path: Path):
@@ -67,7 +67,7 @@ def test_drop_finishes_what_a_killed_drop_left(db: Connection, sql: Sql, tmp_pat
         for manifest in (tmp_path / folder / "_versions").iterdir():
             manifest.unlink()
     assert sql("SHOW TABLES IN {c}") == []
-    # Spark itself answers DROP TABLE of a table that is not there.
+    # Spark itself handles DROP TABLE of a missing table.
     sql("CREATE TABLE {c}.t AS SELECT 3L id")
     assert sql("SELECT * FROM {c}.t") == [(3,)]
     sql("DROP TABLE {c}.t")

@@ -46,7 +46,7 @@ def list_files_over_relations() -> list[str]:
 
 
 def check(spark: SparkSession, names: list[str]) -> None:
-    """Runs files, and compares the queries with another outcome, and the rows that stay Spark's, with the lists."""
+    """Runs files, and compares the queries with another outcome, and the rows kept by Spark, with the lists."""
     differences: Texts = {}
     spark_rows: Texts = {}
     for number, name in enumerate(names):
@@ -61,40 +61,39 @@ def check(spark: SparkSession, names: list[str]) -> None:
 def run(spark: SparkSession, name: str, number: int) -> tuple[dict[int, str], dict[int, str]]:
     """Runs a file. Returns the queries with another outcome, and the statements whose rows Lance cannot store.
 
-    If an outcome differs from the golden file, Spark's own tables decide: the files are of
-    another release.
+    If an outcome differs from the golden file, Spark's own tables decide, because the files belong to another release.
     """
     differences: dict[int, str] = {}
     file = read_file(name)
     spark.sql(f"CREATE NAMESPACE {NAME}.lance{number}")
     ours = GoldenRun(spark, file, f"lance{number}", NAME)
-    theirs = GoldenRun(spark, file, f"spark{number}")
+    spark_run = GoldenRun(spark, file, f"spark{number}")
     with ours.open():
         outcomes = {position: ours.query(position) for position in file.list_queries()}
-        others = {at: out for at, out in outcomes.items() if out != file.outcomes.get(file.statements[at])}
+        different = {at: out for at, out in outcomes.items() if out != file.outcomes.get(file.statements[at])}
         assert ours.list_lance_tables() == sorted(ours.tables)
         assert ours.tables or ours.spark_rows, f"{name} made no Lance table"
-    if others:
-        with theirs.open():
-            for position, outcome in others.items():
-                if outcome != (expected := theirs.query(position)):
+    if different:
+        with spark_run.open():
+            for position, outcome in different.items():
+                if outcome != (expected := spark_run.query(position)):
                     statement = file.statements[position]
                     differences[position] = f"{statement}\n--- expected\n{expected}\n--- outcome\n{outcome}"
     return differences, ours.spark_rows
 
 
-def list_problems(title: str, seen: Texts, listed: Mapping[str, Mapping[int, str]]) -> list[str]:
-    """Returns a sentence for each entry that a list lacks, and for each entry that no longer applies."""
+def list_problems(title: str, actual: Texts, listed: Mapping[str, Mapping[int, str]]) -> list[str]:
+    """Returns a sentence for each missing entry of a list, and for each obsolete entry."""
     unlisted = [
         f"{title} lacks {name}, statement {position}: {text}"
-        for name, texts in seen.items()
+        for name, texts in actual.items()
         for position, text in texts.items()
         if position not in listed[name]
     ]
     settled = [
         f"{name}, statement {position} no longer applies. Remove the entry from {title}."
         for name, reasons in listed.items()
-        for position in reasons.keys() - seen[name]
+        for position in reasons.keys() - actual[name]
     ]
     return unlisted + settled
 

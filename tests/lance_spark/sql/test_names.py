@@ -1,4 +1,4 @@
-"""Names and nested types in SQL: what cannot be read back or changed is refused before anything changes."""
+"""Names and nested types in SQL: unreadable or unchangeable columns are refused before any change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_names_that_cannot_be_read_back_are_refused_by_every_statement(
             if "EVOLUTION" in statement and spark.version < "4.2":
                 continue  # Spark 4.1 evolves no table: test_types_and_metadata.py
             if ("st.a" in statement and name in _OF_TOP_LEVEL) or ("MERGE" in statement and name == "_rowid"):
-                continue  # in a MERGE, `_rowid` is a column that the table has
+                continue  # in a MERGE, `_rowid` is a column of the table
             with pytest.raises(Exception, match="ColumnNameError: the column name"):
                 sql(statement % f"`{name.replace('`', '``')}`")
     with pytest.raises(ColumnNameError):
@@ -63,13 +63,13 @@ def test_drop_finishes_a_drop_that_was_killed(sql: Sql, db: Connection, statemen
         manifest.unlink()
     sql(f"{statement} {{c}}.t")
     assert not folder.exists()
-    others = folder.with_name("others.lance")
-    (others / "data").mkdir(parents=True)
-    (others / "notes.txt").write_text("of others")
+    foreign_folder = folder.with_name("others.lance")
+    (foreign_folder / "data").mkdir(parents=True)
+    (foreign_folder / "notes.txt").write_text("of others")
     with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
         sql("DROP TABLE {c}.others")
     sql("DROP TABLE IF EXISTS {c}.others")
-    assert (others / "notes.txt").exists()
+    assert (foreign_folder / "notes.txt").exists()
     sql("CREATE TABLE {c}.t (id INT)")
     sql(f"{statement} {{c}}.t")
     assert not folder.exists()

@@ -1,4 +1,4 @@
-"""Statements of Spark's suites and of the JVM connector's documentation do what docs/sql-statements.md says."""
+"""Statements of Spark's suites and of the JVM connector's documentation have the outcomes of docs/sql-statements.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`DELETE`, `UPDATE` and `MERGE` leave the rows that the table of cases says."""
+"""`DELETE`, `UPDATE` and `MERGE` leave the rows of the table of cases."""
 
 from __future__ import annotations
 

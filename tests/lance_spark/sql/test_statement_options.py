@@ -1,4 +1,6 @@
-"""Every statement with every kind of option: the option works as the table of options says, or is an error that names it."""
+"""Every statement with every kind of option: the option works as documented in the table of options, or the error names
+the option.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,7 @@ def test_an_option_that_a_statement_does_not_take_is_an_error_by_name(
     for name, option in cases:
         with pytest.raises(PySparkException) as caught:
             run(name, sql, spark, catalog_name, option, OPTIONS[option])
-        # Spark refuses time travel in statements that change rows, and names no option.
+        # Spark refuses time travel in statements that change rows, without naming an option.
         pattern = "versionAsOf|TIME_TRAVEL" if option == "versionAsOf" else re.escape(option)
         assert re.search(pattern, str(caught.value), re.IGNORECASE), (name, str(caught.value)[:500])
     assert (table.version, table.count_rows()) == (2, 10) and db.table_names() == ["t"]
@@ -173,7 +175,7 @@ EVOLVING = {
     "WHEN NOT MATCHED BY SOURCE AND t.id = 2 THEN DELETE": [(2, 0, None)],
     "writeTo": [(2, 0, None), (2, 1, "e")],
 }
-"""Statements that add the column `extra` to a branch, and the rows with the id 2 there afterwards."""
+"""Statements that add the column `extra` to a branch, and the resulting rows with the id 2."""
 
 
 def get_refusal(spark: SparkSession, statement: str, refusal: str) -> str:
@@ -244,7 +246,7 @@ def test_columns_that_spark_hands_over_without_their_branch_are_refused(
     catalogs = jvm.org.apache.spark.sql.connector.catalog
     catalog = spark._jsparkSession.sessionState().catalogManager().catalog(catalog_name)
 
-    # Py4J looks at all methods of a class, and methods of LanceCatalog name classes that Spark 4.2 lacks.
+    # Py4J inspects all methods of a class, and methods of LanceCatalog name classes missing in Spark 4.2.
     shared = load(spark.sparkContext._gateway, "lancespark.AbstractLanceCatalog")
     methods = {(method.getName(), method.getParameterCount()): method for method in shared.getMethods()}
 
@@ -277,7 +279,7 @@ def test_columns_that_spark_hands_over_without_their_branch_are_refused(
         with pytest.raises(Exception, match=r"without the branch dev .*Nothing was changed"):
             call("alterTable", name_of("t"), handed)
     assert table.version == 2 and table.schema.names == ["id", "v"]
-    # A statement on main, and a refusal, end what was noted of the branch.
+    # A statement on main, and an error, clear the record of the branch.
     assert branch.supportsColumnChange(same) and main.supportsColumnChange(change())
     sql("ALTER TABLE {c}.t ADD COLUMN own INT")
     assert branch.supportsColumnChange(same)

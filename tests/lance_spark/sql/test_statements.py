@@ -1,4 +1,4 @@
-"""`UPDATE`, `DELETE` and `MERGE` of Spark SQL: what they do, what they write, and beside SQLite."""
+"""`UPDATE`, `DELETE` and `MERGE` of Spark SQL: their effects, their files, and a comparison with SQLite."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_rows_of_updates_and_merges_end_their_batches_for_python_by_their_sizes(
     ):
         sql(statement)
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-        shown = plans.executionsList(max(0, plans.executionsCount() - 5), 5)
-        assert any("Lance Batches" in shown.apply(i).physicalPlanDescription() for i in range(shown.size()))
+        executions = plans.executionsList(max(0, plans.executionsCount() - 5), 5)
+        assert any("Lance Batches" in executions.apply(i).physicalPlanDescription() for i in range(executions.size()))
     assert sql("SELECT id, a FROM {c}.t ORDER BY id") == [(i, i + 1) for i in range(5)] + [
         (i, 0) for i in range(10, 15)
     ]
@@ -73,23 +73,23 @@ def test_an_update_of_few_rows_moves_them(sql: Sql, db: Connection) -> None:
 
 
 class Calls:
-    """Counts the rows that functions get, in whichever process they run."""
+    """Counts the rows of function calls in any process."""
 
     def __init__(self, spark: SparkSession, log: Path) -> None:
         def note(rows: int) -> None:
             with log.open("a") as file:
                 file.write(f"{rows}\n")
 
-        one = udf(lambda number: note(1) or number + 1, "bigint")
+        plus_one = udf(lambda number: note(1) or number + 1, "bigint")
 
         def batch(numbers: pd.Series) -> pd.Series:
             note(len(numbers))
             return numbers + 1
 
         self._log = log
-        spark.udf.register("plain", one)
+        spark.udf.register("plain", plus_one)
         spark.udf.register("batch", pandas_udf(batch, "bigint"))
-        spark.udf.register("changing", one.asNondeterministic())
+        spark.udf.register("changing", plus_one.asNondeterministic())
 
     def take(self) -> int:
         """Returns the rows since the last time."""
@@ -201,7 +201,7 @@ def test_values_fit_or_nothing_is_changed(sql: Sql, db: Connection) -> None:
     assert sql("SELECT id, n, t.x, t.y FROM {c}.t ORDER BY id") == [(1, 5, 2, "a"), (2, None, None, None)]
     sql("UPDATE {c}.t SET n = n WHERE id = 99")
     sql("DELETE FROM {c}.t WHERE id = 99")
-    assert db.open_table("t").version == 3  # where no row is concerned, there is no version
+    assert db.open_table("t").version == 3  # without an affected row, there is no new version
 
 
 def test_a_value_that_does_not_fit_names_the_table_and_the_column(
@@ -256,15 +256,15 @@ def test_a_value_that_does_not_fit_names_the_table_and_the_column(
 
 
 def test_statements_with_several_subqueries(sql: Sql, db: Connection) -> None:
-    """Spark makes one query of those that are over one table, which then stands beside the statement."""
+    """Spark merges subqueries over one table into a single query, which then stands next to the statement."""
     sql("CREATE TABLE {c}.t AS SELECT id, id AS a, id AS b FROM range(10)")
     sql("DELETE FROM {c}.t WHERE (SELECT count(*) FROM {c}.t) > 2 AND id = (SELECT max(id) FROM {c}.t)")
     sql("UPDATE {c}.t SET a = (SELECT max(a) FROM {c}.t), b = (SELECT min(a) FROM {c}.t) WHERE id = 4")
-    one, other = (f"(SELECT {name}(x) FROM VALUES (2), (3) v(x))" for name in ("max", "min"))
-    sql(f"UPDATE {{c}}.t SET a = {one}, b = {other} WHERE id > {one} + {other}")
+    max_query, min_query = (f"(SELECT {name}(x) FROM VALUES (2), (3) v(x))" for name in ("max", "min"))
+    sql(f"UPDATE {{c}}.t SET a = {max_query}, b = {min_query} WHERE id > {max_query} + {min_query}")
     expected = [(i, i, i) for i in range(4)] + [(4, 8, 0), (5, 5, 5)] + [(i, 3, 2) for i in range(6, 9)]
     assert sql("SELECT * FROM {c}.t ORDER BY id") == expected
-    sql(f"INSERT INTO {{c}}.t REPLACE WHERE id > 0 SELECT {one}, {other}, (SELECT count(*) FROM {{c}}.t)")
+    sql(f"INSERT INTO {{c}}.t REPLACE WHERE id > 0 SELECT {max_query}, {min_query}, (SELECT count(*) FROM {{c}}.t)")
     assert sql("SELECT * FROM {c}.t ORDER BY id") == [(0, 0, 0), (3, 2, 9)]
 
 
@@ -333,8 +333,8 @@ def test_columns_have_any_name_but_one(sql: Sql, db: Connection) -> None:
     )
     expected = [(0, 0, 0, 0), (1, 2, 2, 2), (2, 2, 2, 2), (3, 2, 2, 2), (4, 3, 3, 3)]
     assert sql("SELECT * FROM {c}.t ORDER BY id") == expected
-    given = [dict.fromkeys(["id", *names], 4), dict.fromkeys(["id", *names], 5)]
-    db.open_table("t").merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(given)
+    rows_given = [dict.fromkeys(["id", *names], 4), dict.fromkeys(["id", *names], 5)]
+    db.open_table("t").merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows_given)
     assert sql("SELECT * FROM {c}.t WHERE id > 3 ORDER BY id") == [(4,) * 4, (5,) * 4]
     sql("ALTER TABLE {c}.t RENAME COLUMN value_1 TO __row_operation")
     for statement in (
@@ -369,12 +369,16 @@ def test_statements_say_how_many_rows_they_changed(sql: Sql, db: Connection, spa
         "WHEN MATCHED THEN UPDATE SET a = 1 WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)"
     )
     assert merged.columns == ["num_affected_rows", "num_updated_rows", "num_deleted_rows", "num_inserted_rows"]
-    assert merged.collect() == merged.collect() == [(30, 5, 5, 20)]  # it ran once
-    missing = "MERGE INTO {c}.t t USING (SELECT id, -1L AS a FROM range(115, 125)) n ON t.id = n.id WHEN NOT MATCHED"
-    assert sql(f"{missing} AND n.id != 121 THEN INSERT *") == [(4, 0, 0, 4)]
-    assert sql(f"{missing} THEN INSERT *") == [(1, 0, 0, 1)] and sql(f"{missing} THEN INSERT *") == [(0, 0, 0, 0)]
+    assert merged.collect() == merged.collect() == [(30, 5, 5, 20)]  # the statement ran once
+    insert_only = (
+        "MERGE INTO {c}.t t USING (SELECT id, -1L AS a FROM range(115, 125)) n ON t.id = n.id WHEN NOT MATCHED"
+    )
+    assert sql(f"{insert_only} AND n.id != 121 THEN INSERT *") == [(4, 0, 0, 4)]
+    assert sql(f"{insert_only} THEN INSERT *") == [(1, 0, 0, 1)] and sql(f"{insert_only} THEN INSERT *") == [
+        (0, 0, 0, 0)
+    ]
     assert sql("DELETE FROM {c}.t WHERE a = -1 AND id > 50") == [(5,)]
-    assert "Lance insert of id, a in" in sql(f"EXPLAIN {missing} THEN INSERT *")[0][0]
+    assert "Lance insert of id, a in" in sql(f"EXPLAIN {insert_only} THEN INSERT *")[0][0]
     assert sql("UPDATE {c}.t SET a = 3 WHERE id = -1") == sql("DELETE FROM {c}.t WHERE id IN (SELECT 500L)") == [(0,)]
     assert sql("UPDATE {c}.t SET a = a") == [(0,)]  # nothing is set
     assert sql("DELETE FROM {c}.t WHERE id % 2 = 0 AND id < 10") == [(5,)]
@@ -419,7 +423,7 @@ def test_a_view_over_a_table_is_not_changed(sql: Sql, spark: SparkSession) -> No
 
 def test_a_merge_that_is_not_deterministic_says_what_serves(sql: Sql, spark: SparkSession) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(5)")
-    one = "(SELECT 1L AS k, 'n' AS s) n"
+    single_row = "(SELECT 1L AS k, 'n' AS s) n"
     for source, clauses in (
         ("(SELECT CAST(rand() * 3 AS BIGINT) AS k, 'n' AS s) n", "WHEN MATCHED THEN UPDATE SET s = n.s"),
         ("(SELECT 1L AS k, uuid() AS s) n", "WHEN MATCHED THEN UPDATE SET s = n.s"),
@@ -428,8 +432,8 @@ def test_a_merge_that_is_not_deterministic_says_what_serves(sql: Sql, spark: Spa
         ("(WITH w AS (SELECT id AS k, uuid() AS s FROM range(2)) SELECT * FROM w) n", "WHEN MATCHED THEN DELETE"),
         ("(SELECT id AS k, input_file_name() AS s FROM {c}.t) n", "WHEN MATCHED THEN UPDATE SET s = n.s"),
         ("(SELECT 1L AS k, (SELECT uuid()) AS s) n", "WHEN MATCHED THEN UPDATE SET s = n.s"),
-        (one, "WHEN MATCHED THEN UPDATE SET s = uuid()"),
-        (one, "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, s) VALUES (k, uuid())"),
+        (single_row, "WHEN MATCHED THEN UPDATE SET s = uuid()"),
+        (single_row, "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, s) VALUES (k, uuid())"),
     ):
         with pytest.raises(AnalysisException, match=r"not deterministic .*source\.localCheckpoint\(\)"):
             sql(f"MERGE INTO {{c}}.t USING {source} ON k = id {clauses}")
@@ -441,7 +445,7 @@ def test_a_merge_that_is_not_deterministic_says_what_serves(sql: Sql, spark: Spa
     with pytest.raises(AnalysisException, match=r"not deterministic .*source\.localCheckpoint\(\)"):
         sql("WITH n AS (SELECT 1L AS k, uuid() AS s) MERGE INTO {c}.t USING n ON k = id WHEN MATCHED THEN DELETE")
     with pytest.raises(AnalysisException, match=r"UNSUPPORTED_MERGE_CONDITION\.NON_DETERMINISTIC"):
-        sql(f"MERGE INTO {{c}}.t USING {one} ON k = id WHEN MATCHED AND rand() < 0.5 THEN DELETE")
+        sql(f"MERGE INTO {{c}}.t USING {single_row} ON k = id WHEN MATCHED AND rand() < 0.5 THEN DELETE")
     assert sql("SELECT count(*), max(s) FROM {c}.t") == [(5, "x")]
     spark.sql("SELECT id AS k, uuid() AS s FROM range(2)").localCheckpoint().createOrReplaceTempView("made")
     sql("MERGE INTO {c}.t USING made ON k = id WHEN MATCHED THEN UPDATE SET s = made.s")
@@ -476,11 +480,11 @@ def test_a_merge_reads_no_column_that_it_leaves(sql: Sql, db: Connection) -> Non
         "WHEN MATCHED THEN UPDATE SET a = -1 WHEN NOT MATCHED THEN INSERT (id, a) VALUES (n.id, n.a) "
         "WHEN NOT MATCHED BY SOURCE AND t.id < 2 THEN UPDATE SET a = -2 WHEN NOT MATCHED BY SOURCE AND t.id < 4 THEN DELETE"
     )
-    found = {row[0]: row[1:] for row in sql("SELECT id, a, v[0], size(v) FROM {c}.t")}
+    rows_by_id = {row[0]: row[1:] for row in sql("SELECT id, a, v[0], size(v) FROM {c}.t")}
     expected: dict[int, tuple[Any, ...]] = {i: (i, float(i), 32) for i in range(4, 95)}
     expected |= {0: (-2, 0.0, 32), 1: (-2, 1.0, 32), 95: (950, 95.0, 32), 97: (970, 97.0, 32), 98: (-1, 98.0, 32)}
-    expected |= {99: (-1, 99.0, 32), **{i: (i * 10, None, found[i][2]) for i in range(100, 105)}}
-    assert found == expected and db.open_table("t").version == 2
+    expected |= {99: (-1, 99.0, 32), **{i: (i * 10, None, rows_by_id[i][2]) for i in range(100, 105)}}
+    assert rows_by_id == expected and db.open_table("t").version == 2
     with pytest.raises(Exception, match="MERGE_CARDINALITY_VIOLATION"):
         sql(
             "MERGE INTO {c}.t USING (SELECT 5L AS id FROM range(2)) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = 1"
@@ -559,7 +563,7 @@ CONDITIONS = (
 
 
 def one_statement(draw: random.Random) -> tuple[str, list[str]]:
-    """Returns a statement of Spark's, and what does the same in SQLite."""
+    """Returns a statement of Spark, and equivalent statements of SQLite."""
     where = draw.choice(CONDITIONS)
     kind = draw.choice(("update", "update", "delete", "merge", "insert"))
     if kind in ("update", "delete"):
@@ -567,7 +571,7 @@ def one_statement(draw: random.Random) -> tuple[str, list[str]]:
             change = f"UPDATE {{t}} SET {draw.choice(('a = a + 1', 'a = id, s = NULL', 'a = -a, s = upper(s)', 'id = id + 20'))}"
         else:
             change, where = "DELETE FROM {t}", f"{where} AND id % 3 = 0"
-        # SQLite lets a condition see the rows that the statement has changed already, unless it is evaluated first.
+        # In SQLite a condition sees rows already changed by the statement, unless the condition is evaluated first.
         return f"{change} WHERE {where}", [f"{change} WHERE rowid IN (SELECT rowid FROM {{t}} WHERE {where})"]
     ids = draw.sample(range(30), 6)
     values = ", ".join(f"({i}, {draw.randint(0, 9)}, 'm{i}')" for i in ids)
@@ -600,9 +604,9 @@ QUICK, ALL, ITEM = 10, 2400, 10
     "first", [pytest.param(n, marks=() if n < QUICK else pytest.mark.long) for n in range(0, ALL, ITEM)]
 )
 def test_random_statements_do_what_sqlite_does(sql: Sql, db: Connection, spark: SparkSession, first: int) -> None:
-    """Every third sequence has ANSI mode off; every fourth is read by Spark, half of these without the planner rule.
+    """Every third sequence has ANSI mode off; Spark reads every fourth, half of these without the planner rule.
 
-    The others are read by pylance, after their last statement: most of the time is Spark's.
+    pylance reads the others after their last statement, because Spark takes most of the time.
     """
     for seed in range(first, first + ITEM):
         spark.conf.set("spark.sql.ansi.enabled", seed % 3 != 0)
@@ -619,36 +623,38 @@ def one_sequence(sql: Sql, db: Connection, spark: SparkSession, seed: int) -> No
     table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
     uri = f"{db.uri}/t{seed}.lance"
     lance.write_dataset(table, uri, max_rows_per_file=draw.choice((5, 14)), enable_stable_row_ids=bool(seed % 2))
-    other = sqlite3.connect(":memory:")
-    other.execute("CREATE TABLE t (id INTEGER, a INTEGER, s TEXT)")
-    other.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
-    done = []
+    sqlite = sqlite3.connect(":memory:")
+    sqlite.execute("CREATE TABLE t (id INTEGER, a INTEGER, s TEXT)")
+    sqlite.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    history = []
     for _ in range(draw.choice((1, 2, 2, 3) if seed < QUICK else (2, 3, 4, 5))):
-        ours, theirs = one_statement(draw)
-        done.append(ours)
+        spark_text, sqlite_texts = one_statement(draw)
+        history.append(spark_text)
         place = f"{{c}}.t{seed}"
-        found = sql(
-            ours.replace("{t}", f"{place} t", 1).replace("{t}", "t") if ours.startswith("MERGE") else named(ours, place)
+        result_rows = sql(
+            spark_text.replace("{t}", f"{place} t", 1).replace("{t}", "t")
+            if spark_text.startswith("MERGE")
+            else with_table(spark_text, place)
         )
         counts = {"UPDATE": 0, "DELETE": 0, "INSERT": 0}
-        for text in theirs:
-            changed = other.execute(text.replace("{t}", "t")).rowcount
+        for text in sqlite_texts:
+            changed = sqlite.execute(text.replace("{t}", "t")).rowcount
             if "{t}" in text and (kind := text.split()[0]) in counts:
                 counts[kind] += changed
-        affected = (sum(counts.values()), *(counts.values() if ours.startswith("MERGE") else ()))
-        assert found == ([] if ours.startswith("INSERT") else [affected]), done
-    expected = sorted(other.execute("SELECT * FROM t").fetchall(), key=repr)
+        affected = (sum(counts.values()), *(counts.values() if spark_text.startswith("MERGE") else ()))
+        assert result_rows == ([] if spark_text.startswith("INSERT") else [affected]), history
+    expected = sorted(sqlite.execute("SELECT * FROM t").fetchall(), key=repr)
     dataset = lance.dataset(uri)
     dataset.validate()
-    assert sorted((tuple(row.values()) for row in dataset.to_table().to_pylist()), key=repr) == expected, done
+    assert sorted((tuple(row.values()) for row in dataset.to_table().to_pylist()), key=repr) == expected, history
     if seed % 4 == 0:
         if seed % 8 == 0:
             lance_spark.disable_pushdown(spark)
-        found = sql(f"SELECT id, a, s FROM {{c}}.t{seed}")
+        result_rows = sql(f"SELECT id, a, s FROM {{c}}.t{seed}")
         lance_spark.enable_pushdown(spark)
-        assert sorted(found, key=repr) == expected, done
+        assert sorted(result_rows, key=repr) == expected, history
 
 
-def named(text: str, place: str) -> str:
-    """Names the table as SQL does: by the catalog where rows are read from, and without it in `t.id`."""
+def with_table(text: str, place: str) -> str:
+    """Inserts the table as in SQL: with its catalog, and without the catalog in `t.id`."""
     return text.replace("{t}.", f"{place.rpartition('.')[2]}.").replace("{t}", place)

@@ -1,4 +1,4 @@
-"""Statements that Spark's own parser does not have: REFRESH COLUMN, OPTIMIZE, VACUUM, tags, branches, history, ..."""
+"""Statements beyond Spark's own parser: REFRESH COLUMN, OPTIMIZE, VACUUM, tags, branches, history, ..."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.processes import environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 
-OTHER = Path(__file__).parents[2] / "support" / "other" / "OtherExtensions.java"
+OTHER_SOURCE = Path(__file__).parents[2] / "support" / "other" / "OtherExtensions.java"
 
 
 @udf
@@ -45,7 +45,7 @@ def filled(sql: Sql, db: Connection) -> Connection:
 @pytest.mark.parametrize(
     ("condition", "rows"),
     [
-        ("id < 5", 5),  # Lance evaluates it
+        ("id < 5", 5),  # Lance evaluates the condition
         ("t.id >= 25 AND length(s) = 2", 5),  # Spark does
         ("id IN (SELECT max(id) FROM {c}.t) OR s = 'with (a = 1)'", 1),
     ],
@@ -64,7 +64,7 @@ def test_refresh_column_has_the_defaults_and_options_of_the_table_api(filled: Co
     assert sql("REFRESH COLUMN twice ON {c}.t WITH (num_frags = 1, concurrency = 1)")[0][1] == 20
     assert sql("REFRESH COLUMN twice ON {c}.t WITH ('checkpoint_size' = 4);")[0][1] == 10
     assert sql("REFRESH COLUMN twice ON {c}.t")[0][1] == 0
-    # An explicit condition computes anew.
+    # An explicit condition recomputes.
     assert sql("REFRESH COLUMN twice ON {c}.t WHERE true")[0][1] == 30
     assert sql("REFRESH COLUMN twice ON {c}.t WHERE 1 = 2")[0][1] == 0
     for statement, error in {
@@ -102,9 +102,9 @@ def test_upkeep_statements_do_what_the_table_api_does(filled: Connection, sql: S
     assert table.index_stats("by_id").num_unindexed_rows == 0
     assert sql("OPTIMIZE {c}.t WITH (target_rows_per_fragment = 1000, materialize_deletions = false)")[0][:2] == (3, 1)
     assert sql("OPTIMIZE {c}.t") == [(0, 0, table.version)]
-    kept = len(table.versions)
-    assert sql("VACUUM {c}.t") == [(0, 0)] and len(table.versions) == kept
-    assert sql("VACUUM {c}.t RETAIN 0 HOURS")[0][0] == kept - 1 and len(table.versions) == 1
+    version_count = len(table.versions)
+    assert sql("VACUUM {c}.t") == [(0, 0)] and len(table.versions) == version_count
+    assert sql("VACUUM {c}.t RETAIN 0 HOURS")[0][0] == version_count - 1 and len(table.versions) == 1
     sql("INSERT INTO {c}.t (id, s) VALUES (31, 'y')")
     sql("ALTER TABLE {c}.t CREATE TAG first AS OF VERSION " + str(table.version - 1))
     with pytest.raises(AnalysisException, match="CommitError: a version with a tag"):
@@ -178,7 +178,7 @@ def test_names_are_those_of_spark(sql: Sql, spark: SparkSession, db: Connection)
     sql("CREATE TABLE {c}.`index` AS SELECT 1 AS id")
     sql("CREATE TABLE {c}.history AS SELECT 1 AS id")
     name = "{c}.`a.b`.`x``y z`"
-    done = (0, 0, 1)
+    counts = (0, 0, 1)
     for statement in (
         f"OPTIMIZE {name}",
         f"optimize\n\t {name} ; ;",
@@ -187,18 +187,18 @@ def test_names_are_those_of_spark(sql: Sql, spark: SparkSession, db: Connection)
         f"CALL {{c}}.system.compact(table => '{name}')",
         f"CALL {{c}}.system.compact('{name.removeprefix('{c}.')}')",
     ):
-        assert sql(statement) == [done], statement
+        assert sql(statement) == [counts], statement
     assert spark.sql(f"ALTER TABLE {NAME}.index CREATE TAG :tag", args={"tag": "it"}).collect() == [("it", 1)]
     assert spark.sql(f"EXECUTE IMMEDIATE 'VACUUM {NAME}.index RETAIN 5 HOURS'").collect() == [(0, 0)]
     spark.sql(f"BEGIN EXECUTE IMMEDIATE 'ALTER TABLE {NAME}.index CREATE TAG two'; END").collect()
     assert db.open_table("index").tags.list() == {"it": 1, "two": 1}
     sql("USE {c}")
     try:
-        assert sql("OPTIMIZE index") == [done]
+        assert sql("OPTIMIZE index") == [counts]
         # The table `history` has a column `id`, and no table has the name `id`.
         assert sql("DESCRIBE history id")[0] == ("col_name", "id")
         sql("USE {c}.`a.b`")
-        assert sql("OPTIMIZE `x``y z`") == [done]
+        assert sql("OPTIMIZE `x``y z`") == [counts]
     finally:
         sql("USE spark_catalog.default")
 
@@ -235,15 +235,15 @@ def test_tables_of_other_catalogs_are_for_the_next_parser(sql: Sql, spark: Spark
 
 @pytest.fixture(scope="module")
 def other_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Classes of an extension of others with the same words."""
+    """Classes of a foreign extension with the same keywords."""
     folder = tmp_path_factory.mktemp("other")
-    build.compile_sources([OTHER], build.installed_jars(), folder)
+    build.compile_sources([OTHER_SOURCE], build.installed_jars(), folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def other_extension(spark: SparkSession, other_classes: Path) -> Any:
-    """The extension of others, in the JVM of the session."""
+    """The foreign extension, in the JVM of the session."""
     jvm = spark._jvm
     urls = spark.sparkContext._gateway.new_array(jvm.java.net.URL, 1)
     urls[0] = jvm.java.net.URL(f"{other_classes.as_uri()}/")
@@ -264,11 +264,11 @@ def test_statements_beside_another_extension_with_the_same_words(
     own = jvm.org.apache.spark.sql.execution.SparkSqlParser()
     parser = extensions.buildParser(spark._jsparkSession, own)
     for statement in ("OPTIMIZE {t}", "VACUUM {t}", "SHOW TAGS FROM {t}"):
-        ours, other = (
+        ours, foreign_table = (
             parse_plan(spark, parser, statement.replace("{t}", table)).toString() for table in (f"{NAME}.t", "other.t")
         )
         assert "Call" in ours or ".tags" in ours, ours
-        assert "other AS parser" in other, other
+        assert "other AS parser" in foreign_table, foreign_table
     with pytest.raises(Exception, match=r"other: OPTIMIZE other\.broken"):
         parse_plan(spark, parser, "OPTIMIZE other.broken")
     for text in ("SELECT 1 + 1", "ALTER TABLE a.b ADD COLUMNS (c INT)"):
@@ -291,16 +291,16 @@ spark.sql("CREATE TABLE lance.t (id INT)")
 rows = [tuple(spark.sql("OPTIMIZE " + name).first()) for name in ("lance.t", "other.t")]
 print("seen", rows, spark.sql("SHOW TAGS FROM other.t").columns, spark.sql("SHOW TAGS FROM lance.t").columns)
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=600, env=environment(), check=False
     )
-    seen = "seen [(0, 0, 1), ('other',)] ['parser'] ['tag', 'branch', 'version']"
-    assert seen in done.stdout, done.stderr[-4000:]
+    expected_line = "seen [(0, 0, 1), ('other',)] ['parser'] ['tag', 'branch', 'version']"
+    assert expected_line in process.stdout, process.stderr[-4000:]
 
 
 @udf
 def slow(id: int) -> int:
-    """A column that takes long."""
+    """A slow column."""
     time.sleep(0.2)
     return id
 
@@ -312,7 +312,7 @@ def test_a_job_is_cancelled_by_its_id(sql: Sql, spark: SparkSession, db: Connect
     job = table.backfill_async("slow", job_id="j", checkpoint_size=5, concurrency=1)
     try:
         deadline = time.monotonic() + 60
-        while not any(one.job_id == "j" for one in table.list_jobs()) and time.monotonic() < deadline:
+        while not any(record.job_id == "j" for record in table.list_jobs()) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert [(row[0],) for row in sql("SHOW JOBS FROM {c}.t")] == [("j",)]
         assert sql("CALL {c}.system.cancel_job('t', 'j')") == [("j", "CANCELLED")]

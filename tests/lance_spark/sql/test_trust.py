@@ -1,4 +1,4 @@
-"""What a user of SQL cannot do: choose a catalog's folder, store or code."""
+"""Forbidden for users of SQL: the choice of a catalog's folder, store or code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _numbers = itertools.count()
 
 
 class Mark:
-    """A payload that leaves a file where it is unpickled."""
+    """A payload whose unpickling leaves a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,21 +46,21 @@ def plant(uri: Path, mark: Path) -> None:
     facts = {"udf_name": "f", "udf_version": "1", "kind": "scalar", "inputs": ["id"], "input_ids": [0]}
     facts |= {"output_type": "int64", "payload": digest, "columns": [["", "x"]], "manifest": None, "task_size": None}
     facts |= {"redefined": 0, "bound_at": 0, "of_source": False}
-    known = {"lance-spark:udf": json.dumps(facts), "lance-spark:token": "t"}
-    schema = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.int64(), metadata=known)])
+    field_metadata = {"lance-spark:udf": json.dumps(facts), "lance-spark:token": "t"}
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.int64(), metadata=field_metadata)])
     lance.write_dataset(pa.table({"id": [1], "x": pa.array([None], pa.int64())}, schema=schema), str(uri))
     (uri / "_lance_spark" / "udfs").mkdir(parents=True)
     (uri / "_lance_spark" / "udfs" / digest).write_bytes(payload)
 
 
-def named(spark: SparkSession, root: Path, *, allow_stored_code: bool = False) -> str:
+def make_catalog(spark: SparkSession, root: Path, *, allow_stored_code: bool = False) -> str:
     name = f"trust{next(_numbers)}"
     lance_spark.catalog(spark, name, str(root), allow_stored_code=allow_stored_code)
     return name
 
 
 def test_a_session_cannot_change_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
-    name = named(spark, tmp_path / "own")
+    name = make_catalog(spark, tmp_path / "own")
     spark.sql(f"CREATE TABLE {name}.t AS SELECT 1L AS id")
     spark.range(3).write.format("lance").mode("append").save(str(tmp_path / "other" / "t.lance"))
     user = spark.newSession()
@@ -85,7 +85,7 @@ def test_a_session_cannot_change_a_catalog(spark: SparkSession, tmp_path: Path) 
 
 
 def test_a_session_cannot_make_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
-    named(spark, tmp_path / "own")
+    make_catalog(spark, tmp_path / "own")
     user = spark.newSession()
     user.sql("SET spark.sql.catalog.mine=lancespark.LanceCatalog")
     user.sql(f"SET spark.sql.catalog.mine.root={tmp_path}")
@@ -96,8 +96,8 @@ def test_a_session_cannot_make_a_catalog(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_a_statement_cannot_register_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's function `reflect` calls static methods; nothing static changes what is registered."""
-    named(spark, tmp_path)
+    """Spark's function `reflect` calls static methods, but no static method changes the registry."""
+    make_catalog(spark, tmp_path)
     with pytest.raises(AnalysisException, match=r"UNEXPECTED_STATIC_METHOD|DATATYPE_MISMATCH"):
         spark.sql("SELECT reflect('lancespark.LanceRegistry', 'register', 'x', map())").collect()
 
@@ -108,7 +108,7 @@ def test_sql_runs_stored_code_only_where_the_application_allows_it(spark: SparkS
     plant(outside, mark)
     plant(root / "evil.lance", mark)
     (root / "linked.lance").symlink_to(outside)
-    trusted, plain = named(spark, root, allow_stored_code=True), named(spark, root)
+    trusted, plain = make_catalog(spark, root, allow_stored_code=True), make_catalog(spark, root)
     spark.sql(f"CREATE TABLE {plain}.good (id BIGINT)")
     paths = (outside, root / "linked.lance", root / ".." / "elsewhere" / "t.lance")
     refused = {
@@ -123,7 +123,7 @@ def test_sql_runs_stored_code_only_where_the_application_allows_it(spark: SparkS
             spark.sql(statement)
     assert not mark.exists(), "a stored UDF was unpickled"
     assert lance.dataset(str(outside)).version == 1 and lance.dataset(str(root / "good.lance")).version == 1
-    # The plain procedures go on, by path too.
+    # The plain procedures still work, by path too.
     assert spark.sql(f"CALL {plain}.system.tag('{outside}', 'first')").first() == ("first", 1)
     with pytest.raises(AnalysisException):
         spark.sql(f"CALL {trusted}.system.backfill('evil', 'x')")
@@ -142,7 +142,7 @@ def test_a_flag_that_is_neither_true_nor_false_is_refused(spark: SparkSession, t
 
 def test_code_of_a_job_in_sql_comes_from_the_application_alone(spark: SparkSession, tmp_path: Path) -> None:
     """A manifest that a session SETs would install packages on executors."""
-    name = named(spark, tmp_path, allow_stored_code=True)
+    name = make_catalog(spark, tmp_path, allow_stored_code=True)
     table = lance_spark.connect(str(tmp_path), spark).create_table("t", [{"id": 1}])
     table.add_columns({"x": twice})
     manifest = lance_spark.Manifest.create_pip("m").pip(["packaging==24.2"]).build()
@@ -164,7 +164,7 @@ REDIRECTING = ("proxy_url", "aws_endpoint", "endpoint", "allow_http", "headers",
 
 
 def test_options_of_a_statement_do_not_go_beside_those_of_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
-    name = named(spark, tmp_path)
+    name = make_catalog(spark, tmp_path)
     spark.sql(f"CREATE TABLE {name}.t AS SELECT 1L AS id")
     for option in REDIRECTING:
         acts = (
@@ -179,12 +179,12 @@ def test_options_of_a_statement_do_not_go_beside_those_of_a_catalog(spark: Spark
 
 
 class Recording(http.server.BaseHTTPRequestHandler):
-    """A server that notes what it is asked."""
+    """A server that records its requests."""
 
-    seen: ClassVar[list[str]] = []
+    requests: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
-        self.seen.append(f"{self.path} {self.headers}")
+        self.requests.append(f"{self.path} {self.headers}")
         self.send_response(404)
         self.end_headers()
 
@@ -198,7 +198,7 @@ class Recording(http.server.BaseHTTPRequestHandler):
 def receiver() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Recording) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        Recording.seen.clear()
+        Recording.requests.clear()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
@@ -224,41 +224,43 @@ def test_a_statement_sends_no_credentials_of_the_server_to_a_receiver_of_its_own
     }
     user = spark.newSession()
     for path, storage in places.items():
-        given = {f"storage.{key}": value for key, value in storage.items()}
-        options = ", ".join(f"'{key}' '{value}'" for key, value in {"path": path, **given}.items())
-        maps = ", ".join(f"'{key}', '{value}'" for key, value in given.items())
+        storage_options = {f"storage.{key}": value for key, value in storage.items()}
+        options = ", ".join(f"'{key}' '{value}'" for key, value in {"path": path, **storage_options}.items())
+        maps = ", ".join(f"'{key}', '{value}'" for key, value in storage_options.items())
         acts = [
             lambda text=f"CREATE TEMPORARY VIEW v USING lance OPTIONS ({options})": spark.sql(text),
             lambda text=f"CREATE TEMPORARY VIEW v USING lance OPTIONS ({options})": user.sql(text),
             lambda text=f"CREATE TABLE borrowed USING lance OPTIONS ({options})": spark.sql(text),
             lambda text=f"SELECT * FROM lance_text_search('{path}', 'w', options => map({maps}))": spark.sql(text),
-            lambda path=path, given=given: user.read.format("lance").options(**given).load(path),
-            lambda path=path, given=given: (
-                user.range(1).write.format("lance").options(**given).mode("append").save(path)
+            lambda path=path, storage_options=storage_options: (
+                user.read.format("lance").options(**storage_options).load(path)
+            ),
+            lambda path=path, storage_options=storage_options: (
+                user.range(1).write.format("lance").options(**storage_options).mode("append").save(path)
             ),
         ]
-        # Every way with one location, every location in one way: the reads by `load`.
+        # Every way with one location, and every location in one way: the reads by `load`.
         for act in acts if path == "s3://b/t.lance" else acts[4:5]:
             with pytest.raises(AnalysisException, match=r"OptionError.*credentials"):
                 act()
-    assert Recording.seen == []
+    assert Recording.requests == []
 
 
 def test_options_of_create_table_in_a_read_need_credentials_of_their_own(spark: SparkSession, receiver: str) -> None:
-    """A read takes them where it has a provider, and then ignores the options without the prefix."""
+    """A read with a provider takes them, and then ignores the options without the prefix."""
     created = {"provider": "lance", "option.storage.aws_endpoint": receiver, "option.storage.allow_http": "true"}
-    for given in (
+    for table_options in (
         {**created, "option.path": "s3://b/t.lance"},
         {**created, "path": "s3://b/t.lance", "storage.aws_skip_signature": "true"},
         {"storage.aws_endpoint": receiver},
     ):
         with pytest.raises(AnalysisException, match=r"OptionError.*credentials"):
-            spark.newSession().read.format("lance").options(**given).load()
-    assert Recording.seen == []
+            spark.newSession().read.format("lance").options(**table_options).load()
+    assert Recording.requests == []
 
 
 def test_a_table_of_a_catalog_is_made_without_storage_options(spark: SparkSession, tmp_path: Path) -> None:
-    name = named(spark, tmp_path)
+    name = make_catalog(spark, tmp_path)
     option = "'storage.proxy_url' = 'http://secret'"
     for statement in (
         f"CREATE TABLE {name}.t (id BIGINT) OPTIONS ({option})",
@@ -284,14 +286,14 @@ def test_credentials_of_a_statement_go_where_it_says(spark: SparkSession, receiv
     options = {f"storage.{key}": value for key, value in storage.items()}
     with pytest.raises(AnalysisException, match="404 Not Found"):
         spark.newSession().read.format("lance").options(**options).load("s3://b/t.lance")
-    assert Recording.seen
-    assert all(("MINE" in request) == ("aws_access_key_id" in own) for request in Recording.seen)
+    assert Recording.requests
+    assert all(("MINE" in request) == ("aws_access_key_id" in own) for request in Recording.requests)
 
 
 def test_metadata_of_a_parquet_file_load_no_class(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PySpark imports the class of a user-defined type, and below 4.3 unpickles the one that the file holds."""
+    """PySpark imports the class of a user-defined type, and below 4.3 unpickles the class stored in the file."""
     mark, unpickled = tmp_path / "imported", tmp_path / "unpickled"
     (tmp_path / "hostile_module.py").write_text(f"open({str(mark)!r}, 'w')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -304,7 +306,7 @@ def test_metadata_of_a_parquet_file_load_no_class(
     schema = schema.with_metadata({"org.apache.spark.sql.parquet.row.metadata": text})
     source = f"parquet.`{tmp_path}/evil.parquet`"
     pq.write_table(pa.table({"id": [1], "u": ["a"], "deep": [["b"]]}, schema=schema), f"{tmp_path}/evil.parquet")
-    name = named(spark, tmp_path / "own")
+    name = make_catalog(spark, tmp_path / "own")
     for statement in ("CREATE TABLE {t} AS", "CREATE OR REPLACE TABLE {t} AS"):
         for columns in ("id, u", "id, deep"):
             with pytest.raises(AnalysisException, match=r"UnsupportedTypeError.*hostile_module\.C"):
@@ -318,9 +320,11 @@ def test_metadata_of_a_parquet_file_load_no_class(
 
 @pytest.mark.long
 def test_settings_of_the_application_count_and_secrets_are_shown_nowhere(tmp_path: Path) -> None:
-    seen = described(tmp_path)
-    assert "spark.redaction.regex" in seen["stock"] and "storage" in seen["stock"] and "SECRET" not in seen["stock"]
-    assert seen["tables"] == [["", "t", False]] and seen["manifest"] == "of the application"
-    assert seen["shown"] == [] and seen["redacted"] > 10
-    assert seen["set"] == "*********(redacted)"
-    assert seen["folder_set"] == "was SET"
+    report = described(tmp_path)
+    assert (
+        "spark.redaction.regex" in report["stock"] and "storage" in report["stock"] and "SECRET" not in report["stock"]
+    )
+    assert report["tables"] == [["", "t", False]] and report["manifest"] == "of the application"
+    assert report["shown"] == [] and report["redacted"] > 10
+    assert report["set"] == "*********(redacted)"
+    assert report["folder_set"] == "was SET"

@@ -163,7 +163,7 @@ def test_columns_of_a_statement_that_fails_stay_after_a_commit_of_another_writer
 
 @needs_evolution
 def test_an_error_of_the_analyzer_leaves_the_columns_of_schema_evolution(sql: Sql, db: Connection) -> None:
-    """Spark adds the columns while it analyzes the statement, and tells no catalog that the analysis failed."""
+    """Spark adds the columns during the analysis of the statement, and reports a failed analysis to no catalog."""
     sql("CREATE TABLE {c}.t (id BIGINT NOT NULL)")
     with pytest.raises(AnalysisException, match="CANNOT_FIND_DATA"):
         sql("INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 1 AS e")
@@ -208,13 +208,13 @@ def test_field_metadata_survives_every_change_that_keeps_the_column(
     assert table.backfill("v").rows_computed == 2
 
     def metadata() -> dict[str, Any]:
-        now = db.open_table("t")
-        public = {key: now.schema.field("v").metadata[key.encode()].decode() for key in custom}
+        reopened = db.open_table("t")
+        public = {key: reopened.schema.field("v").metadata[key.encode()].decode() for key in custom}
         return {
             "v": public,
-            "w": now.schema.field("w").metadata[b"comment"],
-            "id": (now.schema.field("id").metadata[b"comment"], now.schema.field("id").nullable),
-            "udf": b"lance-spark:udf" in now.schema.field("v").metadata,
+            "w": reopened.schema.field("w").metadata[b"comment"],
+            "id": (reopened.schema.field("id").metadata[b"comment"], reopened.schema.field("id").nullable),
+            "udf": b"lance-spark:udf" in reopened.schema.field("v").metadata,
         }
 
     before = {"v": custom, "w": b"weight", "id": (b"key", False), "udf": True}

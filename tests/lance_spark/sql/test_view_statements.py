@@ -65,7 +65,9 @@ def test_views_of_other_catalogs_are_sparks(sql: Sql, spark: SparkSession) -> No
     own = spark._jvm.org.apache.spark.sql.execution.SparkSqlParser()
     parser = spark._jsparkSession.sessionState().sqlParser()
     text = "CREATE MATERIALIZED VIEW default.v AS SELECT 1 AS id"
-    plans = {re.sub(r"#\d+", "", parse_plan(spark, one, text).toString()) for one in (parser, own)}
+    plans = {
+        re.sub(r"#\d+", "", parse_plan(spark, statement_parser, text).toString()) for statement_parser in (parser, own)
+    }
     assert len(plans) == 1, plans
     with pytest.raises(Exception, match=r"(?i)pipeline"):
         spark.sql(text)

@@ -97,7 +97,7 @@ def list_words(statement: str) -> set[str]:
 
 
 def get_table_name(statement: str, schema: str) -> TableName | None:
-    """Returns the name of a created table. The schema is by default the current one."""
+    """Returns the name of a created table. The default schema is the current schema."""
     match = _TABLE.match(statement)
     return match and TableName((match["schema"] or schema).lower(), match["name"].strip("`").lower())
 

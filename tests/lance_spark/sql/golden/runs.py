@@ -119,7 +119,7 @@ class GoldenRun:
         view = get_view_name(statement)
         if self._catalog is not None and is_view_of_values(statement) and (copy := self._store(position, view)):
             self._session.sql(f"ALTER VIEW {view} AS SELECT * FROM {copy}")
-        tables = [known for known in self._changes if known.name in words]
+        tables = [changed for changed in self._changes if changed.name in words]
         self._changes |= dict.fromkeys([*tables, *([table] if table else [])], position)
 
     def _store(self, position: int, source: str) -> str | None:
