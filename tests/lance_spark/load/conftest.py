@@ -19,6 +19,6 @@ def db(tmp_path: Path, spark: SparkSession) -> Connection:
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """An empty folder."""
-    made = tmp_path / "files"
-    made.mkdir()
-    return made
+    folder = tmp_path / "files"
+    folder.mkdir()
+    return folder

@@ -1,4 +1,4 @@
-"""Tables to load into, sources in files, and what a load has to leave: a left join without Spark."""
+"""Tables for loads, sources in files, and the expected result of a load: a left join without Spark."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def numbered(*, rows: int = ROWS, **columns: Any) -> pa.Table:
 
 
 def of_ids(ids: Sequence[int], *, factor: int = 10, **columns: Any) -> pa.Table:
-    """Returns a source of `id` and `v`, which is so many times the id."""
+    """Returns a source of `id` and `v`, where `v` is `factor` times the id."""
     return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([factor * i for i in ids], pa.int64()), **columns})
 
 
@@ -64,24 +64,24 @@ def write_file(data: pa.Table, path: Path) -> str:
 def left_join(
     before: pa.Table, source: pa.Table, keys: str | list[str], columns: Sequence[str], on_missing: str = "carry"
 ) -> pa.Table:
-    """Returns what a load has to leave of a table."""
+    """Returns the expected table after a load."""
     names = [keys] if isinstance(keys, str) else keys
     at = {key: number for number, key in enumerate(_keys(source, names))}
-    found = [None if None in key else at.get(key) for key in _keys(before, names)]
+    matches = [None if None in key else at.get(key) for key in _keys(before, names)]
     for name in columns:
-        given = source[name].combine_chunks()
-        values = given.take(pa.array(found, pa.int64()))
+        source_column = source[name].combine_chunks()
+        values = source_column.take(pa.array(matches, pa.int64()))
         if name not in before.schema.names:
             before = before.append_column(name, values)
             continue
         existing = before[name].combine_chunks()
-        kept = None if on_missing == "null" else 0
-        taken = [
-            None if row is None and kept is None else number if row is None else len(existing) + row
-            for number, row in enumerate(found)
+        default = None if on_missing == "null" else 0
+        indices = [
+            None if row is None and default is None else number if row is None else len(existing) + row
+            for number, row in enumerate(matches)
         ]
-        both = pa.concat_arrays([existing, given.cast(existing.type)])
-        before = before.set_column(before.schema.names.index(name), name, both.take(pa.array(taken, pa.int64())))
+        both = pa.concat_arrays([existing, source_column.cast(existing.type)])
+        before = before.set_column(before.schema.names.index(name), name, both.take(pa.array(indices, pa.int64())))
     return before
 
 
@@ -90,7 +90,7 @@ def _keys(data: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
 
 
 def assert_same(actual: pa.Table, expected: pa.Table) -> None:
-    """Asserts that tables have the same columns, of the same types, with the same values in each row."""
+    """Asserts that tables have equal columns, types, and values in each row."""
     assert [(f.name, f.type) for f in actual.schema] == [(f.name, f.type) for f in expected.schema]
     for name in expected.schema.names:
         assert facts(actual[name]) == facts(expected[name]), name
@@ -103,7 +103,7 @@ def digests(uri: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def old_files_stay(table: Table) -> Iterator[None]:
-    """Asserts that a load writes new files, and changes none that was there."""
+    """Asserts that a load writes new files without changing existing files."""
     before = digests(table.uri)
     yield
     after = digests(table.uri)
@@ -113,33 +113,33 @@ def old_files_stay(table: Table) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing_changes(table: Table) -> Iterator[None]:
-    """Asserts that a table stays at its version, with its columns and its files."""
+    """Asserts that a table keeps its version, its columns and its files."""
     before = (table.version, table.to_lance().schema, digests(table.uri))
     yield
     assert (table.version, table.to_lance().schema, digests(table.uri)) == before
 
 
 def load(table: Table, *arguments: Any, **more: Any) -> BackfillJobResult:
-    """Loads columns, and returns what the job did."""
+    """Loads columns, and returns the result of the job."""
     return table.load_columns_async(*arguments, **more).result(120)
 
 
 def values(table: Table, column: str = "v", key: str = "id") -> dict[int, Any]:
-    """Returns a column by ids that are unique."""
+    """Returns a column by unique ids."""
     rows = table.to_arrow([key, column])
     keys: list[Any] = rows[key].to_pylist()
-    found = dict(zip(keys, rows[column].to_pylist(), strict=True))
-    assert len(found) == rows.num_rows
-    return found
+    by_key = dict(zip(keys, rows[column].to_pylist(), strict=True))
+    assert len(by_key) == rows.num_rows
+    return by_key
 
 
 @dataclass(kw_only=True)
 class Joins:
-    """The joins that loads of this process have made so far, by the rows that they were asked for.
+    """The rows of all joins so far by loads of this process.
 
     Attributes:
-        before: What is to happen when a join begins, by its number, from 0 on.
-        after: What is to happen when it has got its rows.
+        before: Actions at the begin of a join, by its number from 0.
+        after: Actions after the join's rows have arrived.
     """
 
     before: Mapping[int, Callable[[], object]]
@@ -148,7 +148,7 @@ class Joins:
 
 
 class _Collected:
-    """Stands for a DataFrame whose rows were collected, so that something can happen after that."""
+    """Replaces a DataFrame with collected rows, so that an action can follow the collection."""
 
     def __init__(self, rows: list[Any]) -> None:
         self._rows = rows
@@ -163,7 +163,7 @@ def joins(
     before: Acts | None = None,
     after: Acts | None = None,
 ) -> Iterator[Joins]:
-    """Lets something happen in the driver, right before or after joins: after the tasks that select, before those that write.
+    """Runs actions in the driver right before or after joins: after the selecting tasks, before the writing tasks.
 
     A function alone acts at the first join.
     """

@@ -1,4 +1,4 @@
-"""Keys by which rows are matched: which are refused, with how many and which, and which match."""
+"""Keys for matching rows: matching keys, and refused keys with their number and examples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.lance_spark.load.loads import (
 
 
 def refused(source: pa.Table, pk: Any, message: str, db: Connection, files: Path, table: pa.Table) -> str:
-    """Asserts that a load is refused with a new column and an existing one, nothing changed; returns the message."""
+    """Asserts that a load into a new and into an existing column fails without a change; returns the message."""
     into = make_table(db, table)
     path = write_file(source, files / "x.parquet")
     with nothing_changes(into), pytest.raises(SourceKeysError, match=message) as caught:
@@ -87,7 +87,7 @@ def test_keys_of_several_columns_are_doubled_only_where_all_are_and_null_where_a
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "message"),
+    ("table_type", "source_type", "message"),
     [
         (pa.int64(), pa.string(), "'k' is bigint in the table and string in the source"),
         (pa.string(), pa.int32(), "'k' is string in the table and int in the source"),
@@ -103,10 +103,10 @@ def test_keys_of_several_columns_are_doubled_only_where_all_are_and_null_where_a
     ],
 )
 def test_keys_of_another_type_and_types_that_are_none_of_keys_are_refused_before_a_row_is_read(
-    ours: pa.DataType, theirs: pa.DataType, message: str, db: Connection
+    table_type: pa.DataType, source_type: pa.DataType, message: str, db: Connection
 ) -> None:
-    table = make_table(db, numbered(rows=2, k=pa.array([None] * 2, ours)))
-    source = pa.table({"k": pa.array([None] * 2, theirs), "v": [1, 2]})
+    table = make_table(db, numbered(rows=2, k=pa.array([None] * 2, table_type)))
+    source = pa.table({"k": pa.array([None] * 2, source_type), "v": [1, 2]})
     for call in (table.plan_load_columns, table.load_columns, table.load_columns_async):
         with nothing_changes(table), pytest.raises(SourceKeysError, match=message) as caught:
             call(source, "k", ["v"])
@@ -201,16 +201,18 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KEYS)
 def test_keys_of_each_type_match_exactly_and_a_null_key_of_the_table_matches_nothing(kind: str, db: Connection) -> None:
-    arrow, known = KEYS[kind]
+    arrow, values_known = KEYS[kind]
     plain = arrow.value_type if isinstance(arrow, pa.DictionaryType) else arrow
-    k = pa.array([*known, None, *known], plain).cast(arrow)
+    k = pa.array([*values_known, None, *values_known], plain).cast(arrow)
     table = make_table(db, pa.table({"k": k}), fragment_rows=4)
-    source = pa.table({"k": pa.array(known[:-1], plain).cast(arrow), "v": pa.array(range(len(known) - 1))})
+    source = pa.table(
+        {"k": pa.array(values_known[:-1], plain).cast(arrow), "v": pa.array(range(len(values_known) - 1))}
+    )
     before = table.to_arrow()
     with old_files_stay(table):
         result = load(table, source, "k", ["v"])
     assert_same(table.to_arrow(), left_join(before, source, "k", ["v"]))
-    assert (result.rows_computed, result.rows_skipped) == (2 * (len(known) - 1), 3)
+    assert (result.rows_computed, result.rows_skipped) == (2 * (len(values_known) - 1), 3)
 
 
 def test_rows_whose_key_is_doubled_in_the_table_are_all_filled_across_fragments(db: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Where a table is laid out as its source is, nothing is shuffled; a wrong guess gives the same rows."""
+"""If a table is laid out like its source, a load needs no shuffle. A wrong guess gives the same rows."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def table_of(db: Connection, kind: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
+    ("table_type", "source_type"),
     [(pa.uint64(), pa.int64()), pytest.param(pa.int32(), pa.uint64(), marks=pytest.mark.long)],
     ids=str,
 )
 def test_a_look_up_in_order_compares_unsigned_keys_of_64_bits_with_other_integers_by_value(
-    ours: pa.DataType, theirs: pa.DataType, db: Connection, tmp_path: Path
+    table_type: pa.DataType, source_type: pa.DataType, db: Connection, tmp_path: Path
 ) -> None:
-    table = make_table(db, pa.table({"k": pa.array(range(0, 300, 3), ours)}), fragment_rows=40)
-    source = pa.table({"k": pa.array(range(0, 300, 2), theirs), "v": pa.array(range(150), pa.int64())})
+    table = make_table(db, pa.table({"k": pa.array(range(0, 300, 3), table_type)}), fragment_rows=40)
+    source = pa.table({"k": pa.array(range(0, 300, 2), source_type), "v": pa.array(range(150), pa.int64())})
     location = in_groups(source, tmp_path / "ordered")
     assert not table.plan_load_columns(location, "k", ["v"]).shuffles
     before = table.to_arrow()

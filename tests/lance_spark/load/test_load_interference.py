@@ -1,6 +1,7 @@
-"""Concurrent writers while a load runs: nothing of theirs is lost, and no row keeps a value of a key that it does not have any more.
+"""Concurrent writers during a load: their changes survive, and no row keeps a value of a former key.
 
-They act between the selection of rows and the join, between the join and the column files, and right before the commit.
+Writers act between the selection of rows and the join, between the join and the column files, and right before the
+commit.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ MOMENTS: dict[str, Callable[[Act], AbstractContextManager[Any]]] = {
 }
 
 KEYS = [*range(100, 130, 2)]
-"""Those of the source; the table has `k` from 100 to 129, so each second row has a match."""
+"""Keys of the source; the table has `k` from 100 to 129, so every second row has a match."""
 
 SOURCE = pa.table({"k": pa.array(KEYS, pa.int64()), "v": pa.array([10 * k for k in KEYS], pa.int64())})
 
@@ -58,7 +59,7 @@ def at(table: Table) -> Any:
 
 
 def expected(table: Table) -> dict[int, int | None]:
-    """Returns what each row of a new column has to be, by the keys that the table has in the end."""
+    """Returns the expected value of each row in a new column, from the table's final keys."""
     return {i: 10 * k if k in KEYS else None for i, k in values(table, "k").items()}
 
 
@@ -74,10 +75,10 @@ def rewrite(table: Table, column: str, cells: dict[int, int | None]) -> None:
 
 
 def mix(table: Table) -> None:
-    """Does everything that other writers do to rows and columns, but for the loaded one."""
-    move_key(table, "0", 128)  # from a match to another one
+    """Makes every kind of change to rows and to columns other than the loaded column."""
+    move_key(table, "0", 128)  # from one match to another
     move_key(table, "2", 999)  # from a match to none
-    move_key(table, "3", 104)  # from none to one
+    move_key(table, "3", 104)  # from no match to a match
     move_key(table, "5", 997)  # from none to none
     rewrite(table, "k", {12: 110, 14: 998, 15: 100, 17: None})
     at(table).delete("id IN (8, 9, 21)")
@@ -107,10 +108,10 @@ def test_the_column_is_that_of_the_keys_that_the_rows_have_in_the_end(
     with MOMENTS[moment](act):
         result = load(table, SOURCE, "k", ["v"])
     after = expected(table)
-    found = values(table)
-    added = {i: found.pop(i) for i in (50, 51)}
-    assert found == {i: after[i] for i in found} and len(found) == 27
-    # Rows that came while it ran are no rows of the job.
+    values_found = values(table)
+    added = {i: values_found.pop(i) for i in (50, 51)}
+    assert values_found == {i: after[i] for i in values_found} and len(values_found) == 27
+    # Rows added during the job do not belong to the job.
     assert added[51] is None and added[50] in (None, 1020)
     assert table.count_rows("twice = id * 2") == 29
     assert (result.status, result.rows_failed) == ("DONE", 0)
@@ -126,13 +127,13 @@ def test_the_column_is_that_of_the_keys_that_the_rows_have_in_the_end(
 def test_a_compaction_carries_all_values_over_and_none_is_looked_up_again(moment: str, db: Connection) -> None:
     table = make(db, v=pa.array([-i for i in range(30)], pa.int64()))
     at(table).delete("id IN (3, 4)")
-    with MOMENTS[moment](lambda: compact(table)), joins() as made:
+    with MOMENTS[moment](lambda: compact(table)), joins() as join_calls:
         result = load(table, SOURCE, "k", ["v"])
     assert values(table) == {i: 10 * (100 + i) if i % 2 == 0 else -i for i in range(30) if i not in (3, 4)}
     assert (result.status, result.rows_recomputed, result.rows_nulled) == ("DONE", 0, 0)
     assert len(table.to_lance().get_fragments()) == 1
     if moment != "before the join":
-        assert sum(made.rows[1:]) <= 14, "only what had no match may be looked up again"
+        assert sum(join_calls.rows[1:]) <= 14, "only what had no match may be looked up again"
 
 
 def update_another(table: Table) -> None:
@@ -197,9 +198,9 @@ def test_what_others_write_to_the_column_stays_where_there_is_no_match_and_is_on
 
     with MOMENTS[moment](act):
         assert load(table, SOURCE, "k", ["v"]).status == "DONE"
-    found = values(table)
-    assert found.pop(2) in (-1002, 1020)
-    assert found == {
+    values_found = values(table)
+    assert values_found.pop(2) in (-1002, 1020)
+    assert values_found == {
         i: -1000 - i if i in (1, 11) else 10 * (100 + i) if i % 2 == 0 else -i for i in range(30) if i != 2
     }
 
@@ -237,16 +238,16 @@ def test_a_row_that_loses_its_match_before_its_value_is_committed_never_has_it(d
     table = make(db, v=pa.array([-i for i in range(30)], pa.int64()))
     with joins(after=lambda: rewrite(table, "k", {2: 999, 3: 998})):
         assert load(table, SOURCE, "k", ["v"]).status == "DONE"
-    found = values(table)
-    assert (found[2], found[3]) == (None, -3)
+    values_found = values(table)
+    assert (values_found[2], values_found[3]) == (None, -3)
 
 
 def test_a_row_that_loses_its_match_has_no_value_of_its_old_key(db: Connection) -> None:
     table = make(db, v=pa.array([-i for i in range(30)], pa.int64()))
     with around_commits(after={0: lambda: rewrite(table, "k", {2: 999, 3: 998})}):
         result = load(table, SOURCE, "k", ["v"])
-    found = values(table)
-    assert (found[2], found[3]) == (None, -3)
+    values_found = values(table)
+    assert (values_found[2], values_found[3]) == (None, -3)
     assert result.rows_nulled == 1
 
 
@@ -299,8 +300,8 @@ def test_a_target_that_is_dropped_ends_the_job_with_an_error_of_its_own(moment: 
 @pytest.mark.long
 def test_two_loads_of_different_columns_at_once_lose_nothing(db: Connection) -> None:
     table = make(db)
-    other = of_ids([1, 2, 3]).rename_columns(["id", "w"])
-    with joins(after=lambda: load(table, other, "id", ["w"])):
+    other_source = of_ids([1, 2, 3]).rename_columns(["id", "w"])
+    with joins(after=lambda: load(table, other_source, "id", ["w"])):
         load(table, SOURCE, "k", ["v"])
     assert values(table) == expected(table)
     assert values(table, "w") == {i: 10 * i if i in (1, 2, 3) else None for i in range(30)}
@@ -309,13 +310,15 @@ def test_two_loads_of_different_columns_at_once_lose_nothing(db: Connection) -> 
 @pytest.mark.long
 def test_two_loads_of_one_column_at_once_leave_values_of_either(db: Connection) -> None:
     table = make(db)
-    other = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": pa.array([-1, -2, -3], pa.int64())})
+    other_source = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": pa.array([-1, -2, -3], pa.int64())})
     before = table.to_arrow()
-    with joins(after=lambda: load(table, other, "id", ["v"])):
+    with joins(after=lambda: load(table, other_source, "id", ["v"])):
         load(table, SOURCE, "k", ["v"])
-    found = values(table)
-    assert found.pop(2) in (-2, 1020)
-    assert found == {i: -i if i in (1, 3) else 10 * (100 + i) if i % 2 == 0 else None for i in range(30) if i != 2}
+    values_found = values(table)
+    assert values_found.pop(2) in (-2, 1020)
+    assert values_found == {
+        i: -i if i in (1, 3) else 10 * (100 + i) if i % 2 == 0 else None for i in range(30) if i != 2
+    }
     assert_same(table.to_arrow(["id", "k"]), before)
 
 

@@ -86,8 +86,8 @@ def test_a_plan_of_what_is_in_memory_says_so_too(on_missing: Any, says: str, tab
 def test_a_load_returns_the_id_of_its_job_of_which_the_history_knows_all(table: Table, files: Path) -> None:
     path = write_file(of_ids([1, 2, 99]), files / "x.parquet")
     assert table.load_columns(path, "id", ["v"], job_id="mine") == "mine"
-    other = table.load_columns(path, "id", ["v"])
-    assert len(table.list_jobs()) == 2 and other != "mine"
+    other_result = table.load_columns(path, "id", ["v"])
+    assert len(table.list_jobs()) == 2 and other_result != "mine"
     record = table.get_job("mine")
     assert (record.job_type, record.status, record.job_id) == ("load_columns", "DONE", "mine")
     assert set(record.columns) == {"v"} and record.read_version == 1
@@ -118,15 +118,15 @@ def test_a_handle_shows_the_job_while_it_runs_and_its_result(table: Table) -> No
 def test_a_load_that_is_cancelled_commits_nothing_and_goes_on_with_the_same_call(table: Table, files: Path) -> None:
     path = write_file(of_ids(range(30)), files / "x.parquet")
     jobs: list[Job] = []
-    known = threading.Event()
+    is_selected = threading.Event()
 
     def cancel() -> None:
-        assert known.wait(60)
+        assert is_selected.wait(60)
         jobs[0].cancel()
 
     with nothing_changes(table), joins(before=cancel):
         jobs.append(table.load_columns_async(path, "id", ["v"]))
-        known.set()
+        is_selected.set()
         with pytest.raises(BackfillIncompleteError, match="load is incomplete: the job was cancelled"):
             jobs[0].result(120)
     assert jobs[0].status == table.get_job(jobs[0].job_id).status == "CANCELLED"
@@ -190,12 +190,20 @@ def test_a_new_column_that_differs_from_another_only_in_capitals_is_refused(tabl
 
 @pytest.mark.promise("L12", "L14")
 def test_both_ways_to_load_have_the_same_parameters_and_a_plan_those_that_say_what_is_loaded() -> None:
-    signatures = [inspect.signature(one).parameters for one in (Table.load_columns, Table.load_columns_async)]
-    assert [str(one) for one in signatures[0].values()] == [str(one) for one in signatures[1].values()]
+    signatures = [
+        inspect.signature(parameter).parameters for parameter in (Table.load_columns, Table.load_columns_async)
+    ]
+    assert [str(parameter) for parameter in signatures[0].values()] == [
+        str(parameter) for parameter in signatures[1].values()
+    ]
     plan = inspect.signature(Table.plan_load_columns).parameters
     assert list(plan) == [name for name in signatures[0] if name in plan]
     assert all(str(plan[name]) == str(signatures[0][name]) for name in plan)
-    defaults = {name: one.default for name, one in signatures[0].items() if one.default is not inspect.Parameter.empty}
+    defaults = {
+        name: parameter.default
+        for name, parameter in signatures[0].items()
+        if parameter.default is not inspect.Parameter.empty
+    }
     nones = ("source_format", "task_size", "checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "job_id")
     nones += ("checkpoint_interval_seconds", "_loader_cpus", "_loader_memory", "commit_granularity")
     assert defaults == {
@@ -205,7 +213,9 @@ def test_both_ways_to_load_have_the_same_parameters_and_a_plan_those_that_say_wh
         "refresh_status_secs": 2.0,
         "enable_job_tracker_saves": True,
     }
-    assert {one.kind for name, one in signatures[0].items() if name in defaults} == {inspect.Parameter.KEYWORD_ONLY}
+    assert {parameter.kind for name, parameter in signatures[0].items() if name in defaults} == {
+        inspect.Parameter.KEYWORD_ONLY
+    }
     assert DEFAULT_INTERVAL_S == 60
 
 
@@ -215,8 +225,8 @@ def test_both_ways_to_load_have_the_same_parameters_and_a_plan_those_that_say_wh
 @pytest.mark.promise("L16")
 @pytest.mark.parametrize(("granularity", "versions"), [(1, 3), (2, 2), (None, 1)])
 def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, versions: int, table: Table) -> None:
-    before, seen = table.version, list[int]()
-    look = dict.fromkeys(range(versions), lambda: seen.append(table.count_rows("v = 10 * id AND id > 0")))
+    before, version_gaps = table.version, list[int]()
+    look = dict.fromkeys(range(versions), lambda: version_gaps.append(table.count_rows("v = 10 * id AND id > 0")))
     with around_commits(after=look):
         result = load(
             table,
@@ -229,7 +239,7 @@ def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, version
             refresh_status_secs=0.05,
         )
     assert result.versions == tuple(range(before + 1, before + 1 + versions)) and table.version == result.versions[-1]
-    assert seen == sorted(seen) and seen[-1] == 29 and (versions == 1 or seen[0] < 29)
+    assert version_gaps == sorted(version_gaps) and version_gaps[-1] == 29 and (versions == 1 or version_gaps[0] < 29)
 
 
 @pytest.mark.promise("L13")
@@ -245,8 +255,8 @@ def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, version
 def test_a_checkpoint_has_at_most_so_many_rows(more: dict[str, Any], rows: list[int], table: Table) -> None:
     with around_commits(before={0: stop}), pytest.raises(Stop):
         load(table, of_ids(range(30)), "id", ["v"], **more)
-    found = [path.name.split(".")[1] for path in Path(table.uri, FOLDER, "checkpoints").rglob("*.rows")]
-    assert sorted(map(int, found)) == rows
+    sizes = [path.name.split(".")[1] for path in Path(table.uri, FOLDER, "checkpoints").rglob("*.rows")]
+    assert sorted(map(int, sizes)) == rows
 
 
 # Going on
@@ -265,13 +275,15 @@ def test_the_same_call_goes_on_and_another_source_or_rule_for_missing_rows_does_
 
     interrupted()
     interrupted(on_missing="null")
-    with joins() as made:
+    with joins() as join_calls:
         result = load(table, path, "id", ["v"])
-    assert (result.rows_from_checkpoint, result.rows_computed, made.rows) == (20, 0, [10])
+    assert (result.rows_from_checkpoint, result.rows_computed, join_calls.rows) == (20, 0, [10])
     assert values(table) == {i: 10 * i if i % 3 else -i for i in range(30)}
-    with joins() as made:
+    with joins() as join_calls:
         result = load(table, path, "id", ["v"])
-    assert (result.rows_from_checkpoint, result.rows_computed, made.rows) == (0, 20, [30]), "a finished one begins anew"
+    assert (result.rows_from_checkpoint, result.rows_computed, join_calls.rows) == (0, 20, [30]), (
+        "a finished one begins anew"
+    )
     interrupted()
     write_file(of_ids([i for i in range(30) if i % 3], factor=-7), Path(path))
     result = load(table, path, "id", ["v"])
@@ -296,7 +308,7 @@ def test_data_is_known_by_its_rows_and_a_dataframe_by_the_id_of_the_job(
     assert values(table) == {i: 10 * i if i < 20 else -i for i in range(30)}
 
 
-# Sources that change
+# Changing sources
 
 
 def test_a_file_that_is_written_again_after_its_keys_were_checked_ends_the_load(table: Table, files: Path) -> None:
@@ -314,9 +326,9 @@ def test_a_file_that_is_written_again_after_its_keys_were_checked_ends_the_load(
     assert {job.status for job in table.list_jobs()} <= {"FAILED", "PARTIAL"}
 
 
-@pytest.mark.parametrize("gone", [False, True], ids=["written", "deleted"])
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["written", "deleted"])
 def test_a_file_that_changes_while_keys_are_checked_is_named_and_nothing_is_changed(
-    gone: bool, table: Table, files: Path
+    is_deleted: bool, table: Table, files: Path
 ) -> None:
     path = Path(write_file(of_ids(range(30), w=[1] * 30), files / "x.parquet"))
     job = table._load(
@@ -330,6 +342,6 @@ def test_a_file_that_changes_while_keys_are_checked_is_named_and_nothing_is_chan
         },
         table._spark(),
     )
-    path.unlink() if gone else write_file(of_ids(range(29)), path)
+    path.unlink() if is_deleted else write_file(of_ids(range(29)), path)
     with nothing_changes(table), pytest.raises(SourceChangedError, match=r"x\.parquet"):
         job.prepare(table._spark(), lambda columns, version: table.to_spark(columns, version=version), checkpoints=None)

@@ -1,6 +1,8 @@
-"""Processes that are killed with `kill -9` while a load runs: the driver, after which the same call goes on, and a worker in the join.
+"""Processes killed with `kill -9` during a load: the driver, after which the same call resumes, and a worker in the
+join.
 
-A driver takes ten seconds to start on a busy machine, so one runs several loads, each of which is held at another point, and dies with all of them.
+A driver takes ten seconds to start on a busy machine. So a single driver runs several loads, stops each at another
+point, and dies with all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ SETTINGS = {"checkpoint_size": 10, "refresh_status_secs": 0.2}
 MATCHED = [i for i in range(ROWS) if i % 4]
 
 POINTS: dict[str, tuple[int, int]] = {
-    # Point: fewest and most rows that the next call finds in checkpoints.
+    # Point: fewest and most rows from checkpoints in the next call.
     IN_JOIN: (20, 170),
     "in_column_file": (180, 180),
     "after_column_file": (180, 180),
@@ -50,7 +52,9 @@ def opened(home: Path, spark: SparkSession) -> Table:
 
 @pytest.fixture(scope="module")
 def killed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders whose tables had a load each, of one driver, that was killed while all of them were held at their points."""
+    """Folders of tables with one load each, all of the same driver, which a test killed while every load waited at its
+    point.
+    """
     homes = {point: tmp_path_factory.mktemp(point) for point in POINTS}
     for home in homes.values():
         db = lance_spark.connect(str(home), spark, progress=False)
@@ -105,11 +109,11 @@ def test_checkpoints_of_a_killed_load_serve_no_other_rule_and_no_file_that_was_w
     assert load(same, str(path), "id", ["v"], **SETTINGS).rows_from_checkpoint == 180
     result = load(rule, str(path), "id", ["v"], on_missing="null", **SETTINGS)
     assert result.rows_from_checkpoint == 0 and values(rule) == right("null")
-    written, when = path.read_bytes(), path.stat()
+    content, when = path.read_bytes(), path.stat()
     source(path.parent, factor=-7)
     result = load(file, str(path), "id", ["v"], **SETTINGS)
     assert result.rows_from_checkpoint == 0 and values(file) == right(factor=-7)
-    path.write_bytes(written)
+    path.write_bytes(content)
     os.utime(path, ns=(when.st_atime_ns, when.st_mtime_ns))
 
 
@@ -124,9 +128,9 @@ def test_a_worker_that_is_killed_in_the_join_costs_an_attempt_and_nothing_else(
     flag = str(files / "killed")
 
     def keeper(**values: Any) -> Any:
-        made = Keeper(**values)
+        real_keeper = Keeper(**values)
 
-        def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import os
             import signal
 
@@ -140,9 +144,9 @@ def test_a_worker_that_is_killed_in_the_join_costs_an_attempt_and_nothing_else(
                         os.kill(os.getpid(), signal.SIGKILL)
                     yield batch.slice(rows)
 
-            yield from made(dying())
+            yield from real_keeper(dying())
 
-        return kept
+        return run
 
     path = write_file(of_ids(range(0, 90, 2)), files / "x.parquet")
     with old_files_stay(table), patch.object(join, "Keeper", keeper):

@@ -38,7 +38,7 @@ def test_rows_without_a_match_keep_their_values_or_become_null_in_existing_and_n
     source = pa.table(
         {
             "id": pa.array([1, 2, 5, 15, 29, 99], pa.int64()),
-            # A value that is NULL in the source is a value.
+            # NULL in the source counts as a value.
             "v": pa.array([10, None, 50, 150, 290, 990], pa.int64()),
             "name": ["one", None, "five", "fifteen", "last", "absent"],
             "fresh": [1.5, 2.5, None, 3.5, 4.5, 5.5],
@@ -103,7 +103,7 @@ def test_several_loads_that_cover_different_keys_fill_a_column_together(db: Conn
         result = load(table, write_file(of_ids(ids), files / f"{first}.parquet"), "id", ["v"])
         assert result.rows_computed == len(ids) and result.rows_from_checkpoint == 0
     assert values(table) == {i: None if i == 6 else 10 * i for i in range(30)}
-    # A later one takes precedence, and leaves what it does not have.
+    # A later load takes precedence, and leaves rows without a match.
     load(table, of_ids([6, 7], factor=-1), "id", ["v"])
     assert values(table) == {i: -i if i in (6, 7) else 10 * i for i in range(30)}
     load(table, str(files), "id", ["v"], on_missing="null")
@@ -117,7 +117,7 @@ def test_a_table_without_rows_gets_the_columns(db: Connection) -> None:
     assert table.to_lance().schema.names == ["id", "v"]
 
 
-# Columns that cannot be NULL
+# Columns without NULLs
 
 
 def required(db: Connection) -> Any:
@@ -147,10 +147,10 @@ def test_a_null_for_a_column_that_cannot_be_null_is_an_error_and_no_row_of_its_f
     assert values(table) == {i: -i for i in range(30)}
 
 
-@pytest.mark.parametrize("theirs", [pa.array(["1"]), pa.array([[1]])], ids=["text", "lists"])
-def test_values_of_another_type_than_the_column_are_refused(theirs: pa.Array[Any], db: Connection) -> None:
+@pytest.mark.parametrize("source_values", [pa.array(["1"]), pa.array([[1]])], ids=["text", "lists"])
+def test_values_of_another_type_than_the_column_are_refused(source_values: pa.Array[Any], db: Connection) -> None:
     table = make_table(db, numbered(v=OLD))
-    source = pa.table({"id": pa.array([1], pa.int64()), "v": theirs, "fresh": [1]})
+    source = pa.table({"id": pa.array([1], pa.int64()), "v": source_values, "fresh": [1]})
     with nothing_changes(table), pytest.raises(SchemaMismatchError, match=r"v: .*v: int64"):
         table.load_columns(source, "id", ["fresh", "v"])
 

@@ -1,4 +1,4 @@
-"""What values are loaded from: each kind gives the table that a left join gives, and is refused by name where it cannot be read."""
+"""Sources of a load: each kind gives the table of a left join, or an error that names the unreadable source."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def of_folder(*names: str) -> Open:
 
 def of_list(data: pa.Table, files: Path, _: SparkSession) -> list[str]:
     first, second = halves(data)
-    # Names that a folder would leave out are read where they are given.
+    # Names that a folder listing would skip are read if they are given explicitly.
     return [write_file(first, files / "a" / "_one.parquet"), write_file(second, files / "b.parquet")]
 
 
@@ -187,8 +187,11 @@ def test_a_file_with_other_columns_than_the_first_is_refused_by_its_name_before_
     if what == "no Parquet at all":
         (files / "b.parquet").write_bytes(b"nothing")
     else:
-        other = of_ids([3]).drop_columns([name])
-        write_file(other.append_column(name, pa.array(["3"])) if what == "another type" else other, files / "b.parquet")
+        other_columns = of_ids([3]).drop_columns([name])
+        write_file(
+            other_columns.append_column(name, pa.array(["3"])) if what == "another type" else other_columns,
+            files / "b.parquet",
+        )
     with nothing_changes(table), pytest.raises(SourceError, match=r"b\.parquet"):
         table.load_columns(str(files), "id", ["v"])
 

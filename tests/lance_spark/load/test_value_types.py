@@ -1,4 +1,6 @@
-"""Types of loaded values: a new column has the source's, an existing one keeps its own, and no value is another one afterwards."""
+"""Types of loaded values: a new column has the source's type, an existing column keeps its own, and all values stay
+exact.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def test_new_columns_have_the_types_and_values_of_the_source_and_keep_them_in_a_
     if kind == "an Arrow file":
         source = write_file(data, files / "x.arrow")
     elif kind == "Parquet":
-        # Parquet has no halves that all readers know, and this reader gives its dictionaries back.
+        # Parquet has no half floats for all readers, and this reader returns its dictionaries.
         data = data.drop_columns(["half"])
         source = write_file(data, files / "x.parquet")
     elif kind == "a Lance table":
@@ -92,12 +94,12 @@ def test_moments_are_the_same_in_a_session_of_another_time_zone(
 ) -> None:
     table = make_table(db, numbered(at=pa.array(range(0, 30_000_000, 1_000_000), pa.timestamp("us"))))
     names = ["moment", "elsewhere", "local", "day"]
-    # The hour that is left out in New York.
+    # The hour that New York skips.
     local = pa.array([1_773_541_800_000_000, -1, None], pa.timestamp("us"))
     data = pa.table({"at": pa.array([4_000_000, 29_000_000, 0], pa.timestamp("us")), **COLUMNS}).select(["at", *names])
     data = data.set_column(3, "local", local)
     if kind == "pandas":
-        # It has no such days.
+        # ORC has no such days.
         data, names = data.drop_columns(["day"]), names[:-1]
     source: Any = {"Arrow": data, "pandas": data.to_pandas()}.get(kind)
     source = write_file(data, files / "x.parquet") if source is None else source
@@ -152,8 +154,8 @@ def test_blobs_are_loaded_as_bytes_and_those_without_a_match_stay(format: Any, d
     assert load(table, write_file(source, files / "x.parquet"), "id", ["b"]).status == "DONE"
     dataset = table.to_lance()
     assert dataset.schema == before
-    found = dict(dataset.read_blobs("b", indices=list(range(6))))
-    assert list(found.values()) == [b"old 0", b"new 1", b"old 2", b"old 3", b"x" * 100_000, None]
+    blobs_read = dict(dataset.read_blobs("b", indices=list(range(6))))
+    assert list(blobs_read.values()) == [b"old 0", b"new 1", b"old 2", b"old 3", b"x" * 100_000, None]
 
 
 _NUMBERS = itertools.count()
@@ -178,8 +180,8 @@ def test_any_values_of_any_types_by_any_keys_are_those_of_a_left_join(
     rows = strategies.tables(schema, fewest_rows=len(of_source), most_rows=len(of_source))
     source = data.draw(rows, label="values").append_column("k", pa.array(of_source, pa.int64()))
     table = make_table(db, pa.table({"k": pa.array(of_table, pa.int64())}), fragment_rows=7)
-    given: Any = source if data.draw(st.booleans(), label="in memory") else write_file(source, folder / "x.arrow")
+    load_source: Any = source if data.draw(st.booleans(), label="in memory") else write_file(source, folder / "x.arrow")
     rule: Any = data.draw(st.sampled_from(["carry", "null"]), label="rule")
     before = table.to_arrow()
-    load(table, given, "k", schema.names, on_missing=rule)
+    load(table, load_source, "k", schema.names, on_missing=rule)
     assert_same(table.to_arrow(), left_join(before, source, "k", schema.names, rule))

@@ -1,4 +1,4 @@
-"""Tables that a scan has to cope with."""
+"""Tables with difficulties for a scan."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MakeTable = Callable[..., lance.LanceDataset]
 
 
 def noise(number: int) -> str:
-    """Returns 512 letters that do not compress well: widths are estimated from what is stored."""
+    """Returns 512 letters with poor compression, because widths are estimated from the stored size."""
     return "".join(hashlib.sha512(f"{number}-{part}".encode()).hexdigest() for part in range(4))
 
 
 @pytest.fixture
 def make_table(table_path: str) -> MakeTable:
-    """Makes a table of several fragments of which rows were deleted, and others moved into a fragment of their own by an update."""
+    """Makes a table of several fragments with deleted rows, and with rows moved into another fragment by an update."""
 
     def make(*, rows: int = 1000, per_file: int = 300, stable: bool = True, version: str = "2.2", dirty: bool = True):
         table = pa.table(

@@ -19,7 +19,7 @@ def make_reader(path: str, spec: ScanSpec | None = None, **options: object) -> L
     parsed = ReadOptions.parse({"path": path, **{k: str(v) for k, v in options.items()}})
     ref = DatasetRef.resolve(parsed)
     schema = read_schema(ref, parsed) if spec is None else describe_scan(ref, parsed, spec)[0].schema
-    # Spark sends the reader off before it plans.
+    # Spark pickles the reader before the planning.
     return pickle.loads(pickle.dumps(LanceReader(ref=ref, schema=schema, options=parsed, spec=spec)))
 
 
@@ -33,7 +33,7 @@ def partitions(reader: LanceReader) -> list[ScanTask]:
 
 
 def read_partitions(path: str, spec: ScanSpec | None = None, **options: object) -> list[pa.Table]:
-    """Returns what each partition gives, checked against the schema that Spark insists on."""
+    """Returns the rows of each partition, checked against the schema required by Spark."""
     reader = make_reader(path, spec, **options)
     expected = demanded_schema(reader.schema)
     tables = []
@@ -49,6 +49,6 @@ def read(path: str, spec: ScanSpec | None = None, **options: object) -> pa.Table
 
 
 def count(path: str, spec: ScanSpec, **options: object) -> int:
-    """Counts the rows of batches that may have no columns, which a table of Arrow would forget."""
+    """Counts the rows of batches, which may have no columns; a table of Arrow would forget the count."""
     reader = make_reader(path, spec, **options)
     return sum(batch.num_rows for task in partitions(reader) for batch in reader.read(task))

@@ -165,9 +165,9 @@ def test_partial_results_of_groups_add_up(
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groups, "_GROUPED_ROWS", (grouped_rows, 3 * grouped_rows))
-        found = list(groups.grouped(table.to_batches(batch_rows), GROUPED, RESULT))
+        partial_results = list(groups.grouped(table.to_batches(batch_rows), GROUPED, RESULT))
     partial: dict[tuple[str | None, bool | None], list[dict[str, int | None]]] = {}
-    for batch in found:
+    for batch in partial_results:
         assert batch.schema == RESULT
         for row in batch.to_pylist():
             partial.setdefault((row.pop("k"), row.pop("b")), []).append(row)

@@ -1,4 +1,4 @@
-"""Which columns a scan gives, under which names, and the columns that Lance makes up."""
+"""Columns of a scan, their names, and Lance's virtual columns."""
 
 from __future__ import annotations
 
@@ -162,17 +162,17 @@ def test_only_the_wanted_fields_of_a_struct_are_fetched(nested_path: str):
     assert [s["a"] for s in got] == [1, None, None, 4]
     assert [s["in"]["q r"] for s in got] == [b"z", None, None, b""]
     assert describe(nested_path, PRUNED)["bytes"] < describe(nested_path, ScanSpec())["bytes"] / 2
-    asked: list[list[str]] = []
+    requests: list[list[str]] = []
     scanner = lance.LanceDataset.scanner
 
     def note(self: lance.LanceDataset, columns: list[str], **options: object) -> object:
-        asked.append(columns)
+        requests.append(columns)
         return scanner(self, columns=columns, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lance.LanceDataset, "scanner", note)
         read(nested_path, PRUNED)
-    assert list(asked[-1]) == ["`s`.`in`.`q r`", "`s`.`a`"]
+    assert list(requests[-1]) == ["`s`.`in`.`q r`", "`s`.`a`"]
 
 
 def test_fields_of_structs_in_lists_are_pruned_in_memory(nested_path: str):
@@ -186,10 +186,10 @@ def test_a_struct_is_read_whole_where_a_wanted_field_has_a_backtick_in_its_name(
     lance.write_dataset(pa.table({"s": pa.array(rows)}), table_path)
     direct = ScanSpec(columns=struct(s=StructType([StructField("a`b", A)])))
     deeper = ScanSpec(columns=struct(s=StructType([StructField("in", StructType([StructField("`", A)]))])))
-    beside = ScanSpec(columns=struct(s=struct(y=A)))
+    only_y = ScanSpec(columns=struct(s=struct(y=A)))
     assert read(table_path, direct)["s"].to_pylist() == [{"a`b": 1}, None]
     assert read(table_path, deeper)["s"].to_pylist() == [{"in": {"`": 2}}, None]
-    assert read(table_path, beside)["s"].to_pylist() == [{"y": 4}, {"y": None}]
+    assert read(table_path, only_y)["s"].to_pylist() == [{"y": 4}, {"y": None}]
 
 
 def test_a_whole_struct_keeps_its_nulls(nested_path: str):
@@ -199,7 +199,7 @@ def test_a_whole_struct_keeps_its_nulls(nested_path: str):
 
 
 def test_a_struct_with_fewer_fields_keeps_its_nulls_where_it_was_not_pruned(nested_path: str):
-    """A catalog table does not know of fields that were added later, and nothing says that its queries do not test for NULL."""
+    """A catalog table does not know later fields, and its queries may test for NULL."""
     reader = make_reader(nested_path)
     reader.schema = reader.target = struct(s=struct(a=A))
     (task,) = reader.partitions()
@@ -235,7 +235,7 @@ def test_a_blob_reads_as_bytes_or_as_a_descriptor(blob_path: str, text: str | No
     assert as_bytes.to_pydict() == {"id": keep, "b": [BLOBS[i] for i in keep]}
     assert make_reader(blob_path, blob_handling="bytes").schema["b"].dataType == BinaryType()
     if text is not None and "NULL" in text and lance.dataset(blob_path).data_storage_version == "2.0":
-        # Lance says that no blob is NULL there.
+        # Lance reports no blob as NULL there.
         with pytest.raises(FilterError, match="blob_handling to bytes"):
             read(blob_path, **options)
         pushed = ScanSpec(columns=make_reader(blob_path).schema, filtered=True, filter_sql=text)

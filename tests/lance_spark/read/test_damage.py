@@ -1,4 +1,4 @@
-"""Damaged tables give errors that name the table and the fragment."""
+"""Damaged tables give errors with the table and the fragment."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_damaged_file_is_an_error_that_names_its_fragment(
 
 def test_a_file_that_may_not_be_read_is_an_error(make_table: MakeTable, table_path: str):
     if os.geteuid() == 0:
-        # Root may read everything: a folder where the file should be is refused to root too.
+        # Root may read everything, but a folder in place of the file fails for root too.
         make_table(dirty=False)
         file = data_file(table_path, 0)
         file.unlink()

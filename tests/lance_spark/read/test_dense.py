@@ -1,4 +1,4 @@
-"""Vectors that a scan gives in two columns: without NULL elements, and with some."""
+"""Vectors split into two columns by a scan: without NULL elements, and with some."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_each_vector_is_in_one_column_and_the_first_has_no_null_element(
     batch = pa.record_batch({"v": pa.array(vectors, pa.list_(pa.float32())), "i": range(len(vectors))})
     halves = split(batch.slice(start, max(0, stop - start)), ["v"])
     halves.validate(full=True)
-    wanted = vectors[start:stop]
+    expected = vectors[start:stop]
     assert halves.schema.names == ["v", "i", "v" + SUFFIX]
     assert not halves.schema.field("v").type.value_field.nullable
-    whole = [v if v is not None and None not in v else None for v in wanted]
+    whole = [v if v is not None and None not in v else None for v in expected]
     assert halves.column(0).to_pylist() == whole
-    assert halves.column(2).to_pylist() == [v if v is not None and None in v else None for v in wanted]
+    assert halves.column(2).to_pylist() == [v if v is not None and None in v else None for v in expected]
 
 
 def test_hidden_elements_of_a_null_row_do_not_matter() -> None:
@@ -89,14 +89,17 @@ def test_dense_columns_are_given_twice() -> None:
 
 @pytest.fixture
 def path(table_path: str) -> str:
-    """Two fragments of eight rows with vectors of all kinds, one row deleted."""
+    """Two fragments of eight rows with vectors of all kinds, and a deleted row."""
     ids = pa.array(range(16), pa.int64())
-    vector, other = (
+    vector, reversed_vector = (
         pa.array(VECTORS * 2, pa.list_(pa.float32(), SIZE)),
         pa.array(VECTORS[::-1] * 2, pa.list_(pa.int16(), SIZE)),
     )
     dataset = lance.write_dataset(
-        pa.table({"id": ids, "v": vector, "w": other}), table_path, max_rows_per_file=8, enable_stable_row_ids=True
+        pa.table({"id": ids, "v": vector, "w": reversed_vector}),
+        table_path,
+        max_rows_per_file=8,
+        enable_stable_row_ids=True,
     )
     dataset.delete("id = 4")
     return table_path
@@ -107,7 +110,7 @@ def load(spark: SparkSession, path: str, **options: Any) -> DataFrame:
 
 
 def both_ways(spark: SparkSession, plain: SparkSession, path: str, query: Any) -> list[Any]:
-    """Checks that a query gives the same with the rule and without, and that the rule gave the vectors in two."""
+    """Checks that a query gives equal rows with and without the rule, and that the rule split the vectors."""
     quick, slow = query(load(spark, path)), query(load(plain, path))
     assert SUFFIX in quick._jdf.queryExecution().optimizedPlan().toString()
     assert SUFFIX not in slow._jdf.queryExecution().optimizedPlan().toString()
@@ -143,8 +146,8 @@ def test_queries_give_the_same_as_without_the_rule(
 
 def test_every_vector_comes_back_as_it_was_written(spark: SparkSession, path: str) -> None:
     rows = load(spark, path).orderBy("id").collect()
-    wanted = [(i, VECTORS[i % 8], VECTORS[::-1][i % 8]) for i in range(16) if i != 4]
-    assert [tuple(row) for row in rows] == wanted
+    expected = [(i, VECTORS[i % 8], VECTORS[::-1][i % 8]) for i in range(16) if i != 4]
+    assert [tuple(row) for row in rows] == expected
 
 
 @pytest.mark.long

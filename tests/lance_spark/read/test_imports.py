@@ -1,4 +1,4 @@
-"""What a Python worker imports before it gives its first batch: a query that meets a new worker waits for it."""
+"""Imports of a Python worker before its first batch, because a query with a new worker waits for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OURS = {
 }
 """Parts of this package that a scan needs."""
 
-OTHERS = {
+THIRD_PARTY = {
     "cloudpickle",
     "dateutil",
     "lance",
@@ -61,14 +61,14 @@ spent = time.process_time() - start
 start = time.process_time()
 print(json.dumps([batch.num_rows, sorted(set(sys.modules) - before), spent]))
 """
-"""A worker up to its first batch, by what Spark's own would be sent."""
+"""A worker up to its first batch, with the input that Spark's own worker would receive."""
 
 IMPORTS = "import pyspark.worker, time; s = time.process_time(); import pandas, pyarrow.dataset, lance; print(time.process_time() - s)"
 
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Path:
-    """The file of a planned read, as the planner rule hands it to Spark."""
+    """The file of a planned read, as the planner rule passes it to Spark."""
     lance.write_dataset(pa.table({"a": [1, 2, 3]}), tmp_path / "t.lance")
     empty = {"columns": None, "predicate": None, "limit": None, "aggregate": None, "whole_fragments": False}
     answer = plan_scan({"options": {"path": str(tmp_path / "t.lance")}, "pin": None, "spec": empty})
@@ -84,7 +84,7 @@ def first_batch(planned: Path, how: str) -> tuple[set[str], float]:
 
 
 def packages(modules: set[str]) -> set[str]:
-    """Returns the packages of modules, without Python's own and those of compilers."""
+    """Returns the packages of modules, without Python's own packages and packages of compilers."""
     roots = {name.split(".")[0] for name in modules} - sys.stdlib_module_names
     return {root for root in roots if not root.startswith(("_", "cython"))}
 
@@ -93,7 +93,7 @@ def test_a_worker_imports_nothing_but_what_reads(planned: Path):
     modules, seconds = first_batch(planned, "alone")
     ours = {name.split(".")[1] for name in modules if name.startswith("lance_spark.")}
     assert ours == OURS
-    assert packages(modules) <= {*OTHERS, "lance_spark"}
+    assert packages(modules) <= {*THIRD_PARTY, "lance_spark"}
     assert len([name for name in modules if name.startswith("lance_spark")]) <= 35
     least = float(subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, check=True).stdout)
     assert seconds < 1.6 * least + 0.1

@@ -1,4 +1,4 @@
-"""Vectors of which a query uses only leading elements."""
+"""Vectors whose leading elements suffice for a query."""
 
 from __future__ import annotations
 

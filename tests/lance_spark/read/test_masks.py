@@ -1,4 +1,4 @@
-"""A mask selects exactly the rows at some positions of a fragment, whatever was deleted or moved."""
+"""A mask selects exactly the rows at given positions of a fragment, regardless of deletions and moves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lance_spark.read.conftest import MakeTable
 
 @pytest.fixture(scope="module")
 def plain_table(tmp_path_factory: pytest.TempPathFactory) -> lance.LanceDataset:
-    """One fragment whose row ids are its positions."""
+    """One fragment whose row ids equal its positions."""
     table = pa.table({"id": pa.array(range(400_000), pa.int64())})
     return lance.write_dataset(table, str(tmp_path_factory.mktemp("masks") / "t"))
 
@@ -97,7 +97,7 @@ def test_ranges_of_a_fragment_add_up_to_its_live_rows(make_table: MakeTable, sta
 
 
 def test_a_mask_restricts_what_is_decoded(plain_table):
-    """If a new pylance read the whole fragment under a mask, cutting a fragment would cost more than it gains."""
+    """If a new pylance decoded the whole fragment under a mask, splitting a fragment would cost more than its gain."""
     read: list[int] = []
 
     def note(statistics: object) -> None:

@@ -1,4 +1,4 @@
-"""Small batches are put together, big ones passed on, and nothing waits for long."""
+"""Small batches are combined, large batches are passed on, and no batch waits for long."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ def fragment_sizes(draw: st.DrawFn) -> list[FragmentSize]:
 
 def spans(tasks: list[ScanTask], sizes: list[FragmentSize], *, physical: bool) -> list[tuple[int, int, int]]:
     rows = {f.fragment_id: f.physical_rows if physical else f.live_rows for f in sizes}
-    found = []
+    row_spans = []
     for task in tasks:
         if task.start is not None:
             assert len(task.fragments) == 1
-            found.append((task.fragments[0], task.start, task.stop))
+            row_spans.append((task.fragments[0], task.start, task.stop))
         else:
-            found += [(number, 0, rows[number]) for number in task.fragments]
-    return found
+            row_spans += [(number, 0, rows[number]) for number in task.fragments]
+    return row_spans
 
 
 @settings(deadline=None)
@@ -50,12 +50,12 @@ def test_every_row_is_in_exactly_one_partition_and_in_the_order_of_the_table(siz
 def test_a_prefix_is_exactly_the_first_rows(sizes, prefix, target):
     tasks = plan_scan_tasks(sizes, CutRule(target_bytes=target, prefix=prefix))
     assert sum(task.rows for task in tasks) == min(prefix, sum(f.live_rows for f in sizes))
-    left = prefix
+    remaining = prefix
     expected = []
     for f in sizes:
-        if left:
-            expected.append((f.fragment_id, min(left, f.live_rows)))
-            left -= expected[-1][1]
+        if remaining:
+            expected.append((f.fragment_id, min(remaining, f.live_rows)))
+            remaining -= expected[-1][1]
     got: dict[int, int] = {}
     for number, start, stop in spans(tasks, sizes, physical=False):
         assert got.get(number, 0) == start

@@ -1,4 +1,4 @@
-"""Which rows a scan returns: filters, limits, fragments, ranges and indexes, alone and together."""
+"""Rows of a scan: filters, limits, fragments, ranges and indexes, separately and together."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_limit_gives_exactly_the_first_rows_of_the_table(dirty_table, table_pa
     options = {"limit": limit, "target_partition_bytes": target} | ({} if text is None else {"filter": text})
     expected = lance_ids(table_path, filter=text)[:limit]
     assert ids(read(table_path, **options)) == expected
-    # What Spark filters above the option `limit` must not be applied below it.
+    # The option `limit` applies before Spark's filter, so Spark's filter must not be pushed below the limit.
     pushed = dataclasses.replace(PUSHED, filter_sql="id > 500")
     assert ids(read(table_path, pushed, **options)) == expected
 
@@ -119,7 +119,7 @@ def test_a_limit_of_spark_bounds_each_partition_and_prunes_the_rest(make_table: 
 
 @pytest.mark.parametrize("sql", ["id > 900", None])
 def test_a_limit_of_spark_above_its_own_filter_is_not_applied(make_table: MakeTable, table_path: str, sql: str | None):
-    """Lance's rows are a superset of those that Spark keeps: the first seven of them need not hold seven that it keeps."""
+    """Lance's rows are a superset of Spark's: the first seven need not contain seven rows that pass Spark's filter."""
     make_table()
     spec = ScanSpec.parse(
         {"columns": None, "predicate": {"op": "lit"}, "limit": 7, "aggregate": None, "whole_fragments": False}
@@ -237,20 +237,20 @@ def test_batches_are_neither_tiny_nor_above_the_option(make_table: MakeTable, ta
 
 
 def test_wide_columns_are_fetched_only_for_rows_that_pass(make_table: MakeTable, table_path: str, monkeypatch):
-    """Lance by itself fetches narrow ones late too, which took eight times as long where half of the rows passed."""
+    """Lance by itself fetches narrow columns late too, which took eight times as long with half of the rows passing."""
     make_table()
-    asked: list[object] = []
+    requests: list[object] = []
     scanner = lance.LanceDataset.scanner
 
     def note(self: lance.LanceDataset, columns: list[str], **options: object) -> object:
-        asked.append(options.get("late_materialization"))
+        requests.append(options.get("late_materialization"))
         return scanner(self, columns=columns, **options)
 
     reader = make_reader(table_path, filter="even")
     tasks = partitions(reader)
     monkeypatch.setattr(lance.LanceDataset, "scanner", note)
     assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) > 0
-    assert ["wide"] in asked
+    assert ["wide"] in requests
 
 
 def test_a_description_names_what_lance_does(make_table: MakeTable, table_path: str):

@@ -35,13 +35,13 @@ print(seconds, peak_mib, len(sent), len(numbers), sum(map(len, sent)))
 
 @pytest.fixture(scope="module")
 def huge_table(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Fragments that all name one small data file: the manifest is that of a huge table, the data is not."""
+    """Many fragments with the same small data file: the manifest of a huge table without its data."""
     path = str(tmp_path_factory.mktemp("huge") / "table.lance")
     table = pa.table({"id": pa.array(range(10), pa.int64()), "text": ["x"] * 10})
     dataset = lance.write_dataset(table, path)
     file = dataset.get_fragments()[0].metadata.files
-    one = FragmentMetadata(id=0, files=file, physical_rows=10, deletion_file=None, row_id_meta=None)
-    append = lance.LanceOperation.Append([one] * (FRAGMENTS - 1))
+    template = FragmentMetadata(id=0, files=file, physical_rows=10, deletion_file=None, row_id_meta=None)
+    append = lance.LanceOperation.Append([template] * (FRAGMENTS - 1))
     lance.LanceDataset.commit(path, append, read_version=dataset.version)
     return path
 
@@ -58,16 +58,16 @@ def huge_table(tmp_path_factory: pytest.TempPathFactory) -> str:
     ],
 )
 def test_planning_is_quick_and_small(huge_table: str, options: list[str]):
-    # A process of its own, so that its memory is only what planning took; processor time, so that other load does not count.
-    done = subprocess.run(
+    # In another process, to measure only the memory of planning; in processor time, to exclude other load.
+    process = subprocess.run(
         [sys.executable, "-c", PLAN, huge_table, *options],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    seconds, mib, tasks, fragments, sent = map(float, done.stdout.split())
+    assert process.returncode == 0, process.stderr
+    seconds, mib, tasks, fragments, sent = map(float, process.stdout.split())
     assert seconds < 10
     assert mib < 1024
     assert sent < 16 << 20

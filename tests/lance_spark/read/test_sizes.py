@@ -1,4 +1,4 @@
-"""What a scan reads is estimated well enough to cut it, and never costs more than a few looks at files."""
+"""The estimate of a scan's size is good enough to split the scan, and costs at most a few file reads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def test_a_column_file_of_its_own_counts_by_itself(table_path: str):
 
 
 def test_a_row_of_a_list_is_as_large_as_what_it_holds(table_path: str):
-    """An update that took a vector in a list for one number moved rows where column files were 60 times smaller."""
+    """An update that took a vector in a list for a single number moved rows, although column files were 60 times
+    smaller.
+    """
     numbers = pa.array(np.random.default_rng(7).random(1000 * 256, dtype=np.float32))
     lists = pa.ListArray.from_arrays(pa.array(np.arange(0, 1000 * 256 + 1, 256, dtype=np.int32)), numbers)
     dataset = lance.write_dataset(pa.table({"id": pa.array(range(1000)), "list": lists}), table_path)
@@ -82,8 +84,8 @@ def test_a_row_of_a_list_is_as_large_as_what_it_holds(table_path: str):
 
 def test_only_a_few_files_are_looked_at(table_path: str, monkeypatch: pytest.MonkeyPatch):
     lance.write_dataset(mixed(1000), table_path, max_rows_per_file=10)
-    looked = []
+    files_opened = []
     statistics = sizes._statistics
-    monkeypatch.setattr(sizes, "_statistics", lambda *key: (looked.append(key), statistics(*key))[1])
+    monkeypatch.setattr(sizes, "_statistics", lambda *key: (files_opened.append(key), statistics(*key))[1])
     measure(lance.dataset(table_path), ["id"], None)
-    assert len(looked) == 1
+    assert len(files_opened) == 1

@@ -1,4 +1,4 @@
-"""Reading through Spark: what a user sees."""
+"""Reads through Spark, from the view of a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decimals that a scan gives as integers."""
+"""Decimals that a scan returns as integers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LARGEST = 10**18 - 1
 def test_numbers_come_without_their_point(numbers: list[int | None], scale: int, start: int, length: int):
     values = [None if number is None else Decimal(number).scaleb(-scale) for number in numbers]
     batch = pa.record_batch({"i": range(len(values)), "d": pa.array(values, pa.decimal128(18, scale))})
-    given = unscaled(batch.slice(start, length), ["d"])
-    given.validate(full=True)
-    assert given.schema.field("d").type == pa.int64()
-    assert given.column("d").to_pylist() == numbers[start : start + length]
-    assert given.column("i").to_pylist() == list(range(len(values)))[start : start + length]
+    result = unscaled(batch.slice(start, length), ["d"])
+    result.validate(full=True)
+    assert result.schema.field("d").type == pa.int64()
+    assert result.column("d").to_pylist() == numbers[start : start + length]
+    assert result.column("i").to_pylist() == list(range(len(values)))[start : start + length]
 
 
 def test_only_decimals_that_fit_are_given_so():
@@ -43,9 +43,9 @@ def test_only_decimals_that_fit_are_given_so():
         ]
     )
     assert unscaled_columns(columns) == ("a",)
-    given = unscaled_schema(columns, ("a",))
-    assert given["a"] == StructField("a", LongType(), True, {"m": 1})
-    assert given.fields[1:] == columns.fields[1:]
+    result_schema = unscaled_schema(columns, ("a",))
+    assert result_schema["a"] == StructField("a", LongType(), True, {"m": 1})
+    assert result_schema.fields[1:] == columns.fields[1:]
 
 
 QUERIES = [

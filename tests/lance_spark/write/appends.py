@@ -20,7 +20,7 @@ prefix = ""
 
 
 def uri_of(path: Path | str) -> str:
-    """Returns the location by which the jobs of this test know a table; what checks them always reads local files."""
+    """Returns the location of a table for the jobs of this test; checks always read local files."""
     return f"{prefix}{path}"
 
 
@@ -28,7 +28,7 @@ def plan(path: Path | str, *, overwrite: bool = False, schema: StructType = ROWS
     parsed = WriteOptions.parse({"path": uri_of(path), **options})
     planned = LanceAppendWriter.plan(DatasetRef.at(uri_of(path)), schema, parsed, overwrite=overwrite)
     planned.staging.open_job()
-    # As Spark sends it to the tasks and to the commit process.
+    # Spark sends a pickled copy to the tasks and to the commit process.
     copy = pickle.loads(pickle.dumps(planned))
     assert isinstance(copy, LanceAppendWriter)
     return copy
@@ -55,7 +55,7 @@ def files_in(path: Path | str) -> set[str]:
 
 
 def unused_files(path: Path | str) -> set[str]:
-    """Files that belong to no version: data files, sidecars of blobs, and everything in the staging folder."""
+    """Files outside all versions: data files, sidecars of blobs, and everything in the staging folder."""
     dataset = lance.dataset(str(path))
     versions = [lance.dataset(str(path), version=v["version"]) for v in dataset.versions()]
     stems = {f.path.removesuffix(".lance") for v in versions for g in v.get_fragments() for f in g.data_files()}

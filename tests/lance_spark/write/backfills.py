@@ -61,7 +61,7 @@ class Backfill:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> ColumnsWritten:
-        """Runs one task as Spark does: with a copy of the writer, and a message that is sent."""
+        """Runs one task like Spark: with a copy of the writer, and with a serialized message."""
         writer: LanceBackfillWriter = pickle.loads(pickle.dumps(self.writer))
         message = pickle.loads(pickle.dumps(writer.write(iter(batches))))
         return writer.read_answer(json.loads(json.dumps(message.to_json())))
@@ -85,7 +85,7 @@ def snapshot_rows(
 ) -> list[tuple[int, Any]]:
     """Returns (address, key) of every live row."""
     table = (
-        lance.dataset(path, version=version, storage_options=_given(storage))
+        lance.dataset(path, version=version, storage_options=_storage_options(storage))
         .scanner(columns=[key], with_row_address=by == "_rowaddr", with_row_id=by == "_rowid")
         .to_table()
     )
@@ -102,24 +102,26 @@ def column(
     path: str, name: str, *, key: str = "id", version: int | None = None, storage: Mapping[str, str] | None = None
 ) -> dict[Any, Any]:
     """Returns the column's value by key."""
-    table = lance.dataset(path, version=version, storage_options=_given(storage)).to_table(columns=[key, name])
+    table = lance.dataset(path, version=version, storage_options=_storage_options(storage)).to_table(
+        columns=[key, name]
+    )
     keys = table[key].to_pylist()
     assert len(set(keys)) == len(keys)
     return dict(zip(keys, table[name].to_pylist(), strict=True))
 
 
 def orphans(path: str) -> set[str]:
-    """Returns data files that no version names, and whatever a job left in its staging folder."""
+    """Returns data files without a reference in any version, and leftovers of jobs in the staging folder."""
     dataset = lance.dataset(path)
-    named = {
+    referenced_files = {
         file.path
         for version in dataset.versions()
         for fragment in lance.dataset(path, version=version["version"]).get_fragments()
         for file in fragment.metadata.files
     }
-    there = {p.name for p in (Path(path) / "data").glob("*.lance")}
+    data_files = {p.name for p in (Path(path) / "data").glob("*.lance")}
     staged = {str(p) for p in (Path(path) / "_lance_spark").rglob("*") if p.is_file()}
-    return (there - named) | staged
+    return (data_files - referenced_files) | staged
 
 
 def make_table(
@@ -140,14 +142,14 @@ def make_table(
             path,
             mode="append" if i else "create",
             enable_stable_row_ids=stable,
-            storage_options=_given(storage),
+            storage_options=_storage_options(storage),
         )
     if columns:
-        lance.dataset(path, storage_options=_given(storage)).add_columns(pa.schema(list(columns.items())))
-    return lance.dataset(path, storage_options=_given(storage))
+        lance.dataset(path, storage_options=_storage_options(storage)).add_columns(pa.schema(list(columns.items())))
+    return lance.dataset(path, storage_options=_storage_options(storage))
 
 
-def _given(storage: Mapping[str, str] | None) -> dict[str, str] | None:
+def _storage_options(storage: Mapping[str, str] | None) -> dict[str, str] | None:
     return None if storage is None else dict(storage)
 
 
@@ -155,15 +157,15 @@ def table_metadata(ref: DatasetRef, **changed: Any) -> dict[str, Any]:
     return {"lance.table": json.dumps({**json.loads(ref.snapshot_json()), **changed})}
 
 
-def between_look_and_commit(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
-    """Lets another commit land after the committer looked at the head, and before it commits."""
+def between_look_and_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Lets another writer commit between the committer's look at the head and its commit."""
     real = column_commits.attempt_commit
-    done: list[bool] = []
+    acted: list[bool] = []
 
     def late(*args: Any, **kwargs: Any) -> Any:
-        if not done:
-            done.append(True)
-            other()
+        if not acted:
+            acted.append(True)
+            act()
         return real(*args, **kwargs)
 
     monkeypatch.setattr(column_commits, "attempt_commit", late)

@@ -1,8 +1,9 @@
-"""Spark applications that the fault tests start in processes of their own, and that something bad happens to.
+"""Spark applications in other processes, which the fault tests kill or disturb.
 
-    python -m tests.lance_spark.write.fault_jobs WAY SCENARIO TABLE FOLDER
+python -m tests.lance_spark.write.fault_jobs WAY SCENARIO TABLE FOLDER
 
-Prints one line of JSON. WAY is `jar` or `no jar`: the gateway or processes of Spark plan and commit. FOLDER is for notes between processes.
+Prints one line of JSON. WAY is `jar` or `no jar`: the gateway or processes of Spark plan and commit. FOLDER is for
+messages between processes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PARTITIONS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class HeldWriter(LanceAppendWriter):
-    """A writer that stops in its commit until the file `go` is there, or it is killed."""
+    """A writer that stops in its commit until the file `go` exists or a test kills the process."""
 
     folder: str
     where: str
@@ -62,7 +63,7 @@ class HeldWriter(LanceAppendWriter):
 
 
 def hold_commits(folder: Path, where: str) -> None:
-    """Holds the commits of the gateway, which run in this process."""
+    """Stops the commits of the gateway, which run in this process."""
 
     def held_writer(text: str) -> HeldWriter:
         writer = decode_writer(text)
@@ -81,9 +82,11 @@ class HeldSource(LanceDataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         folder, where = self.options.pop("folder"), self.options.pop("where")
-        made = super().writer(schema, overwrite)
-        assert isinstance(made, LanceAppendWriter)
-        return HeldWriter(**{f.name: getattr(made, f.name) for f in fields(made)}, folder=folder, where=where)
+        append_writer = super().writer(schema, overwrite)
+        assert isinstance(append_writer, LanceAppendWriter)
+        return HeldWriter(
+            **{f.name: getattr(append_writer, f.name) for f in fields(append_writer)}, folder=folder, where=where
+        )
 
 
 def session(way: str, master: str, **conf: str) -> SparkSession:
@@ -112,7 +115,8 @@ def uneven_rows(spark: SparkSession, folder: Path, *, then: str) -> DataFrame:
             deadline = time.monotonic() + 120
             while first and number == 5 and not Path(folder, "released").exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
-            # Wide rows fill Spark's buffers, so that the writer has some of them by then, and a file half written.
+            # Wide rows fill Spark's buffers, so the writer has received some of them at that moment, and has a partial
+            # file.
             yield pa.record_batch({"id": batch.column(0), "pad": pa.array(["x" * 200] * batch.num_rows)})
 
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")

@@ -1,4 +1,4 @@
-"""Answers of tasks as JSON: the commit decides by them as by what the task had."""
+"""Replies of tasks as JSON: the commit decides equally from the JSON and from the task's own objects."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.lance_spark.write.backfills import Backfill, computed, make_table, sn
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A table with stable row ids, deleted rows and rows that have moved."""
+    """A table with stable row ids, deleted rows and moved rows."""
     path = str(tmp_path / "table.lance")
     make_table(path, c=pa.int64())
     dataset = lance.dataset(path)
     dataset.delete("id IN (3, 15)")
-    moved = pa.table({"id": [5, 25], "text": ["x", "y"]})
-    dataset.merge_insert("id").when_matched_update_all().execute(moved)
+    moved_rows = pa.table({"id": [5, 25], "text": ["x", "y"]})
+    dataset.merge_insert("id").when_matched_update_all().execute(moved_rows)
     return path
 
 

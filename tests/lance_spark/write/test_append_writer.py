@@ -1,4 +1,4 @@
-"""The writer's three steps, run by hand: what several jobs do to one table at once. No JVM here."""
+"""The writer's three steps, called directly: several concurrent jobs on one table, without a JVM."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.lance_spark.write import appends
 from tests.lance_spark.write.appends import ROWS, batches, files_in, ids_in, plan, unused_files, uri_of, write
 
 LATER = timedelta(0)
-"""An age that every job has, since ids count whole seconds."""
+"""An age that every job has reached, since ids count whole seconds."""
 
 STORES = {"local": "", "object store": "file-object-store://"}
 """Lance treats a location of the second scheme as an object store, although its objects are local files."""
@@ -52,7 +52,7 @@ STORES = {"local": "", "object store": "file-object-store://"}
 
 @pytest.fixture(params=STORES)
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A location where there is no table yet, on a local file system and on an object store."""
+    """A location without a table, on a local file system and on an object store."""
     monkeypatch.setattr(appends, "prefix", STORES[request.param])
     return tmp_path / "folder" / "table.lance"
 
@@ -114,8 +114,8 @@ def test_of_two_concurrent_creations_the_second_becomes_an_append(path: Path) ->
 
 
 def test_a_creation_that_finds_a_table_of_other_columns_is_refused_and_leaves_nothing(path: Path) -> None:
-    other = StructType([StructField("id", StringType())])
-    first, second = plan(path, schema=other), plan(path)
+    other_schema = StructType([StructField("id", StringType())])
+    first, second = plan(path, schema=other_schema), plan(path)
     first.commit([first.write(iter([pa.record_batch({"id": pa.array(["a"])})]))])
     message = second.write(batches(2))
     with pytest.raises(CommitConflictError) as caught:
@@ -209,7 +209,7 @@ def test_an_abort_keeps_folders_that_were_there_before(local_path: Path) -> None
 def test_attempts_that_spark_forgets_leave_nothing_behind(path: Path) -> None:
     write(path, 0)
     job = plan(path, max_rows_per_file="1")
-    job.write(batches(1, 2))  # an attempt that was lost after it had finished
+    job.write(batches(1, 2))  # a complete attempt that was lost
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches(3, 4)
@@ -219,7 +219,7 @@ def test_attempts_that_spark_forgets_leave_nothing_behind(path: Path) -> None:
         job.write(failing())
     killed = _killed_task(path, job)
     assert killed < 0
-    assert appends.prefix or any(".tmp" in name for name in files_in(path))  # what a killed process leaves
+    assert appends.prefix or any(".tmp" in name for name in files_in(path))  # leftovers of a killed process
     job.commit([job.write(batches(1, 2))])
 
     assert ids_in(path) == [0, 1, 2]
@@ -228,7 +228,7 @@ def test_attempts_that_spark_forgets_leave_nothing_behind(path: Path) -> None:
 
 
 def _killed_task(path: Path, job: LanceAppendWriter) -> int:
-    """Runs the job's task in another process, which kills itself after two files and the half of a third."""
+    """Runs the job's task in another process, which kills itself after two and a half files."""
     script = textwrap.dedent("""
         import os, pickle, signal, sys
         from pathlib import Path
@@ -244,11 +244,11 @@ def _killed_task(path: Path, job: LanceAppendWriter) -> int:
     """)
     sent = path.parent / "job.pickle"
     sent.write_bytes(pickle.dumps(job))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(sent)], env=_environment(), check=False, capture_output=True
     )
     sent.unlink()
-    return done.returncode
+    return process.returncode
 
 
 def _environment() -> dict[str, str]:
@@ -266,10 +266,10 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
     find = staging_module._find_data_files
 
     def find_then_close(*arguments: Any) -> dict[str, list[str]]:
-        found = find(*arguments)
+        files = find(*arguments)
         with pytest.raises(CommitError, match="came too late"):
             late.close()
-        return found
+        return files
 
     monkeypatch.setattr(staging_module, "_find_data_files", find_then_close)
     job.commit([message])
@@ -283,7 +283,7 @@ def test_an_attempt_that_notices_the_end_of_its_job_first_leaves_the_others_to_b
     message = job.write(batches(1, 2))
     late = job.staging.begin_attempt().open_data_file(pa.schema([("id", pa.int64())]), version="2.2")
     late.write_batch(pa.record_batch({"id": pa.array([3])}))
-    assert not job.staging.close_job()  # what an abort begins with
+    assert not job.staging.close_job()  # the first step of an abort
     with pytest.raises(CommitError, match="came too late"):
         late.close()
     job.abort([message])
@@ -308,7 +308,7 @@ def test_a_commit_that_is_repeated_doubles_nothing(path: Path) -> None:
     job.commit([message])
     job.commit([message])
     assert ids_in(path) == [1]
-    job.abort([message])  # Spark says so where the answer of the commit was lost
+    job.abort([message])  # Spark reports this if the reply of the commit was lost
     assert ids_in(path) == [1]
 
 
@@ -326,7 +326,7 @@ def test_a_lost_answer_keeps_the_files_and_an_abort_keeps_them_too(path: Path, m
             job.commit([message])
     job.abort([message])
     assert {f"data/{name}" for name in message.file_names} <= files_in(path)
-    # The commit that was sent may still happen, and then everything must be there.
+    # The commit may still land, and then all its files must exist.
     job.staging.open_job()
     job.commit([message])
     assert ids_in(path) == [0, 1]
@@ -408,7 +408,7 @@ def test_cleanup_of_a_branch_spares_files_that_only_a_branch_of_it_references(pa
     _leave_marker(parent, job, file.path)
 
     assert cleanup(uri_of(path), older_than=LATER) == 0 == cleanup(uri_of(parent), older_than=LATER)
-    assert not [file for file in (parent / "_lance_spark").rglob("*") if file.is_file()]  # it was looked at
+    assert not [file for file in (parent / "_lance_spark").rglob("*") if file.is_file()]  # the sweep inspected the file
     assert child.to_table()["id"].to_pylist() == [0, 5]
 
 
@@ -426,7 +426,7 @@ def test_cleanup_spares_files_that_only_a_branch_references(path: Path) -> None:
 
 
 def _leave_marker(path: Path, job: LanceAppendWriter, file: str) -> None:
-    """Makes it look as if the driver of a job had died between its commit and its sweep."""
+    """Simulates the death of a job's driver between its commit and its sweep."""
     marker = path / "_lance_spark" / "staging" / job.staging.job_id / file.partition("-")[0] / "attempt"
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.write_text("{}")
@@ -437,8 +437,8 @@ def test_overwriting_keeps_what_belongs_to_the_table(path: Path) -> None:
     dataset = lance.dataset(str(path))
     dataset.update_config({"owner": "me"})
     dataset.tags.create("first", 1)
-    other = StructType([StructField("k", IntegerType())])
-    job = plan(path, overwrite=True, schema=other)
+    other_schema = StructType([StructField("k", IntegerType())])
+    job = plan(path, overwrite=True, schema=other_schema)
     job.commit([job.write(iter([pa.record_batch({"k": pa.array([1], pa.int32())})]))])
 
     dataset = lance.dataset(str(path))
@@ -451,7 +451,7 @@ def test_overwriting_keeps_what_belongs_to_the_table(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected_text"),
     [
         ({"data_storage_version": "2.0"}, "2.2"),
         ({"enable_stable_row_ids": "false"}, "true"),
@@ -463,14 +463,14 @@ def test_overwriting_keeps_what_belongs_to_the_table(path: Path) -> None:
     ],
 )
 def test_an_option_that_contradicts_the_table_is_refused_and_says_what_the_table_has(
-    path: Path, options: dict[str, str], told: str
+    path: Path, options: dict[str, str], expected_text: str
 ) -> None:
     write(path, 0)
     before = files_in(path)
     with pytest.raises(OptionError) as caught:
         plan(path, **options)
     assert caught.value.option in options
-    assert told in str(caught.value)
+    assert expected_text in str(caught.value)
     assert files_in(path) == before
 
 
@@ -545,10 +545,10 @@ def test_the_memory_of_a_task_does_not_grow_with_its_rows(tmp_path: Path) -> Non
     used = {}
     for count in (40, 300):  # 43 MB and 320 MB
         job = pickle.dumps(plan(tmp_path / str(count)))
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", script, str(count)], input=job, env=_environment(), check=True, capture_output=True
         )
-        rows, kib = map(int, done.stdout.split())
+        rows, kib = map(int, process.stdout.split())
         assert rows == count * 10_000
         used[count] = kib / 1024
     assert used[300] - used[40] < 60, f"MiB: {json.dumps(used)}"
@@ -572,7 +572,7 @@ def test_merge_schema_adds_the_columns_that_the_table_lacks(tmp_path: Path) -> N
         {"id": 1, "s": "row 1", "extra": None, "More": None},
         {"id": 2, "s": "b", "extra": 0.5, "More": None},
     ]
-    assert plan(tmp_path / "t", schema=wider, mergeSchema="true").ref.version == 3  # there is nothing to add
+    assert plan(tmp_path / "t", schema=wider, mergeSchema="true").ref.version == 3  # without a new column
     write(tmp_path / "new", 1, mergeSchema="true")
     write(tmp_path / "t", 5, overwrite=True, mergeSchema="true")
     assert lance.dataset(str(tmp_path / "t")).schema.names == ["id", "s"]

@@ -1,4 +1,4 @@
-"""Which value ends up in which row: any order, any split, any subset, compared with a model; and rows that cannot be used."""
+"""Values and their rows: any order, any split, any subset, compared with a model; and unusable rows."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_value_is_in_its_row_and_no_other_changes(data: st.DataObject, tmp
     by = data.draw(st.sampled_from(["_rowaddr", "_rowid"]))
     model: dict[int, Any] = dict.fromkeys(column(path, "text"))
     with pytest.MonkeyPatch.context() as patch:
-        # So that a few rows make several runs, merge steps and windows.
+        # Small limits, so that a few rows make several runs, merge steps and windows.
         patch.setattr(runs, "RUN_BYTES", data.draw(st.sampled_from([1, 60, 1 << 20])))
         patch.setattr(column_file, "_MOST_WINDOW_ROWS", data.draw(st.sampled_from([1, 2, 3, 1 << 16])))
         patch.setattr(column_file, "_LEAST_WINDOW_ROWS", 1)
@@ -108,20 +108,25 @@ TYPES: list[tuple[spark.DataType, Any, Any]] = [
 
 
 @pytest.mark.parametrize("exclusive", [False, True], ids=["runs", "direct"])
-@pytest.mark.parametrize(("type", "one", "two"), TYPES, ids=[t[0].simpleString()[:12] for t in TYPES])
+@pytest.mark.parametrize(("type", "first_value", "second_value"), TYPES, ids=[t[0].simpleString()[:12] for t in TYPES])
 def test_every_kind_of_value_goes_in_and_gaps_keep_theirs(
-    type: spark.DataType, one: Any, two: Any, exclusive: bool, path: str, monkeypatch: pytest.MonkeyPatch
+    type: spark.DataType,
+    first_value: Any,
+    second_value: Any,
+    exclusive: bool,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_table(path)
     monkeypatch.setattr(column_file, "_MOST_WINDOW_ROWS", 4)
     monkeypatch.setattr(column_file, "_LEAST_WINDOW_ROWS", 1)
     spec = {"exclusive": exclusive}
     rows = snapshot_rows(path)
-    Backfill(path, "c", type, spec=spec).run([(a, one) for a, k in rows if k % 3])
-    assert column(path, "c") == {k: one if k % 3 else None for _, k in rows}
+    Backfill(path, "c", type, spec=spec).run([(a, first_value) for a, k in rows if k % 3])
+    assert column(path, "c") == {k: first_value if k % 3 else None for _, k in rows}
     rows = snapshot_rows(path)
-    Backfill(path, "c", type, spec=spec).run([(a, two) for a, k in rows if k % 2])
-    assert column(path, "c") == {k: two if k % 2 else one if k % 3 else None for _, k in rows}
+    Backfill(path, "c", type, spec=spec).run([(a, second_value) for a, k in rows if k % 2])
+    assert column(path, "c") == {k: second_value if k % 2 else first_value if k % 3 else None for _, k in rows}
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
@@ -279,16 +284,16 @@ def test_verify_columns_compare_nested_values_nulls_and_nan(path: str) -> None:
         job.commit(job.task([job.batch(range(5), range(5), [[1.0], [], lists[2], [], [2.0]], [*floats[:4], 6.0])]))
 
 
-def plan(path: str, **given: Any) -> Backfill:
-    return Backfill(path, given.pop("name", "c"), given.pop("type", LONG), **given)
+def plan(path: str, **options: Any) -> Backfill:
+    return Backfill(path, options.pop("name", "c"), options.pop("type", LONG), **options)
 
 
 def test_addresses_of_another_table_are_refused(path: str, tmp_path: Path) -> None:
     make_table(path)
-    other = str(tmp_path / "other.lance")
-    make_table(other)
+    other_path = str(tmp_path / "other.lance")
+    make_table(other_path)
     with pytest.raises(SnapshotError, match="another table"):
-        plan(path, metadata=table_metadata(Backfill(other, "c", LONG).ref))
+        plan(path, metadata=table_metadata(Backfill(other_path, "c", LONG).ref))
 
 
 def test_addresses_of_a_table_that_was_made_anew_are_refused(path: str) -> None:
@@ -316,27 +321,27 @@ def test_addresses_without_a_version_are_refused_unless_an_option_says_it(path: 
     assert column(path, "c") == {k: k * 10 for k in range(1, 30)}
 
 
-@pytest.mark.parametrize("other", [{"version": 1}, {"uri": "/elsewhere"}, {"branch": "experiment"}])
-def test_what_contradicts_the_target_is_refused(other: dict[str, Any], path: str) -> None:
+@pytest.mark.parametrize("contradiction", [{"version": 1}, {"uri": "/elsewhere"}, {"branch": "experiment"}])
+def test_what_contradicts_the_target_is_refused(contradiction: dict[str, Any], path: str) -> None:
     make_table(path)
-    metadata = table_metadata(Backfill(path, "c", LONG).ref, **other)
+    metadata = table_metadata(Backfill(path, "c", LONG).ref, **contradiction)
     with pytest.raises(SnapshotError):
         plan(path, metadata=metadata, options={"version": "3"})
 
 
 def test_two_versions_in_one_query_are_refused(path: str) -> None:
     make_table(path)
-    now = table_metadata(Backfill(path, "c", LONG).ref)["lance.table"]
+    identity = table_metadata(Backfill(path, "c", LONG).ref)["lance.table"]
     before = table_metadata(Backfill(path, "c", LONG, version=1).ref)["lance.table"]
     with pytest.raises(SnapshotError, match="2 reads"):
-        plan(path, spec={"snapshots": [now, before]})
-    plan(path, spec={"snapshots": [now, now]})
+        plan(path, spec={"snapshots": [identity, before]})
+    plan(path, spec={"snapshots": [identity, identity]})
     with pytest.raises(SnapshotError, match="reads row addresses at version 3"):
-        plan(path, metadata={}, options={"version": "1"}, spec={"snapshots": [now]})
+        plan(path, metadata={}, options={"version": "1"}, spec={"snapshots": [identity]})
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "text"),
+    ("arguments", "error", "text"),
     [
         ({"address": "nothing"}, SchemaMismatchError, "neither _rowaddr nor _rowid"),
         ({"extra": [spark.StructField("_rowid", LONG)]}, SchemaMismatchError, "both"),
@@ -357,11 +362,11 @@ def test_two_versions_in_one_query_are_refused(path: str) -> None:
     ids=range(11),
 )
 def test_what_cannot_be_backfilled_is_refused_before_a_row_is_written(
-    given: dict[str, Any], error: type[Exception], text: str, path: str
+    arguments: dict[str, Any], error: type[Exception], text: str, path: str
 ) -> None:
     make_table(path)
     with pytest.raises(error, match=text):
-        plan(path, **given)
+        plan(path, **arguments)
     assert orphans(path) == set()
 
 

@@ -1,4 +1,4 @@
-"""Backfills as users write them, through `df.write`, with the planner rule and without it."""
+"""Backfills through `df.write` as in user code, with and without the planner rule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def session(request: pytest.FixtureRequest) -> SparkSession:
 
 
 def both(function: Any) -> Any:
-    """With the rule, and under the long tests without it."""
+    """With the rule, and in the long tests without the rule."""
     plain = pytest.param("plain_spark", marks=pytest.mark.long, id="no-rule")
     return pytest.mark.parametrize("session", [pytest.param("spark", id="rule"), plain], indirect=True)(function)
 
@@ -139,11 +139,11 @@ def test_rows_given_twice_null_or_deleted_are_counted(
     lost = {"version": lance.dataset(path).version}
     refused(null, path, "4 without an address", **lost)
     lance.dataset(path).delete("id in (1, 2)")
-    now = {"version": lance.dataset(path).version}
-    moved = df.select((F.col("_rowaddr") + F.col("c") - F.col("c")).alias("_rowaddr"), "c")
-    # The rule knows better than the option which version was read.
+    read_version = {"version": lance.dataset(path).version}
+    with_addresses = df.select((F.col("_rowaddr") + F.col("c") - F.col("c")).alias("_rowaddr"), "c")
+    # The rule knows the read version better than the option.
     text = "2 deleted in the snapshot" if "no-rule" in request.node.name else "reads row addresses at version 3"
-    refused(moved, path, text, **now)
+    refused(with_addresses, path, text, **read_version)
 
 
 @both
@@ -183,9 +183,9 @@ def test_a_table_made_anew_since_the_read_gets_no_value(session: SparkSession, p
 @both
 def test_another_table_gets_no_value(session: SparkSession, path: str, tmp_path: Path) -> None:
     make_table(path)
-    other = str(tmp_path / "other.lance")
-    make_table(other)
-    refused(load(session, other).select("_rowaddr", F.col("id").alias("c")), path, "another table")
+    other_path = str(tmp_path / "other.lance")
+    make_table(other_path)
+    refused(load(session, other_path).select("_rowaddr", F.col("id").alias("c")), path, "another table")
 
 
 @both

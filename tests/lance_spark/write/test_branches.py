@@ -80,8 +80,8 @@ def test_a_column_is_filled_on_the_branch_that_was_read(spark: SparkSession, pat
     lance.dataset(path).checkout_version(("b", None)).optimize.compact_files(target_rows_per_fragment=100)
     values = frame.select("_rowaddr", (sf.col("id") * 2).alias("twice"))
     values.write.format("lance").mode("append").option("mode", "backfill").option("branch", "b").save(path)
-    found = lance.dataset(path).checkout_version(("b", None)).to_table().to_pydict()
-    assert found["twice"] == [2 * i for i in found["id"]] and 100 not in found["id"]
+    columns = lance.dataset(path).checkout_version(("b", None)).to_table().to_pydict()
+    assert columns["twice"] == [2 * i for i in columns["id"]] and 100 not in columns["id"]
     assert lance.dataset(path).schema.names == ["id"]
     again = read(spark, path, version="b", with_row_address=True)
     again.select("_rowaddr", (sf.col("twice") + 1).alias("twice")).write.format("lance").mode("append").option(
@@ -124,8 +124,8 @@ def test_rows_are_merged_into_a_branch(spark: SparkSession, path: str):
     table = lance_spark.connect(str(Path(path).parent), spark, progress=False).open_table("t", branch="b")
     table.add_columns({"twice": "id * 2"})
     source = spark.createDataFrame([(1, 0), (100, 0), (400, 0)], "id bigint, twice bigint")
-    done = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(source)
-    assert (done.rows_updated, done.rows_inserted) == (2, 1)
+    merge_result = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(source)
+    assert (merge_result.rows_updated, merge_result.rows_inserted) == (2, 1)
     assert table.to_spark().where("twice = 0").count() == 4 and lance.dataset(path).count_rows() == 10
     frame = table.to_spark()
     table.checkout("main:1")

@@ -1,4 +1,4 @@
-"""How jobs end beside each other and beside others: abort against commit, cleanup, failing stores, and what a table may not hold any more."""
+"""Ends of concurrent jobs: abort and commit, cleanup, failing stores, and forbidden contents of a table."""
 
 from __future__ import annotations
 
@@ -262,10 +262,12 @@ def test_a_struct_without_some_of_the_columns_fields_is_refused(path: Path) -> N
         Backfill(str(path), "s", ArrayType(StructType([StructField("x", LongType())])))
 
 
-@pytest.mark.parametrize("given", ["all rows", "some rows"])
+@pytest.mark.parametrize("new_columns", ["all rows", "some rows"])
 @pytest.mark.parametrize("state", ["one is new", "one was never filled", "a fragment lacks one"])
-def test_columns_of_which_fragments_have_files_of_some_are_filled_at_once(state: str, given: str, path: Path) -> None:
-    """Lance replaces a file of a fragment or adds one, but does not do both in one."""
+def test_columns_of_which_fragments_have_files_of_some_are_filled_at_once(
+    state: str, new_columns: str, path: Path
+) -> None:
+    """Lance replaces or adds files of a fragment, but never both in one operation."""
     at = str(path)
     make_table(at, **({} if state == "one is new" else {"n": pa.int64()}))
     if state == "a fragment lacks one":
@@ -274,7 +276,7 @@ def test_columns_of_which_fragments_have_files_of_some_are_filled_at_once(state:
     old = {k: k * 2 for k in range(30)}
     before = column(at, "n") if state != "one is new" else dict.fromkeys(old)
     job = Backfill(at, "other", LongType(), extra=[StructField("n", LongType())])
-    rows = [(a, k) for a, k in snapshot_rows(at) if given == "all rows" or k % 3 == 0]
+    rows = [(a, k) for a, k in snapshot_rows(at) if new_columns == "all rows" or k % 3 == 0]
     message = job.task([job.batch([a for a, _ in rows], [k * 10 for _, k in rows], [-k for _, k in rows])])
     result = job.commit(message)
     chosen = {k for _, k in rows}
@@ -334,12 +336,12 @@ def test_old_values_are_read_in_windows_of_what_they_take_in_memory(
     read: list[int] = []
     real = column_file.ColumnFile._read_old
 
-    def counted(self: Any, start: int, count: int) -> pa.Table:
-        found = real(self, start, count)
-        read.append(found.nbytes)
-        return found
+    def counting_read(self: Any, start: int, count: int) -> pa.Table:
+        old_rows = real(self, start, count)
+        read.append(old_rows.nbytes)
+        return old_rows
 
-    monkeypatch.setattr(column_file.ColumnFile, "_read_old", counted)
+    monkeypatch.setattr(column_file.ColumnFile, "_read_old", counting_read)
     job = Backfill(str(path), "wide", StringType())
     job.run([(7, "new")])
     assert sum(read) >= rows * size * 0.9

@@ -1,4 +1,4 @@
-"""Data files that we name ourselves are the files that Lance itself would have written. No Spark here."""
+"""Data files with our own names equal the files that Lance itself would write. Without Spark."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _write(
     staging = Staging(uri=uri, job_id=new_id())
     staging.open_job()
     sink = FragmentSink(staging, layout, max_rows=max_rows, max_bytes=max_bytes)
-    # PyArrow's cast of slices of lists of nulls to their own type gives arrays that are not valid.
+    # PyArrow's cast of slices of lists of nulls to their own type gives invalid arrays.
     columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(table.columns, layout.row_schema, strict=True)]
     rows = pa.table(columns, schema=layout.row_schema)
     for batch in rows.to_batches(max_chunksize=batch_rows):
@@ -79,7 +79,7 @@ def _field_ids(dataset: lance.LanceDataset) -> list[object]:
 DAY = dt.date(2024, 2, 29)
 NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=dt.UTC)
 
-# name, type, values, metadata, versions that hold it
+# name, type, values, metadata, versions with this type
 COLUMNS: list[tuple[str, Any, list[Any], dict[str, str], tuple[str, ...]]] = [
     ("bool", pa.bool_(), [True, None, False], {}, VERSIONS),
     *((str(t), t, [1, None, 3], {}, VERSIONS) for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
@@ -203,7 +203,7 @@ def test_appended_files_name_the_fields_of_a_table_whose_field_ids_have_gaps(
     lances = lance.write_dataset(table, pair[0].uri, mode="append")
     ours = _append(pair[1], table)
 
-    # Their sizes differ by some bytes, because Lance also writes the field ids into the file, where nobody reads them.
+    # Their sizes differ by some bytes, because Lance also writes the field ids into the file without reading them.
     assert _facts(_file(ours, 1)) == _facts(_file(lances, 1))
     assert _file(ours, 1).file_size_bytes == (Path(ours.uri) / "data" / _file(ours, 1).path).stat().st_size
     assert _values(ours) == _values(lances)
@@ -239,7 +239,7 @@ def test_files_hold_at_most_max_rows_and_no_batch_after_max_bytes(
     rows = [fragment.physical_rows for fragment in fragments]
     assert sum(rows) == sum(sizes)
     assert all(0 < n <= max_rows for n in rows)
-    # A file is closed once it has max_bytes, so without its last batch it has less.
+    # A file is closed at max_bytes, so without its last batch the file is smaller.
     assert all((n - max(sizes)) * 8 < max_bytes for n in rows)
     if rows:
         committed = lance.LanceDataset.commit(uri, lance.LanceOperation.Overwrite(table.schema, fragments))
@@ -270,7 +270,7 @@ def test_blobs_of_every_size_come_back_from_many_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "version", "named"),
+    ("field", "version", "expected_name"),
     [
         (pa.field("m", pa.map_(pa.string(), pa.int32())), "2.0", "m"),
         (pa.field("v", pa.list_(pa.struct([("a", pa.int8())]), 2)), "2.1", "v"),
@@ -283,12 +283,12 @@ def test_blobs_of_every_size_come_back_from_many_files(tmp_path: Path) -> None:
     ],
 )
 def test_a_column_that_the_format_cannot_hold_is_named_before_anything_is_written(
-    field: pa.Field[Any], version: str, named: str
+    field: pa.Field[Any], version: str, expected_name: str
 ) -> None:
     schema = pa.schema([pa.field("fine", pa.int32()), field])
     with pytest.raises((UnsupportedTypeError, ColumnNameError)) as caught:
         FileLayout.of_new_table(schema, version)
-    assert caught.value.column == named
+    assert caught.value.column == expected_name
 
 
 def test_a_null_struct_in_format_2_0_is_refused_with_its_column(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_a_sink_whose_job_has_ended_leaves_no_file(
 
 
 def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another job that deletes the last file in it takes it away."""
+    """Another job removes the folder after deleting its last file."""
     staging = Staging(uri=str(tmp_path), storage_options=(), job_id=new_id())
     staging.open_job()
     file = staging.begin_attempt().open_data_file(pa.schema([("a", pa.int64())]), version="2.1")

@@ -1,4 +1,6 @@
-"""Commits that land and whose answer is lost, and commits with a concurrent commit in the same moment: nothing is lost, all of it is right."""
+"""Commits whose reply is lost, and commits at the moment of a concurrent commit: no rows are lost, and all values are
+right.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +40,20 @@ def acts_beside(
     after: dict[int, Callable[[], object]] | None = None,
     lost: frozenset[int] = frozenset(),
 ) -> None:
-    """Lets others act right before and after the first, second, ... commit, and loses the answers of some."""
+    """Lets other writers act right before and after the first, second, ... commit, and loses the replies of some
+    commits.
+    """
     real = column_commits.attempt_commit
     number = 0
 
     def attempt(*args: Any, **kwargs: Any) -> Any:
         nonlocal number
         number += 1
-        mine = number
-        (before or {}).get(mine, lambda: None)()
+        attempt_number = number
+        (before or {}).get(attempt_number, lambda: None)()
         outcome = real(*args, **kwargs)
-        (after or {}).get(mine, lambda: None)()
-        if mine not in lost:
+        (after or {}).get(attempt_number, lambda: None)()
+        if attempt_number not in lost:
             return outcome
         assert isinstance(outcome, Landed)
         return Unknown(error=OSError("connection reset by peer"))
@@ -117,7 +121,7 @@ def test_what_changes_beside_a_repair_is_repaired_too(path: str, monkeypatch: py
 
 @pytest.mark.parametrize("lost", [frozenset(), frozenset({1})], ids=["answered", "answer lost"])
 @pytest.mark.parametrize(
-    ("act", "left"),
+    ("act", "remaining"),
     [
         (compact, without(5, 6)),
         (lambda path: lance.dataset(path).delete("id < 10"), {key: key * 10 for key in range(10, 30)}),
@@ -128,7 +132,7 @@ def test_what_changes_beside_a_repair_is_repaired_too(path: str, monkeypatch: py
 )
 def test_rows_of_changed_inputs_are_repaired_wherever_they_are_by_then(
     act: Callable[[str], object],
-    left: dict[int, int | None],
+    remaining: dict[int, int | None],
     lost: frozenset[int],
     path: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -136,7 +140,7 @@ def test_rows_of_changed_inputs_are_repaired_wherever_they_are_by_then(
     job, message = staged(path)
     acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6)}, after={1: lambda: act(path)}, lost=lost)
     job.commit(message)
-    assert column(path, "c") == left
+    assert column(path, "c") == remaining
     assert orphans(path) == set()
 
 
@@ -161,7 +165,7 @@ def rewrite_the_target(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "left"),
+    ("act", "remaining"),
     [
         (lambda path: lance.dataset(path).create_scalar_index("c", "BTREE"), set()),
         (lambda path: (rewrite(path, 25), lance.dataset(path).create_scalar_index("c", "BTREE")), set()),
@@ -171,21 +175,21 @@ def rewrite_the_target(path: str) -> None:
     ids=["indexed", "rewritten elsewhere", "rewritten", "compacted"],
 )
 def test_a_commit_that_cannot_be_repaired_in_time_is_taken_back_or_says_what_is_left(
-    act: Callable[[str], object], left: set[int], path: str, monkeypatch: pytest.MonkeyPatch
+    act: Callable[[str], object], remaining: set[int], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, message = staged(path, commit_max_retries="0")
     acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6), 2: lambda: act(path)})
     with pytest.raises(CommitConflictError, match=r"gave up .* taken back") as caught:
         job.commit(message)
-    named = re.search(r"but for fragments (\[.*?\])", str(caught.value))
-    assert (named and named[1]) == (str(sorted({key // 10 for key in left})) if left else None)
-    assert {key for key, now in column(path, "c").items() if now is not None} == left
+    match = re.search(r"but for fragments (\[.*?\])", str(caught.value))
+    assert (match and match[1]) == (str(sorted({key // 10 for key in remaining})) if remaining else None)
+    assert {key for key, value in column(path, "c").items() if value is not None} == remaining
 
 
 def test_a_table_that_is_deleted_in_the_moment_of_the_commit_is_said(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lance makes a folder with a version that names files of the old one."""
+    """Lance creates a folder with a version whose files belong to the deleted table."""
     job, message = staged(path)
     acts_beside(monkeypatch, before={1: lambda: shutil.rmtree(path)})
     with pytest.raises(
@@ -209,7 +213,7 @@ def test_a_row_that_a_repair_finds_null_already_is_counted_once(
 
 
 def with_column_of_a_dead_backfill(path: str) -> tuple[Backfill, Any]:
-    """Writes a new column `n`, which another backfill has added by the commit and never filled."""
+    """Writes a new column `n` that another backfill has added by the time of the commit and never filled."""
     job = Backfill(path, "n", LongType(), options={"input_columns": "text"})
     message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
     assert add_null_columns(lance.dataset(path), [pa.field("n", pa.int64())], "0" * 32) is None
@@ -241,9 +245,9 @@ def test_a_new_column_that_is_renamed_beside_its_commit_is_not_added_again(
     assert column(path, "w") == without(*range(30))
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("is_moved", [False, True])
 def test_rows_of_a_dropped_column_are_taken_back_or_named(
-    moved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_moved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = str(tmp_path / "rows.lance")
     write(uri, 1, 2)
@@ -255,14 +259,16 @@ def test_rows_of_a_dropped_column_are_taken_back_or_named(
     def attempt(*args: Any, **kwargs: Any) -> Any:
         lance.dataset(uri).drop_columns(["s"])
         outcome = real(*args, **kwargs)
-        if moved:
+        if is_moved:
             compact(uri)
         return outcome
 
     monkeypatch.setattr(append_commits, "attempt_commit", attempt)
-    with pytest.raises(CommitOutcomeUnknownError if moved else CommitConflictError, match="moved" if moved else "'s'"):
+    with pytest.raises(
+        CommitOutcomeUnknownError if is_moved else CommitConflictError, match="moved" if is_moved else "'s'"
+    ):
         job.commit([message])
-    assert ids_in(uri) == [1, 2, 3, 4, *([5, 6] if moved else [])]
+    assert ids_in(uri) == [1, 2, 3, 4, *([5, 6] if is_moved else [])]
 
 
 def test_a_writer_that_rewrites_inputs_beside_each_commit_does_not_keep_a_write_for_ever(

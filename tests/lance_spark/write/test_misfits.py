@@ -1,4 +1,4 @@
-"""Columns that do not fit the table, by every DataFrame write to a path: the error names table and column."""
+"""Columns that do not fit the table, in every DataFrame write to a path: the error names table and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging of values from many places: the order of the rows, how much is read at once, and how long it takes."""
+"""Merging of values from many places: the order of the rows, the amount read at once, and the time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_row_of_several_streams_comes_once_for_each_in_one_chunk(rows: list[se
         patch.setattr(pieces, "_FILE_ROWS", 7)
         merged = [offsets.tolist() for offsets, _ in merge([stream(sorted(part), size) for part in rows])]
     assert list(itertools.chain.from_iterable(merged)) == sorted(itertools.chain.from_iterable(rows))
-    assert all(one[-1] < other[0] for one, other in itertools.pairwise(merged))
+    assert all(chunk[-1] < next_chunk[0] for chunk, next_chunk in itertools.pairwise(merged))
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 30)), max_size=40))
@@ -57,9 +57,9 @@ def test_pieces_of_a_chain_come_one_after_the_other(spans: list[tuple[int, int]]
         NullPiece(offsets=np.array(sorted({start, start + length})), type=pa.null()) for start, length in spans
     ]
     chains = chained(given_pieces)
-    assert sorted(map(id, (one for chain in chains for one in chain))) == sorted(map(id, given_pieces))
+    assert sorted(map(id, (piece for chain in chains for piece in chain))) == sorted(map(id, given_pieces))
     for chain in chains:
-        assert all(one.offsets[-1] < other.offsets[0] for one, other in itertools.pairwise(chain))
+        assert all(piece.offsets[-1] < next_piece.offsets[0] for piece, next_piece in itertools.pairwise(chain))
     most = max((sum(s <= row <= s + n for s, n in spans) for row in range(131)), default=0)
     assert len(chains) == most, "more are read at once than have to be"
 
@@ -88,13 +88,13 @@ def test_rows_that_came_from_many_fragments_are_read_one_file_at_a_time(
     lance.dataset(path).update({"other": "other + 1"}, where="id % 2 = 0")
     real, under_way, most = FilePiece.chunks, [0], [0]
 
-    def counted(self: FilePiece, *args: Any, **kwargs: Any) -> Iterator[Chunk]:
+    def counting_chunks(self: FilePiece, *args: Any, **kwargs: Any) -> Iterator[Chunk]:
         under_way[0] += 1
         most[0] = max(most[0], under_way[0])
         yield from real(self, *args, **kwargs)
         under_way[0] -= 1
 
-    monkeypatch.setattr(FilePiece, "chunks", counted)
+    monkeypatch.setattr(FilePiece, "chunks", counting_chunks)
     assert job.commit(message).rows_carried == count
     assert column(path, "c") == {k: k * 10 for k in range(2 * count)}
     assert most[0] == 1

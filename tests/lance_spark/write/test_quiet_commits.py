@@ -21,7 +21,7 @@ writer, messages = pickle.load(open(sys.argv[1], "rb"))
 assert "lance" in sys.modules, "unpickling imports Lance"
 writer.commit(messages)
 """
-"""What Spark's process of commits does with a DataFrame backfill."""
+"""The work of Spark's commit process for a DataFrame backfill."""
 
 DRIVER = """
 import sys

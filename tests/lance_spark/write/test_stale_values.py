@@ -1,4 +1,6 @@
-"""What a write leaves in rows whose inputs were changed meanwhile: what it cannot compute is NULL and counted, row by row."""
+"""Rows whose inputs changed during a write: values that the write cannot compute become NULL, and are counted row by
+row.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def update_and_compact(path: str) -> None:
 
 
 def two_columns(path: str, second: str, **options: str) -> tuple[Backfill, ColumnsWritten]:
-    """Writes two columns: `a`, which is there with values of an earlier write, and another one."""
+    """Writes two columns: `a`, which exists with values of an earlier write, and another column."""
     job = Backfill(
         path, "a", LongType(), options={"input_columns": "text", **options}, extra=[StructField(second, LongType())]
     )
@@ -81,7 +83,7 @@ def filled(path: str, **options: str) -> tuple[Backfill, ColumnsWritten]:
 
 @pytest.mark.parametrize("compacted", [False, True])
 def test_a_row_is_compared_as_a_whole(compacted: bool, path: str) -> None:
-    """A value that came with the new inputs, in whatever column, makes the row the other writer's."""
+    """A value written together with the new inputs, in any column, assigns the row to the other writer."""
     job, message = filled(path)
     lance.dataset(path).update({"text": "'new'", "a": "-777"}, where="id in (3, 25)")
     lance.dataset(path).update({"text": "'new'"}, where="id = 4")
@@ -90,8 +92,8 @@ def test_a_row_is_compared_as_a_whole(compacted: bool, path: str) -> None:
     if compacted:
         lance.dataset(path).optimize.compact_files(materialize_deletions_threshold=0.0)
     result = job.commit(message)
-    others = {3: (-777, -3), 25: (-777, -25), 4: (None, None), 5: (-777, -888), 6: (None, None)}
-    right = {k: others.get(k, (k * 10, k * 100)) for k in range(30)}
+    expected = {3: (-777, -3), 25: (-777, -25), 4: (None, None), 5: (-777, -888), 6: (None, None)}
+    right = {k: expected.get(k, (k * 10, k * 100)) for k in range(30)}
     assert {k: (v, column(path, "b")[k]) for k, v in column(path, "a").items()} == right
     assert (result.rows, result.rows_nulled) == (25, 2), "rows without a value are counted"
 
@@ -163,17 +165,17 @@ NESTED = {
 
 @pytest.mark.parametrize("kind", NESTED)
 def test_half_precision_inputs_are_compared_as_single_precision_ones_are(kind: str, path: str) -> None:
-    type_, made = NESTED[kind]
+    type_, value_of = NESTED[kind]
 
     def table(*halves: float) -> pa.Table:
-        values = pa.array([made(np.float16(half)) for half in halves] + [None], type_)
+        values = pa.array([value_of(np.float16(half)) for half in halves] + [None], type_)
         return pa.table({"id": pa.array(range(5), pa.int64()), "h": values})
 
     lance.write_dataset(table(1.5, float("nan"), 0.0, 3.0), path, enable_stable_row_ids=True)
     job = Backfill(path, "c", LongType(), options={"input_columns": "h"})
     message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
-    given = table(2.5, float("nan"), -0.0, 3.0)
-    lance.dataset(path).merge_insert("id").when_matched_update_all().execute(given)
+    inputs = table(2.5, float("nan"), -0.0, 3.0)
+    lance.dataset(path).merge_insert("id").when_matched_update_all().execute(inputs)
     assert job.commit(message).rows_nulled == 1
     assert column(path, "c") == {0: None, 1: 10, 2: 20, 3: 30, 4: 40}
 

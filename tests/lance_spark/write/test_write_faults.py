@@ -1,4 +1,4 @@
-"""Real Spark applications in which something dies in the middle of a write: the table is as before or complete, never between."""
+"""Real Spark applications with a death in the middle of a write: the table is unchanged or complete, never partial."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A table with one row, which the jobs append to."""
+    """A table with one row, to which the jobs append."""
     rows = pa.table({"id": pa.array([-1], pa.int64()), "pad": ["x"]})
     lance.write_dataset(rows, tmp_path / "table.lance", enable_stable_row_ids=True)
     return tmp_path / "table.lance"

@@ -60,7 +60,7 @@ def test_any_sequence_of_writes_reads_back_as_the_same_rows_as_parquet(
     expected = spark.read.parquet(parquet).toArrow()
     got = dataset.to_table()
     assert sorted(_rows(got), key=repr) == sorted(_rows(expected.select(got.column_names)), key=repr)
-    # No version without rows, unless it creates or overwrites the table.
+    # A version without rows exists only if the write creates or overwrites the table.
     assert dataset.version <= len(modes)
     assert unused_files(table) == set()
     shutil.rmtree(folder)
@@ -106,7 +106,7 @@ def test_a_table_can_be_overwritten_by_what_is_read_from_it(spark: SparkSession,
     save(read.where("id < 50").withColumn("x", F.col("x") + 1), table_path, "overwrite")
     assert rows_in(table_path) == sorted([{"id": i, "x": i * 2 + 1} for i in range(50)], key=repr)
     assert len(rows_in(table_path, 1)) == 100
-    # And the DataFrame still reads the version that it was made with.
+    # The DataFrame still reads its own version.
     assert read.count() == 100
 
 
@@ -171,10 +171,10 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
     lance.write_dataset(pa.Table.from_pylist([{"id": 1, "s": "a"}], schema), table_path)
     before = files_in(table_path)
-    make, named = WRONG[what]
+    make, expected_name = WRONG[what]
     with pytest.raises(AnalysisException, match="SchemaMismatchError") as caught:
         save(make(spark), table_path)
-    assert f"{named}:" in str(caught.value)
+    assert f"{expected_name}:" in str(caught.value)
     assert files_in(table_path) == before
 
 
@@ -197,7 +197,7 @@ def test_a_job_that_fails_leaves_no_folder_where_there_was_no_table(spark: Spark
 
 def test_two_sessions_that_create_one_table_lose_no_row(spark: SparkSession, table_path: str) -> None:
     def create(k: int) -> None:
-        # createDataFrame makes the session this thread's active one, without which Spark does not find Python data sources.
+        # createDataFrame activates the session in this thread, which Spark needs to find Python data sources.
         rows = spark.createDataFrame([(k * 100 + i,) for i in range(20)], "id bigint")
         save(rows.repartition(2), table_path)
 
@@ -243,12 +243,12 @@ def test_metadata_columns_of_a_read_cannot_be_made_into_a_table(spark: SparkSess
 def planning_processes() -> set[int]:
     """Python processes in which Spark plans or commits writes."""
     modules = ("write_into_data_source", "commit_data_source_write")
-    found = set()
+    process_ids = set()
     for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has ended
+        with contextlib.suppress(psutil.Error):  # the process has ended
             if any(name in " ".join(process.cmdline()) for name in modules):
-                found.add(process.pid)
-    return found
+                process_ids.add(process.pid)
+    return process_ids
 
 
 @pytest.mark.parametrize("rule", [True, False], ids=["rule", "no rule"])
