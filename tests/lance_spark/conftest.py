@@ -1,4 +1,4 @@
-"""A log for UDFs, a file by which tests and UDFs talk to each other, and what jobs run on."""
+"""A log for UDFs, a file for messages between tests and UDFs, and a session for jobs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def log(tmp_path: Path) -> Log:
 
 @pytest.fixture
 def flag(tmp_path: Path) -> str:
-    """Path of a file that tests and UDFs tell each other something with."""
+    """Path of a file for messages between tests and UDFs."""
     return str(tmp_path / "flag")
 
 
 @pytest.fixture
 def jobs(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A session for jobs: tasks run in this process, but for tests that are marked `spark`, and over Connect."""
+    """A session for jobs: tasks run in this process, or on Spark for tests marked `spark` and over Connect."""
     if os.environ.get(OVER_CONNECT) or request.node.get_closest_marker("spark"):
         yield request.getfixturevalue("spark")
         return

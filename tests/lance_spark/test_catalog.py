@@ -1,4 +1,6 @@
-"""Catalog tables and temporary views: read, inserted into, and read again, also by a session that did not make them."""
+"""Catalog tables and temporary views: read, inserted into, and read again, also by a session other than their
+creator.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def names(spark: SparkSession) -> Iterator[tuple[str, str]]:
-    """Two free table names; what the test makes under them is dropped."""
+    """Two free table names; tables of the test under these names are dropped."""
     pair = (f"x{uuid.uuid4().hex[:8]}", f"y{uuid.uuid4().hex[:8]}")
     yield pair
     for name in pair:
@@ -186,9 +188,9 @@ def test_a_catalog_table_outlives_the_session_that_made_it(two: tuple[str, str],
         print("SEEN", sorted(r.id for r in spark.table("kept").collect()))
         """
     )
-    seen = []
+    outputs = []
     for step in (("make", "11"), ("again", "12")):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", script, *step],
             capture_output=True,
             text=True,
@@ -197,9 +199,9 @@ def test_a_catalog_table_outlives_the_session_that_made_it(two: tuple[str, str],
             env={**os.environ, "PYSPARK_PYTHON": sys.executable},
             check=False,
         )
-        assert done.returncode == 0, done.stderr[-3000:]
-        seen.append(next(line for line in done.stdout.splitlines() if line.startswith("SEEN")))
-    assert seen == ["SEEN [1, 2, 11]", "SEEN [1, 2, 11, 12]"]
+        assert process.returncode == 0, process.stderr[-3000:]
+        outputs.append(next(line for line in process.stdout.splitlines() if line.startswith("SEEN")))
+    assert outputs == ["SEEN [1, 2, 11]", "SEEN [1, 2, 11, 12]"]
 
 
 def test_options_of_create_table_serve_reads_and_inserts(

@@ -1,4 +1,4 @@
-"""Checkpoints on stores that Lance reaches, and beside a table that lives on."""
+"""Checkpoints in stores of Lance, and next to a table in use."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def test_a_local_place_needs_no_lance(tmp_path: Path) -> None:
         "assert store.find(key, 'ab') == [entry] and store.read(entry, key, 'ab')\n"
         "print('lance' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    process = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "False"
 
 
 def test_a_small_checkpoint_takes_less_than_two_milliseconds(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line: what people and programs read, and how it exits."""
+"""The command line: output for people and for programs, and exit codes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def doubling(*bad: int, skips: bool = False) -> UDF:
-    """A UDF that fails on some ids; defined here, so that it is pickled by value."""
+    """A UDF that fails on some ids; defined here, so it is pickled by value."""
 
     def double(id: int) -> int:
         if id in bad:
@@ -80,7 +80,7 @@ def make(path: Path, function: UDF | None = None) -> Table:
 
 @pytest.fixture
 def filled(spark: SparkSession, tmp_path: Path) -> Table:
-    """A table of which a job has filled all rows but two, which its policy skipped."""
+    """A table filled by a job except for two rows, which its policy skipped."""
     table = make(tmp_path, doubling(7, 23, skips=True))
     table.backfill("double", job_id="first")
     return table
@@ -222,10 +222,10 @@ def test_a_table_without_jobs_and_errors_says_so(spark: SparkSession, tmp_path: 
 
 
 def test_one_job_is_shown_with_its_counts(filled: Table, run: Run):
-    shown = run("job", filled.uri, "first")
-    assert shown.code == 0
-    assert "40 selected: 38 computed, 0 from checkpoints, 2 skipped, 0 failed" in shown.out
-    assert "double(id), version " in shown.out
+    output = run("job", filled.uri, "first")
+    assert output.code == 0
+    assert "40 selected: 38 computed, 0 from checkpoints, 2 skipped, 0 failed" in output.out
+    assert "double(id), version " in output.out
     job = run("job", filled.uri, "first", "--json").document
     assert isinstance(job, dict)
     assert (job["status"], job["rows_skipped"]) == ("DONE", 2)
@@ -233,15 +233,15 @@ def test_one_job_is_shown_with_its_counts(filled: Table, run: Run):
 
 def test_a_job_whose_driver_is_gone_is_shown_as_dead(filled: Table, run: Run):
     process = json.loads(this_process())
-    now = datetime.now(UTC)
-    gone = JobRecord(
+    current_time = datetime.now(UTC)
+    dead_record = JobRecord(
         job_id="gone", status="RUNNING", columns=("double",), udf_name="double", udf_version="1", key="", where=None,
-        read_version=1, staging_id="0" * 40, launched_at=now, updated_at=now, launched_by="nobody",
+        read_version=1, staging_id="0" * 40, launched_at=current_time, updated_at=current_time, launched_by="nobody",
         process=json.dumps({**process, "started": "0"}),
     )  # fmt: skip
-    JobHistory(DatasetRef.at(filled.uri)).save(gone)
-    shown = run("job", filled.uri, "gone")
-    assert "DEAD" in shown.out and "its driver is gone" in shown.out
+    JobHistory(DatasetRef.at(filled.uri)).save(dead_record)
+    output = run("job", filled.uri, "gone")
+    assert "DEAD" in output.out and "its driver is gone" in output.out
 
 
 def test_a_job_that_is_not_known_is_an_error_of_one_line(filled: Table, run: Run):
@@ -260,9 +260,9 @@ def test_errors_are_shown_as_they_are_on_one_line_each(filled: Table, run: Run):
 
 def test_errors_can_be_chosen(filled: Table, run: Run):
     def count(*options: str) -> int:
-        found = run("errors", filled.uri, "--json", *options).document
-        assert isinstance(found, list)
-        return len(found)
+        document = run("errors", filled.uri, "--json", *options).document
+        assert isinstance(document, list)
+        return len(document)
 
     assert count("--type", "ValueError") == count("--column", "double") == count("--job", "first") == 2
     assert count("--type", "KeyError") == count("--column", "id") == 0
@@ -278,10 +278,10 @@ def test_errors_of_a_job_or_column_that_does_not_exist_exit_with_1(filled: Table
 
 
 def test_errors_for_programs_have_traces_and_addresses(filled: Table, run: Run):
-    found = run("errors", filled.uri, "--json").document
-    assert isinstance(found, list)
-    assert {error["row_address"] for error in found} == {7, 2 << 32 | 3}
-    assert all("raise ValueError" in error["error_trace"] for error in found)
+    document = run("errors", filled.uri, "--json").document
+    assert isinstance(document, list)
+    assert {error["row_address"] for error in document} == {7, 2 << 32 | 3}
+    assert all("raise ValueError" in error["error_trace"] for error in document)
 
 
 def test_versions_say_what_made_them(filled: Table, run: Run):
@@ -339,16 +339,16 @@ def test_a_table_that_is_not_there_is_an_error_of_one_line(tmp_path: Path, run: 
 
 
 def test_storage_options_reach_the_table(filled: Table, run: Run, monkeypatch: pytest.MonkeyPatch):
-    seen: list[object] = []
+    options_seen: list[object] = []
     real = cli.jobs.open_table
 
     def spying(uri: str, *arguments: object, **keywords: object) -> Table:
-        seen.append(keywords["storage_options"])
+        options_seen.append(keywords["storage_options"])
         return real(uri)
 
     monkeypatch.setattr(cli.jobs, "open_table", spying)
     assert run("jobs", filled.uri, "--storage", "region=eu-west-1", "--storage", "token=a=b").code == 0
-    assert seen == [{"region": "eu-west-1", "token": "a=b"}]
+    assert options_seen == [{"region": "eu-west-1", "token": "a=b"}]
 
 
 def test_the_script_is_installed_under_its_name():
@@ -360,11 +360,11 @@ def test_the_script_is_installed_under_its_name():
 
 def test_the_program_runs_as_a_process_of_its_own(tmp_path: Path):
     command = [sys.executable, "-m", "lance_spark.cli", "jobs", str(tmp_path / "none.lance")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=dict(os.environ))
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=dict(os.environ))
+    assert (process.returncode, process.stdout, process.stderr.count("\n")) == (1, "", 1)
 
 
 def test_importing_the_package_imports_no_typer():
     script = "import sys, lance_spark; print(sorted({'typer', 'rich', 'lance'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert process.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""`configure` sets what makes Lance quick, and nothing that a user has set."""
+"""`configure` sets the fast settings of Lance, and keeps all settings of the user."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def settings(builder: SparkSession.Builder) -> dict[str, str]:
 
 @pytest.mark.usefixtures("conf_dir")
 def test_everything_is_set_where_nothing_was() -> None:
-    found = settings(configure(SparkSession.builder.master("local[1]")))
-    assert (found[SOCKET], found[MODULE]) == ("true", DAEMON)
-    assert "enable_unsafe_memory_access=true" in found[DRIVER] == found[DRIVER.replace("driver", "executor")]
+    actual = settings(configure(SparkSession.builder.master("local[1]")))
+    assert (actual[SOCKET], actual[MODULE]) == ("true", DAEMON)
+    assert "enable_unsafe_memory_access=true" in actual[DRIVER] == actual[DRIVER.replace("driver", "executor")]
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
@@ -102,9 +102,9 @@ def in_the_arguments(settings: dict[str, str], _: Path) -> SparkSession.Builder:
     return SparkSession.builder
 
 
-@pytest.mark.parametrize("given", [in_the_builder, in_the_file, in_a_file_of_properties, in_the_arguments])
+@pytest.mark.parametrize("builder_for", [in_the_builder, in_the_file, in_a_file_of_properties, in_the_arguments])
 def test_what_a_user_has_set_stays(
-    given: Callable[[dict[str, str], Path], SparkSession.Builder], conf_dir: Path, monkeypatch: pytest.MonkeyPatch
+    builder_for: Callable[[dict[str, str], Path], SparkSession.Builder], conf_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     own = {
@@ -117,30 +117,30 @@ def test_what_a_user_has_set_stays(
         JARS: "/their.jar",
         EXTENSIONS: "their.Extension",
     }
-    found = {**own, **settings(configure(given(own, conf_dir)))}
-    assert found == own | {
-        DRIVER: found[DRIVER],
-        REDACTION: found[REDACTION],
-        JARS: found[JARS],
-        EXTENSIONS: found[EXTENSIONS],
+    actual = {**own, **settings(configure(builder_for(own, conf_dir)))}
+    assert actual == own | {
+        DRIVER: actual[DRIVER],
+        REDACTION: actual[REDACTION],
+        JARS: actual[JARS],
+        EXTENSIONS: actual[EXTENSIONS],
     }
-    assert found[JARS] == f"/their.jar,{find_jar().as_uri()}"
-    assert found[EXTENSIONS] == "their.Extension,lancespark.LanceExtensions"
-    assert found[DRIVER].startswith("-Dtheirs=1 -Darrow.enable_unsafe_memory_access=true")
-    assert hides(found[REDACTION]) == {"MINE": True, "spark.password": False, **OPTIONS}
+    assert actual[JARS] == f"/their.jar,{find_jar().as_uri()}"
+    assert actual[EXTENSIONS] == "their.Extension,lancespark.LanceExtensions"
+    assert actual[DRIVER].startswith("-Dtheirs=1 -Darrow.enable_unsafe_memory_access=true")
+    assert hides(actual[REDACTION]) == {"MINE": True, "spark.password": False, **OPTIONS}
     assert "PYSPARK_PYTHON" not in os.environ, "executors of a cluster have Pythons of their own"
 
 
 @pytest.mark.usefixtures("conf_dir")
 def test_executors_of_a_cluster_which_may_lack_this_package_keep_sparks_daemon() -> None:
-    found = settings(configure(SparkSession.builder.master("spark://host:7077")))
-    assert found[SOCKET] == "true" and MODULE not in found
+    actual = settings(configure(SparkSession.builder.master("spark://host:7077")))
+    assert actual[SOCKET] == "true" and MODULE not in actual
 
 
 @pytest.mark.usefixtures("conf_dir")
 def test_a_session_of_spark_connect_is_left_alone() -> None:
-    found = settings(configure(SparkSession.builder.remote("sc://localhost")))
-    assert set(found) == {"spark.remote"}
+    actual = settings(configure(SparkSession.builder.remote("sc://localhost")))
+    assert set(actual) == {"spark.remote"}
 
 
 @pytest.mark.classic
@@ -163,10 +163,10 @@ assert dict(os.environ) == before
 assert "lance" not in sys.modules
 print(len(os.listdir("/proc/self/task")))
 """
-    # As Spark starts it.
+    # In the environment of Spark's daemon.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert process.stdout == "1\n"
 
 
 _OTHER_PYTHON = """
@@ -182,8 +182,8 @@ except lance_spark.WorkerPythonError as error:
 
 @pytest.mark.slow
 @pytest.mark.classic
-@pytest.mark.parametrize(("settings", "kept"), [({}, True), ({"MALLOC_ARENA_MAX": "4"}, False)])
-def test_a_fork_of_the_daemon_uses_freed_memory_again(settings: dict[str, str], kept: bool) -> None:
+@pytest.mark.parametrize(("settings", "is_kept"), [({}, True), ({"MALLOC_ARENA_MAX": "4"}, False)])
+def test_a_fork_of_the_daemon_uses_freed_memory_again(settings: dict[str, str], is_kept: bool) -> None:
     script = """
 import resource, threading
 from lance_spark.session.daemon import keep_memory
@@ -201,20 +201,20 @@ thread.join()
     answer = subprocess.run(
         [sys.executable, "-c", script], env=environment | settings, check=True, capture_output=True, text=True
     )
-    assert (int(answer.stdout) < 1000) is kept
+    assert (int(answer.stdout) < 1000) is is_kept
 
 
 def test_workers_of_another_python_are_noticed_before_any_task_runs(tmp_path: Path) -> None:
-    """As in a notebook whose kernel is a virtual environment that is not activated."""
+    """Like in a notebook whose kernel is a virtual environment without activation."""
     (tmp_path / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
     environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": JVM_OPTIONS}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _OTHER_PYTHON], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.startswith(f"refused: Spark's Python workers run {tmp_path}/python3")
-    assert "PYSPARK_PYTHON" in done.stdout and sys.executable in done.stdout
+    assert process.stdout.startswith(f"refused: Spark's Python workers run {tmp_path}/python3")
+    assert "PYSPARK_PYTHON" in process.stdout and sys.executable in process.stdout
 
 
 def test_a_running_jvm_is_told_to_read_arrow_unchecked_unless_its_user_said_otherwise(spark: SparkSession) -> None:
@@ -249,13 +249,13 @@ def test_a_worker_whose_session_has_ended_says_nothing(error: type[OSError], out
     def worker(connection: socket.socket, authenticated: bool) -> int:
         raise error
 
-    one, other = socket.socketpair()
-    with one, other:
+    reader, writer = socket.socketpair()
+    with reader, writer:
         if outcome == 1:
-            assert quietly(worker)(one, False) == 1
+            assert quietly(worker)(reader, False) == 1
         else:
             with pytest.raises(error):
-                quietly(worker)(one, False)
+                quietly(worker)(reader, False)
 
 
 def test_a_planning_process_that_was_idle_is_made_to_end_quietly_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,9 +271,9 @@ def test_a_planning_process_that_was_idle_is_made_to_end_quietly_once(monkeypatc
     end_quietly()
     wrapped = main.worker
     end_quietly()
-    one, other = socket.socketpair()
-    with one, other:
-        assert main.worker is wrapped and wrapped(one, True) == 1
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        assert main.worker is wrapped and wrapped(reader, True) == 1
 
 
 _IDLE = """
@@ -293,5 +293,5 @@ assert spark.read.format("lance").load(sys.argv[1]).count() == 3
 
 @pytest.mark.long
 def test_a_session_that_is_idle_for_a_minute_prints_no_traceback(table_path: str) -> None:
-    done = subprocess.run([sys.executable, "-c", _IDLE, table_path], capture_output=True, text=True, check=True)
-    assert "Traceback" not in done.stdout + done.stderr
+    process = subprocess.run([sys.executable, "-c", _IDLE, table_path], capture_output=True, text=True, check=True)
+    assert "Traceback" not in process.stdout + process.stderr

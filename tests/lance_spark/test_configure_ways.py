@@ -46,7 +46,7 @@ spark = SparkSession.builder.master("local[1]").config(map={in_builder!r}).getOr
 spark.range(1).count()
 """
 
-SEEN = """
+REPORT = """
 import json
 
 def pushes(session):
@@ -65,7 +65,7 @@ print("seen: " + json.dumps(seen), flush=True)
 """
 
 WHOLE = {"pushes": [True, True], "searches": 3, "other": "loaded", "jars": ["lance-spark.jar", "other.jar"]}
-"""What a session has that was made by `configure` with the jar and the extension of a user."""
+"""The features of a session made by `configure` with the jar and the extension of a user."""
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +92,16 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 def run(
     command: list[str], folder: Path, variables: Mapping[str, str] | None = None, program: str | None = None
 ) -> dict[str, object]:
-    """Runs a process, and returns what its session has."""
+    """Runs a process, and returns the features of its session."""
     used = environment() | {"PYTHONWARNINGS": "ignore", "SPARK_SUBMIT_OPTS": JVM_OPTIONS} | dict(variables or {})
     used.setdefault("SPARK_CONF_DIR", str(folder))
-    done = subprocess.run(
+    process = subprocess.run(
         command, input=program, cwd=folder, env=used, capture_output=True, text=True, timeout=300, check=False
     )
-    lines = [line.partition("seen: ")[2] for line in done.stdout.splitlines() if "seen: " in line]
-    assert len(lines) == 1, done.stdout[-2000:] + done.stderr[-4000:]
-    seen: dict[str, object] = json.loads(lines[0])
-    return seen
+    lines = [line.partition("seen: ")[2] for line in process.stdout.splitlines() if "seen: " in line]
+    assert len(lines) == 1, process.stdout[-2000:] + process.stderr[-4000:]
+    report: dict[str, object] = json.loads(lines[0])
+    return report
 
 
 def settings_of(jar: Path) -> dict[str, str]:
@@ -117,50 +117,52 @@ def by_submit(jar: Path, folder: Path, program: str) -> dict[str, object]:
 
 @pytest.mark.long
 def test_a_program_of_spark_submit_has_all_beside_its_own_jars(other_jar: Path, path: str, tmp_path: Path) -> None:
-    assert by_submit(other_jar, tmp_path, CONFIGURED.format(in_builder={}) + SEEN.format(path=path)) == WHOLE
+    assert by_submit(other_jar, tmp_path, CONFIGURED.format(in_builder={}) + REPORT.format(path=path)) == WHOLE
 
 
 def in_python(jar: Path, folder: Path, path: str) -> dict[str, object]:
-    return run([sys.executable, "-c", CONFIGURED.format(in_builder=settings_of(jar)) + SEEN.format(path=path)], folder)
+    return run(
+        [sys.executable, "-c", CONFIGURED.format(in_builder=settings_of(jar)) + REPORT.format(path=path)], folder
+    )
 
 
 def in_a_file(jar: Path, folder: Path, path: str) -> dict[str, object]:
     (folder / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings_of(jar).items()))
-    return run([sys.executable, "-c", CONFIGURED.format(in_builder={}) + SEEN.format(path=path)], folder)
+    return run([sys.executable, "-c", CONFIGURED.format(in_builder={}) + REPORT.format(path=path)], folder)
 
 
 def in_arguments(jar: Path, folder: Path, path: str) -> dict[str, object]:
     arguments = f"--jars {jar} --conf spark.sql.extensions=other.Extension --conf spark.ui.enabled=false pyspark-shell"
-    program = CONFIGURED.format(in_builder={}) + SEEN.format(path=path)
+    program = CONFIGURED.format(in_builder={}) + REPORT.format(path=path)
     return run([sys.executable, "-c", program], folder, {"PYSPARK_SUBMIT_ARGS": arguments})
 
 
 def after_stop(jar: Path, folder: Path, path: str) -> dict[str, object]:
     program = OWN.format(in_builder=settings_of(jar)) + "spark.stop()\n"
-    return run([sys.executable, "-c", program + CONFIGURED.format(in_builder={}) + SEEN.format(path=path)], folder)
+    return run([sys.executable, "-c", program + CONFIGURED.format(in_builder={}) + REPORT.format(path=path)], folder)
 
 
 def while_it_runs(jar: Path, folder: Path, path: str) -> dict[str, object]:
     program = OWN.format(in_builder=settings_of(jar))
-    return run([sys.executable, "-c", program + CONFIGURED.format(in_builder={}) + SEEN.format(path=path)], folder)
+    return run([sys.executable, "-c", program + CONFIGURED.format(in_builder={}) + REPORT.format(path=path)], folder)
 
 
 def in_the_shell(jar: Path, folder: Path, path: str) -> dict[str, object]:
     arguments = [f"--conf={key}={value}" for key, value in settings_of(jar).items()]
-    program = CONFIGURED.format(in_builder={}) + SEEN.format(path=path).replace("\n\nsearch", "\n\n\nsearch")
+    program = CONFIGURED.format(in_builder={}) + REPORT.format(path=path).replace("\n\nsearch", "\n\n\nsearch")
     command = [str(SPARK_HOME / "bin/pyspark"), "--master", "local[1]", *arguments]
     # Without a terminal, the shell reads a block up to an empty line.
     return run(command, folder, {"PYSPARK_DRIVER_PYTHON": sys.executable}, program + "\nquit()\n")
 
 
 def in_a_notebook(jar: Path, folder: Path, path: str) -> dict[str, object]:
-    """Cells run one by one in the module of a kernel, and their output is not that of the process."""
+    """Cells run one by one in the module of a kernel, and their output is separate from the output of the process."""
     cells = [OWN.format(in_builder=settings_of(jar)), "spark.stop()", CONFIGURED.format(in_builder={})]
     kernel = f"""
 import contextlib, io, sys
 output, names = io.StringIO(), {{"__name__": "__main__"}}
 with contextlib.redirect_stdout(output):
-    for cell in {[*cells, SEEN.format(path=path)]!r}:
+    for cell in {[*cells, REPORT.format(path=path)]!r}:
         exec(compile(cell, "<cell>", "exec"), names)
 print(output.getvalue())
 """
@@ -185,9 +187,9 @@ spark.sql("CREATE TEMPORARY VIEW copied USING lance OPTIONS (path '" + {copy!r} 
 assert spark.sql("SELECT count(*) FROM copied").first() == (10,)
 """
     program = before.format(in_builder=jars) + CONFIGURED.format(in_builder={} if before else jars)
-    program += write.format(path=path, copy=str(tmp_path / "copy.lance")) + SEEN.format(path=path)
-    seen = run([sys.executable, "-c", program], tmp_path)
-    assert seen == WHOLE | {"other": None, "jars": ["lance-spark-3.5_2.12-0.4.0.jar", "lance-spark.jar"]}
+    program += write.format(path=path, copy=str(tmp_path / "copy.lance")) + REPORT.format(path=path)
+    report = run([sys.executable, "-c", program], tmp_path)
+    assert report == WHOLE | {"other": None, "jars": ["lance-spark-3.5_2.12-0.4.0.jar", "lance-spark.jar"]}
     assert lance.dataset(tmp_path / "copy.lance").count_rows() == 10
 
 
@@ -196,7 +198,7 @@ def by_settings_alone(jar: Path, folder: Path, path: str) -> dict[str, object]:
     own = settings_of(jar)
     both = {"spark.jars": lance_spark.jar(), "spark.sql.extensions": "lancespark.LanceExtensions"}
     own |= {key: f"{own[key]},{value}" for key, value in both.items()}
-    return run([sys.executable, "-c", OWN.format(in_builder=own) + SEEN.format(path=path)], folder)
+    return run([sys.executable, "-c", OWN.format(in_builder=own) + REPORT.format(path=path)], folder)
 
 
 @pytest.mark.long

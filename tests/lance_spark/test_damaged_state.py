@@ -1,4 +1,4 @@
-"""Damaged and forged files and metadata of lance-spark: typed errors, a driver that lives, and a repair."""
+"""Damaged and forged files and metadata of lance-spark: typed errors, a surviving driver, and a repair."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from udf_runtime import UdfRuntimeError
 
 SIDE_TABLES = ("jobs", "errors", "records")
 ENDS_THE_DECODER = (-13, b"\xff" * 5)
-"""An offset from the end of a Lance file, and bytes there that end the process that decodes the file."""
+"""An offset from the end of a Lance file, and bytes for this place that crash a decoding process."""
 
 STORE = {
     "aws_endpoint": "http://127.0.0.1:1",
@@ -47,7 +47,7 @@ STORE = {
     "aws_secret_access_key": "x",
     "client_max_retries": "0",
 }
-"""Options of an object store that does not answer."""
+"""Options of an object store without an answer."""
 
 TYPED = (lance_spark.LanceSparkError, UdfRuntimeError)
 
@@ -121,9 +121,9 @@ def test_a_repair_keeps_the_readable_rows_and_moves_the_damaged_file_aside(
         overwrite(file, *ENDS_THE_DECODER)
     else:
         file.unlink()
-    found = lance_spark.check(str(folder))
-    assert [place.place for place in found.damages] == [f"_lance_spark/{name}.lance/data/{file.name}"]
-    assert not found.is_intact
+    report = lance_spark.check(str(folder))
+    assert [place.place for place in report.damages] == [f"_lance_spark/{name}.lance/data/{file.name}"]
+    assert not report.is_intact
     assert lance_spark.check(str(folder), repair=True).is_intact
     assert lance_spark.check(str(folder)).damages == ()
     aside = [path.name for path in (folder / "_lance_spark" / "damaged").rglob("*.lance") if path.is_file()]
@@ -153,22 +153,22 @@ def test_a_repair_of_a_damaged_manifest_falls_back_to_the_version_before(
     folder: Path, docs: Table, name: str, damage: str
 ) -> None:
     versions = folder / f"_lance_spark/{name}.lance/_versions"
-    kept = len(lance.dataset(versions.parent).versions())
-    manifests = sorted(versions.glob("*.manifest"))[: min(2 if damage == "two cut" else 1, kept - 1)]
+    version_count = len(lance.dataset(versions.parent).versions())
+    manifests = sorted(versions.glob("*.manifest"))[: min(2 if damage == "two cut" else 1, version_count - 1)]
     damaged = {}
     for manifest in manifests:
         body = manifest.read_bytes()
         damaged[manifest.name] = {"empty": b"", "overwritten": b"\xff" * len(body)}.get(damage, body[:50])
         manifest.write_bytes(damaged[manifest.name])
-    found = lance_spark.check(str(folder)).damages
-    assert [place.place for place in found] == [f"_lance_spark/{name}.lance/_versions/{manifests[0].name}"]
-    assert not found[0].repaired and manifests[0].exists()
+    report = lance_spark.check(str(folder)).damages
+    assert [place.place for place in report] == [f"_lance_spark/{name}.lance/_versions/{manifests[0].name}"]
+    assert not report[0].repaired and manifests[0].exists()
     result = lance_spark.check(str(folder), repair=True)
     assert result.is_intact and len(result.damages) == len(manifests)
     aside = {path.name: path.read_bytes() for path in (folder / "_lance_spark/damaged").rglob("*.manifest")}
     assert aside == damaged and not any(manifest.exists() for manifest in manifests)
     assert lance_spark.check(str(folder)).damages == ()
-    assert len(lance.dataset(versions.parent).versions()) == kept - len(manifests)
+    assert len(lance.dataset(versions.parent).versions()) == version_count - len(manifests)
     assert docs.list_jobs() is not None and docs.backfill("letters").rows_computed >= 5
 
 
@@ -195,7 +195,10 @@ def test_a_shared_folder_of_checkpoints_is_opened_once_for_all_branches(
     table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
     branches = [table, *(table.branches.create(name) for name in ("dev", "more/two", "third"))]
     shared = f"file-object-store://{tmp_path}/kept"
-    stores = [checkpoint_store(one.uri, location=checkpoint_place(shared, one.uri)) for one in branches]
+    stores = [
+        checkpoint_store(branch_table.uri, location=checkpoint_place(shared, branch_table.uri))
+        for branch_table in branches
+    ]
     for store in stores:
         store.objects.put("checkpoints/f/x.rows", b"damaged")
     opened = []
@@ -225,8 +228,8 @@ def test_branches_are_checked_and_repaired(tmp_path: Path, jobs: Any) -> None:
     assert branches["dev"].list_jobs() == []
     for manifest in Path(table.uri, "tree/more/two/_versions").glob("*.manifest"):
         manifest.write_bytes(b"")
-    (found,) = lance_spark.check(table.uri).damages
-    assert (found.place, found.repaired) == ("branch 'more/two': its latest version", False)
+    (only_damage,) = lance_spark.check(table.uri).damages
+    assert (only_damage.place, only_damage.repaired) == ("branch 'more/two': its latest version", False)
 
 
 def test_the_command_exits_with_one_while_damage_remains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,9 +239,9 @@ def test_the_command_exits_with_one_while_damage_remains(folder: Path, capsys: p
         with pytest.raises(SystemExit) as ended:
             cli.main(["check", str(folder), *options])
         codes.append(ended.value.code)
-    shown = capsys.readouterr().out
-    document, end = json.JSONDecoder().raw_decode(shown)
-    assert codes == [1, 0, 0] and "0 damaged" in shown[end:]
+    output = capsys.readouterr().out
+    document, end = json.JSONDecoder().raw_decode(output)
+    assert codes == [1, 0, 0] and "0 damaged" in output[end:]
     assert [damage["repaired"] for damage in document["damages"]] == [False]
 
 
@@ -304,7 +307,7 @@ JOB: dict[str, Any] = {
     "versions": [],
     "seconds": "{}",
 }
-HERE = socket.gethostname()
+HOST = socket.gethostname()
 FORGED: dict[str, list[Any]] = {
     "process": [
         None,
@@ -312,7 +315,7 @@ FORGED: dict[str, list[Any]] = {
         "{",
         "[" * 5000,
         '{"host": 1}',
-        *(json.dumps({"host": HERE, "pid": pid, "started": "0"}) for pid in ("x", -1, 0, 10**20)),
+        *(json.dumps({"host": HOST, "pid": pid, "started": "0"}) for pid in ("x", -1, 0, 10**20)),
     ],
     "seconds": ["{", "[]", '{"read": "x"}'],
     "staging_id": [None, "", "../../../../victim", "z" * 40, "A" * 40],
@@ -377,7 +380,7 @@ def test_a_version_with_a_forged_summary_is_shown_without_the_summary(tmp_path: 
         transaction_properties={"lance-spark.summary": text, "lance-spark.job": "j"},
     )
     version = lance.LanceDataset.commit(table.uri, forged).version
-    assert [shown.rows_added for shown in table.versions[-1:]] == [1]
+    assert [version_info.rows_added for version_info in table.versions[-1:]] == [1]
     last = lance_spark.last_commit(table.uri)
     assert last is None or last.version < version
     assert [damage.place for damage in lance_spark.check(table.uri).damages] == [f"version {version}"]
@@ -389,8 +392,8 @@ def test_the_child_that_decodes_ends_with_its_driver(folder: Path) -> None:
         "lance_spark.connect(os.path.dirname(sys.argv[1])).open_table('docs').list_jobs();"
         "print(r._reader._process.pid, flush=True); os.kill(os.getpid(), 9)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], check=False, capture_output=True, text=True)
-    child = int(done.stdout)
+    process = subprocess.run([sys.executable, "-c", code, str(folder)], check=False, capture_output=True, text=True)
+    child = int(process.stdout)
     eventually(lambda: not Path(f"/proc/{child}").exists())
 
 

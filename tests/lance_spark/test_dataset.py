@@ -1,4 +1,4 @@
-"""A reference pins a version, opens exactly it anywhere, and notices a table that was made anew."""
+"""A reference pins a version, opens exactly this version anywhere, and detects a recreated table."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_without_a_version_the_latest_is_pinned_and_stays(table: str) -> None:
     assert ref.open_latest().count_rows() == 40
 
 
-@pytest.mark.parametrize(("asked", "rows"), [("1", 10), ("2", 20), ("two", 20), ("main:1", 10)])
-def test_a_version_is_named_by_number_tag_or_branch(table: str, asked: str, rows: int) -> None:
-    assert resolve(table, version=asked).open().count_rows() == rows
+@pytest.mark.parametrize(("version_name", "rows"), [("1", 10), ("2", 20), ("two", 20), ("main:1", 10)])
+def test_a_version_is_named_by_number_tag_or_branch(table: str, version_name: str, rows: int) -> None:
+    assert resolve(table, version=version_name).open().count_rows() == rows
 
 
 def test_a_branch_is_read_at_its_own_versions(table: str) -> None:
@@ -74,7 +74,7 @@ def test_a_timestamp_gives_the_newest_version_not_after_it(table: str) -> None:
 
 @pytest.fixture
 def clocks_go_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Two moments, in nanoseconds, that are both 02:30 in the time zone of this process."""
+    """Two moments, in nanoseconds, both at 02:30 in the time zone of this process."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     summer = int(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp())
@@ -84,16 +84,19 @@ def clocks_go_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def committed_at(*moments: int) -> SimpleNamespace:
-    """Stands for a table whose versions were committed at these moments; Lance's clock cannot be set."""
+    """Replaces a table whose versions were committed at these moments, because Lance's clock cannot be set."""
 
     def versions() -> list[dict[str, object]]:
         counts = {"total_rows": "1", "total_data_files": "1"}
         return [{"version": i + 1, "timestamp": at, "metadata": counts} for i, at in enumerate(moments)]
 
     native = SimpleNamespace(versions=versions, current_version=lambda: versions()[-1])
-    shown = lance.LanceDataset
+    dataset_class = lance.LanceDataset
     table = SimpleNamespace(_ds=native)
-    table.versions, table.get_version = (lambda: shown.versions(table)), (lambda: shown.get_version(table))  # type: ignore[arg-type]
+    table.versions, table.get_version = (
+        (lambda: dataset_class.versions(table)),
+        (lambda: dataset_class.get_version(table)),
+    )  # type: ignore[arg-type]
     return table
 
 
@@ -156,11 +159,11 @@ def test_a_table_in_a_folder_named_as_that_of_branches_is_a_table(tmp_path: Path
         assert ref.branch is None and ref.table_uri == ref.uri and ref.open().count_rows() == 3
 
 
-@pytest.mark.parametrize("asked", ["99", "nosuchtag", "nosuchbranch:1", "main:99"])
-def test_a_missing_version_is_an_error_that_tells_the_latest(table: str, asked: str) -> None:
+@pytest.mark.parametrize("version_name", ["99", "nosuchtag", "nosuchbranch:1", "main:99"])
+def test_a_missing_version_is_an_error_that_tells_the_latest(table: str, version_name: str) -> None:
     with pytest.raises(VersionNotFoundError, match="the latest version is 3") as caught:
-        resolve(table, version=asked)
-    assert caught.value.version == asked
+        resolve(table, version=version_name)
+    assert caught.value.version == version_name
 
 
 def test_a_table_made_anew_at_the_same_place_is_not_the_pinned_one(table: str) -> None:
@@ -187,9 +190,9 @@ def test_the_dataset_is_opened_once_per_process(table: str) -> None:
 def test_what_is_not_a_table_is_told_apart(tmp_path: Path, table: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
-    for missing in ("none", "empty"):
+    for folder in ("none", "empty"):
         with pytest.raises(TableNotFoundError):
-            resolve(str(tmp_path / missing))
+            resolve(str(tmp_path / folder))
     with pytest.raises(TableUnreadableError, match="Not a directory"):
         resolve(str(tmp_path / "file"))
     with pytest.raises(OptionError, match="scheme"):
@@ -250,7 +253,7 @@ def test_threads_that_open_one_version_do_not_share_a_pylance_object(table: str)
     def read_again_and_again(_: int) -> int:
         for _ in range(200):
             rows = ref.open().count_rows()
-            # pylance borrows its object mutably here: "Already borrowed" where another thread uses the same one
+            # pylance borrows its object mutably here: "Already borrowed" if another thread uses the same object
             ref.open().read_transaction(2)
         return rows
 

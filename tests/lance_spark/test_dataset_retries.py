@@ -1,4 +1,4 @@
-"""Stores that give no answer, and the locks of the processes that ask the stores."""
+"""Stores without an answer, and the locks of processes that access the stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lance_spark import dataset_retries
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
 
-GONE = {
+DEAD_STORE = {
     "aws_endpoint": "http://127.0.0.1:1",
     "allow_http": "true",
     "aws_region": "x",
@@ -63,42 +63,44 @@ def test_each_caller_of_a_store_without_an_answer_gets_an_error_of_its_own() -> 
     errors = []
     for _ in range(3):
         with pytest.raises(TableUnreadableError, match="does not answer") as caught:
-            dataset_retries.retry_options("s3://no-bucket/t.lance", GONE)
+            dataset_retries.retry_options("s3://no-bucket/t.lance", DEAD_STORE)
         errors.append(caught.value)
     assert len({id(error) for error in errors}) == 3 and len({str(error) for error in errors}) == 1
 
 
 def test_no_lock_of_a_module_is_held_after_a_fork() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LOCKS_AFTER_A_FORK], check=True, capture_output=True, text=True, timeout=60
     )
-    number, *held = done.stdout.split()
-    assert int(number) >= 6 and held == []
+    number, *locked = process.stdout.split()
+    assert int(number) >= 6 and locked == []
 
 
 def test_an_answer_counts_for_all_processes_of_a_spark_application(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark plans, commits and runs tasks in processes of their own: an outage finds them without an answer."""
-    uri, other = "s3://bucket/t.lance", "s3://another/t.lance"
-    dataset_retries.note_answer(uri, GONE)
-    assert dataset_retries.has_answered(uri, GONE) and not list(tmp_path.iterdir()), "this is no process of Spark"
+    """Spark plans, commits and runs tasks in separate processes, and each would meet an outage without a known
+    answer.
+    """
+    uri, other_uri = "s3://bucket/t.lance", "s3://another/t.lance"
+    dataset_retries.note_answer(uri, DEAD_STORE)
+    assert dataset_retries.has_answered(uri, DEAD_STORE) and not list(tmp_path.iterdir()), "this is no process of Spark"
     dataset_retries._answered.clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/another/disk")
-    dataset_retries.note_answer(uri, GONE)
+    dataset_retries.note_answer(uri, DEAD_STORE)
     dataset_retries._answered.clear()  # the next process
-    assert not dataset_retries.has_answered(other, GONE)
-    options = dataset_retries.retry_options(uri, {**GONE, "aws_secret_access_key": "of a table"})
+    assert not dataset_retries.has_answered(other_uri, DEAD_STORE)
+    options = dataset_retries.retry_options(uri, {**DEAD_STORE, "aws_secret_access_key": "of a table"})
     assert options is not None and options["client_retry_timeout"] == dataset_retries.RETRIES["client_retry_timeout"]
-    dataset_retries.note_failure(uri, GONE, OSError("Generic S3 error, after 9 retries, max_retries: 9, "))
+    dataset_retries.note_failure(uri, DEAD_STORE, OSError("Generic S3 error, after 9 retries, max_retries: 9, "))
     dataset_retries._answered.clear()
     assert not list(tmp_path.iterdir()), "the store has to answer a first request again"
     with pytest.raises(TableUnreadableError, match="does not answer"):
-        dataset_retries.retry_options(uri, GONE)
+        dataset_retries.retry_options(uri, DEAD_STORE)
 
 
 def test_a_reference_tells_the_process_that_gets_it_of_an_answer() -> None:
-    ref, local = DatasetRef.at("s3://bucket/t.lance", GONE), DatasetRef.at("/t.lance")
+    ref, local = DatasetRef.at("s3://bucket/t.lance", DEAD_STORE), DatasetRef.at("/t.lance")
     for answers in (False, True):
         if answers:
             dataset_retries.note_answer(ref.uri, ref.storage)

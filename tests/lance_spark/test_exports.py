@@ -1,4 +1,4 @@
-"""What `import lance_spark` offers."""
+"""The public names of `import lance_spark`."""
 
 from __future__ import annotations
 

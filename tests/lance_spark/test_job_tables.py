@@ -1,4 +1,4 @@
-"""The tables beside a table: many writers append at once, and none loses a row."""
+"""The side tables of a table: concurrent writers append without losing a row."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_writers_that_make_a_table_at_once_lose_no_row(round_: int, tmp_path: Pa
 def test_a_table_beside_the_data_is_one_that_every_reader_of_lance_can_open(tmp_path: Path):
     ref = DatasetRef.at(str(tmp_path / "table.lance"))
     append_rows(ref, ERRORS, error_row(1))
-    there = lance.dataset(f"{ref.uri}/{ERRORS.name}")
-    assert there.data_storage_version != "0.1"
-    assert there.to_table().schema.equals(ERRORS.schema)
+    side_table = lance.dataset(f"{ref.uri}/{ERRORS.name}")
+    assert side_table.data_storage_version != "0.1"
+    assert side_table.to_table().schema.equals(ERRORS.schema)
 
 
 FULL_DISK = """
@@ -63,10 +63,10 @@ except TableUnwritableError as error:
 
 
 def test_a_full_disk_is_no_lost_race(tmp_path: Path):
-    """No file of the process may grow over 100 bytes, which Lance is told as it is told of a full disk."""
+    """Files of the process may not exceed 100 bytes, and Lance receives the same error as for a full disk."""
     ref = DatasetRef.at(str(tmp_path / "table.lance"))
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, ref.uri], check=False, capture_output=True, text=True)
-    seconds, _, message = done.stderr.strip().rpartition("\n")[2].partition(" s: ")
+    process = subprocess.run([sys.executable, "-c", FULL_DISK, ref.uri], check=False, capture_output=True, text=True)
+    seconds, _, message = process.stderr.strip().rpartition("\n")[2].partition(" s: ")
     assert "the table cannot be written" in message and "File too large" in message and ERRORS.name in message
     assert float(seconds) < 10
     assert read_rows(ref, ERRORS)["error_id"].to_pylist() == ["1"]

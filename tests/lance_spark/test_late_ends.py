@@ -1,4 +1,4 @@
-"""Ends of jobs whose store failed are written later, to the table that the job was of."""
+"""Ends of jobs during a store failure are written later, to the table of the job."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def end_later(
     """Ends a job while the store fails, and waits until nothing of the end is left to write."""
     ends, record = start(db, "late")
     append = history.append_rows
-    away = [True]
+    is_away = [True]
 
     def fail(*arguments: Any) -> None:
-        if away:
+        if is_away:
             raise TableUnwritableError("t", "the store is away")
         append(*arguments)
 
     monkeypatch.setattr(history, "append_rows", fail)
     ends.save(record)
-    assert [kept.job_id for kept in late_ends.kept_ends(ends.ref.uri)] == ["late"]
+    assert [job_end.job_id for job_end in late_ends.kept_ends(ends.ref.uri)] == ["late"]
     meanwhile()
-    away.clear()
+    is_away.clear()
     eventually(lambda: not late_ends.kept_ends(ends.ref.uri))
     return ends
 

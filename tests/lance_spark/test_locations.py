@@ -77,7 +77,7 @@ OF_PYARROW = ("abfs", "gcs", "hdfs", "s3a", "viewfs")
 
 
 def takes(entry: str, uri: str) -> bool:
-    """Tells whether an entry point takes the text for a location that is wrong."""
+    """Tells whether an entry point takes the text for a wrong location."""
     if entry == "source":
         return uri.partition("://")[0] not in OF_PYARROW
     return entry != "sql path" or "/" in uri  # in SQL a name without a slash is no path
@@ -105,9 +105,9 @@ def test_no_location_is_not_the_working_directory(uri: str):
 
 
 def test_locations_that_are_understood():
-    here = os.getcwd()
-    assert normalize_uri("t.lance") == normalize_uri("./t.lance") == f"{here}/t.lance"
-    assert normalize_uri("./run:1/t") == normalize_uri("x/../run:1/t".replace("run:1", "./run:1")) == f"{here}/run:1/t"
+    cwd = os.getcwd()
+    assert normalize_uri("t.lance") == normalize_uri("./t.lance") == f"{cwd}/t.lance"
+    assert normalize_uri("./run:1/t") == normalize_uri("x/../run:1/t".replace("run:1", "./run:1")) == f"{cwd}/run:1/t"
     assert normalize_uri("file:///a%20b/%23") == normalize_uri("file:/a b/%23") == "/a b/#"
     assert normalize_uri("file://localhost/a") == "/a"
     assert normalize_uri("S3://Bucket/T/") == "s3://Bucket/T"

@@ -1,4 +1,4 @@
-"""Options are parsed once; what is unknown or malformed is named together with what would be accepted."""
+"""Options are parsed once. Errors name the unknown or malformed option and the accepted values."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ def test_a_malformed_write_option_is_named_with_its_value(name: str, text: str) 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "meant"), [("with_row_adress", "with_row_address"), ("colums", "columns"), ("versoin", "version")]
+    ("wrong", "suggestion"), [("with_row_adress", "with_row_address"), ("colums", "columns"), ("versoin", "version")]
 )
-def test_an_unknown_option_gets_the_nearest_known_name(wrong: str, meant: str) -> None:
-    with pytest.raises(OptionError, match=f"did you mean '{meant}'"):
+def test_an_unknown_option_gets_the_nearest_known_name(wrong: str, suggestion: str) -> None:
+    with pytest.raises(OptionError, match=f"did you mean '{suggestion}'"):
         ReadOptions.parse({"path": "/t", wrong: "1"})
 
 
@@ -219,7 +219,7 @@ def test_the_mark_of_a_view_is_the_one_that_the_rule_sets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "display"),
     [
         ("it", "= 'it' is not valid"),
         ("it's", '= "it\'s" is not valid'),
@@ -230,7 +230,7 @@ def test_the_mark_of_a_view_is_the_one_that_the_rule_sets() -> None:
         (None, "is missing"),
     ],
 )
-def test_a_wrong_value_is_shown_and_quoted_once(value: object, shown: str):
+def test_a_wrong_value_is_shown_and_quoted_once(value: object, display: str):
     error = OptionError("k", value, "something else")
-    assert str(error) == f"option 'k' {shown} - accepted: something else"
+    assert str(error) == f"option 'k' {display} - accepted: something else"
     assert isinstance(pickle.loads(pickle.dumps(error)), OptionError)

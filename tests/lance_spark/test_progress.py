@@ -1,4 +1,6 @@
-"""What is shown of running jobs: a line per stage, whole on a terminal whatever else is printed, replaced in place in a notebook."""
+"""Progress of running jobs: a line per stage, intact on a terminal with other output, replaced in place in a
+notebook.
+"""
 
 from __future__ import annotations
 
@@ -64,24 +66,24 @@ print(job.result())
 
 
 def stages(lines: list[str]) -> list[str]:
-    """Returns the names of stages and how far they are, of the lines that have bars."""
-    found = [re.fullmatch(r"(.*\S) +[━╸╺]+ +(.* of .*) 0:00:\d\d", line) for line in lines]
-    return [f"{match[1]} {match[2].rstrip()}" for match in found if match]
+    """Returns the names of stages and their progress, from the lines with bars."""
+    matches = [re.fullmatch(r"(.*\S) +[━╸╺]+ +(.* of .*) 0:00:\d\d", line) for line in lines]
+    return [f"{match[1]} {match[2].rstrip()}" for match in matches if match]
 
 
 def test_two_jobs_have_whole_lines_whatever_is_printed_and_logged(tmp_path: Path):
     lines = rendered(written_to_terminal(TWO_JOBS, folder=tmp_path))
     of_steps = [[f"print {n}", f"error {n}", f"WARNING log {n}", f"own {n}", f"ERROR own {n}"] for n in range(1, 5)]
-    said = [line for line in lines if line and not stages([line])]
-    assert said == [*of_steps[0] * 2, *of_steps[1] * 2, *of_steps[2] * 2, *of_steps[3], "after", "WARNING after"]
-    shown = stages(lines)
-    assert all(line.startswith("a_table_with_a_name") for line in shown[:3])
-    assert [line.partition("… ")[2] for line in shown[:3]] == [
+    messages = [line for line in lines if line and not stages([line])]
+    assert messages == [*of_steps[0] * 2, *of_steps[1] * 2, *of_steps[2] * 2, *of_steps[3], "after", "WARNING after"]
+    stages_shown = stages(lines)
+    assert all(line.startswith("a_table_with_a_name") for line in stages_shown[:3])
+    assert [line.partition("… ")[2] for line in stages_shown[:3]] == [
         "3,000 of 4,000 rows computed CANCELLED",
         "3 of 4 fragments written",
         "2 of 4 fragments committed",
     ]
-    assert shown[3:] == [
+    assert stages_shown[3:] == [
         "t.a 4,000 of 4,000 rows computed DONE",
         "t.a 4 of 4 fragments written",
         "t.a 3 of 4 fragments committed",
@@ -90,9 +92,9 @@ def test_two_jobs_have_whole_lines_whatever_is_printed_and_logged(tmp_path: Path
 
 @pytest.mark.long
 def test_a_job_on_spark_has_its_lines_to_itself(tmp_path: Path):
-    written = written_to_terminal(SPARK_TOO, str(tmp_path), folder=tmp_path)
-    assert "[Stage" not in written
-    lines = rendered(written)
+    output = written_to_terminal(SPARK_TOO, str(tmp_path), folder=tmp_path)
+    assert "[Stage" not in output
+    lines = rendered(output)
     assert stages(lines) == [
         "t.x 20 of 20 rows computed DONE",
         "t.x 1 of 1 fragments written",
@@ -114,22 +116,22 @@ def test_where_it_is_asked_for_the_end_is_shown_without_control_characters(capfd
     progress.start(10, 1)
     progress.update(rows=10, written=1, committed=1)
     progress.close("DONE")
-    shown = capfd.readouterr()
-    assert shown.out == "" and len(shown.err.splitlines()) == 3 and "10 of 10 rows computed DONE" in shown.err
-    assert not set(shown.err) & {"\x1b", "\r"}
+    output = capfd.readouterr()
+    assert output.out == "" and len(output.err.splitlines()) == 3 and "10 of 10 rows computed DONE" in output.err
+    assert not set(output.err) & {"\x1b", "\r"}
 
 
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
-    """The outputs of a notebook's cell: of each all that was shown, the last of which is to be seen."""
+    """The outputs of a notebook's cell, each with all its texts; the last text is the visible one."""
     outputs: list[list[str]] = []
 
     class ZMQInteractiveShell:
         """The shell of notebooks."""
 
     class Handle:
-        def __init__(self, shown: str) -> None:
-            self.shown = [shown]
+        def __init__(self, text: str) -> None:
+            self.shown = [text]
             outputs.append(self.shown)
 
         def update(self, value: str) -> None:
@@ -145,14 +147,14 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
 
 
 def test_a_notebook_has_one_output_for_each_job(cell: list[list[str]], capfd: pytest.CaptureFixture[str]):
-    one, other = Progress("t.<a>"), Progress("t.b")
-    one.start(1000, 2)
-    other.start(0, 0, commits=False)
+    first, second = Progress("t.<a>"), Progress("t.b")
+    first.start(1000, 2)
+    second.start(0, 0, commits=False)
     time.sleep(0.3)
     for rows in range(0, 1001, 10):
-        one.update(rows=rows, written=1, committed=0)
-    one.close("DONE")
-    other.close("FAILED")
+        first.update(rows=rows, written=1, committed=0)
+    first.close("DONE")
+    second.close("FAILED")
     assert len(cell) == 2 and len(cell[0]) < 10, "not shown at each update"
     assert cell[0][-1].count("<tr>") == 3 and "t.&lt;a&gt;" in cell[0][-1]
     assert '<progress max="1000" value="1000"></progress></td><td>1,000 of 1,000 rows computed DONE</td>' in cell[0][-1]

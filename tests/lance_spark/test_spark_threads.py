@@ -1,4 +1,4 @@
-"""Threads: the session that made a DataFrame serves each of them, also those that Spark knows no active session of."""
+"""Threads: the session of a DataFrame serves all of them, including threads without an active session in Spark."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_a_dataframe_is_written_and_read_in_any_thread(
 
 
 def test_a_session_is_made_and_used_in_a_thread(spark: SparkSession, table_path: str) -> None:
-    other = in_a_pool(spark.newSession)
-    in_a_thread(lambda: write(other.range(3), table_path))
-    assert in_a_pool(lambda: other.read.format("lance").load(table_path).count()) == 3
+    other_session = in_a_pool(spark.newSession)
+    in_a_thread(lambda: write(other_session.range(3), table_path))
+    assert in_a_pool(lambda: other_session.read.format("lance").load(table_path).count()) == 3
 
 
 def test_sql_creates_and_fills_a_table_in_a_thread(spark: SparkSession, table_path: str) -> None:
@@ -102,20 +102,20 @@ def test_threads_at_once_write_with_their_own_sessions(spark: SparkSession, tmp_
 
 
 def without_the_rule(folder: str) -> None:
-    """What another process does, in a JVM in which the rule never was: prints one line of JSON."""
+    """Runs in another process, in a JVM without the rule: prints one line of JSON."""
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    other = spark.newSession()
+    other_session = spark.newSession()
     db = lance_spark.connect(folder, spark)
 
     def work() -> list[object]:
         table = db.create_table("t", spark.range(5))
-        table.add(other.range(3))
-        seen = [table.count_rows(), SparkSession.getActiveSession() is None]
-        spark.createDataFrame([(1,)], "id long").collect()  # makes it this thread's own
-        table.add(other.range(2))
+        table.add(other_session.range(3))
+        facts = [table.count_rows(), SparkSession.getActiveSession() is None]
+        spark.createDataFrame([(1,)], "id long").collect()  # activates the session in this thread
+        table.add(other_session.range(2))
         active = SparkSession.getActiveSession()
         return [
-            *seen,
+            *facts,
             table.to_spark().count(),
             active is not None and active._jsparkSession.equals(spark._jsparkSession),
         ]
@@ -130,6 +130,8 @@ def test_the_table_api_needs_no_rule_in_a_thread(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
     environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": JVM_OPTIONS}
     command = [sys.executable, "-c", f"from {__name__} import *; without_the_rule({str(tmp_path)!r})"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == [[8, True, 10, True], True]
+    process = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment, check=False
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert json.loads(process.stdout.splitlines()[-1]) == [[8, True, 10, True], True]

@@ -1,4 +1,4 @@
-"""Tables that earlier commits wrote open, resume and refresh, and no call of a UDF is repeated."""
+"""Tables of earlier commits open, resume and refresh, without a repeated call of a UDF."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.data import ARCHIVE
 from tests.data import udfs_145927f as udfs
 
 APPENDED = 5
-"""Rows that `docs` got after its columns were computed."""
+"""Rows appended to `docs` after the computation of its columns."""
 
 WRITTEN_WITH_PYTHON = (3, 11)
 """Stored code holds bytecode of this release of Python."""
@@ -35,7 +35,7 @@ Calls = Callable[[], Counter[str]]
 
 
 LOCATION = re.compile(rb"/[\w/.-]+/db/small\.lance")
-"""Location of the table with a branch when it was written. Manifests of a branch name it in full."""
+"""Original location of the table with a branch. Manifests of a branch contain the full location."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def stored(tmp_path: Path) -> Iterator[Path]:
     table = tmp_path / "db" / "small.lance"
     manifests = {path: path.read_bytes() for path in (table / "tree").rglob("*.manifest")}
     (location,) = {place for content in manifests.values() for place in LOCATION.findall(content)}
-    # A path of another length would change the lengths that the manifest stores.
+    # A path of another length would change the lengths stored in the manifest.
     with TemporaryDirectory(dir="/tmp") as short:
         link = Path(short) / "small".ljust(len(location) - len(short) - 1, "_")
         link.symlink_to(table)

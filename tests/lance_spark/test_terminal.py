@@ -1,4 +1,4 @@
-"""What a script shows on the terminal: its own lines, and none of Lance's or of Spark's start."""
+"""The terminal of a script: its own lines, without lines of Lance or of Spark's start."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ print(logging.getLogger("pylance").level, lance.log.get_log_level())
 
 
 def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "LANCE_"))}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "LANCE_"))}
     return subprocess.run(
         [sys.executable, "-c", script, str(folder)],
         capture_output=True,
         text=True,
         check=True,
         cwd=folder,
-        env={**kept, **environment},
+        env={**variables, **environment},
     )
 
 
 @pytest.mark.long
 def test_a_job_in_a_session_of_ours_leaves_the_terminal_clean(tmp_path: Path):
-    done = run(SCRIPT, tmp_path)
-    assert done.stdout == "[2, 4, 6]\n"
-    assert OF_SPARK.sub("", done.stderr) == ""
+    process = run(SCRIPT, tmp_path)
+    assert process.stdout == "[2, 4, 6]\n"
+    assert OF_SPARK.sub("", process.stderr) == ""
 
 
 @pytest.mark.long
 def test_who_has_configured_logging_sees_all_of_it(tmp_path: Path):
     (tmp_path / "log4j2.properties").write_text("rootLogger.level = warn\n")
-    done = run(SCRIPT, tmp_path, SPARK_CONF_DIR=str(tmp_path), LANCE_LOG="warn")
-    assert "DataReplacement" in done.stderr
-    assert "Setting default log level" in done.stderr
+    process = run(SCRIPT, tmp_path, SPARK_CONF_DIR=str(tmp_path), LANCE_LOG="warn")
+    assert "DataReplacement" in process.stderr
+    assert "Setting default log level" in process.stderr
 
 
 def test_the_other_messages_of_lance_stay_as_they_are(tmp_path: Path):

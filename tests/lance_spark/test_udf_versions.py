@@ -1,4 +1,4 @@
-"""What the version of a UDF means for the values of a column."""
+"""The effect of a UDF's version on the values of a column."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from udf_runtime import UDF, udf
 
 
 class Token:
-    """An object whose pickled form is another one each time."""
+    """An object whose pickled form changes each time."""
 
     count = 0
 

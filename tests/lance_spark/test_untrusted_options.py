@@ -1,4 +1,4 @@
-"""Options come from everybody who may write SQL: nothing in them is ever run."""
+"""Any author of SQL can set options: no text in an option is ever run."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from lance_spark.sql.writes import commit_write, plan_write
 
 
 class MakesAFile:
-    """An object whose pickle makes a file where it is loaded."""
+    """An object whose unpickling makes a file."""
 
     def __init__(self, path: Path) -> None:
         """Keeps the path."""
         self.path = path
 
     def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
-        """Names what loading calls."""
+        """Returns the call for the unpickling."""
         return os.mkdir, (str(self.path),)
 
 
 @pytest.fixture
 def proof(tmp_path: Path) -> Path:
-    """A path that is there once a payload has been run."""
+    """A path that exists after a payload has run."""
     return tmp_path / "was-run"
 
 
@@ -59,7 +59,7 @@ def path(table_path: str) -> str:
 
 
 def specs(payload: str) -> list[str]:
-    """Returns values of `lancespark.scan` that carry a payload in every place that could be loaded."""
+    """Returns values of `lancespark.scan` with a payload in every place that could be unpickled."""
     udt = {"type": "udt", "pyClass": "no_module.C", "class": None, "sqlType": "long", "serializedClass": payload}
     struct = {"type": "struct", "fields": [{"name": "id", "type": udt, "nullable": True, "metadata": {}}]}
     predicate = {"op": "=", "args": [{"op": "col", "name": ["id"], "type": "bigint"}, payload]}

@@ -1,6 +1,6 @@
-"""What Spark's users know from other formats and this source has not: each is refused, and says what to write instead.
+"""Features of other formats that this source lacks: each is an error that names the replacement.
 
-docs/catalog.md lists them; where Spark itself refuses, before it asks the source, the page alone can say more.
+docs/catalog.md lists them; where Spark itself refuses before it calls the source, only the page names the replacement.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ READS: dict[str, tuple[Callable[[DataFrameReader, str], DataFrame], str]] = {
 }
 
 
-@pytest.mark.parametrize("known", READS)
-def test_a_read_says_what_to_write_instead(spark: SparkSession, table: str, known: str) -> None:
-    read, expected = READS[known]
+@pytest.mark.parametrize("option_name", READS)
+def test_a_read_says_what_to_write_instead(spark: SparkSession, table: str, option_name: str) -> None:
+    read, expected = READS[option_name]
     with pytest.raises(PySparkException, match=expected):
         read(spark.read.format("lance"), table)
-    assert known in PAGE
+    assert option_name in PAGE
 
 
 def test_several_tables_are_read_by_a_union_and_one_in_a_list_is_one(spark: SparkSession, table: str) -> None:
-    one = spark.read.format("lance").load([table])
-    assert one.union(spark.read.format("lance").load(table)).count() == 10
+    single = spark.read.format("lance").load([table])
+    assert single.union(spark.read.format("lance").load(table)).count() == 10
 
 
 WRITES: dict[str, tuple[Callable[[DataFrameWriter, str], None], str]] = {
@@ -83,16 +83,16 @@ WRITES: dict[str, tuple[Callable[[DataFrameWriter, str], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("known", WRITES)
+@pytest.mark.parametrize("option_name", WRITES)
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_write_is_refused_and_leaves_the_table_as_it_is(
-    spark: SparkSession, table: str, known: str, mode: str
+    spark: SparkSession, table: str, option_name: str, mode: str
 ) -> None:
-    write, expected = WRITES[known]
+    write, expected = WRITES[option_name]
     with pytest.raises(PySparkException, match=expected):
         write(spark.range(3).selectExpr("id", "id AS k").write.format("lance").mode(mode), table)
     assert lance.dataset(table).version == 1
-    assert known in PAGE
+    assert option_name in PAGE
 
 
 def test_the_modes_that_spark_refuses_are_those_of_create_table(spark: SparkSession, tmp_path: Path) -> None:

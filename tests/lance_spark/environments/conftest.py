@@ -1,4 +1,4 @@
-"""A connection whose jobs share one folder of environments, with two of conflicting versions of a real package."""
+"""A connection whose jobs share a folder of environments, with two conflicting versions of a real package."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def db(tmp_path: Path, spark: SparkSession) -> Connection:
 @pytest.fixture
 def table(db: Connection) -> Table:
     """Sixty rows in three fragments."""
-    made = db.create_table("words", rows(0))
-    made.add(rows(20))
-    made.add(rows(40))
-    return made
+    words = db.create_table("words", rows(0))
+    words.add(rows(20))
+    words.add(rows(40))
+    return words
 
 
 def rows(start: int) -> pa.Table:
@@ -51,14 +51,14 @@ def built(environments: Path) -> set[str]:
 
 
 def holding(root: Path, secret: str) -> list[Path]:
-    """Returns the files below a folder that hold a text, in their names included."""
-    found = []
+    """Returns the files below a folder that contain a text, also in their names."""
+    matches = []
     for folder, _, names in os.walk(root):
         for name in names:
             path = Path(folder, name)
             try:
                 if secret in name or secret.encode() in path.read_bytes():
-                    found.append(path)
+                    matches.append(path)
             except OSError:  # a socket, or gone
                 continue
-    return found
+    return matches

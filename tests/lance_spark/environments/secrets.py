@@ -1,6 +1,7 @@
-"""A driver whose UDF uses secrets, and does its best to show them: `python -m tests.lance_spark.environments.secrets FOLDER CACHE`.
+"""A driver whose UDF uses secrets, and tries to leak them: `python -m tests.lance_spark.environments.secrets FOLDER
+CACHE`.
 
-Everything that Spark keeps for it is in the folder.
+The folder contains everything that Spark keeps for the driver.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def main(folder: str, environments: str) -> None:
     ).getOrCreate()
     db = lance_spark.connect(f"{folder}/db", spark, progress=False)
     table = db.create_table("t", pa.table({"id": pa.array(range(60), pa.int64())}))
-    given = {name: SECRETS[name] for name in ("KEY_GIVEN", "KEY_LINES")}
-    builder = Manifest.create_pip("keys").pip([f"packaging=={VERSIONS[0]}"]).env_vars(given)
+    secrets_for_udf = {name: SECRETS[name] for name in ("KEY_GIVEN", "KEY_LINES")}
+    builder = Manifest.create_pip("keys").pip([f"packaging=={VERSIONS[0]}"]).env_vars(secrets_for_udf)
     manifest = builder.add_env_var("KEY_CALLED", lambda: "called-" + "s3cr3t-value").add_env_var("KEY_OURS").build()
 
     @udf(data_type=pa.string(), manifest=manifest, on_error=Skip(ValueError))
@@ -61,7 +62,7 @@ def main(folder: str, environments: str) -> None:
     for process in psutil.Process().children(recursive=True):
         if process.status() == psutil.STATUS_ZOMBIE:
             continue
-        for secret in (*given.values(), SECRETS["KEY_CALLED"]):
+        for secret in (*secrets_for_udf.values(), SECRETS["KEY_CALLED"]):
             assert secret not in " ".join(process.cmdline()) and secret not in str(process.environ())
     del os.environ["KEY_OURS"]
     try:

@@ -19,7 +19,7 @@ def test_this_projects_own_environment_is_captured_and_runs(
 ):
     monkeypatch.chdir(ROOT)
     manifest = db.capture_local_environment()
-    assert [one.role for one in manifest.archives] == ["workspace", "site-packages"]
+    assert [archive.role for archive in manifest.archives] == ["workspace", "site-packages"]
 
     @udf(data_type=pa.string(), manifest=manifest)
     def shout(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Columns whose UDFs have packages of their own: what runs where, what is stored, and what fails before it begins."""
+"""Columns whose UDFs have their own packages: the place of each step, the stored data, and early failures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OLD, NEW = VERSIONS
 
 
 def version_of(manifest: Manifest | None, log: Path | None = None, name: str = "version") -> UDF:
-    """Returns a UDF that says which version of a package it sees, and logs its calls."""
+    """Returns a UDF that returns the version of a package, and logs its calls."""
 
     @udf(data_type=pa.string(), name=name, manifest=manifest)
     def version(id: int) -> str:
@@ -63,8 +63,8 @@ def values(table: Table, column: str) -> set[object]:
 
 
 def bound(table: Table, column: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads(table.schema.field(column).metadata[b"lance-spark:udf"])
-    return found
+    stored: dict[str, object] = json.loads(table.schema.field(column).metadata[b"lance-spark:udf"])
+    return stored
 
 
 def test_two_columns_have_two_versions_of_one_package_in_one_session(table: Table, environments: Path, tmp_path: Path):
@@ -94,11 +94,11 @@ def test_only_a_job_makes_an_environment_and_only_once(table: Table, environment
     assert spark.sql("SELECT count(v) FROM words").first() == (0,)
     assert built(environments) == before
     table.backfill("v", where="id < 20")
-    (made,) = built(environments) - before
-    first = (environments / made / "environment.json").stat()
+    (environment,) = built(environments) - before
+    first = (environments / environment / "environment.json").stat()
     table.backfill("v")
-    assert built(environments) == before | {made}
-    assert (environments / made / "environment.json").stat().st_ino == first.st_ino
+    assert built(environments) == before | {environment}
+    assert (environments / environment / "environment.json").stat().st_ino == first.st_ino
 
 
 def test_the_manifest_is_in_the_columns_metadata_and_changes_with_its_udf_only(db: Connection, table: Table):
@@ -109,13 +109,15 @@ def test_the_manifest_is_in_the_columns_metadata_and_changes_with_its_udf_only(d
     assert Manifest.from_dict(bound(words, "a")["manifest"]) == old == table.get_manifest("a")
     assert table.get_manifest("id") is None
     # Another default, and none, changes nothing.
-    other = lance_spark.connect(db.uri, db.spark, progress=False, default_manifest=packaging(NEW)).open_table("words")
-    assert other.backfill("a", where="id < 30").rows_computed == 30
+    other_db = lance_spark.connect(db.uri, db.spark, progress=False, default_manifest=packaging(NEW)).open_table(
+        "words"
+    )
+    assert other_db.backfill("a", where="id < 30").rows_computed == 30
     assert table.backfill("a").rows_computed == 30
     assert values(table, "a") == {OLD}
     # The UDF's own comes first; another environment makes values out of date.
-    other.alter_columns({"path": "a", "udf": version_of(None)})
-    assert other.backfill("a").rows_computed == 60
+    other_db.alter_columns({"path": "a", "udf": version_of(None)})
+    assert other_db.backfill("a").rows_computed == 60
     assert values(table, "a") == {NEW}
 
 
@@ -124,16 +126,16 @@ def test_the_default_comes_from_the_connection_and_never_from_a_session(db: Conn
     table = db.create_table("t", [{"id": 1}])
     db.define_manifest("old one", old)
     assert db.list_manifests() == {"old one": old} and db.get_manifest("old one") == old
-    given = lance_spark.connect(db.uri, spark, default_manifest="old one").open_table("t")
+    old_table = lance_spark.connect(db.uri, spark, default_manifest="old one").open_table("t")
     spark.conf.set("spark.lance.manifest", new.to_json())
     try:
-        given.add_columns({"given": version_of(None), "own": version_of(new)})
+        old_table.add_columns({"given": version_of(None), "own": version_of(new)})
         with pytest.raises(OptionError, match=r"spark.lance.manifest.*was SET in the session.*RESET"):
             table.add_columns({"x": version_of(None)})
     finally:
         spark.conf.unset("spark.lance.manifest")
-    found = {name: bound(table, name)["manifest"]["name"] for name in ("given", "own")}  # type: ignore[index]
-    assert found == {"given": old.name, "own": new.name} and table.schema.names == ["id", "given", "own"]
+    manifest_names = {name: bound(table, name)["manifest"]["name"] for name in ("given", "own")}  # type: ignore[index]
+    assert manifest_names == {"given": old.name, "own": new.name} and table.schema.names == ["id", "given", "own"]
     db.delete_manifest("old one")
     assert db.list_manifests() == {}
     with pytest.raises(RegistrationError, match="there is no manifest 'old one'"):
@@ -201,7 +203,7 @@ def test_a_job_that_is_cancelled_while_its_environment_is_made_is_cancelled(tabl
 @pytest.mark.long
 def test_values_of_environment_variables_reach_the_udf_and_nothing_else(environments: Path, tmp_path: Path):
     command = [sys.executable, "-m", "tests.lance_spark.environments.secrets", str(tmp_path), str(environments)]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=Path(__file__).parents[3],
         env={**os.environ, "KEY_OURS": SECRETS["KEY_OURS"]},
@@ -210,10 +212,10 @@ def test_values_of_environment_variables_reach_the_udf_and_nothing_else(environm
         timeout=180,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "to stderr *** *** ***" in done.stderr and "printed *** *** ***" in done.stderr
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert "to stderr *** *** ***" in process.stderr and "printed *** *** ***" in process.stderr
     for secret in [line for value in SECRETS.values() for line in value.splitlines()]:
-        assert secret not in done.stdout + done.stderr
+        assert secret not in process.stdout + process.stderr
         assert holding(tmp_path, secret) == [] and holding(environments, secret) == []
 
 
@@ -238,7 +240,8 @@ def test_what_a_process_prints_before_it_dies_is_in_the_error_record(table: Tabl
 
 
 def test_exceptions_of_packages_that_only_the_udf_has_can_be_named_in_its_policy(table: Table):
-    # This process has the package, too, as a driver needs it to name the class; executors without it are the next test's.
+    # A driver needs the package to name the class, so this process has the package too; the next test covers executors
+    # without the package.
     from packaging.version import InvalidVersion
 
     @udf(data_type=pa.string(), manifest=packaging(OLD), on_error=Skip(InvalidVersion))
@@ -302,7 +305,7 @@ def test_modules_and_the_working_directory_go_along(
     assert table.backfill("a").rows_computed == 60
     assert table.backfill("b").rows_computed == 60
     assert table.count_rows("a = 3 * id AND b = 2 * id") == 60
-    assert captured.skip_site_packages and [one.role for one in captured.archives] == ["workspace"]
+    assert captured.skip_site_packages and [archive.role for archive in captured.archives] == ["workspace"]
 
 
 def test_an_archive_that_was_altered_in_the_store_is_refused(table: Table, tmp_path: Path):

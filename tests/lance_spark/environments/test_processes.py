@@ -1,4 +1,4 @@
-"""The processes of UDFs with environments: they serve many tasks, and end with the worker, however that ends."""
+"""Processes of UDFs with environments: they serve many tasks, and end with the worker, even after a crash."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OLD = VERSIONS[0]
 
 
 def noting(log: Path, manifest: Manifest, *, wait_at: int | None = None) -> UDF:
-    """Returns a UDF that notes its process, and a child of it, and waits at a row until a file is there.
+    """Returns a UDF that logs its process and a child process, and waits at a row until a file exists.
 
-    The process that waits is noted, too: it has loaded the UDF, so that its death is a death in a row.
+    The waiting process is logged too. It has loaded the UDF, so its death is a death in a row.
     """
 
     class Noting:
@@ -47,20 +47,22 @@ def noting(log: Path, manifest: Manifest, *, wait_at: int | None = None) -> UDF:
                 time.sleep(0.05)
             return 2 * id
 
-    made = udf(data_type=pa.int64(), manifest=manifest, task_size=5, min_checkpoint_size=5)(Noting)(str(log), wait_at)
-    assert isinstance(made, UDF)
-    return made
+    noting_udf = udf(data_type=pa.int64(), manifest=manifest, task_size=5, min_checkpoint_size=5)(Noting)(
+        str(log), wait_at
+    )
+    assert isinstance(noting_udf, UDF)
+    return noting_udf
 
 
-def noted(log: Path) -> list[list[int]]:
+def logged_processes(log: Path) -> list[list[int]]:
     return [[int(number) for number in line.split()] for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def lives(process: int | psutil.Process) -> bool:
-    """Whether a process runs; of a number another one may have got, so tests that wait hold on to the process itself."""
+    """Whether a process runs. A process number may be reused, so waiting tests keep the process object."""
     try:
-        found = psutil.Process(process) if isinstance(process, int) else process
-        return found.is_running() and found.status() != psutil.STATUS_ZOMBIE
+        candidate = psutil.Process(process) if isinstance(process, int) else process
+        return candidate.is_running() and candidate.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
@@ -69,9 +71,9 @@ def test_a_process_serves_all_tasks_of_a_worker(table: Table, tmp_path: Path):
     log = tmp_path / "log"
     table.add_columns({"v": noting(log, packaging(OLD))})
     assert table.backfill("v").rows_computed == 60
-    processes = noted(log)
+    processes = logged_processes(log)
     workers = {worker for _, _, worker in processes}
-    assert len(processes) == len(workers) <= 4  # of two slots, and those of workers that Spark has replaced
+    assert len(processes) == len(workers) <= 4  # processes of two slots, and of workers replaced by Spark
     assert all(lives(pid) for pid, _, worker in processes if lives(worker))
     assert table.count_rows("v = 2 * id") == 60
 
@@ -83,7 +85,7 @@ def test_nothing_is_left_of_what_is_killed_and_the_job_goes_on(table: Table, tmp
     job = table.backfill_async("v")
     waiting = Path(f"{log}.waiting")
     eventually(lambda: waiting.exists() and waiting.read_text().endswith("\n"), 60)
-    numbers = next(line for line in noted(log) if line[0] == int(waiting.read_text()))
+    numbers = next(line for line in logged_processes(log) if line[0] == int(waiting.read_text()))
     process, sleeper, worker = map(psutil.Process, numbers)
     (worker if victim == "worker" else process).kill()
     eventually(lambda: not lives(process) and not lives(sleeper))
@@ -110,12 +112,12 @@ table.backfill("v")
 """
     driver = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[3], start_new_session=True)
     try:
-        eventually(lambda: bool(noted(log)), 90)
+        eventually(lambda: bool(logged_processes(log)), 90)
         family = psutil.Process(driver.pid).children(recursive=True)
-        assert any("java" in one.name() for one in family)
-        for one in [psutil.Process(driver.pid), *(one for one in family if "java" in one.name())]:
-            one.kill()
-        eventually(lambda: not any(lives(pid) for process in noted(log) for pid in process[:2]), 30)
+        assert any("java" in member.name() for member in family)
+        for member in [psutil.Process(driver.pid), *(member for member in family if "java" in member.name())]:
+            member.kill()
+        eventually(lambda: not any(lives(pid) for process in logged_processes(log) for pid in process[:2]), 30)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()

@@ -1,4 +1,4 @@
-"""The specification's examples for views: UDFs, chunkers and table functions with packages of their own."""
+"""Documented examples for views: UDFs, chunkers and table functions with their own packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_chunker_runs_in_its_environment(db: Connection, table: Table):
     class Chunk(NamedTuple):
         chunk_index: int
         chunk_text: str
-        seen: str
+        version: str
 
     @chunker(manifest=packaging(OLD))
     def split_document(text: str) -> Iterator[Chunk]:
@@ -77,8 +77,8 @@ def test_the_views_manifest_is_for_a_function_without_one(db: Connection, table:
     view = db.create_udtf_view("v", source=table.search(None), udtf=version, manifest=packaging(OLD))
     view.refresh()
     assert view.to_arrow(["version"]).to_pylist() == [{"version": OLD}]
-    made = view.get_manifest()
-    assert made is not None and made.checksum == packaging(OLD).checksum
+    manifest = view.get_manifest()
+    assert manifest is not None and manifest.checksum == packaging(OLD).checksum
 
 
 @pytest.mark.long
@@ -100,11 +100,11 @@ def test_columns_of_a_materialized_view_run_in_their_environments(db: Connection
 
 @pytest.mark.long
 def test_a_job_asks_once_for_the_value_of_a_variable(db: Connection, table: Table):
-    asked: list[str] = []
+    requests: list[str] = []
 
     def token() -> str:
-        asked.append(f"token {len(asked)}")
-        return asked[-1]
+        requests.append(f"token {len(requests)}")
+        return requests[-1]
 
     manifest = Manifest.create_pip("keys").pip([f"packaging=={OLD}"]).env_vars({"TOKEN": token}).build()
 
@@ -122,14 +122,16 @@ def test_a_job_asks_once_for_the_value_of_a_variable(db: Connection, table: Tabl
 
     table.add_columns({"key": key})
     columns = db.create_materialized_view("columns", table.search(None).select({"id": "id", "key": key, "again": key}))
-    made = [db.create_udtf_view(one.name, source=table.search(None), udtf=one) for one in (chunks, rows)]
-    asked.clear()
+    udtf_views = [
+        db.create_udtf_view(function.name, source=table.search(None), udtf=function) for function in (chunks, rows)
+    ]
+    requests.clear()
     table.backfill("key")
-    for view in (columns, *made):
+    for view in (columns, *udtf_views):
         view.refresh()
-    assert len(asked) == 4
-    shown = [set(one.to_arrow(["key"])["key"].to_pylist()) for one in (table, columns, *made)]
-    assert shown == [{one} for one in asked] and columns.count_rows("again = key") == 60
+    assert len(requests) == 4
+    keys = [set(relation.to_arrow(["key"])["key"].to_pylist()) for relation in (table, columns, *udtf_views)]
+    assert keys == [{request} for request in requests] and columns.count_rows("again = key") == 60
 
 
 def test_a_view_whose_environment_cannot_be_made_stays_as_it_is(db: Connection, table: Table):

@@ -76,24 +76,26 @@ FILTERS = {
 
 
 def wrong_answers(path: str, kind: str) -> list[Any]:
-    """Returns in what queries that may use the index differ from those that may not."""
+    """Returns queries whose results differ with and without the index."""
     dataset = lance.dataset(path)
     if kind == "FTS":
         return [word for word in ("word7", "new1", "letter77") if not _finds(dataset, word)]
     if kind.startswith("IVF"):
         return [seed for seed in range(4) if not _is_near(dataset, seed)]
-    return [text for text in FILTERS[KINDS[kind]] if _found(dataset, text) != _found(dataset, text, False)]
+    return [
+        text for text in FILTERS[KINDS[kind]] if _matching_ids(dataset, text) != _matching_ids(dataset, text, False)
+    ]
 
 
-def _found(dataset: lance.LanceDataset, text: str, use_index: bool = True) -> list[int]:
-    found = dataset.scanner(columns=["id"], filter=text, use_scalar_index=use_index).to_table()
-    return sorted(found["id"].to_pylist())
+def _matching_ids(dataset: lance.LanceDataset, text: str, use_index: bool = True) -> list[int]:
+    matching = dataset.scanner(columns=["id"], filter=text, use_scalar_index=use_index).to_table()
+    return sorted(matching["id"].to_pylist())
 
 
 def _finds(dataset: lance.LanceDataset, word: str) -> bool:
-    found = dataset.to_table(columns=["id", "_score"], full_text_query={"query": word, "columns": ["text"]})
+    hits = dataset.to_table(columns=["id", "_score"], full_text_query={"query": word, "columns": ["text"]})
     texts = dataset.to_table(columns=["id", "text"]).to_pylist()
-    return sorted(found["id"].to_pylist()) == sorted(row["id"] for row in texts if word in row["text"].split())
+    return sorted(hits["id"].to_pylist()) == sorted(row["id"] for row in texts if word in row["text"].split())
 
 
 def _is_near(dataset: lance.LanceDataset, seed: int) -> bool:
@@ -113,7 +115,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def opened(table_path: str, jobs: Any) -> Callable[..., Table]:
-    """Makes the table, and opens it."""
+    """Makes the table and opens it."""
 
     def opens(*, stable: bool = True) -> Table:
         make(table_path, stable=stable)

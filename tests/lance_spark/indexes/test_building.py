@@ -1,4 +1,4 @@
-"""Indexes are made in tasks, and serve queries: each kind, on whatever a table has."""
+"""Tasks build indexes, and queries use them: each kind, on all kinds of tables."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_an_index_of_tasks_is_that_of_pylance(opened: Opened, table_path: str, s
     table.create_fts_index("text", stem=True, with_position=False, max_token_length=None)
     ours = lance.dataset(table_path)
     search: dict[str, Any] = {"columns": ["id", "_score"], "full_text_query": "word7 letter7"}
-    found = ours.to_table(**search).sort_by([("_score", "descending"), ("id", "ascending")])
+    hits = ours.to_table(**search).sort_by([("_score", "descending"), ("id", "ascending")])
     details = ours.describe_indices()[0].details
     ours.create_scalar_index(
         "text", "INVERTED", name="text_idx", with_position=False, stem=True, max_token_length=None,
         remove_stop_words=False, ascii_folding=False,
     )  # fmt: skip
-    assert found.equals(ours.to_table(**search).sort_by([("_score", "descending"), ("id", "ascending")]))
+    assert hits.equals(ours.to_table(**search).sort_by([("_score", "descending"), ("id", "ascending")]))
     assert lance.dataset(table_path).describe_indices()[0].details == details
 
 
@@ -102,7 +102,7 @@ def test_nested_fields_and_hamming_distances(opened: Opened, table_path: str):
     lance.write_dataset(data, table_path, mode="overwrite", max_rows_per_file=300)
     table.create_scalar_index("s.a")
     table.create_index("hamming", vector_column_name="bits", index_type="IVF_FLAT", num_partitions=2)
-    assert {one.name: one.columns for one in table.list_indices()} == {"s.a_idx": ("s.a",), "bits_idx": ("bits",)}
+    assert {index.name: index.columns for index in table.list_indices()} == {"s.a_idx": ("s.a",), "bits_idx": ("bits",)}
     assert table.index_stats("bits_idx").distance_type == "hamming"
     plan = lance.dataset(table_path).scanner(filter="s.a = 7").explain_plan(verbose=True)
     assert "s.a_idx" in plan
@@ -113,20 +113,20 @@ def test_an_index_is_replaced_where_that_is_asked_for(opened: Opened, table_path
     table = opened()
     table.create_scalar_index("x")
     table.create_scalar_index("x", index_type="BITMAP")
-    assert [one.index_type for one in table.list_indices()] == ["BITMAP"]
+    assert [index.index_type for index in table.list_indices()] == ["BITMAP"]
     with pytest.raises(IndexExistsError, match="replace=True"):
         table.create_scalar_index("x", replace=False)
     table.create_scalar_index("text")
     version = table.version
-    for other in (
+    for wrong_call in (
         lambda: table.create_fts_index("text", replace=True),
         lambda: table.create_scalar_index("y", name="x_idx"),
     ):
         with pytest.raises(IndexExistsError, match="name="):
-            other()
+            wrong_call()
     assert table.version == version
     table.create_fts_index("text", name="words")
-    assert [one.name for one in table.list_indices()] == ["text_idx", "words", "x_idx"]
+    assert [index.name for index in table.list_indices()] == ["text_idx", "words", "x_idx"]
 
 
 def test_what_cannot_be_is_refused_before_anything_changes(opened: Opened):

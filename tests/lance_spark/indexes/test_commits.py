@@ -1,4 +1,4 @@
-"""Indexes beside other writers: whatever they do while one is built or kept up, queries with it and without it agree."""
+"""Indexes with concurrent writers during building and maintenance: queries agree with and without the index."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def compact(path: str) -> None:
     lance.dataset(path).optimize.compact_files(target_rows_per_fragment=2 * FRAGMENT_ROWS)
 
 
-OTHERS: dict[str, Callable[[str, str], object]] = {
+CONCURRENT_CHANGES: dict[str, Callable[[str, str], object]] = {
     "appends": lambda path, _: lance.write_dataset(rows(ROWS, 100, 4), path, mode="append"),
     "deletes rows": lambda path, _: lance.dataset(path).delete("id % 7 = 0"),
     "deletes a fragment": lambda path, _: lance.dataset(path).delete(f"id < {FRAGMENT_ROWS}"),
@@ -71,12 +71,12 @@ OTHERS: dict[str, Callable[[str, str], object]] = {
 
 def acting(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *acts: Callable[[], object]) -> list[int]:
     """Lets something happen before each of the first calls of a function; counts the calls."""
-    real, calls, left = getattr(owner, name), [0], list(acts)
+    real, calls, remaining = getattr(owner, name), [0], list(acts)
 
     def acts_first(*arguments: Any, **more: Any) -> Any:
         calls[0] += 1
-        if left:
-            left.pop(0)()
+        if remaining:
+            remaining.pop(0)()
         return real(*arguments, **more)
 
     monkeypatch.setattr(owner, name, acts_first)
@@ -87,7 +87,7 @@ STABLE = {True: "stable ids", False: "addresses"}
 
 
 def cases(quick: set[tuple[str, bool]]) -> list[Any]:
-    """Returns each kind of index with both kinds of row ids; those that are not quick are long."""
+    """Returns each kind of index with both kinds of row ids; the cases outside `quick` are long."""
     return [
         pytest.param(
             kind, stable, id=f"{kind}, {STABLE[stable]}", marks=[] if (kind, stable) in quick else [pytest.mark.long]
@@ -97,17 +97,17 @@ def cases(quick: set[tuple[str, bool]]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("change", CONCURRENT_CHANGES)
 @pytest.mark.parametrize(("kind", "stable"), cases({("BTREE", True), ("IVF_FLAT", False)}))
 def test_what_others_do_while_an_index_is_built(
-    kind: str, stable: bool, other: str, opened: Opened, table_path: str, small_tasks: None, monkeypatch: Any
+    kind: str, stable: bool, change: str, opened: Opened, table_path: str, small_tasks: None, monkeypatch: Any
 ):
     table = opened(stable=stable)
-    acting(monkeypatch, build, "commit_index", lambda: OTHERS[other](table_path, KINDS[kind]))
+    acting(monkeypatch, build, "commit_index", lambda: CONCURRENT_CHANGES[change](table_path, KINDS[kind]))
     create(table, kind)
     assert wrong_answers(table_path, kind) == []
     stats = table.index_stats("ix")
-    added = {"appends": 100, "updates": 200, "updates and compacts": 0}.get(other, 0)
+    added = {"appends": 100, "updates": 200, "updates and compacts": 0}.get(change, 0)
     assert stats.num_unindexed_rows == added, "rows that came later are left to optimize_indices"
     table.optimize_indices("ix")
     assert table.index_stats("ix").num_unindexed_rows == 0
@@ -125,7 +125,7 @@ def test_an_index_stays_right_under_backfills_updates_deletions_and_upkeep(
     table = opened(stable=stable)
     create(table, kind)
     for act in ("rewrites the column", "updates", "deletes rows", "compacts"):
-        OTHERS[act](table_path, KINDS[kind])
+        CONCURRENT_CHANGES[act](table_path, KINDS[kind])
         assert wrong_answers(table_path, kind) == [], act
         table.optimize_indices()
         assert wrong_answers(table_path, kind) == [], f"{act}, optimized"
@@ -163,12 +163,12 @@ def test_a_column_that_goes_meanwhile_ends_it(moment: str, act: Any, opened: Ope
     assert table.count_rows("id = 7") == 1
 
 
-@pytest.mark.parametrize("other", ["rewrites the column", "compacts", "appends", "updates"])
+@pytest.mark.parametrize("change", ["rewrites the column", "compacts", "appends", "updates"])
 def test_what_slips_in_between_look_and_commit_is_no_matter(
-    other: str, opened: Opened, table_path: str, small_tasks: None, monkeypatch: Any
+    change: str, opened: Opened, table_path: str, small_tasks: None, monkeypatch: Any
 ):
     table = opened()
-    acting(monkeypatch, committing, "attempt_commit", lambda: OTHERS[other](table_path, "x"))
+    acting(monkeypatch, committing, "attempt_commit", lambda: CONCURRENT_CHANGES[change](table_path, "x"))
     create(table, "BTREE")
     assert wrong_answers(table_path, "BTREE") == []
 
@@ -179,7 +179,7 @@ def test_an_index_that_landed_over_rewritten_rows_is_taken_out(opened: Opened, t
 
     def sends_later(head: Any, *arguments: Any, read_version: int, **more: Any) -> Any:
         if isinstance(arguments[0], LanceOperation.CreateIndex) and arguments[0].new_indices:
-            replace_column_file(table_path, "x")  # pylance is not to see it
+            replace_column_file(table_path, "x")  # hide the call from pylance
             return real(lance.dataset(table_path), *arguments, read_version=read_version + 1, **more)
         return real(head, *arguments, read_version=read_version, **more)
 
@@ -193,7 +193,7 @@ def test_of_two_that_make_one_index_the_last_one_stays(opened: Opened, table_pat
     table = opened()
     acting(monkeypatch, build, "commit_index", lambda: create(table, "BITMAP"))
     create(table, "BTREE")
-    assert [(one.name, one.index_type) for one in table.list_indices()] == [("ix", "BTREE")]
+    assert [(index.name, index.index_type) for index in table.list_indices()] == [("ix", "BTREE")]
     acting(monkeypatch, build, "commit_index", lambda: create(table, "BITMAP", name="second"))
     with pytest.raises(IndexExistsError):
         table.create_scalar_index("x", name="second", replace=False)

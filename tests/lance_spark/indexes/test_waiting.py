@@ -27,14 +27,14 @@ def test_indexes_that_others_make_and_optimize_are_waited_for(opened: Opened, ta
     table = opened()
     create(table, "BTREE")
     lance.write_dataset(rows(ROWS, 10, 4), table_path, mode="append")
-    now, acts = [0.0], [lambda: create(table, "BITMAP", name="later"), table.optimize_indices]
+    clock, acts = [0.0], [lambda: create(table, "BITMAP", name="later"), table.optimize_indices]
 
     def sleep(seconds: float) -> None:
-        now[0] += seconds
-        if now[0] > 1 and acts:
+        clock[0] += seconds
+        if clock[0] > 1 and acts:
             acts.pop(0)()
 
-    wait_for_index(table._latest, ["ix", "later"], 60, clock=lambda: now[0], sleep=sleep)
+    wait_for_index(table._latest, ["ix", "later"], 60, clock=lambda: clock[0], sleep=sleep)
     assert not acts and table.index_stats("ix").num_unindexed_rows == 0
 
 

@@ -1,4 +1,4 @@
-"""Tables to search, and what is found in them by comparing everything."""
+"""Tables for searches, and the results of an exhaustive comparison."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def make(path: str, *, fragments: int = 4, fragment_rows: int = 100) -> None:
 
 def nearest(path: str, q: Any, k: int, where: Callable[[dict[str, Any]], bool] = lambda _: True) -> list[int]:
     """Returns the ids of the nearest rows, by comparing all of them."""
-    found = [row for row in lance.dataset(path).to_table().to_pylist() if row["vec"] is not None and where(row)]
-    distance = {row["id"]: float(((np.array(row["vec"]) - np.array(q)) ** 2).sum()) for row in found}
+    candidates = [row for row in lance.dataset(path).to_table().to_pylist() if row["vec"] is not None and where(row)]
+    distance = {row["id"]: float(((np.array(row["vec"]) - np.array(q)) ** 2).sum()) for row in candidates}
     return sorted(distance, key=lambda number: (distance[number], number))[:k]
 
 
 @pytest.fixture
 def table(table_path: str, jobs: Any) -> Table:
-    """400 rows in four fragments: `id`, `kind`, `text`, and `vec`, of which some are NULL."""
+    """400 rows in four fragments: `id`, `kind`, `text`, and `vec` with some NULLs."""
     make(table_path)
     return lance_spark.connect(str(Path(table_path).parent), jobs, progress=False).open_table("table")
 
 
 @pytest.fixture
 def q() -> list[float]:
-    """A vector that is in no row."""
+    """A vector outside the table."""
     values: list[float] = vectors(1, 99, nulls=False)[0].as_py()
     return values

@@ -1,4 +1,4 @@
-"""Searches for a DataFrame of vectors, beside pylance's own searches for each of them."""
+"""Searches for a DataFrame of vectors, compared with pylance's own search for each vector."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table_of(spark: SparkSession, path: str) -> Table:
 
 
 def queries_of(spark: SparkSession, count: int = 9, *, kind: str = "float32") -> DataFrame:
-    """Returns vectors with a name; every fifth is NULL, and the last is the one before again."""
+    """Returns vectors with a name; every fifth is NULL, and the last repeats its predecessor."""
     numbers = np.random.default_rng(7).standard_normal((count, SIZE))
     values = [row.tolist() for row in (numbers if kind != "uint8" else abs(numbers * 80).astype(int).clip(0, 255))]
     values[-1] = values[-2]
@@ -34,31 +34,31 @@ def queries_of(spark: SparkSession, count: int = 9, *, kind: str = "float32") ->
     return spark.createDataFrame(rows, f"name string, q array<{'int' if kind == 'uint8' else 'double'}>").repartition(3)
 
 
-def single(path: str, queries: DataFrame, k: int, **asked: Any) -> dict[str, list[float]]:
-    """Returns the distances that pylance's own searches give."""
-    dataset, found = lance.dataset(path), {}
-    scan = {name: asked.pop(name) for name in ("filter", "offset") if name in asked}
+def single(path: str, queries: DataFrame, k: int, **options: Any) -> dict[str, list[float]]:
+    """Returns the distances of pylance's own searches."""
+    dataset, results = lance.dataset(path), {}
+    scan = {name: options.pop(name) for name in ("filter", "offset") if name in options}
     kind = dataset.schema.field("vec").type.value_type.to_pandas_dtype()
     for row in queries.where("q IS NOT NULL").collect():
-        nearest = {"column": "vec", "q": np.array(row.q, kind), "k": k, "use_index": False, **asked}
+        nearest = {"column": "vec", "q": np.array(row.q, kind), "k": k, "use_index": False, **options}
         read = dataset.scanner(columns=["id", "_distance"], nearest=nearest, prefilter=True, **scan).to_table()
-        found[row["name"]] = read["_distance"].to_pylist()
-    return found
+        results[row["name"]] = read["_distance"].to_pylist()
+    return results
 
 
-def distances(found: DataFrame) -> dict[str, list[float]]:
+def distances(frame: DataFrame) -> dict[str, list[float]]:
     by_query: dict[str, list[float]] = {}
-    for row in found.select("name", "_distance").collect():
+    for row in frame.select("name", "_distance").collect():
         by_query.setdefault(row["name"], []).append(row["_distance"])
     return {name: sorted(values) for name, values in by_query.items()}
 
 
-def same(found: DataFrame, wanted: dict[str, list[float]], tolerance: float = 1e-4) -> None:
-    """Checks the distances, and that each row has the distance that it says."""
-    by_query = distances(found)
-    assert by_query.keys() == {name for name, values in wanted.items() if values}
+def same(frame: DataFrame, expected: dict[str, list[float]], tolerance: float = 1e-4) -> None:
+    """Checks the distances, and that each row really has its reported distance."""
+    by_query = distances(frame)
+    assert by_query.keys() == {name for name, values in expected.items() if values}
     for name, values in by_query.items():
-        assert values == pytest.approx(wanted[name], rel=tolerance, abs=tolerance), name
+        assert values == pytest.approx(expected[name], rel=tolerance, abs=tolerance), name
 
 
 def exact(metric: str, a: Any, b: Any) -> float:
@@ -96,11 +96,11 @@ def test_what_is_found_is_what_searches_of_pylance_find(kind: str, metric: str, 
     queries = queries_of(spark, kind=kind)
     search = table_of(spark, table_path).search(queries).distance_type(metric).limit(12)
     assert isinstance(search, BatchSearch)
-    found = search.to_spark()
-    assert found.columns == ["name", "q", "id", "vec", "_distance"]
+    frame = search.to_spark()
+    assert frame.columns == ["name", "q", "id", "vec", "_distance"]
     rough = {"float16": 2e-2, "float32": 1e-3}.get(kind, 1e-4)
-    same(found, single(table_path, queries, 12, metric=metric), rough)
-    for row in found.collect():
+    same(frame, single(table_path, queries, 12, metric=metric), rough)
+    for row in frame.collect():
         assert row["_distance"] == pytest.approx(exact(metric, row.q, row.vec), rel=rough, abs=rough)
 
 
@@ -119,10 +119,10 @@ def test_bounds_and_filters_are_those_of_single_searches(
     make(table_path)
     queries = queries_of(spark)
     search = shape(table_of(spark, table_path).search(queries))
-    asked = {"offset": search.skipped_rows or None}
+    options = {"offset": search.skipped_rows or None}
     most = search.most_rows or 10
-    wanted = single(table_path, queries, most + search.skipped_rows, filter=search.condition, **asked)
-    same(search.to_spark(), {name: values[:most] for name, values in wanted.items()})
+    expected = single(table_path, queries, most + search.skipped_rows, filter=search.condition, **options)
+    same(search.to_spark(), {name: values[:most] for name, values in expected.items()})
 
 
 def test_an_index_answers_for_the_rows_that_it_serves(
@@ -138,12 +138,12 @@ def test_an_index_answers_for_the_rows_that_it_serves(
     assert "index:" not in search.explain_plan() and "metric: cosine" in search.explain_plan()
     monkeypatch.setattr("lance_spark.search.batch.INDEX_NUMBERS", 1)
     assert "index: vec_idx, rows: 363" in search.explain_plan() and "compared: rows: 82" in search.explain_plan()
-    for one in (search, search.where("kind = 1"), search.limit(1000)):
-        wanted = single(table_path, queries, one.most_rows or 10, metric="cosine", filter=one.condition)
-        same(one.to_spark(), wanted)
+    for variant in (search, search.where("kind = 1"), search.limit(1000)):
+        expected = single(table_path, queries, variant.most_rows or 10, metric="cosine", filter=variant.condition)
+        same(variant.to_spark(), expected)
     assert any(row.id >= 400 for row in search.to_spark().collect()), "rows that the index lacks are found"
-    for other in (search.bypass_vector_index(), search.metric("l2")):
-        assert "index:" not in other.explain_plan()
+    for exact_search in (search.bypass_vector_index(), search.metric("l2")):
+        assert "index:" not in exact_search.explain_plan()
     same(search.metric("l2").to_spark(), single(table_path, queries, 10, metric="l2"))
 
 
@@ -156,9 +156,9 @@ def test_queries_keep_their_columns_and_rows_have_those_that_are_selected(spark:
     queries = queries.selectExpr("`a.b`", "q AS vec", "other AS o")
     with pytest.raises(OptionError, match="'vec'"):
         table.search(queries).to_spark()
-    found = table.search(queries).select(["text", "id"]).with_row_id().limit(2).to_spark()
-    assert found.columns == ["a.b", "vec", "o", "text", "id", "_rowid", "_distance"]
-    read = found.collect()
+    rows_found = table.search(queries).select(["text", "id"]).with_row_id().limit(2).to_spark()
+    assert rows_found.columns == ["a.b", "vec", "o", "text", "id", "_rowid", "_distance"]
+    read = rows_found.collect()
     assert {(row["a.b"]["name"], row.o[0]) for row in read} == {(f"q{n}", 1) for n in range(9) if n % 5 != 4}
     assert all(row.text.endswith(f"number{row.id}") and row._rowid == row.id for row in read)
     assert table.search(queries).select(["_rowid"]).to_arrow().schema.names == [
@@ -169,7 +169,7 @@ def test_queries_keep_their_columns_and_rows_have_those_that_are_selected(spark:
         "_distance",
     ]
     assert len(table.search(queries).select(["id"]).limit(3).to_list()) == 24
-    joined = found.alias("f").join(queries.alias("q"), "vec")
+    joined = rows_found.alias("f").join(queries.alias("q"), "vec")
     assert joined.count() == 20, "it is a DataFrame like any other; q8 has the vector of q7"
 
 
@@ -177,12 +177,12 @@ def test_a_version_is_pinned_and_an_empty_table_gives_no_rows(spark: SparkSessio
     make(table_path)
     table, queries = table_of(spark, table_path), queries_of(spark)
     search = table.search(queries).select(["id"])
-    before, wanted = search.to_spark(), single(table_path, queries, 10)
+    before, expected = search.to_spark(), single(table_path, queries, 10)
     table.to_lance().delete("id >= 0")
-    same(before, wanted)
+    same(before, expected)
     assert search.to_spark().collect() == []
     table.checkout(1)
-    same(table.search(queries).select(["id"]).to_spark(), wanted)
+    same(table.search(queries).select(["id"]).to_spark(), expected)
     assert table.search(queries.where("false")).select(["id"]).to_spark().collect() == []
 
 

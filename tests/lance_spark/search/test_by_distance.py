@@ -1,4 +1,4 @@
-"""Sorts by distance that a search serves: the rows are those without it, and what cannot be served is left to Spark."""
+"""Sorts by distance answered by a search: the rows equal Spark's own, and Spark handles unsupported sorts."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.classic
 SETTING = "spark.lance.vectorSearch.enabled"
 SIZE, ROWS = 8, 600
 Q = [round(float(x), 3) for x in np.random.default_rng(0).standard_normal((500, SIZE))[0]]
-"""Nearest to the vector that a third of the first 500 rows have."""
+"""The nearest vector, shared by a third of the first 500 rows."""
 
 NEAR = f"l2_distance(vec, array({', '.join(map(str, Q))}))"
 FLOATS = f"array({', '.join(f'{x}f' for x in Q)})"
 
 
 def rows(first: int, count: int, *, nulls: bool = True) -> pa.Table:
-    """Rows of which many have the vector of another one; some vectors of `vec` are NULL, those of `whole` never are."""
+    """Rows with repeated vectors; some vectors of `vec` are NULL, and no vector of `whole`."""
     random = np.random.default_rng(first)
     vectors = random.standard_normal((count, SIZE)).astype("float32")
     vectors[1::3] = vectors[0]
@@ -55,7 +55,7 @@ def rows(first: int, count: int, *, nulls: bool = True) -> pa.Table:
 
 
 def make(path: str, **partitions: int) -> None:
-    """500 rows of which some are deleted, those with an index of one partition; then 100 rows that no index has."""
+    """500 rows, some of them deleted, with an index of one partition; then 100 unindexed rows."""
     lance.write_dataset(rows(0, 500), path, max_rows_per_file=200)
     for column, metric in (("vec", "l2"), ("angle", "cosine"), ("product", "dot"), ("whole", "l2")):
         lance.dataset(path).create_index(column, "IVF_FLAT", metric=metric, num_partitions=partitions.get(column, 1))
@@ -72,7 +72,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def near(spark: SparkSession, path: str) -> Iterator[SparkSession]:
-    """A session in which searches serve sorts by distance, with the table as the view `near`."""
+    """A session with searches for sorts by distance, and with the table as the view `near`."""
     spark.read.format("lance").load(path).createOrReplaceTempView("near")
     spark.conf.set(SETTING, "true")
     yield spark
@@ -84,20 +84,20 @@ def searches(df: DataFrame) -> bool:
 
 
 def both(spark: SparkSession, query: str) -> tuple[list[Any], list[Any]]:
-    """Returns the rows of a query that a search serves, and those without it."""
-    served = spark.sql(query)
-    assert searches(served), query
-    found = served.collect()
+    """Returns the rows of a query with and without a search."""
+    frame = spark.sql(query)
+    assert searches(frame), query
+    search_rows = frame.collect()
     spark.conf.set(SETTING, "false")
     try:
         plain = spark.sql(query)
         assert not searches(plain)
-        return found, plain.collect()
+        return search_rows, plain.collect()
     finally:
         spark.conf.set(SETTING, "true")
 
 
-SERVED = [
+SEARCHABLE = [
     f"SELECT id FROM near WHERE vec IS NOT NULL AND kind < 3 ORDER BY {NEAR}, id LIMIT 10",
     f"SELECT id, {NEAR} AS d FROM near WHERE kind = 2 ORDER BY d NULLS LAST, id DESC LIMIT 30",
     f"SELECT * FROM near WHERE kind IN (1, 3) ORDER BY vector_l2_distance({FLOATS}, vec) NULLS LAST, id LIMIT 5 OFFSET 7",
@@ -112,13 +112,13 @@ SERVED = [
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("query", SERVED)
+@pytest.mark.parametrize("query", SEARCHABLE)
 def test_rows_are_those_that_comparing_all_gives(query: str, near: SparkSession):
-    found, wanted = both(near, query)
-    assert found == wanted
+    search_rows, expected = both(near, query)
+    assert search_rows == expected
 
 
-LEFT = {
+UNSEARCHABLE = {
     "no limit": f"SELECT id FROM near ORDER BY {NEAR} NULLS LAST",
     "farthest first": f"SELECT id FROM near ORDER BY {NEAR} DESC LIMIT 3",
     "least alike first": f"SELECT id FROM near ORDER BY vector_cosine_similarity(angle, {FLOATS}) NULLS LAST LIMIT 3",
@@ -140,16 +140,16 @@ LEFT = {
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("reason", LEFT)
+@pytest.mark.parametrize("reason", UNSEARCHABLE)
 def test_a_search_does_not_serve(reason: str, near: SparkSession):
-    assert not searches(near.sql(LEFT[reason]))
+    assert not searches(near.sql(UNSEARCHABLE[reason]))
 
 
 def test_it_is_a_choice_of_the_session_and_other_options_of_a_read_leave_all_to_spark(near: SparkSession, path: str):
     near.conf.set(SETTING, "false")
-    assert not searches(near.sql(SERVED[0]))
+    assert not searches(near.sql(SEARCHABLE[0]))
     near.conf.set(SETTING, "true")
-    assert searches(near.sql(SERVED[0]))
+    assert searches(near.sql(SEARCHABLE[0]))
     for option, value in (("limit", "50"), ("fragments", "0")):
         part = near.read.format("lance").option(option, value).load(path).where("vec IS NOT NULL")
         assert not searches(part.orderBy(sf.expr(NEAR)).limit(3)), option
@@ -160,14 +160,14 @@ def test_a_table_of_a_catalog_is_searched_at_the_version_of_its_query(near: Spar
     lance_spark.catalog(near, name, str(Path(path).parent))
     query = f"SELECT id FROM {name}.t {{}} WHERE vec IS NOT NULL AND kind = 1 ORDER BY {NEAR}, id LIMIT 6 OFFSET 3"
     for at in ("", "VERSION AS OF 6"):
-        rows, wanted = both(near, query.format(at))
-        assert rows == wanted and len(rows) == 6
+        rows, expected = both(near, query.format(at))
+        assert rows == expected and len(rows) == 6
 
 
 def test_without_a_word_about_null_a_search_serves_where_none_is(near: SparkSession, path: str, table_path: str):
     whole = f"l2_distance(whole, {FLOATS})"
-    rows, wanted = both(near, f"SELECT id FROM near ORDER BY {whole}, id LIMIT 20")
-    assert rows == wanted
+    rows, expected = both(near, f"SELECT id FROM near ORDER BY {whole}, id LIMIT 20")
+    assert rows == expected
     call = NearestCall(column="whole", q=tuple(Q), k=20, metric="l2", nulls_first=True)
     ref, options = DatasetRef.at(path), ReadOptions(path=path)
     size = {"row_bytes": 40.0, "vector_bytes": 1 << 40}
@@ -188,9 +188,9 @@ def found(path: str, k: int, *, filter: str | None = None, most: int = 10_000, c
 
 def test_what_a_search_cannot_tell_apart_is_read_whole(path: str, table_path: str):
     everything = lance.dataset(path).to_table(["id", "vec", "kind"]).to_pylist()
-    there = [row["id"] for row in everything if row["vec"] is not None and row["kind"] == 3]
-    assert set(found(path, len(there), filter="kind = 3") or ()) == set(there)
-    assert found(path, len(there) + 1, filter="kind = 3") is None, "fewer have a distance"
+    candidates = [row["id"] for row in everything if row["vec"] is not None and row["kind"] == 3]
+    assert set(found(path, len(candidates), filter="kind = 3") or ()) == set(candidates)
+    assert found(path, len(candidates) + 1, filter="kind = 3") is None, "fewer have a distance"
     assert len(found(path, 3) or ()) > 130, "rows of one distance come together"
     assert found(path, 3, most=100) is None
     broken = pa.array(
@@ -205,7 +205,7 @@ def test_l2_distance_is_that_of_spark_for_all_numbers_and_leaves_a_function_of_t
     assert row is not None and (row.a, row.b) == (5.0, None)
     with pytest.raises(PySparkException, match="l2_distance takes two vectors, not 1"):
         spark.sql("SELECT l2_distance(array(1))")
-    other = spark.newSession()
-    other.udf.register("l2_distance", lambda a: f"mine {a}")
-    assert lance_spark.enable_pushdown(other)
-    assert other.sql("SELECT l2_distance('x') AS a").first() == ("mine x",)
+    other_session = spark.newSession()
+    other_session.udf.register("l2_distance", lambda a: f"mine {a}")
+    assert lance_spark.enable_pushdown(other_session)
+    assert other_session.sql("SELECT l2_distance('x') AS a").first() == ("mine x",)

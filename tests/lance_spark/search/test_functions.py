@@ -1,4 +1,4 @@
-"""Searches as table functions of SQL, beside the same searches of the table API."""
+"""Searches as table functions of SQL, compared with the same searches of the table API."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def sql_of(vector: list[float]) -> str:
 
 def test_vectors_are_searched_for_in_sql(spark: SparkSession, table: Table, table_path: str, q: list[float]):
     call = f"lance_vector_search('{table_path}', {sql_of(q)}, k => 7, filter => 'kind = 2')"
-    found = spark.sql(f"SELECT * FROM {call}")
-    assert found.columns == ["id", "kind", "text", "vec", "_distance"]
+    frame = spark.sql(f"SELECT * FROM {call}")
+    assert frame.columns == ["id", "kind", "text", "vec", "_distance"]
     search = table.search(q).limit(7).where("kind = 2")
-    assert [row.asDict() for row in found.collect()] == search.to_list()
+    assert [row.asDict() for row in frame.collect()] == search.to_list()
     spark.read.format("lance").load(table_path).createOrReplaceTempView("searched")
     spark.read.format("lance").load(table_path).createOrReplaceTempView("searched")
     joined = f"SELECT count(*) AS n FROM {call} f JOIN searched t ON f.id = t.id AND t.kind = 2"
@@ -30,14 +30,14 @@ def test_vectors_are_searched_for_in_sql(spark: SparkSession, table: Table, tabl
         f"SELECT * FROM lance_vector_search(path => '{table_path}', query_vector => {sql_of(q)}, k => 3, offset => 2, "
         "columns => 'id', metric => 'Cosine', column => 'vec', use_index => false, with_row_id => true)"
     )
-    wanted = table.search(q).limit(3).offset(2).metric("cosine").select(["id"]).with_row_id().to_arrow()
-    assert some.columns == wanted.schema.names and [row.id for row in some.collect()] == wanted["id"].to_pylist()
+    expected = table.search(q).limit(3).offset(2).metric("cosine").select(["id"]).with_row_id().to_arrow()
+    assert some.columns == expected.schema.names and [row.id for row in some.collect()] == expected["id"].to_pylist()
 
 
 def test_texts_and_both_are_searched_for_in_sql(spark: SparkSession, table: Table, table_path: str, q: list[float]):
     table.create_fts_index("text")
-    found = spark.sql(f"SELECT id, _score FROM lance_text_search('{table_path}', 'number7 number11')").collect()
-    assert sorted(row.id for row in found) == [7, 11]
+    hits = spark.sql(f"SELECT id, _score FROM lance_text_search('{table_path}', 'number7 number11')").collect()
+    assert sorted(row.id for row in hits) == [7, 11]
     phrase = (
         f"SELECT id FROM lance_text_search('{table_path}', 'pear plum', 1000, phrase => true, text_columns => 'text')"
     )
@@ -47,25 +47,27 @@ def test_texts_and_both_are_searched_for_in_sql(spark: SparkSession, table: Tabl
     both = spark.sql(
         f"SELECT * FROM lance_hybrid_search('{table_path}', {sql_of(q)}, 'number7 plum', k => 5)"
     ).collect()
-    wanted = table.search(query_type="hybrid").vector(q).text("number7 plum").limit(5).to_list()
-    assert [(row.id, row._relevance_score) for row in both] == [(row["id"], row["_relevance_score"]) for row in wanted]
+    expected = table.search(query_type="hybrid").vector(q).text("number7 plum").limit(5).to_list()
+    assert [(row.id, row._relevance_score) for row in both] == [
+        (row["id"], row["_relevance_score"]) for row in expected
+    ]
 
 
 def test_each_row_of_another_table_has_its_own_search(spark: SparkSession, table: Table, table_path: str):
     queries = [(n, None if n == 2 else vector) for n, vector in enumerate(vectors(4, 50, nulls=False).to_pylist())]
     spark.createDataFrame(queries, "n int, q array<float>").createOrReplaceTempView("asked")
-    found = spark.sql(
+    joined = spark.sql(
         f"SELECT n, id FROM asked, LATERAL lance_vector_search('{table_path}', asked.q, k => 4, columns => 'id') "
         "ORDER BY n, _distance"
     ).collect()
     for n, vector in queries:
-        wanted = [] if vector is None else nearest(table_path, vector, 4)
-        assert [row.id for row in found if row.n == n] == wanted
+        expected_ids = [] if vector is None else nearest(table_path, vector, 4)
+        assert [row.id for row in joined if row.n == n] == expected_ids
     outer = f"SELECT n, id FROM asked LEFT JOIN LATERAL lance_vector_search('{table_path}', q, k => 1) ON true"
     assert [row.n for row in spark.sql(outer).collect() if row.id is None] == [2]
 
 
-@pytest.mark.classic  # over Connect a query is analyzed where it is first used
+@pytest.mark.classic  # over Connect a query is analyzed at its first use
 def test_a_version_is_pinned_when_the_query_is_made(spark: SparkSession, table: Table, table_path: str, q: list[float]):
     version = table.version
     call = f"lance_vector_search('{table_path}', {sql_of(q)}, k => 400, columns => array('id')"
@@ -109,8 +111,8 @@ def test_other_arguments_are_constants(spark: SparkSession, table: Table, table_
 def test_a_row_without_a_hit_of_a_hybrid_search_has_no_rows(spark: SparkSession, table: Table, table_path: str):
     table.create_fts_index("text")
     call = f"lance_hybrid_search('{table_path}', {sql_of([1.0] * SIZE)}, words, k => 3, filter => 'id < 0')"
-    asked = "VALUES (1, 'fig'), (2, 'nothing') AS asked(n, words)"
-    assert spark.sql(f"SELECT n, id FROM {asked}, LATERAL {call}").collect() == []
+    words_table = "VALUES (1, 'fig'), (2, 'nothing') AS asked(n, words)"
+    assert spark.sql(f"SELECT n, id FROM {words_table}, LATERAL {call}").collect() == []
     assert spark.sql(f"SELECT * FROM {call.replace('words', repr('fig'), 1)}").collect() == []
-    outer = spark.sql(f"SELECT n, id FROM {asked} LEFT JOIN LATERAL {call} ON true")
+    outer = spark.sql(f"SELECT n, id FROM {words_table} LEFT JOIN LATERAL {call} ON true")
     assert sorted(outer.collect()) == [(1, None), (2, None)]

@@ -1,4 +1,4 @@
-"""Rows whose vectors have a NULL, NaN or infinite coordinate: no route of a search finds them."""
+"""Rows whose vectors have a NULL, NaN or infinite coordinate: no kind of search finds them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {"float16": pa.float16(), "float32": pa.float32(), "float64": pa.float64
 
 
 def _vectors(kind: pa.DataType) -> pa.Array[Any]:
-    """Returns vectors around 0: odd vectors at first and among the ordinary vectors, of which each is searchable."""
+    """Returns vectors around 0: odd vectors first and between ordinary vectors, of which each is searchable."""
     whole = kind == pa.uint8()
     odd = [[None, 0, 0, 0], None, [None] * SIZE, *([] if whole else [[math.nan, 0, 0, 0], [math.inf, 0, 0, 0]])]
     values = np.random.default_rng(1).integers(1, 100, (ORDINARY, SIZE)).tolist()
@@ -59,30 +59,30 @@ def _ranked(table: Table, *, only: Callable[[int], bool] = lambda _: True) -> li
     return sorted(distances)
 
 
-def _distances(found: pa.Table) -> list[float]:
-    return [float(value) for value in found["_distance"].to_pylist()]
+def _distances(result: pa.Table) -> list[float]:
+    return [float(value) for value in result["_distance"].to_pylist()]
 
 
 def test_a_search_finds_no_row_without_all_its_coordinates(tmp_path: Any, jobs: Any, kind: str) -> None:
     table = _make(lance_spark.connect(str(tmp_path), jobs, progress=False), kind)
     search = table.search([0] * SIZE)
-    wanted, even = _ranked(table), _ranked(table, only=lambda number: number % 2 == 0)
-    assert len(wanted) == ORDINARY
-    assert _distances(search.limit(5).to_arrow()) == wanted[:5]
-    assert _distances(search.limit(1000).to_arrow()) == wanted
-    assert _distances(search.limit(7).offset(4).select({"twice": "id * 2"}).to_arrow()) == wanted[4:11]
+    expected, even = _ranked(table), _ranked(table, only=lambda number: number % 2 == 0)
+    assert len(expected) == ORDINARY
+    assert _distances(search.limit(5).to_arrow()) == expected[:5]
+    assert _distances(search.limit(1000).to_arrow()) == expected
+    assert _distances(search.limit(7).offset(4).select({"twice": "id * 2"}).to_arrow()) == expected[4:11]
     assert _distances(search.limit(5).where("even").to_arrow()) == even[:5]
     assert _distances(search.limit(9).where("even", prefilter=False).to_arrow()) == [
         row["_distance"] for row in search.limit(9).to_list() if row["even"]
     ]
     table.create_fts_index("text")
     hybrid = table.search(query_type="hybrid").vector([0] * SIZE).text("plum").limit(1000).to_arrow()
-    assert sorted(value for value in hybrid["_distance"].to_pylist() if value is not None) == wanted
+    assert sorted(value for value in hybrid["_distance"].to_pylist() if value is not None) == expected
     assert hybrid.num_rows == table.count_rows()
     table.create_index(_metric(kind), 1, vector_column_name="vec", index_type="IVF_FLAT")
-    assert _distances(search.limit(1000).to_arrow()) == wanted
+    assert _distances(search.limit(1000).to_arrow()) == expected
     table.add(table.to_arrow())
-    assert _distances(search.limit(1000).to_arrow()) == sorted([*wanted, *wanted])
+    assert _distances(search.limit(1000).to_arrow()) == sorted([*expected, *expected])
 
 
 @pytest.mark.spark
@@ -92,7 +92,7 @@ def test_searches_of_spark_find_no_row_without_all_its_coordinates(
     tmp_path: Any, spark: SparkSession, kind: str
 ) -> None:
     table = _make(lance_spark.connect(str(tmp_path), spark, progress=False), kind)
-    wanted = _ranked(table)[:9]
+    expected = _ranked(table)[:9]
     query = f"array({', '.join(['0'] * SIZE)})"
     routes = {
         "a table function": f"SELECT _distance FROM lance_vector_search('{table.uri}', {query}, k => 9)",
@@ -104,9 +104,9 @@ def test_searches_of_spark_find_no_row_without_all_its_coordinates(
         f"CREATE OR REPLACE TEMPORARY VIEW searched_vectors USING lance OPTIONS (path '{table.uri}', nearest '{nearest}')"
     )
     for route, text in routes.items():
-        assert sorted(row[0] for row in spark.sql(text).collect()) == wanted, route
+        assert sorted(row[0] for row in spark.sql(text).collect()) == expected, route
     queries = spark.sql(f"SELECT {query} AS q")
     for _ in range(2):
-        found = table.search(queries, "vec").limit(9).to_spark().collect()
-        assert sorted(row["_distance"] for row in found) == wanted
+        hits = table.search(queries, "vec").limit(9).to_spark().collect()
+        assert sorted(row["_distance"] for row in hits) == expected
         table.create_index(_metric(kind), 1, vector_column_name="vec", index_type="IVF_FLAT")

@@ -1,4 +1,4 @@
-"""What searches ask for as options: JSON that is read back, and refused where it makes no sense."""
+"""Options of searches: JSON with a round trip, and errors for senseless values."""
 
 from __future__ import annotations
 

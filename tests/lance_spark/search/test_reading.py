@@ -27,13 +27,13 @@ def ids(frame: DataFrame) -> list[int]:
 def test_the_nearest_rows_are_read_and_nothing_comes_before_the_search(
     spark: SparkSession, table: Table, table_path: str, q: list[float]
 ):
-    wanted = nearest(table_path, q, 30)
+    expected = nearest(table_path, q, 30)
     frame = load(spark, table_path, nearest={"q": q, "k": 30}, columns="id,kind")
-    assert frame.columns == ["id", "kind", "_distance"] and ids(frame) == wanted
+    assert frame.columns == ["id", "kind", "_distance"] and ids(frame) == expected
     totals = frame.agg(sf.count("*"), sf.max("id"), sf.count("kind")).first()
-    assert tuple(totals or ()) == (30, max(wanted), 30)
-    assert ids(frame.filter("kind = 2")) == [n for n in wanted if n % 5 == 2], "a filter of Spark comes after it"
-    assert ids(frame.orderBy(sf.desc("_distance")).limit(3)) == wanted[:-4:-1]
+    assert tuple(totals or ()) == (30, max(expected), 30)
+    assert ids(frame.filter("kind = 2")) == [n for n in expected if n % 5 == 2], "a filter of Spark comes after it"
+    assert ids(frame.orderBy(sf.desc("_distance")).limit(3)) == expected[:-4:-1]
     option = load(spark, table_path, nearest={"q": q, "k": 30}, filter="kind = 2", with_row_id=True)
     assert ids(option) == nearest(table_path, q, 30, lambda row: row["kind"] == 2), "the option filter before"
 
@@ -43,8 +43,8 @@ def test_texts_and_both_kinds_are_read_and_views_of_sql(
 ):
     table.create_fts_index("text")
     both = table.search(query_type="hybrid").vector(q).text("number7 plum").limit(5)
-    found = load(spark, table_path, nearest={"q": q, "k": 5}, full_text_query={"query": "number7 plum", "k": 5})
-    assert [tuple(row) for row in found.select("id", "_relevance_score").collect()] == [
+    frame = load(spark, table_path, nearest={"q": q, "k": 5}, full_text_query={"query": "number7 plum", "k": 5})
+    assert [tuple(row) for row in frame.select("id", "_relevance_score").collect()] == [
         (row["id"], row["_relevance_score"]) for row in both.to_list()
     ]
     assert ids(load(spark, table_path, full_text_query="number7")) == [7]
@@ -68,9 +68,9 @@ def test_searches_of_the_table_api_are_dataframes(spark: SparkSession, table: Ta
         assert frame.columns == arrow.schema.names
         assert ids(frame) == arrow["id"].to_pylist()
     frame = search.to_spark()
-    wanted = ids(frame)
+    expected = ids(frame)
     table.to_lance().delete("id > 100")
-    assert ids(frame) == wanted, "a DataFrame is of one version"
+    assert ids(frame) == expected, "a DataFrame is of one version"
     for refused in (table.search().offset(3), table.search(q).select({"a": "id + 1"})):
         with pytest.raises(UnsupportedOperationError, match="to_spark"):
             refused.to_spark()

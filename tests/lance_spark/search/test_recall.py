@@ -1,4 +1,4 @@
-"""How many of the nearest rows an index finds, at the settings that the documentation recommends."""
+"""The share of the nearest rows in the results of an index, at the documented settings."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ def test_an_index_finds_nineteen_of_twenty_with_rows_that_it_lacks(kind: str, ta
     table.create_index(vector_column_name="vec", index_type=kind, **KINDS[kind])  # type: ignore[arg-type]
     lance.write_dataset(rows(vectors[7000:], 7000), table_path, mode="append")
     table.delete("id % 13 = 5")
-    there = np.flatnonzero(np.arange(ROWS) % 13 != 5)
+    indexed_rows = np.flatnonzero(np.arange(ROWS) % 13 != 5)
     hits = unindexed = 0
     of_sort: dict[str | None, int] = {None: 0, "id % 50 = 3": 0}
     for query in clustered(60, 2):
-        distances = ((vectors[there] - query) ** 2).sum(axis=1)
-        wanted = set(there[np.argsort(distances)[:10]].tolist())
-        found = set(table.search(query).nprobes(20).refine_factor(10).select(["id"]).to_arrow()["id"].to_pylist())
-        hits += len(wanted & found)
-        unindexed += len({n for n in found if n >= 7000})
-        for rows_of, condition in ((there, None), (there[there % 50 == 3], "id % 50 = 3")):
+        distances = ((vectors[indexed_rows] - query) ** 2).sum(axis=1)
+        expected = set(indexed_rows[np.argsort(distances)[:10]].tolist())
+        hit_ids = set(table.search(query).nprobes(20).refine_factor(10).select(["id"]).to_arrow()["id"].to_pylist())
+        hits += len(expected & hit_ids)
+        unindexed += len({n for n in hit_ids if n >= 7000})
+        for rows_of, condition in ((indexed_rows, None), (indexed_rows[indexed_rows % 50 == 3], "id % 50 = 3")):
             distances = ((vectors[rows_of] - query) ** 2).sum(axis=1)
-            wanted = set(rows_of[np.argsort(distances)[:10]].tolist())
-            of_sort[condition] += len(wanted & set(first_of_sort(table_path, query, condition)))
+            expected = set(rows_of[np.argsort(distances)[:10]].tolist())
+            of_sort[condition] += len(expected & set(first_of_sort(table_path, query, condition)))
     assert hits >= 0.95 * 600 and unindexed > 20
     assert all(count >= 0.95 * 600 for count in of_sort.values())
 
 
 def first_of_sort(path: str, query: Any, condition: str | None) -> list[int]:
-    """Returns the first rows that a sort by distance is given, in the order of their distances."""
+    """Returns the candidates for the first rows of a sort by distance, in the order of their distances."""
     call = NearestCall(column="vec", q=tuple(query.tolist()), k=10, metric="l2", nulls_first=False)
-    found = NearestRows(call=call, index="", most=1000).found(
+    first_rows = NearestRows(call=call, index="", most=1000).found(
         lance.dataset(path), ["id", "vec"], condition, "descriptor"
     )
-    assert found is not None
-    return [n for batch in found for n in batch.column("id").to_pylist()][:10]
+    assert first_rows is not None
+    return [n for batch in first_rows for n in batch.column("id").to_pylist()][:10]

@@ -1,4 +1,4 @@
-"""Searches find what comparing everything finds: under deletions, NULLs, filters, indexes and rows that these do not serve."""
+"""Searches find the results of an exhaustive comparison: with deletions, NULLs, filters, indexes and unindexed rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.lance_spark.search.conftest import nearest, rows, vectors
 
 
 def ids(query: Query) -> list[int]:
-    found: list[int] = query.to_arrow()["id"].to_pylist()
-    return found
+    ids_found: list[int] = query.to_arrow()["id"].to_pylist()
+    return ids_found
 
 
 INDEXES: dict[str, dict[str, Any]] = {
@@ -71,18 +71,18 @@ def test_the_rows_found_are_those_that_comparing_all_finds(
 
 
 def test_more_rows_than_the_table_has(table: Table, q: list[float]):
-    found = table.search(q).limit(5000).to_arrow()
-    assert len(found) == 400 - len(range(3, 400, 7)), "rows without a vector are never found"
-    assert found["_distance"].to_pylist() == sorted(found["_distance"].to_pylist())
-    assert found.schema.names == ["id", "kind", "text", "vec", "_distance"]
+    result = table.search(q).limit(5000).to_arrow()
+    assert len(result) == 400 - len(range(3, 400, 7)), "rows without a vector are never found"
+    assert result["_distance"].to_pylist() == sorted(result["_distance"].to_pylist())
+    assert result.schema.names == ["id", "kind", "text", "vec", "_distance"]
 
 
 def test_partitions_with_fewer_rows_than_asked_for_are_not_the_last_ones(table: Table, table_path: str, q: list[float]):
     table.create_index(vector_column_name="vec", index_type="IVF_FLAT", num_partitions=8)
     assert len(ids(table.search(q).nprobes(1).limit(300))) == 300
-    wanted = nearest(table_path, q, 50, lambda row: row["kind"] == 2)
-    found = ids(table.search(q).nprobes(1).limit(50).where("kind = 2"))
-    assert len(wanted) == len(set(found)) == 50, "there are 69"
+    expected = nearest(table_path, q, 50, lambda row: row["kind"] == 2)
+    hits = ids(table.search(q).nprobes(1).limit(50).where("kind = 2"))
+    assert len(expected) == len(set(hits)) == 50, "there are 69"
 
 
 def test_a_filter_after_the_search_takes_rows_out_of_what_was_found(table: Table, table_path: str, q: list[float]):
@@ -93,28 +93,28 @@ def test_a_filter_after_the_search_takes_rows_out_of_what_was_found(table: Table
 
 @pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
 def test_distances_are_those_of_the_metric(metric: str, table: Table, q: list[float]):
-    for found in table.search(q).distance_type(metric).limit(5).to_list():
-        a, b = np.array(found["vec"]), np.array(q)
+    for hit in table.search(q).distance_type(metric).limit(5).to_list():
+        a, b = np.array(hit["vec"]), np.array(q)
         exact = {
             "l2": ((a - b) ** 2).sum(),
             "cosine": 1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b),
             "dot": 1 - a @ b,
         }[metric]
-        assert found["_distance"] == pytest.approx(exact, abs=1e-4)
+        assert hit["_distance"] == pytest.approx(exact, abs=1e-4)
 
 
 def test_vectors_of_bytes_are_compared_by_their_bits(table: Table, table_path: str):
     bits = pa.FixedSizeListArray.from_arrays(pa.array([n % 256 for n in range(800)], pa.uint8()), 8)
     lance.write_dataset(pa.table({"id": range(100), "bits": bits}), table_path, mode="overwrite")
-    found = table.search(np.array([0, 1, 2, 3, 4, 5, 6, 7], np.uint8)).limit(3).to_list()
-    assert (found[0]["id"], found[0]["_distance"]) == (0, 0.0)
+    hits = table.search(np.array([0, 1, 2, 3, 4, 5, 6, 7], np.uint8)).limit(3).to_list()
+    assert (hits[0]["id"], hits[0]["_distance"]) == (0, 0.0)
     for wrong in ([0.5] * 8, [256] * 8):
         with pytest.raises(OptionError, match="bytes"):
             table.search(wrong).to_arrow()
 
 
 def test_vectors_come_as_lists_arrays_and_tensors(table: Table, q: list[float]):
-    wanted = ids(table.search(q))
+    expected = ids(table.search(q))
     for vector in (
         tuple(q),
         np.array(q),
@@ -123,21 +123,21 @@ def test_vectors_come_as_lists_arrays_and_tensors(table: Table, q: list[float]):
         pa.chunked_array([q]),
         pa.array(q, pa.float32()),
     ):
-        assert ids(table.search(vector)) == wanted
+        assert ids(table.search(vector)) == expected
 
 
 def test_columns_expressions_ids_and_forms_of_the_result(table: Table, q: list[float]):
     search = table.search(q).limit(7)
-    wanted = ids(search)
+    expected = ids(search)
     assert search.select(["kind", "id"]).to_arrow().schema.names == ["kind", "id", "_distance"]
     assert search.select(["id", "_distance"]).to_arrow().schema.names == ["id", "_distance"]
     twice = search.select({"twice": "id * 2", "id": "id"}).with_row_id().to_arrow()
     assert twice.schema.names == ["twice", "id", "_rowid", "_distance"]
-    assert twice["twice"].to_pylist() == [2 * n for n in wanted] == [2 * n for n in twice["_rowid"].to_pylist()]
-    assert [row["id"] for row in search.to_list()] == wanted == search.to_pandas()["id"].tolist()
+    assert twice["twice"].to_pylist() == [2 * n for n in expected] == [2 * n for n in twice["_rowid"].to_pylist()]
+    assert [row["id"] for row in search.to_list()] == expected == search.to_pandas()["id"].tolist()
     batches = list(search.to_batches(batch_size=3))
     assert [batch.num_rows for batch in batches] == [3, 3, 1]
-    assert [n for batch in batches for n in batch.column("id").to_pylist()] == wanted
+    assert [n for batch in batches for n in batch.column("id").to_pylist()] == expected
 
 
 @pytest.mark.promise("I08")
@@ -153,11 +153,11 @@ def test_a_query_without_a_search_reads_rows_in_the_order_of_the_table(table: Ta
 
 
 def test_an_older_version_is_searched_where_it_is_checked_out(table: Table, q: list[float]):
-    wanted, version = ids(table.search(q)), table.version
-    table.to_lance().delete(f"id IN ({', '.join(map(str, wanted))})")
-    assert not set(ids(table.search(q))) & set(wanted)
+    expected, version = ids(table.search(q)), table.version
+    table.to_lance().delete(f"id IN ({', '.join(map(str, expected))})")
+    assert not set(ids(table.search(q))) & set(expected)
     table.checkout(version)
-    assert ids(table.search(q)) == wanted
+    assert ids(table.search(q)) == expected
 
 
 def test_explain_plan_shows_the_index_that_serves(table: Table, table_path: str, q: list[float]):
@@ -179,9 +179,9 @@ def test_explain_plan_shows_the_index_that_serves(table: Table, table_path: str,
 def test_words_are_found_by_their_index_and_in_rows_that_it_lacks(table: Table, table_path: str):
     for make in (lambda: None, lambda: table.create_fts_index("text", with_position=True)):
         make()
-        found = table.search("number7 number11", fts_columns="text").to_arrow()
-        assert sorted(found["id"].to_pylist()) == [7, 11]
-        assert found.schema.names == ["id", "kind", "text", "vec", "_score"]
+        result = table.search("number7 number11", fts_columns="text").to_arrow()
+        assert sorted(result["id"].to_pylist()) == [7, 11]
+        assert result.schema.names == ["id", "kind", "text", "vec", "_score"]
     lance.write_dataset(rows(1000, 5, 1), table_path, mode="append")
     table.to_lance().delete("id = 11")
     assert sorted(ids(table.search("number7 number11 number1003"))) == [7, 1003]
@@ -211,15 +211,15 @@ def test_quotation_marks_in_a_text_are_a_phrase(table: Table, q: list[float]):
     table.create_fts_index("text")
     texts = {row["id"]: row["text"] for row in table.to_lance().to_table(columns=["id", "text"]).to_pylist()}
 
-    def found(text: str) -> set[int]:
+    def matching_ids(text: str) -> set[int]:
         return set(ids(table.search(text).limit(1000)))
 
     phrase = {n for n, text in texts.items() if "pear plum" in text}
-    assert found('"pear plum"') == phrase < found("pear plum")
-    assert found('number7 "pear plum"') == phrase | {7}
-    assert found('"number7"') == {7}
-    assert found('pear plum"') == found("pear plum"), "one mark alone is none"
-    assert found('"number7 number8"') == found('""') == set()
+    assert matching_ids('"pear plum"') == phrase < matching_ids("pear plum")
+    assert matching_ids('number7 "pear plum"') == phrase | {7}
+    assert matching_ids('"number7"') == {7}
+    assert matching_ids('pear plum"') == matching_ids("pear plum"), "one mark alone is none"
+    assert matching_ids('"number7 number8"') == matching_ids('""') == set()
     hybrid = table.search(query_type="hybrid").vector(q).text('"pear plum"').limit(1000).to_list()
     assert {row["id"] for row in hybrid if row["_score"] is not None} == phrase
 
@@ -253,19 +253,19 @@ def test_a_hybrid_search_without_a_hit_is_empty(prefilter: bool, table: Table, q
 def test_a_hybrid_search_fuses_both_rankings(table: Table, q: list[float]):
     table.create_fts_index("text")
     near, good = ids(table.search(q)), ids(table.search("lime number17"))
-    wanted: dict[int, float] = {}
+    expected: dict[int, float] = {}
     for ranking in (near, good):
         for rank, number in enumerate(ranking, 1):
-            wanted[number] = wanted.get(number, 0) + 1 / (60 + rank)
+            expected[number] = expected.get(number, 0) + 1 / (60 + rank)
     search = table.search(query_type="hybrid").vector(q).text("lime number17")
-    found = search.to_arrow()
-    assert found.schema.names == ["id", "kind", "text", "vec", "_distance", "_score", "_relevance_score"]
-    relevance = dict(zip(found["id"].to_pylist(), found["_relevance_score"].to_pylist(), strict=True))
-    assert relevance == {n: pytest.approx(wanted[n]) for n in relevance}
-    assert list(relevance.values()) == sorted(wanted.values(), reverse=True)[:10] or [
-        pytest.approx(v) for v in sorted(wanted.values(), reverse=True)[:10]
+    result = search.to_arrow()
+    assert result.schema.names == ["id", "kind", "text", "vec", "_distance", "_score", "_relevance_score"]
+    relevance = dict(zip(result["id"].to_pylist(), result["_relevance_score"].to_pylist(), strict=True))
+    assert relevance == {n: pytest.approx(expected[n]) for n in relevance}
+    assert list(relevance.values()) == sorted(expected.values(), reverse=True)[:10] or [
+        pytest.approx(v) for v in sorted(expected.values(), reverse=True)[:10]
     ] == list(relevance.values())
-    for row in found.to_pylist():
+    for row in result.to_pylist():
         assert (row["_distance"] is None) == (row["id"] not in near) and (row["_score"] is None) == (
             row["id"] not in good
         )
@@ -275,12 +275,12 @@ def test_a_hybrid_search_fuses_both_rankings(table: Table, q: list[float]):
 
 
 class Backwards:
-    """A reranker that turns the order of rows around."""
+    """A reranker that reverses the order of rows."""
 
-    def _of(self, query: str, found: pa.Table) -> pa.Table:
-        assert "_rowid" in found.schema.names
+    def _of(self, query: str, hits: pa.Table) -> pa.Table:
+        assert "_rowid" in hits.schema.names
         self.query = query
-        back = found.take(list(range(len(found)))[::-1])
+        back = hits.take(list(range(len(hits)))[::-1])
         return back.append_column("_relevance_score", pa.array([1.0] * len(back), pa.float32()))
 
     rerank_vector = rerank_fts = _of

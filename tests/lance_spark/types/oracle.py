@@ -1,4 +1,4 @@
-"""What each Lance value is in Spark, worked out value by value in plain Python: the converters' vectorised answer must be the same."""
+"""The Spark value of each Lance value, derived in plain Python: the converters' vectorised result must be equal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TO_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def in_spark(kind: Any, fact: Any) -> Any:
-    """Returns what `facts` finds in Spark's Arrow data for what it found in Lance's data of this type."""
+    """Returns the fact in Spark's Arrow data for a fact in Lance's data of this type."""
     if fact is None:
         return None
     if isinstance(kind, pa.BaseExtensionType):
@@ -41,7 +41,7 @@ def in_spark(kind: Any, fact: Any) -> Any:
 
 
 def demanded_schema(schema: StructType) -> pa.Schema:
-    """Returns what Spark's reading worker compares each batch with; PySpark 4.1 takes no time zone."""
+    """Returns the schema against which Spark's reading worker checks each batch; PySpark 4.1 takes no time zone."""
     try:
         return to_arrow_schema(schema, timezone="UTC")
     except TypeError:
@@ -49,6 +49,6 @@ def demanded_schema(schema: StructType) -> pa.Schema:
 
 
 def bfloat16(bits: bytes) -> Any:
-    """Returns the fact of a bfloat16 given as the two bytes that Lance stores."""
+    """Returns the fact of a bfloat16, from the two bytes in Lance."""
     value = struct.unpack("<f", b"\0\0" + bits)[0]
     return "NaN" if math.isnan(value) else struct.pack(">d", value)

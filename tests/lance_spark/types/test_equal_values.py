@@ -1,4 +1,4 @@
-"""Values of two versions are compared in Arrow as Python compares them, but NULL equals NULL and NaN equals NaN."""
+"""Values of two versions are compared in Arrow as in Python, except that NULL equals NULL and NaN equals NaN."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ TYPES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 }
 
 
-def is_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return all(is_equal(one[name], other[name]) for name in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(is_equal, one, other))
-    if one is None or other is None:
-        return one is other
-    return bool(one == other) or (is_nan(one) and is_nan(other))
+def is_equal(first: Any, second: Any) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return all(is_equal(first[name], second[name]) for name in first)
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return len(first) == len(second) and all(map(is_equal, first, second))
+    if first is None or second is None:
+        return first is second
+    return bool(first == second) or (is_nan(first) and is_nan(second))
 
 
 def is_nan(value: Any) -> bool:
@@ -58,8 +58,10 @@ def is_nan(value: Any) -> bool:
 @given(st.data())
 def test_values_of_each_type_are_equal_where_python_says_so(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(list(TYPES)), "type")
-    left = data.draw(st.lists(TYPES[kind], max_size=5))
-    right = [value if data.draw(st.booleans()) else data.draw(TYPES[kind]) for value in left]
-    first = data.draw(st.integers(0, len(left)))
-    one, other = (pa.array(values, kind)[first:] for values in (left, right))
-    assert equal_values(one, other).tolist() == list(map(is_equal, left[first:], right[first:]))
+    left_values = data.draw(st.lists(TYPES[kind], max_size=5))
+    right_values = [value if data.draw(st.booleans()) else data.draw(TYPES[kind]) for value in left_values]
+    first = data.draw(st.integers(0, len(left_values)))
+    left_array, right_array = (pa.array(values, kind)[first:] for values in (left_values, right_values))
+    assert equal_values(left_array, right_array).tolist() == list(
+        map(is_equal, left_values[first:], right_values[first:])
+    )

@@ -33,7 +33,7 @@ FORMS: dict[str, Callable[[list[object]], Any]] = {
 
 
 def read(data: object, schema: pa.Schema, *, appended: bool) -> pa.Table:
-    """Returns what a table gets: of a schema that is declared, or of the table that the data is added to."""
+    """Returns the rows that a table receives: with a declared schema, or with the schema of an existing table."""
     if appended:
         return to_reader(data, None, table=schema).read_all()
     return to_reader(data, schema).read_all()
@@ -67,7 +67,7 @@ SAME_RULES = [
     (array, target)
     for array, target in WIDE
     if not (pa.types.is_string(target) or array.type == pa.timestamp("s"))
-    # Spark's users say what they mean: these pairs are not converted at all.
+    # These pairs are never converted, because the intention would be unclear.
     and not (pa.types.is_decimal(target) != pa.types.is_decimal(array.type) and "float" in f"{array.type}{target}")
 ]
 
@@ -124,8 +124,8 @@ def test_buffers_at_any_address_are_moved_where_lance_takes_them(table: pa.Table
 )
 def test_lance_takes_data_whose_buffers_are_aligned_to_8_bytes(array: pa.Array, tmp_path: Path) -> None:
     batch = pa.record_batch({"c": shifted(array, 8)})
-    made = lance.write_dataset(to_reader(batch, None), str(tmp_path / "t.lance"))
-    assert made.to_table()["c"].to_pylist() == array.to_pylist()
+    dataset = lance.write_dataset(to_reader(batch, None), str(tmp_path / "t.lance"))
+    assert dataset.to_table()["c"].to_pylist() == array.to_pylist()
 
 
 def test_keys_that_only_later_rows_have_are_columns() -> None:
@@ -186,8 +186,8 @@ def test_pandas_and_numpy_columns_are_converted_without_python_objects_where_the
     columns = {"i": np.array([1.0, np.nan]), "f": np.array([0.5, np.nan]), "t": days, "d": days}
     row = {"i": 1, "f": 0.5, "t": pd.Timestamp("2020-01-01"), "d": dt.date(2020, 1, 1)}
     empty = dict.fromkeys(row)
-    found = to_reader(pd.DataFrame(columns), None, table=schema).read_all().to_pylist()
-    assert found == [row, empty]
+    converted = to_reader(pd.DataFrame(columns), None, table=schema).read_all().to_pylist()
+    assert converted == [row, empty]
     vectors = {"i": np.array([1, 2]), "v": np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[0, 1], [0, 0]])}
     assert to_reader(vectors, None, table=schema).read_all()["v"].to_pylist() == [[1.0, None], [3.0, 4.0]]
     for column, value in {
@@ -213,9 +213,9 @@ def test_text_for_a_column_of_json_is_parsed() -> None:
 
 
 def test_a_stream_with_other_columns_later_is_an_error() -> None:
-    for other in ({"b": [1]}, {"a": [1.5]}, {"a": [1], "b": [2]}):
+    for other_columns in ({"b": [1]}, {"a": [1.5]}, {"a": [1], "b": [2]}):
         with pytest.raises(SchemaMismatchError, match="a batch of the data has the columns"):
-            to_reader(iter([pa.record_batch({"a": [1]}), pa.record_batch(other)]), None).read_all()
+            to_reader(iter([pa.record_batch({"a": [1]}), pa.record_batch(other_columns)]), None).read_all()
 
 
 def test_blobs_of_lance_stay_what_they_are_and_bytes_become_blobs_columns() -> None:

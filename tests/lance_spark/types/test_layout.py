@@ -1,4 +1,4 @@
-"""Buffers: not copied where both sides agree, moved where Lance could not take them, split where Spark could not."""
+"""Buffers: shared where both sides agree, moved where Lance could not take them, split where Spark could not."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_lance_takes_every_type_from_every_address(kind: pa.DataType, by: int, t
     ids=str,
 )
 def test_lance_takes_lists_without_values_whose_offsets_are_left_out(kind: pa.DataType, tmp_path: Path):
-    """As Spark 4.1 sends them."""
+    """Like the lists from Spark 4.1."""
     nothing = pa.py_buffer(b"")
 
     def empty(kind: Any) -> Any:
@@ -107,9 +107,9 @@ def test_nested_columns_that_only_have_other_names_are_not_copied():
     read = ReadConverter(schema, spark_schema).convert(batch)
     assert str(read.schema.field("c").type).startswith("list<element: ")
     assert addresses(read.column(0)) == addresses(column)
-    written = WriteConverter(spark_schema, schema).convert(read)
-    assert written.schema.equals(schema, check_metadata=True)
-    assert addresses(written.column(0)) == addresses(column)
+    converted = WriteConverter(spark_schema, schema).convert(read)
+    assert converted.schema.equals(schema, check_metadata=True)
+    assert addresses(converted.column(0)) == addresses(column)
 
 
 def test_vectors_and_large_text_are_read_without_copying_their_content():
@@ -126,12 +126,12 @@ def test_vectors_and_large_text_are_read_without_copying_their_content():
 
 @pytest.mark.parametrize("first", [0, 3, 8, 16, 17])
 def test_nulls_stay_where_they_are_in_a_slice(first: int):
-    missing = [None if i % 3 == 0 else i for i in range(40)]
+    with_nulls = [None if i % 3 == 0 else i for i in range(40)]
     columns = {
-        "text": pa.array([None if i is None else str(i) for i in missing], pa.large_string()),
-        "vector": pa.array([None if i is None else [i, i] for i in missing], pa.list_(pa.int8(), 2)),
-        "list": pa.array([None if i is None else [i] for i in missing], pa.large_list(pa.uint8())),
-        "struct": pa.array([None if i is None else {"x": i} for i in missing], pa.struct([("x", pa.uint8())])),
+        "text": pa.array([None if i is None else str(i) for i in with_nulls], pa.large_string()),
+        "vector": pa.array([None if i is None else [i, i] for i in with_nulls], pa.list_(pa.int8(), 2)),
+        "list": pa.array([None if i is None else [i] for i in with_nulls], pa.large_list(pa.uint8())),
+        "struct": pa.array([None if i is None else {"x": i} for i in with_nulls], pa.struct([("x", pa.uint8())])),
     }
     batch = pa.record_batch(columns)
     spark_schema = to_spark_schema(batch.schema)
@@ -215,8 +215,8 @@ def test_converters_travel():
     spark_schema = to_spark_schema(schema)
     batch = pa.record_batch([pa.array([1], pa.uint8()), pa.array([[1, 2]], schema.field(1).type)], schema=schema)
     read = pickle.loads(pickle.dumps((schema, spark_schema)))
-    there = ReadConverter(*read).convert(batch)
-    assert WriteConverter(spark_schema, schema).convert(there).equals(batch)
+    remote_result = ReadConverter(*read).convert(batch)
+    assert WriteConverter(spark_schema, schema).convert(remote_result).equals(batch)
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -26,7 +26,7 @@ def examples(count: int) -> settings:
 
 
 def stored(table: pa.Table, version: str = "2.2") -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """Writes a table with Lance, and returns the schema and the batches that another look at it gives."""
+    """Writes a table with Lance, and returns the schema and the batches of a new reader."""
     with tempfile.TemporaryDirectory() as home:
         lance.write_dataset(table, f"{home}/t", data_storage_version=version)
         dataset = lance.dataset(f"{home}/t")
@@ -118,8 +118,10 @@ def test_types_that_spark_has_itself_need_no_conversion(table: pa.Table):
     assert [f.metadata for f in spark_schema.fields] == [{}] * len(spark_schema.fields)
     for batch in table.to_batches():
         converted = ReadConverter(table.schema, spark_schema).convert(batch)
-        for ours, theirs in zip(converted.columns, batch.columns, strict=True):
-            assert [b and b.address for b in ours.buffers()] == [b and b.address for b in theirs.buffers()]
+        for converted_column, original in zip(converted.columns, batch.columns, strict=True):
+            assert [b and b.address for b in converted_column.buffers()] == [
+                b and b.address for b in original.buffers()
+            ]
 
 
 @examples(40)

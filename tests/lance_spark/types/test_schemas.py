@@ -1,4 +1,4 @@
-"""Schemas both ways: which type stands for which, what is kept in column metadata, and what is refused."""
+"""Schemas both ways: the mapping of types, the contents of column metadata, and errors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from lance_spark.types import (
 BLOB = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
 
 
-def one(kind: pa.DataType, **more: object) -> pa.Schema:
+def single_column(kind: pa.DataType, **more: object) -> pa.Schema:
     return pa.schema([pa.field("c", kind, **more)])  # type: ignore[arg-type]
 
 
 def spark_of(kind: pa.DataType) -> str:
-    return to_spark_schema(one(kind))["c"].dataType.simpleString()
+    return to_spark_schema(single_column(kind))["c"].dataType.simpleString()
 
 
 READ: list[tuple[pa.DataType, str]] = [
@@ -89,7 +89,7 @@ def test_an_arrow_type_is_read_as(kind: pa.DataType, name: str):
     assert spark_of(kind) == name
 
 
-WRITTEN: list[tuple[T.DataType, pa.DataType]] = [
+WRITTEN_TYPES: list[tuple[T.DataType, pa.DataType]] = [
     (T.NullType(), pa.null()),
     (T.BooleanType(), pa.bool_()),
     (T.ByteType(), pa.int8()),
@@ -124,10 +124,10 @@ WRITTEN: list[tuple[T.DataType, pa.DataType]] = [
 ]
 
 
-@pytest.mark.parametrize(("source", "kind"), WRITTEN, ids=str)
+@pytest.mark.parametrize(("source", "kind"), WRITTEN_TYPES, ids=str)
 def test_a_new_column_is_nullable_and_of_type(source: T.DataType, kind: pa.DataType):
-    made = to_lance_schema(T.StructType([T.StructField("c", source, False)]), {})
-    assert made.equals(one(kind), check_metadata=True)
+    lance_schema = to_lance_schema(T.StructType([T.StructField("c", source, False)]), {})
+    assert lance_schema.equals(single_column(kind), check_metadata=True)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_a_new_column_is_nullable_and_of_type(source: T.DataType, kind: pa.DataT
 )
 def test_a_type_that_spark_lays_out_as_a_struct_comes_back_as_itself(source: T.DataType):
     for kind in (source, T.ArrayType(source)):
-        made = to_lance_schema(T.StructType([T.StructField("c", kind)]), {})
-        again = to_spark_schema(made)
+        lance_schema = to_lance_schema(T.StructType([T.StructField("c", kind)]), {})
+        again = to_spark_schema(lance_schema)
         assert again["c"].dataType == kind
-        assert to_lance_schema(again, {}).equals(made, check_metadata=True)
+        assert to_lance_schema(again, {}).equals(lance_schema, check_metadata=True)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_spark_type_that_lance_cannot_store_is_refused_by_name(kind: T.DataTyp
 )
 def test_an_arrow_type_that_spark_cannot_hold_is_refused_by_name(kind: pa.DataType, path: str):
     with pytest.raises(UnsupportedTypeError, match="option 'columns'") as caught:
-        to_spark_schema(one(kind))
+        to_spark_schema(single_column(kind))
     assert caught.value.column == path
 
 
@@ -208,21 +208,21 @@ def test_fields_survive_a_read_and_an_overwrite():
 
 def test_the_field_of_a_renamed_column_goes_with_it():
     field = to_spark_schema(SPECIAL)["u"]
-    made = to_lance_schema(T.StructType([T.StructField("renamed", field.dataType, True, field.metadata)]), {})
-    assert made.equals(pa.schema([("renamed", pa.uint32())]), check_metadata=True)
+    lance_schema = to_lance_schema(T.StructType([T.StructField("renamed", field.dataType, True, field.metadata)]), {})
+    assert lance_schema.equals(pa.schema([("renamed", pa.uint32())]), check_metadata=True)
 
 
 @pytest.mark.parametrize("kind", [T.StringType(), T.DecimalType(20, 0), T.IntegerType(), T.ArrayType(T.LongType())])
 def test_a_field_that_no_longer_fits_the_column_is_ignored(kind: T.DataType):
-    stale = to_spark_schema(one(pa.uint32()))["c"].metadata
-    made = to_lance_schema(T.StructType([T.StructField("c", kind, True, stale)]), {})
-    assert made == to_lance_schema(T.StructType([T.StructField("c", kind)]), {})
+    stale = to_spark_schema(single_column(pa.uint32()))["c"].metadata
+    lance_schema = to_lance_schema(T.StructType([T.StructField("c", kind, True, stale)]), {})
+    assert lance_schema == to_lance_schema(T.StructType([T.StructField("c", kind)]), {})
 
 
 @pytest.mark.parametrize("text", ["", "rubbish", "é", base64.b64encode(b"rubbish").decode(), 5, None])
 def test_metadata_that_is_no_field_is_ignored(text: object):
-    made = to_lance_schema(T.StructType([T.StructField("c", T.LongType(), True, {LANCE_FIELD: text})]), {})
-    assert made == one(pa.int64())
+    lance_schema = to_lance_schema(T.StructType([T.StructField("c", T.LongType(), True, {LANCE_FIELD: text})]), {})
+    assert lance_schema == single_column(pa.int64())
 
 
 def test_a_column_that_may_be_null_now_is_not_made_not_null():
@@ -231,10 +231,10 @@ def test_a_column_that_may_be_null_now_is_not_made_not_null():
     read = to_spark_schema(schema)
     assert not read["a"].nullable
     joined = T.StructType([T.StructField(f.name, f.dataType, True, f.metadata) for f in read.fields])
-    made = to_lance_schema(joined, {})
-    assert made.field("a").nullable
-    assert made.field("s").nullable
-    assert not made.field("s").type.field("x").nullable
+    lance_schema = to_lance_schema(joined, {})
+    assert lance_schema.field("a").nullable
+    assert lance_schema.field("s").nullable
+    assert not lance_schema.field("s").type.field("x").nullable
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_a_column_that_may_be_null_now_is_not_made_not_null():
 )
 def test_lengths_and_parts_of_intervals_are_kept_at_every_depth(kind: T.DataType):
     nested = T.StructType([T.StructField("a b", T.ArrayType(kind)), T.StructField("m", T.MapType(kind, kind))])
-    made = to_lance_schema(T.StructType([T.StructField("c", kind), T.StructField("n", nested)]), {})
-    read = to_spark_schema(made)
+    lance_schema = to_lance_schema(T.StructType([T.StructField("c", kind), T.StructField("n", nested)]), {})
+    read = to_spark_schema(lance_schema)
     if isinstance(kind, T.DayTimeIntervalType):
         assert [field.dataType for field in read] == [kind, nested]
     else:
@@ -253,7 +253,7 @@ def test_lengths_and_parts_of_intervals_are_kept_at_every_depth(kind: T.DataType
         raw = [field.metadata["__CHAR_VARCHAR_TYPE_STRING"] for field in read]
         assert raw == [text, f"struct<`a b`:array<{text}>,`m`:map<{text},{text}>>"]
         assert read["c"].dataType == T.StringType()
-    assert to_lance_schema(read, {}).equals(made, check_metadata=True)
+    assert to_lance_schema(read, {}).equals(lance_schema, check_metadata=True)
 
 
 def test_a_forged_type_text_is_ignored():
@@ -266,15 +266,15 @@ def test_a_forged_type_text_is_ignored():
 
 def test_metadata_of_spark_and_of_one_certain_column_is_not_stored():
     metadata = {LANCE_FIELD: "x", "lance.table": "{}", "comment": "c"}
-    made = to_lance_schema(T.StructType([T.StructField("c", T.StringType(), True, metadata)]), {})
-    assert made.equals(one(pa.string()), check_metadata=True)
+    lance_schema = to_lance_schema(T.StructType([T.StructField("c", T.StringType(), True, metadata)]), {})
+    assert lance_schema.equals(single_column(pa.string()), check_metadata=True)
 
-    theirs = {"SPARK::metadata::json": "{}", "lance-spark:column": "token", "kept": "yes"}
-    nested = pa.struct([pa.field("x", pa.int64(), metadata=theirs)])
-    read = to_spark_schema(pa.schema([pa.field("c", nested, metadata=theirs)]))
-    made = to_lance_schema(read, {})
-    assert made.field("c").metadata == {b"kept": b"yes"}
-    assert made.field("c").type.field("x").metadata == {b"kept": b"yes"}
+    foreign_metadata = {"SPARK::metadata::json": "{}", "lance-spark:column": "token", "kept": "yes"}
+    nested = pa.struct([pa.field("x", pa.int64(), metadata=foreign_metadata)])
+    read = to_spark_schema(pa.schema([pa.field("c", nested, metadata=foreign_metadata)]))
+    lance_schema = to_lance_schema(read, {})
+    assert lance_schema.field("c").metadata == {b"kept": b"yes"}
+    assert lance_schema.field("c").type.field("x").metadata == {b"kept": b"yes"}
 
 
 def test_blobs_are_read_as_descriptors_or_bytes():
@@ -320,10 +320,10 @@ SIZE, ENCODING = "arrow.fixed-size-list.size", "lance.encoding"
 
 
 def test_column_options_make_vectors_and_blobs():
-    made = to_lance_schema(DATAFRAME, {"vec": {SIZE: "8"}, "data": {ENCODING: "blob"}, "s.v": {SIZE: "2"}})
-    assert made.field("Vec").type == pa.list_(pa.float32(), 8)
-    assert made.field("data").equals(BLOB.with_name("data"), check_metadata=True)
-    assert made.field("s").type.field("v").type == pa.list_(pa.float64(), 2)
+    lance_schema = to_lance_schema(DATAFRAME, {"vec": {SIZE: "8"}, "data": {ENCODING: "blob"}, "s.v": {SIZE: "2"}})
+    assert lance_schema.field("Vec").type == pa.list_(pa.float32(), 8)
+    assert lance_schema.field("data").equals(BLOB.with_name("data"), check_metadata=True)
+    assert lance_schema.field("s").type.field("v").type == pa.list_(pa.float64(), 2)
 
 
 def test_column_metadata_makes_vectors_and_blobs_and_options_go_before_it():
@@ -332,10 +332,10 @@ def test_column_metadata_makes_vectors_and_blobs_and_options_go_before_it():
         T.StructField("w", T.ArrayType(T.FloatType()), True, {SIZE: "8"}),
         T.StructField("d", T.BinaryType(), True, {ENCODING: "blob"}),
     ]
-    made = to_lance_schema(T.StructType(fields), {"w": {SIZE: "9"}})
-    assert made.field("v").type == pa.list_(pa.float32(), 8)
-    assert made.field("w").type == pa.list_(pa.float32(), 9)
-    assert made.field("d").equals(BLOB.with_name("d"), check_metadata=True)
+    lance_schema = to_lance_schema(T.StructType(fields), {"w": {SIZE: "9"}})
+    assert lance_schema.field("v").type == pa.list_(pa.float32(), 8)
+    assert lance_schema.field("w").type == pa.list_(pa.float32(), 9)
+    assert lance_schema.field("d").equals(BLOB.with_name("d"), check_metadata=True)
 
 
 @pytest.mark.parametrize(
@@ -383,14 +383,14 @@ STORABLE: list[tuple[pa.DataType, tuple[str, ...]]] = [
 def test_what_lance_cannot_store_is_refused_and_nothing_else(
     kind: pa.DataType, versions: tuple[str, ...], version: str, tmp_path
 ):
-    schema = one(kind)
+    schema = single_column(kind)
     if version not in versions:
         with pytest.raises(UnsupportedTypeError):
             check_storable(schema, version)
     else:
         check_storable(schema, version)
     if ("string" in str(kind) and "map" not in str(kind)) or "large_binary" in str(kind):
-        return  # Lance panics on these, which would print a backtrace and prove nothing more
+        return  # Lance panics on these values, with a backtrace and without further insight
     values = lance.blob.blob_array([b"x"]) if isinstance(kind, pa.BaseExtensionType) else _one_value(kind)
     try:
         lance.write_dataset(pa.table({"c": values}), tmp_path / "t", data_storage_version=version)
@@ -418,7 +418,7 @@ def _one_value(kind: pa.DataType) -> pa.Array:
 
 
 def test_a_schema_of_spark_is_parsed_as_it_was_written():
-    fields = [T.StructField(f"c{i}", kind, i % 2 == 0, {"k": [i]}) for i, (kind, _) in enumerate(WRITTEN)]
+    fields = [T.StructField(f"c{i}", kind, i % 2 == 0, {"k": [i]}) for i, (kind, _) in enumerate(WRITTEN_TYPES)]
     schema = T.StructType([*fields, T.StructField("s", T.StructType(fields)), T.StructField("m", MatrixUDT())])
     assert parse_spark_schema(schema.json()) == schema
 

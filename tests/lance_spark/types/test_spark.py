@@ -1,4 +1,4 @@
-"""Types and values through Spark itself: its JVM makes the Arrow data that we write, and takes the data that we read."""
+"""Types and values through Spark itself: its JVM makes the Arrow data for writes, and takes the data of reads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WRITABLE: dict[str, tuple[str, pa.DataType]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def time_type(spark: SparkSession) -> Iterator[None]:
-    """Spark 4.3 refuses expressions of TIME where this is off, which is its default."""
+    """Spark 4.3 refuses TIME expressions unless this setting is on; its default is off."""
     spark.conf.set("spark.sql.timeType.enabled", "true")
     yield
     spark.conf.unset("spark.sql.timeType.enabled")
@@ -56,7 +56,7 @@ def time_type(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def every_type(spark: SparkSession) -> DataFrame:
-    """A row of values of each type, and one of NULLs; a struct without fields cannot be NULL in Lance."""
+    """A row with a value of each type, and a row of NULLs; a struct without fields cannot be NULL in Lance."""
     columns = [f"{value} AS {name}" for name, (value, _) in WRITABLE.items()]
     first = spark.sql("SELECT " + ", ".join(columns))
     filled = spark.range(2).crossJoin(first)
@@ -70,8 +70,8 @@ def test_every_spark_type_is_written_and_read(spark: SparkSession, every_type: D
     assert all(field.nullable and not field.metadata for field in stored)
 
     read = spark.read.format("lance").load(table_path)
-    written = [str(row) for row in every_type.collect()]
-    assert sorted(str(row) for row in read.collect()) == sorted(written)
+    original_rows = [str(row) for row in every_type.collect()]
+    assert sorted(str(row) for row in read.collect()) == sorted(original_rows)
 
 
 def test_types_that_spark_lays_out_as_structs_are_written_and_read(spark: SparkSession, table_path: str):

@@ -1,4 +1,4 @@
-"""The table in `docs/types.md` says what the code does."""
+"""The table in `docs/types.md` agrees with the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def table(name: str) -> list[tuple[str, str]]:
 
 
 def arrow(name: str) -> list[pa.DataType]:
-    """Returns the types that a cell names."""
+    """Returns the types named in a cell."""
     many = re.fullmatch(r"(\w+)\[([\w, ]+)\]", name)
     if many and many[1] in ("timestamp", "duration", "time32", "time64"):
         return [getattr(pa, many[1])(unit.strip()) for unit in many[2].split(",")]
@@ -36,9 +36,9 @@ def arrow(name: str) -> list[pa.DataType]:
 
 
 PLAIN_READS = [
-    (left, right)
-    for left, right in table("read")
-    if not re.search(r"list|struct|map|dictionary|JSON|blob|bfloat|other", left)
+    (arrow_cell, spark_cell)
+    for arrow_cell, spark_cell in table("read")
+    if not re.search(r"list|struct|map|dictionary|JSON|blob|bfloat|other", arrow_cell)
 ]
 
 
@@ -47,25 +47,27 @@ def test_the_table_is_found():
     assert len(table("write")) > 20
 
 
-@pytest.mark.parametrize(("left", "right"), PLAIN_READS)
-def test_a_row_of_the_read_table_is_true(left: str, right: str):
-    zone = "UTC" if "with a zone" in left else None
-    for name in re.findall(r"`([^`]+)`", left):
+@pytest.mark.parametrize(("arrow_cell", "spark_cell"), PLAIN_READS)
+def test_a_row_of_the_read_table_is_true(arrow_cell: str, spark_cell: str):
+    zone = "UTC" if "with a zone" in arrow_cell else None
+    for name in re.findall(r"`([^`]+)`", arrow_cell):
         for kind in arrow(name):
             stored = pa.timestamp(kind.unit, zone) if isinstance(kind, pa.TimestampType) else kind
             got = to_spark_schema(pa.schema([("c", stored)]))["c"].dataType.simpleString()
-            assert f"`{got}`" == right.replace("(p,s)", "(12,3)")
+            assert f"`{got}`" == spark_cell.replace("(p,s)", "(12,3)")
 
 
 PLAIN_WRITES = [
-    (left, right) for left, right in table("write") if not re.search(r"<|variant|geo|user|interval|void|time\(", left)
+    (spark_cell, arrow_cell)
+    for spark_cell, arrow_cell in table("write")
+    if not re.search(r"<|variant|geo|user|interval|void|time\(", spark_cell)
 ]
 
 
-@pytest.mark.parametrize(("left", "right"), PLAIN_WRITES)
-def test_a_row_of_the_write_table_is_true(left: str, right: str):
+@pytest.mark.parametrize(("spark_cell", "arrow_cell"), PLAIN_WRITES)
+def test_a_row_of_the_write_table_is_true(spark_cell: str, arrow_cell: str):
     kinds = {"decimal(p,s)": T.DecimalType(12, 3)}
-    name = left.strip("`")
+    name = spark_cell.strip("`")
     kind = (
         kinds.get(name)
         or T.StructType.fromJson(
@@ -75,8 +77,8 @@ def test_a_row_of_the_write_table_is_true(left: str, right: str):
             }
         )["c"].dataType
     )
-    made = to_lance_schema(T.StructType([T.StructField("c", kind)]), {}).field("c").type
-    assert f"`{made}`" == right.replace("(p, s)", "(12, 3)")
+    arrow_type = to_lance_schema(T.StructType([T.StructField("c", kind)]), {}).field("c").type
+    assert f"`{arrow_type}`" == arrow_cell.replace("(p, s)", "(12, 3)")
 
 
 JSON_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}

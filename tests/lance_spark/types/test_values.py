@@ -1,4 +1,4 @@
-"""Values that do not fit: an error that names column and row, and nothing else; and values that do, exactly."""
+"""Values that do not fit raise an error with column and row, without other effects; fitting values are exact."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLOATS = T.ArrayType(T.FloatType())
 
 
 def write(source: T.DataType, values: list[Any], target: pa.DataType, *, nullable: bool = True) -> pa.Array:
-    """Converts one column as a DataFrame's writer does; a good batch goes first, so that rows are counted over batches."""
+    """Converts one column like a DataFrame's writer; a good batch goes first, so rows are counted over batches."""
     schema = T.StructType([T.StructField("c", source)])
     converter = WriteConverter(schema, pa.schema([pa.field("c", target, nullable=nullable)]))
     sent = pa.schema([pa.field("c", arrow_of(source))])
@@ -37,7 +37,7 @@ def write(source: T.DataType, values: list[Any], target: pa.DataType, *, nullabl
 
 
 def arrow_of(source: T.DataType) -> pa.DataType:
-    """Returns what Spark's JVM sends for a type."""
+    """Returns the type of Spark's JVM for a column type."""
     return demanded_schema(T.StructType([T.StructField("c", source)])).field(0).type
 
 
@@ -143,12 +143,12 @@ def test_a_value_that_fits_is_written_exactly_or_as_the_nearest_float(
         return
     storage = got.storage if isinstance(got, pa.ExtensionArray) else got
     moment = pa.types.is_temporal(target)
-    wanted = pa.array(expected, pa.int64()).view(target) if moment else pa.array(expected, storage.type)
-    assert facts(got) == facts(wanted)
+    expected_array = pa.array(expected, pa.int64()).view(target) if moment else pa.array(expected, storage.type)
+    assert facts(got) == facts(expected_array)
 
 
 def text_of(values: list[bytes | None], kind: pa.DataType = pa.string()) -> pa.Array:  # noqa: B008 - immutable
-    """Returns text of any bytes, as Spark's JVM sends it."""
+    """Returns text of any bytes, like Spark's JVM."""
     binary = pa.array(values, pa.large_binary() if kind == pa.large_string() else pa.binary())
     return pa.Array.from_buffers(kind, len(binary), binary.buffers(), binary.null_count, binary.offset)
 
@@ -199,9 +199,9 @@ def test_bytes_that_a_null_hides_do_not_reach_lance(tmp_path):
                 kind, 3, [valid, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1]], children=[every]
             )
         batch = pa.record_batch([hidden], ["c"])
-        written = WriteConverter(batch.schema, pa.schema([pa.field("c", kind)])).convert(batch)
+        converted = WriteConverter(batch.schema, pa.schema([pa.field("c", kind)])).convert(batch)
         for version in ("2.0", "2.1", "2.2"):
-            table = lance.write_dataset(pa.table(written), tmp_path, mode="overwrite", data_storage_version=version)
+            table = lance.write_dataset(pa.table(converted), tmp_path, mode="overwrite", data_storage_version=version)
             assert table.to_table()["c"].to_pylist() == hidden.to_pylist()
 
 
@@ -214,14 +214,14 @@ def test_bfloat16_is_the_nearest_one(values: list[float]):
         near = [
             np.frombuffer((n & 0xFFFF).to_bytes(2, "little").rjust(4, b"\0"), np.float32)[0] for n in _neighbours(bits)
         ]
-        mine = np.frombuffer(b"\0\0" + bits, np.float32)[0]
+        expected_value = np.frombuffer(b"\0\0" + bits, np.float32)[0]
         if math.isnan(value):
-            assert math.isnan(mine)
+            assert math.isnan(expected_value)
         elif math.isfinite(value):
             distances = [abs(float(n) - value) for n in near if math.isfinite(n)]
-            assert abs(float(mine) - value) <= min(distances, default=math.inf)
+            assert abs(float(expected_value) - value) <= min(distances, default=math.inf)
         else:
-            assert mine == value
+            assert expected_value == value
 
 
 def test_no_nan_becomes_a_number_as_bfloat16():
@@ -380,8 +380,8 @@ def test_missing_columns_and_fields_become_null_and_order_is_the_tables():
 def test_bytes_are_written_into_blob_columns(kind: pa.DataType, tmp_path):
     field = pa.field("c", kind, metadata={"lance-encoding:blob": "true"} if kind == pa.large_binary() else None)
     table = pa.schema([field])
-    written = write_field(field, [b"abc", None, b"", b"x" * 100_000])
-    lance.write_dataset(pa.Table.from_batches([pa.record_batch([written], schema=table)]), tmp_path / "t")
+    blob_column = write_field(field, [b"abc", None, b"", b"x" * 100_000])
+    lance.write_dataset(pa.Table.from_batches([pa.record_batch([blob_column], schema=table)]), tmp_path / "t")
     dataset = lance.dataset(tmp_path / "t")
     again = write_field(dataset.schema.field("c"), [b"more"])
     lance.write_dataset(
@@ -468,8 +468,8 @@ def test_blob_descriptors_do_not_fit_a_blob_column():
 
 
 def test_a_table_whose_columns_changed_since_it_was_loaded_is_refused():
-    known = to_spark_schema(pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    loaded_schema = to_spark_schema(pa.schema([("a", pa.int64()), ("b", pa.string())]))
     with pytest.raises(SchemaMismatchError, match="b: the table has no such column"):
-        ReadConverter(pa.schema([("a", pa.int64())]), known)
+        ReadConverter(pa.schema([("a", pa.int64())]), loaded_schema)
     with pytest.raises(SchemaMismatchError, match="a: string is not converted to int64"):
-        ReadConverter(pa.schema([("a", pa.string()), ("b", pa.string())]), known)
+        ReadConverter(pa.schema([("a", pa.string()), ("b", pa.string())]), loaded_schema)

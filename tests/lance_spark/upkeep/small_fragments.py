@@ -1,4 +1,4 @@
-"""A table of many small fragments, and what others do to it while it is compacted."""
+"""A table of many small fragments, and concurrent changes during its compaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TWO_IN_ONE: dict[str, Any] = {"target_rows_per_fragment": 2 * FRAGMENT_ROWS}
 """Pairs of fragments become one: three tasks."""
 
 Act = Callable[[str], object]
-"""Something that another writer does; the argument is the table's location."""
+"""A change by another writer; the argument is the table's location."""
 
 
 def rows(first: int = 0, count: int = ROWS) -> pa.Table:
@@ -40,8 +40,8 @@ def make(db: Connection, *, stable: bool = True, name: str = "t") -> Table:
 def content(uri: str) -> list[dict[str, object]]:
     """The rows, in order of their ids."""
     dataset = lance.dataset(uri)
-    found: list[dict[str, object]] = dataset.to_table().to_pylist()
-    return sorted(found, key=lambda row: row.get("id", -1))  # type: ignore[arg-type, return-value]
+    rows_read: list[dict[str, object]] = dataset.to_table().to_pylist()
+    return sorted(rows_read, key=lambda row: row.get("id", -1))  # type: ignore[arg-type, return-value]
 
 
 def fragment_rows(uri: str) -> list[int]:
@@ -49,16 +49,16 @@ def fragment_rows(uri: str) -> list[int]:
 
 
 def assert_indexes_are_right(uri: str) -> None:
-    """Asserts that lookups find the same with the table's indexes as without them."""
+    """Asserts that lookups agree with and without the table's indexes."""
     dataset = lance.dataset(uri)
     for column in {"id", "x"} & set(dataset.schema.names):
         for value in (0, 3, 11, 25, 38, 59):
             test = f"{column} = {value}"
-            found = dataset.to_table(filter=test).to_pylist()
-            assert found == dataset.scanner(filter=test, use_scalar_index=False).to_table().to_pylist(), test
+            matches = dataset.to_table(filter=test).to_pylist()
+            assert matches == dataset.scanner(filter=test, use_scalar_index=False).to_table().to_pylist(), test
 
 
-# What others do
+# Changes by other writers
 
 
 def append(uri: str) -> None:
@@ -133,7 +133,7 @@ def overwrite(uri: str) -> None:
 
 
 def restore(uri: str) -> None:
-    """A version that has the fragments as they are, and others after it."""
+    """Restores a version with the present fragments, after later versions."""
     version = lance.dataset(uri).version
     delete_rows(uri)
     lance.dataset(uri, version=version).restore()
@@ -148,14 +148,14 @@ def cleanup(uri: str) -> None:
 
 
 def delete_and_clean_up(uri: str) -> None:
-    """Deletes rows, and then all that tells of that."""
+    """Deletes rows, and then the history of the deletion."""
     delete_rows(uri)
     configure(uri)
     cleanup(uri)
 
 
 def clean_up_all(uri: str) -> None:
-    """Deletes every file that no version names."""
+    """Deletes every unreferenced file."""
     lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
 
 
@@ -178,7 +178,7 @@ LOSES: dict[Act, int] = {
     delete_and_clean_up: 2,
     clean_up_all: 3,
 }
-"""How many of three tasks lose their work to a commit that came first."""
+"""Number of tasks, out of three, whose work an earlier commit destroys."""
 
 ON_INDEXES: dict[Act, int] = {
     build_index: 3,
@@ -186,7 +186,7 @@ ON_INDEXES: dict[Act, int] = {
     index_some_fragments: 2,
     append_and_update_indexes: 0,
 }
-"""The same of what is done to indexes, in a table without any."""
+"""The same for changes of indexes, in a table without indexes."""
 
 
 @contextlib.contextmanager
@@ -209,12 +209,12 @@ def before_commit(act: Callable[[], object], *, after_look: bool = False) -> Ite
 
 
 def unnamed_files(uri: str) -> set[str]:
-    """Data files that no version names."""
+    """Data files without a reference in any version."""
     dataset = lance.dataset(uri)
-    named = {
+    referenced_files = {
         file.path
         for version in dataset.versions()
         for fragment in dataset.checkout_version(version["version"]).get_fragments()
         for file in fragment.data_files()
     }
-    return {path.name for path in Path(uri, "data").iterdir() if path.is_file()} - named
+    return {path.name for path in Path(uri, "data").iterdir() if path.is_file()} - referenced_files

@@ -1,4 +1,4 @@
-"""Compactions: what they make of a table alone, and beside other writers, whose commits they must never undo."""
+"""Compactions: their result without and with concurrent writers, whose commits they must never undo."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.sample(3)
 
 LONG = pytest.mark.long
 KINDS = ("BTREE", "BITMAP", "ZONEMAP")
-"""Indexes of which rows with stable ids need another treatment, or none."""
+"""Indexes whose rows with stable ids need another treatment, or none."""
 
 
 def name_of(act: Act) -> str:
@@ -122,12 +122,12 @@ def test_it_makes_of_a_table_what_pylance_makes_of_it(
         lance.dataset(folder / name).delete(f"id IN ({', '.join(map(str, [-1, *deleted]))})")
     metrics = lance.dataset(folder / "theirs").optimize.compact_files(**options)
     result = open_table(str(folder / "ours")).compact_files(**options, commit_granularity=granularity)
-    ours, theirs = lance.dataset(folder / "ours"), lance.dataset(folder / "theirs")
-    assert ours.to_table() == theirs.to_table()
+    our_copy, lance_copy = lance.dataset(folder / "ours"), lance.dataset(folder / "theirs")
+    assert our_copy.to_table() == lance_copy.to_table()
     assert fragment_rows(str(folder / "ours")) == fragment_rows(str(folder / "theirs"))
     assert (result.fragments_removed, result.fragments_added) == (metrics.fragments_removed, metrics.fragments_added)
     if stable:
-        ids = [one.scanner(columns=["id"], with_row_id=True).to_table() for one in (ours, theirs)]
+        ids = [copy.scanner(columns=["id"], with_row_id=True).to_table() for copy in (our_copy, lance_copy)]
         assert ids[0] == ids[1]
 
 
@@ -139,25 +139,25 @@ def test_it_makes_of_a_table_what_pylance_makes_of_it(
 @pytest.mark.parametrize("act", LOSES, ids=name_of)
 def test_a_commit_that_comes_first_stands(db: Connection, act: Act, stable: bool, after_look: bool):
     table = make(db, stable=stable)
-    seen: list[list[dict[str, object]]] = []
+    contents: list[list[dict[str, object]]] = []
 
-    def other() -> None:
+    def change() -> None:
         act(table.uri)
-        seen.append(content(table.uri))
+        contents.append(content(table.uri))
 
     if after_look and act.__name__ in ("delete_and_clean_up", "clean_up_all"):
-        # Nobody can see what was done: it must not be passed over in silence.
+        # The concurrent change leaves no trace, so the compaction must fail loudly.
         with (
-            before_commit(other, after_look=True),
+            before_commit(change, after_look=True),
             pytest.raises(lance_spark.CommitOutcomeUnknownError, match="restore"),
         ):
             table.compact_files(**TWO_IN_ONE)
         return
-    with before_commit(other, after_look=after_look):
+    with before_commit(change, after_look=after_look):
         result = table.compact_files(**TWO_IN_ONE)
-    assert content(table.uri) == seen[0]
+    assert content(table.uri) == contents[0]
     lance.dataset(table.uri).validate()
-    # What pylance itself refuses is looked at once more, and pylance deletes some of it then.
+    # A conflict found by pylance costs one more look, and pylance then deletes some of the work.
     assert result.retries >= LOSES[act] if after_look else result.retries == LOSES[act]
     assert max(fragment_rows(table.uri)) >= 18 and result.fragments_left == 0
     assert table.compact_files(**TWO_IN_ONE).versions == ()
@@ -183,7 +183,7 @@ def test_indexes_serve_and_are_right_afterwards(db: Connection, act: Act | None,
     if act is None and indexed != "ZONEMAP":
         dataset = lance.dataset(table.uri)
         (index,) = dataset.describe_indices()
-        covered = {number for one in index.segments for number in one.fragment_ids}
+        covered = {number for segment in index.segments for number in segment.fragment_ids}
         assert {fragment.fragment_id for fragment in dataset.get_fragments()} <= covered
         assert "ScalarIndexQuery" in dataset.scanner(filter="id = 3").explain_plan()
 
@@ -197,9 +197,13 @@ def test_an_index_that_is_built_meanwhile_covers_what_is_compacted(db: Connectio
     assert_indexes_are_right(table.uri)
     assert result.retries == ON_INDEXES[act]
     dataset = lance.dataset(table.uri)
-    found = {number for one in dataset.describe_indices() for part in one.segments for number in part.fragment_ids}
+    covered = {
+        number for index in dataset.describe_indices() for part in index.segments for number in part.fragment_ids
+    }
     present = {fragment.fragment_id for fragment in dataset.get_fragments()}
-    assert (present <= found) == (act in (build_index, *[one for one in ON_INDEXES if "value" in one.__name__]))
+    assert (present <= covered) == (
+        act in (build_index, *[index_change for index_change in ON_INDEXES if "value" in index_change.__name__])
+    )
 
 
 def test_indexes_may_be_kept_up_later(db: Connection):
@@ -272,7 +276,7 @@ def test_values_that_a_backfill_computes_beside_it_are_carried_over(db: Connecti
         result = table.backfill("tenfold", commit_granularity=2, task_size=10)
     assert result.rows_carried > 0 and calls() == list(range(ROWS))
     assert table.count_rows("tenfold = id * 10") == ROWS and max(fragment_rows(uri)) == 20
-    # The other way round: a backfill commits while fragments are written anew.
+    # The reverse order: a backfill commits while fragments are rewritten.
     table.add([{"id": ROWS + i, "x": 0, "text": ""} for i in range(10)])
     with before_commit(lambda: table.backfill("tenfold")):
         compacted = table.compact_files(target_rows_per_fragment=1000)
@@ -293,13 +297,16 @@ def test_a_damaged_fragment_is_left_and_named_and_the_others_are_compacted(db: C
     ) as e:
         table.compact_files(**TWO_IN_ONE)
     assert isinstance(e.value.result, lance_spark.CompactionResult) and e.value.result.fragments_added == 2
-    assert sorted(one.count_rows() for one in lance.dataset(table.uri).get_fragments()) == [10, 10, 20, 20]
+    assert sorted(fragment.count_rows() for fragment in lance.dataset(table.uri).get_fragments()) == [10, 10, 20, 20]
 
 
 @pytest.mark.parametrize(
-    ("landed", "others"), [(True, 2), (False, 0), pytest.param(True, 0, marks=LONG), pytest.param(False, 2, marks=LONG)]
+    ("landed", "other_commits"),
+    [(True, 2), (False, 0), pytest.param(True, 0, marks=LONG), pytest.param(False, 2, marks=LONG)],
 )
-def test_a_commit_whose_answer_is_lost(db: Connection, monkeypatch: pytest.MonkeyPatch, landed: bool, others: int):
+def test_a_commit_whose_answer_is_lost(
+    db: Connection, monkeypatch: pytest.MonkeyPatch, landed: bool, other_commits: int
+):
     table = make(db)
     real = Compaction.commit
 
@@ -310,14 +317,14 @@ def test_a_commit_whose_answer_is_lost(db: Connection, monkeypatch: pytest.Monke
         def commit(dataset: lance.LanceDataset, *rest: Any) -> None:
             if landed:
                 real(lance.dataset(dataset.uri, version=dataset.version), *rest)
-            for number in range(others):
+            for number in range(other_commits):
                 lance.write_dataset(rows(ROWS + number, 1), dataset.uri, mode="append")
             raise OSError("the connection was reset")
 
     monkeypatch.setattr("lance.optimize.Compaction", Lossy)
     if landed:
-        assert table.compact_files(**TWO_IN_ONE).versions == (table.version - others,)
-        assert fragment_rows(table.uri) == [20, 20, 20] + [1] * others
+        assert table.compact_files(**TWO_IN_ONE).versions == (table.version - other_commits,)
+        assert fragment_rows(table.uri) == [20, 20, 20] + [1] * other_commits
         return
     with pytest.raises(lance_spark.CommitError, match=r"connection was reset.*nothing was committed"):
         table.compact_files(**TWO_IN_ONE)
@@ -336,20 +343,20 @@ def test_blobs_and_nested_columns_come_along(db: Connection, version: Any, stabl
         "nested": pa.array([{"a": i, "b": [{"c": str(i)}]} for i in range(30)]),
     }
     if version == "2.2":
-        columns["blob"] = lance.blob_array([None if i == 3 else one for i, one in enumerate(blobs)])
+        columns["blob"] = lance.blob_array([None if i == 3 else content_ for i, content_ in enumerate(blobs)])
         data = pa.table({**columns, "blob": columns["blob"]}, schema=pa.schema([
             *(pa.field(n, c.type) for n, c in columns.items() if n != "blob"), lance.blob_field("blob")]))  # fmt: skip
     else:
         blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
-        schema = pa.schema([*(pa.field(name, one.type) for name, one in columns.items()), blob])
+        schema = pa.schema([*(pa.field(name, column_.type) for name, column_ in columns.items()), blob])
         data = pa.table([*columns.values(), pa.array(blobs, pa.large_binary())], schema=schema)
     lance.write_dataset(data, uri, max_rows_per_file=5, data_storage_version=version, enable_stable_row_ids=stable)
     table = db.open_table("t")
     table.to_lance().delete("id = 14")
 
     def read() -> list[bytes | None]:
-        found = lance.dataset(uri).take_blobs("blob", indices=[i for i in range(29) if i != 3])
-        return [one.readall() for one in found]
+        blob_files = lance.dataset(uri).take_blobs("blob", indices=[i for i in range(29) if i != 3])
+        return [blob_file.readall() for blob_file in blob_files]
 
     before, plain = read(), table.to_arrow(["id", "nested"])
     table.compact_files()

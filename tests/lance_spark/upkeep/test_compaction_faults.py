@@ -1,4 +1,4 @@
-"""Compactions whose driver or whose workers die."""
+"""Compactions whose driver or workers die."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_after_a_kill_the_next_compaction_does_what_is_left(tmp_path: Path, spar
         started.wait_for((tmp_path / "held").exists)
         started.kill()
     assert content(table.uri) == before and sorted(fragment_rows(table.uri)) == [10, 10, 10, 10, 20]
-    left = unnamed_files(table.uri)
-    assert left, "what the running jobs had written"
+    leftover_files = unnamed_files(table.uri)
+    assert leftover_files, "what the running jobs had written"
     result = table.compact_files(**TWO_IN_ONE)
     assert (result.fragments_removed, result.fragments_added) == (4, 2)
     assert content(table.uri) == before and fragment_rows(table.uri) == [20, 20, 20]
-    # They are younger than a week: nobody knows whether another writer is about to commit them.
+    # The files are younger than a week, so another writer might still commit them.
     lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0))
-    assert unnamed_files(table.uri) == left
+    assert unnamed_files(table.uri) == leftover_files
     lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
     assert unnamed_files(table.uri) == set() and content(table.uri) == before
 
@@ -47,7 +47,7 @@ def test_a_worker_that_dies_takes_nothing_with_it(tmp_path: Path, spark: SparkSe
     flag, pieces = str(tmp_path / "died"), []
 
     class Deadly:
-        """A task that kills its process the first time, and always where it is the first one."""
+        """A task that kills its process the first time; the first task always does."""
 
         def __init__(self, **fields: Any) -> None:
             self.number, self.fields = fields["number"], fields

@@ -1,4 +1,4 @@
-"""Job records, markers and links that whoever writes to a table may forge: cleanup deletes nothing outside of our names."""
+"""Job records, markers and links that any writer of the table may forge: cleanup deletes only this package's names."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def forge_job(uri: str, staging_id: str, key: str = "k", status: str = "RUNNING"
 
 
 def rest(root: Path) -> dict[str, object]:
-    """Returns all but the history, which grows."""
+    """Returns everything except the growing history."""
     return {path: content for path, content in picture(root).items() if "jobs.lance" not in path}
 
 
@@ -122,7 +122,7 @@ def test_no_link_in_a_table_leads_a_cleanup_out_of_it(link: str, uri: str, tmp_p
 
 
 def plant_table(at: Path) -> Path:
-    """Makes a table of others with old files that no version of the table in the test names."""
+    """Makes a foreign table with old files, unreferenced by the table under test."""
     for _ in range(2):
         lance.write_dataset(pa.table({"id": [1, 2, 3]}), at, mode="append")
     for file in at.rglob("*"):
@@ -160,30 +160,30 @@ def test_no_link_in_a_table_leads_a_cleanup_of_versions_out_of_it(link: str, uri
 @pytest.mark.parametrize("link", ["_lance_spark", "_lance_spark/jobs.lance", "_lance_spark/jobs.lance/data"])
 def test_the_history_behind_a_link_is_not_changed_and_a_repair_removes_the_link(link: str, uri: str, tmp_path: Path):
     place = Path(uri, link)
-    other = tmp_path / "tables/other.lance"
-    lance.write_dataset(pa.table({"id": [1]}), other)
-    for folder in (uri, str(other)):
+    other_table = tmp_path / "tables/other.lance"
+    lance.write_dataset(pa.table({"id": [1]}), other_table)
+    for folder in (uri, str(other_table)):
         forge_job(folder, JOB)
     if link == "_lance_spark":
         shutil.rmtree(place)
     else:
         place.rename(tmp_path / "aside")
-    place.symlink_to(other / link)
-    table, before = lance_spark.open_table(uri), picture(other)
+    place.symlink_to(other_table / link)
+    table, before = lance_spark.open_table(uri), picture(other_table)
     history = JobHistory(DatasetRef.at(uri))
     for call in (table.list_jobs, lambda: lance_spark.cleanup(uri, older_than=DAY)):
         with pytest.raises(DamagedFileError, match=r"a link is not followed.*--repair") as caught:
             call()
         assert caught.value.files == (link,)
-    record = JobHistory(DatasetRef.at(str(other))).jobs()[0]
+    record = JobHistory(DatasetRef.at(str(other_table))).jobs()[0]
     with pytest.raises(TableUnwritableError, match=r"is a link, and no link is followed.*--repair"):
         history.save(replace(record, status="RUNNING"))
-    found = lance_spark.check(uri).damages
-    assert {damage.place for damage in found} == {link} and not any(damage.repaired for damage in found)
-    assert picture(other) == before
+    damages = lance_spark.check(uri).damages
+    assert {damage.place for damage in damages} == {link} and not any(damage.repaired for damage in damages)
+    assert picture(other_table) == before
     assert lance_spark.check(uri, repair=True).is_intact
     assert not place.is_symlink() and lance_spark.check(uri).damages == ()
-    assert table.list_jobs() == [] and picture(other) == before
+    assert table.list_jobs() == [] and picture(other_table) == before
 
 
 @pytest.mark.parametrize("name", ["x", ATTEMPT.upper(), "customers"])

@@ -14,27 +14,29 @@ from lance_spark import CommitError, Connection, OptionError, Table, Unsupported
 
 pytestmark = pytest.mark.spark
 
-NOW = timedelta(0)
+NO_AGE = timedelta(0)
 
 
 @pytest.fixture
 def table(db: Connection) -> Table:
     """Forty rows in four fragments, with an index of the first thirty; five are deleted."""
-    made = db.create_table("t", pa.table({"id": pa.array(range(10), pa.int64()), "text": [f"t{i}" for i in range(10)]}))
+    new_table = db.create_table(
+        "t", pa.table({"id": pa.array(range(10), pa.int64()), "text": [f"t{i}" for i in range(10)]})
+    )
     for first in (10, 20):
-        made.add([{"id": i, "text": f"t{i}"} for i in range(first, first + 10)])
-    made.create_scalar_index("id")
-    made.add([{"id": i, "text": f"t{i}"} for i in range(30, 40)])
-    made.delete("id % 8 = 7")
-    return made
+        new_table.add([{"id": i, "text": f"t{i}"} for i in range(first, first + 10)])
+    new_table.create_scalar_index("id")
+    new_table.add([{"id": i, "text": f"t{i}"} for i in range(30, 40)])
+    new_table.delete("id % 8 = 7")
+    return new_table
 
 
 def files(table: Table) -> set[str]:
     return {path.name for path in Path(table.uri, "data").iterdir()}
 
 
-def named(table: Table) -> set[str]:
-    return {file.path for one in table.to_lance().get_fragments() for file in one.metadata.files}
+def referenced_files(table: Table) -> set[str]:
+    return {file.path for fragment in table.to_lance().get_fragments() for file in fragment.metadata.files}
 
 
 def test_statistics_are_those_of_the_metadata(table: Table):
@@ -55,9 +57,9 @@ def test_old_versions_go_and_those_with_tags_stay(table: Table):
     before = files(table)
     assert table.cleanup_old_versions().old_versions == 0  # none is a week old
     with pytest.raises(CommitError, match=r"tag.*error_if_tagged_old_versions=False"):
-        table.cleanup_old_versions(NOW)
+        table.cleanup_old_versions(NO_AGE)
     assert files(table) == before
-    removed = table.cleanup_old_versions(NOW, error_if_tagged_old_versions=False)
+    removed = table.cleanup_old_versions(NO_AGE, error_if_tagged_old_versions=False)
     assert removed.old_versions == table.version - 2 and removed.bytes_removed > 0
     assert removed.text.startswith(f"{removed.old_versions} versions removed, ")
     assert table.count_rows() == 35 and files(table) < before
@@ -75,22 +77,22 @@ def test_old_versions_go_and_those_with_tags_stay(table: Table):
 def test_files_that_no_version_names_go_only_when_that_is_asked_for(table: Table):
     orphan = Path(table.uri, "data", "orphan.lance")
     orphan.write_bytes(b"x")
-    table.cleanup_old_versions(NOW)
+    table.cleanup_old_versions(NO_AGE)
     assert orphan.exists()
-    table.cleanup_old_versions(NOW, delete_unverified=True)
-    assert not orphan.exists() and files(table) == named(table)
+    table.cleanup_old_versions(NO_AGE, delete_unverified=True)
+    assert not orphan.exists() and files(table) == referenced_files(table)
 
 
 @pytest.mark.promise("U01")
 def test_maintenance_does_what_is_due_and_says_so(table: Table):
     content = sorted(table.to_arrow()["id"].to_pylist())
-    done = table.optimize(cleanup_older_than=NOW)
-    assert (done.compaction.fragments_removed, done.compaction.fragments_added) == (4, 1)
-    assert done.indexes == ("id_idx",) and done.cleanup.old_versions > 0
-    assert "4 fragments became 1" in done.text and "indexes id_idx optimised" in done.text
+    report = table.optimize(cleanup_older_than=NO_AGE)
+    assert (report.compaction.fragments_removed, report.compaction.fragments_added) == (4, 1)
+    assert report.indexes == ("id_idx",) and report.cleanup.old_versions > 0
+    assert "4 fragments became 1" in report.text and "indexes id_idx optimised" in report.text
     stats = table.stats()
     assert (stats.fragments, stats.deleted_rows, stats.unindexed_rows) == (1, 0, {"id_idx": 0})
-    assert stats.versions == 1 and files(table) == named(table)
+    assert stats.versions == 1 and files(table) == referenced_files(table)
     assert sorted(table.to_arrow()["id"].to_pylist()) == content
     version = table.version
     again = table.maintain()
