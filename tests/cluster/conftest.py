@@ -37,7 +37,7 @@ class Cluster:
                 *("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", str(free_port())),
                 *("-c", "1", "-m", "1500M", "-d", str(self.home / name), self.url),
                 ready="Successfully registered with master",
-                # Workers are machines of their own, but for what installers have downloaded.
+                # Workers are separate machines, except for downloads of installers.
                 variables={"HOME": str(self.home_of(self.started)), "UV_CACHE_DIR": str(Path.home() / ".cache" / "uv")},
             )
         )
@@ -49,7 +49,7 @@ class Cluster:
         return home
 
     def writing(self, path: str) -> list[psutil.Process]:
-        """Returns the Python workers that hold a file below `path` open: their tasks are in the middle of it."""
+        """Returns the Python workers with an open file below `path`: their tasks are in the middle of a write."""
         return [process for process in self._python() if any(name.startswith(path) for name in open_files(process))]
 
     def executor_of(self, process: psutil.Process) -> psutil.Process:
@@ -58,7 +58,7 @@ class Cluster:
         )
 
     def lose_machine_of(self, process: psutil.Process) -> None:
-        """Kills a worker with its executors and their Python processes, and puts another one in its place."""
+        """Kills a worker with its executors and their Python processes, and starts a replacement."""
         family = {parent.pid for parent in process.parents()}
         worker = next(worker for worker in self.workers if worker.pid in family)
         self.workers.remove(worker)
@@ -94,7 +94,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             *("--webui-port", str(free_port())),
             ready="I have been elected leader",
         )
-        made = Cluster(daemons=started, port=port)
-        made.add_worker()
-        made.add_worker()
-        yield made
+        new_cluster = Cluster(daemons=started, port=port)
+        new_cluster.add_worker()
+        new_cluster.add_worker()
+        yield new_cluster

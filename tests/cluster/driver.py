@@ -1,6 +1,7 @@
-"""A driver of `tests.support.driver` that writes, reads and backfills by DataFrames first: `python -m tests.cluster.driver MASTER JOBS`.
+"""A driver of `tests.support.driver` that first writes, reads and backfills by DataFrames: `python -m
+tests.cluster.driver MASTER JOBS`.
 
-Both parts share the JVMs of one application. The first line of JSON that it prints is about the first part.
+Both parts share the JVMs of one application. The first line of JSON reports the first part.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Drivers that the tests start as processes of their own: `python -m tests.cluster.jobs JOB MASTER PATH`.
+"""Driver processes of the tests: `python -m tests.cluster.jobs JOB MASTER PATH`.
 
-Each prints one line of JSON at its end. A process has one Spark context, and the tests' own is another one.
+Each prints one line of JSON at its end. A process can have only one Spark context, and the tests need their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from udf_runtime import UDF, udf
 ROWS = 4000
 PARTITIONS = 4
 PADDING = 2000
-"""Characters that make a batch larger than the buffers between JVM and Python: a batch then reaches the writer when it is made."""
+"""Characters that make a batch larger than the buffers between JVM and Python, so a batch reaches the writer at
+once.
+"""
 
 
 def rows(spark: SparkSession) -> DataFrame:
@@ -31,7 +33,7 @@ def rows(spark: SparkSession) -> DataFrame:
 
 
 def slowly(df: DataFrame, seconds: float) -> DataFrame:
-    """Returns the same rows, each batch after a pause, so that a concurrent writer can come between."""
+    """Returns the same rows, each batch after a pause, to let concurrent writers act."""
 
     def pause(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -81,7 +83,7 @@ def backfill_slowly(spark: SparkSession, path: str) -> dict[str, object]:
 
 
 def environments(spark: SparkSession, path: str) -> dict[str, object]:
-    """Fills two columns with two versions of a package, and a third one with a package that is not there."""
+    """Fills two columns with two versions of a package, and a third column with a missing package."""
 
     def version_of(packages: list[str]) -> UDF:
         @udf(data_type=pa.string(), task_size=10, manifest=Manifest.create_pip(str(packages)).pip(packages).build())
@@ -130,8 +132,8 @@ def sql(spark: SparkSession, path: str) -> dict[str, object]:
     return {"rows": list(rows), "column files": files > before, "executors": executors}
 
 
-def checksum(made: UDF) -> str | None:
-    return None if made.manifest is None else made.manifest.checksum
+def checksum(function_udf: UDF) -> str | None:
+    return None if function_udf.manifest is None else function_udf.manifest.checksum
 
 
 JOBS = {job.__name__: job for job in (write_slowly, backfill_slowly, environments, sql)}

@@ -1,4 +1,6 @@
-"""Backfills of the table API on a real standalone cluster whose parts die, with more slots than they may use, and over Spark Connect."""
+"""Backfills of the table API on a real standalone cluster with dying parts, with more slots than allowed for the job,
+and over Spark Connect.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,7 @@ def test_a_killed_driver_of_a_cluster_is_resumed(cluster: Cluster, lab: Lab):
     with driver({"job": (lab.home, settings())}, master=cluster.url) as started:
         started.wait_for(lambda: lab.waits_at(115))
         started.kill()
-    # The executors notice that their driver is gone, and end.
+    # The executors notice the death of their driver, and end.
     lab.wait_for_death_at(115)
     lab.pardon()
     assert table.get_job("job").status == "DEAD"
@@ -131,13 +133,13 @@ def test_rows_that_kill_their_worker_are_found_on_a_cluster(cluster: Cluster, la
 
 
 def labs_of(home: Path, spark: SparkSession, limits: dict[str, int | None], *, rows: int) -> dict[str, Lab]:
-    made = {}
+    labs = {}
     for name in limits:
         (home / name).mkdir()
-        made[name] = Lab(home=home / name, spark=spark)
-        made[name].table(rows, 20)
-        made[name].slow_down()
-    return made
+        labs[name] = Lab(home=home / name, spark=spark)
+        labs[name].table(rows, 20)
+        labs[name].slow_down()
+    return labs
 
 
 @pytest.mark.long

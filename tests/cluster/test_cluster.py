@@ -42,7 +42,7 @@ class Job:
         return answer
 
     def lose(self, lose: Loss, cluster: Cluster, path: str) -> None:
-        """Waits until a task is in the middle of a file, and loses what runs it."""
+        """Waits until a task is in the middle of a file, and kills its process or machine."""
         deadline = time.monotonic() + JOB_S
         while not (writing := cluster.writing(path)):
             assert self.process.poll() is None, self.process.communicate()[1][-4000:]
@@ -155,9 +155,9 @@ def test_each_machine_makes_the_environments_of_its_tasks(cluster: Cluster, tmp_
     checksums = result.pop("checksums")
     assert result == {"computed": [400, 400], "right": 400, "refused": True}
     homes = [cluster.home_of(number) for number in range(1, cluster.started + 1)]
-    made = [
+    environment_folders = [
         {path.parent.name for path in home.glob(".cache/lance-spark/environments/*/environment.json")} for home in homes
     ]
     for checksum in checksums:  # type: ignore[attr-defined]
-        assert sum(any(name.startswith(checksum[:32]) for name in names) for names in made) == 2
+        assert sum(any(name.startswith(checksum[:32]) for name in names) for names in environment_folders) == 2
     assert not any("no-such" in path.name for home in homes for path in home.rglob("*"))

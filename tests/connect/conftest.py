@@ -12,7 +12,7 @@ from tests.support.processes import daemons, free_port
 
 @pytest.fixture(scope="session")
 def connect_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the server of `connect_url` prints."""
+    """The output of the server of `connect_url`."""
     return tmp_path_factory.mktemp("connect") / "connect.log"
 
 
@@ -28,7 +28,8 @@ def connect_url(connect_log: Path) -> Iterator[str]:
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
-            # Workers that are forked with modules start in half the time. The server of test_stock_jvms.py has Spark's own daemon.
+            # Workers forked with loaded modules start in half the time. The server of test_stock_jvms.py has Spark's
+            # own daemon.
             "spark.python.daemon.module": "tests.support.daemon",
         }
         started.start(

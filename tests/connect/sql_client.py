@@ -21,7 +21,7 @@ MERGE = (
 )
 
 
-SEEN = {
+REPORT = {
     "pushed": [True, True],
     "rows": [92, sum(range(0, 91, 2)) * 2 - 1, -1],
     "before": 0,
@@ -32,12 +32,12 @@ SEEN = {
     "code": True,
     "searched": [3, 4, 5],
 }
-"""What a client sees of a server whose catalog was empty."""
+"""The report of a client of a server with an empty catalog."""
 
 
 def seen_by_client(url: str, path: str) -> dict[str, object]:
-    """Runs a client, and returns what the client saw."""
-    done = subprocess.run(
+    """Runs a client, and returns its report."""
+    process = subprocess.run(
         [sys.executable, "-m", "tests.connect.sql_client", url, path],
         capture_output=True,
         text=True,
@@ -46,10 +46,10 @@ def seen_by_client(url: str, path: str) -> dict[str, object]:
         env=environment(),
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    seen: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    assert "start the server" in str(seen.pop("refused"))
-    return seen
+    assert process.returncode == 0, process.stderr[-4000:]
+    report: dict[str, object] = json.loads(process.stdout.splitlines()[-1])
+    assert "start the server" in str(report.pop("refused"))
+    return report
 
 
 @lance_spark.udf(data_type=pa.int64())
@@ -71,15 +71,15 @@ def refused(spark: SparkSession, setting: str, value: str, act: Callable[[], obj
 
 def main(url: str, path: str) -> None:
     spark = SparkSession.builder.remote(url).getOrCreate()
-    seen: dict[str, object] = {}
+    report: dict[str, object] = {}
     try:
         lance_spark.catalog(spark, "mine", path)
     except lance_spark.UnsupportedOperationError as error:
-        seen["refused"] = str(error)
+        report["refused"] = str(error)
     spark.range(1000).selectExpr("id", "concat('text ', id) AS text").write.format("lance").mode("append").save(path)
     plan = spark.sql(f"EXPLAIN SELECT text FROM lance.`{path}` WHERE id = 7").first()[0]
     by_path = spark.read.format("lance").load(path).filter("id = 7").select("text")
-    seen["pushed"] = ["`id` = 7" in text for text in (plan, by_path._explain_string())]  # type: ignore[operator]
+    report["pushed"] = ["`id` = 7" in text for text in (plan, by_path._explain_string())]  # type: ignore[operator]
     for statement in (
         "CREATE TABLE lance.t AS SELECT id, 0L AS n FROM range(100)",
         "UPDATE lance.t SET n = id * 2 WHERE id IN (SELECT id FROM lance.t WHERE id % 2 = 0)",
@@ -87,10 +87,10 @@ def main(url: str, path: str) -> None:
         MERGE,
     ):
         spark.sql(statement).collect()
-    seen["rows"] = list(spark.sql("SELECT count(*), sum(n), min(n) FROM lance.t").first())
-    seen["before"] = spark.sql("SELECT sum(n) FROM lance.t VERSION AS OF 1").first()[0]
+    report["rows"] = list(spark.sql("SELECT count(*), sum(n), min(n) FROM lance.t").first())
+    report["before"] = spark.sql("SELECT sum(n) FROM lance.t VERSION AS OF 1").first()[0]
     spark.sql("CREATE TEMPORARY VIEW made AS SELECT _rowaddr, id + 1 AS more FROM lance.t").collect()
-    seen["statements"] = [
+    report["statements"] = [
         list(spark.sql(statement).first())
         for statement in (
             "ALTER TABLE lance.t CREATE TAG v",
@@ -102,26 +102,26 @@ def main(url: str, path: str) -> None:
     try:
         spark.sql("SELECT * FROM lance.a.nix").collect()
     except PySparkException as error:
-        seen["missing"] = error.getCondition()
-    seen["changed"] = refused(
+        report["missing"] = error.getCondition()
+    report["changed"] = refused(
         spark, "spark.sql.catalog.lance.root", path, lambda: spark.sql("SELECT * FROM lance.t").collect()
     )
     folder, _, name = path.removesuffix(".lance").rpartition("/")
     by_path_table = lance_spark.connect(folder, spark).open_table(name)
     manifest = lance_spark.Manifest.create_pip("m").pip(["packaging==24.2"]).build()
     add = lambda: by_path_table.add_columns({"twice": twice})  # noqa: E731 - as above
-    seen["manifest"] = refused(spark, "spark.lance.manifest", manifest.to_json(), add)
+    report["manifest"] = refused(spark, "spark.lance.manifest", manifest.to_json(), add)
     by_path_table.add_columns({"twice": twice})
     try:
         spark.sql(f"CALL lance.system.backfill('{path}', 'twice')").collect()
     except PySparkException as error:
-        seen["code"] = "allow_stored_code" in str(error)
+        report["code"] = "allow_stored_code" in str(error)
     vectors = spark.range(100).selectExpr("id", "array(CAST(id AS FLOAT), CAST(0 AS FLOAT)) AS e").write.format("lance")
     vectors.mode("append").option("e.arrow.fixed-size-list.size", 2).save(f"{path}.vectors")
-    found = spark.sql(f"SELECT id FROM lance_vector_search('{path}.vectors', array(4.0, 0.0), k => 3)")
-    seen["searched"] = sorted(row.id for row in found.collect())
+    hits = spark.sql(f"SELECT id FROM lance_vector_search('{path}.vectors', array(4.0, 0.0), k => 3)")
+    report["searched"] = sorted(row.id for row in hits.collect())
     spark.stop()
-    print(json.dumps(seen))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_read_write_and_backfill_from_a_client(connect_url: str, connect_log: Path, table_path: str):
     command = [sys.executable, "-m", "tests.connect.client", connect_url, table_path]
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, timeout=600, cwd=ROOT, env=environment(), check=False
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert json.loads(process.stdout.splitlines()[-1]) == {
         "pushdown": False,
         "rows": 1000,
         "filtered": [107],

@@ -1,4 +1,4 @@
-"""A Spark Connect server that the command line starts: its clients have the rule and catalogs."""
+"""A Spark Connect server started by the command line: its clients have the rule and catalogs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import lance
 import pytest
 
-from tests.connect.sql_client import SEEN, seen_by_client
+from tests.connect.sql_client import REPORT, seen_by_client
 from tests.support.processes import environment, free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.slow]
@@ -27,7 +27,7 @@ def test_clients_have_the_rule_and_the_catalog(tmp_path: Path):
             assert server.stdout is not None
             assert server.stdout.readline() == f"Spark Connect server at sc://127.0.0.1:{port}\n"
             for n in range(2):  # each client has a session of its own
-                assert seen_by_client(f"sc://127.0.0.1:{port}", f"{tmp_path}/by_path_{n}.lance") == SEEN
+                assert seen_by_client(f"sc://127.0.0.1:{port}", f"{tmp_path}/by_path_{n}.lance") == REPORT
                 assert lance.dataset(f"{tmp_path}/tables/t.lance").count_rows() == 92
                 # The next client makes the table and its view again.
                 Path(f"{tmp_path}/tables").rename(tmp_path / f"tables_{n}")

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import lance_spark
-from tests.connect.sql_client import SEEN, seen_by_client
+from tests.connect.sql_client import REPORT, seen_by_client
 from tests.lance_spark.write.appends import unused_files
 from tests.support.processes import READY_S, SPARK_HOME, daemons, environment, free_port
 
@@ -39,8 +39,8 @@ SELECT concat('late ', count(*)) FROM lance.late;
 
 
 def settings(tables: Path, *, jar: str | None = None, **more: str) -> list[str]:
-    """Returns the arguments that give a JVM of Spark a catalog."""
-    said = {
+    """Returns the arguments for a JVM of Spark with a catalog."""
+    configuration = {
         "spark.jars": jar or lance_spark.jar(),
         "spark.sql.extensions": "lancespark.LanceExtensions",
         "spark.sql.catalog.lance": "lancespark.LanceCatalog",
@@ -51,7 +51,11 @@ def settings(tables: Path, *, jar: str | None = None, **more: str) -> list[str]:
         "spark.driver.host": "127.0.0.1",
         **more,
     }
-    return ["--master", "local[2]", *(text for key, value in said.items() for text in ("--conf", f"{key}={value}"))]
+    return [
+        "--master",
+        "local[2]",
+        *(text for key, value in configuration.items() for text in ("--conf", f"{key}={value}")),
+    ]
 
 
 INTERRUPTED = """
@@ -87,7 +91,7 @@ except PySparkException as error:
     print(error)
 write(spark.range(4))
 """
-"""A client whose first statement does not end by itself, and whose first write by path waits in its task."""
+"""A client whose first statement never ends by itself, and whose first write by path waits in its task."""
 
 
 def spark_sql(folder: Path, statements: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -98,7 +102,7 @@ def spark_sql(folder: Path, statements: str, **more: str) -> subprocess.Complete
 
 
 def gateways(server: int) -> list[psutil.Process]:
-    """Returns the Python processes for catalogs that a JVM has started."""
+    """Returns the Python processes for catalogs started by a JVM."""
     below = psutil.Process(server).children(recursive=True)
     live = [process for process in below if process.status() != psutil.STATUS_ZOMBIE]
     return [process for process in live if "lance_spark.sql.gateway_process" in process.cmdline()]
@@ -115,9 +119,9 @@ def eventually(holds: Callable[[], bool], client: subprocess.Popen[str]) -> None
 
 @pytest.mark.long
 def test_spark_sql_runs_statements_with_pushdown(tmp_path: Path) -> None:
-    done = spark_sql(tmp_path, STATEMENTS)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert {"row 2z", "near 4", "late 4"} <= set(done.stdout.splitlines()) and "pushed: `s` = 'z'" in done.stdout
+    process = spark_sql(tmp_path, STATEMENTS)
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert {"row 2z", "near 4", "late 4"} <= set(process.stdout.splitlines()) and "pushed: `s` = 'z'" in process.stdout
     assert lance.dataset(str(tmp_path / "tables" / "t.lance")).count_rows("s = 'z'") == 1
 
 
@@ -139,7 +143,7 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
             ready="Spark Connect server started at",
         )
         url = f"sc://127.0.0.1:{port}"
-        assert seen_by_client(url, f"{tmp_path}/by_path.lance") == SEEN
+        assert seen_by_client(url, f"{tmp_path}/by_path.lance") == REPORT
         with subprocess.Popen(
             [sys.executable, "-c", INTERRUPTED, url, str(tmp_path / "tables")],
             stdout=subprocess.PIPE,
@@ -161,18 +165,18 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
             time.sleep(1)
             gateway.send_signal(signal.SIGKILL)
             gateway.wait(60)
-            said, errors = client.communicate(timeout=120)
-        assert "GatewayError" in said and "ended during the command call" in said, errors[-4000:]
-        assert "num_affected_rows=3" in said, errors[-4000:]
-        assert "ended during the command commit_write" in said, errors[-4000:]
+            output, errors = client.communicate(timeout=120)
+        assert "GatewayError" in output and "ended during the command call" in output, errors[-4000:]
+        assert "num_affected_rows=3" in output, errors[-4000:]
+        assert "ended during the command commit_write" in output, errors[-4000:]
         assert [job.status for job in table.list_jobs()] == ["DEAD"]
-        written = str(tmp_path / "tables" / "by_path.lance")
-        assert (lance.dataset(written).version, lance.dataset(written).count_rows()) == (1, 4)
-        assert unused_files(written) == set()
-        (other,) = gateways(server.pid)
+        table_path = str(tmp_path / "tables" / "by_path.lance")
+        assert (lance.dataset(table_path).version, lance.dataset(table_path).count_rows()) == (1, 4)
+        assert unused_files(table_path) == set()
+        (new_gateway,) = gateways(server.pid)
         os.kill(server.pid, signal.SIGKILL)
         server.wait()
-        other.wait(60)
+        new_gateway.wait(60)
 
 
 @pytest.mark.long
@@ -183,21 +187,21 @@ def test_an_interpreter_without_the_package_and_a_jar_of_another_release_are_err
     Path(python).write_text(f'#!/bin/sh\necho start >> {starts}\nexec {sys.base_prefix}/bin/python3 "$@"\n')
     Path(python).chmod(0o755)
     goes_on = {"spark.pyspark.driver.python": python, "spark.hive.cli.errors.ignore": "true"}
-    done = spark_sql(tmp_path, "SELECT * FROM lance.t; SELECT * FROM lance.u; SHOW TABLES IN lance;", **goes_on)
-    assert done.returncode != 0
-    assert "GatewayError" in done.stderr and python in done.stderr and "lance_spark" in done.stderr
-    assert (done.stderr.count("GatewayError"), starts.read_text()) == (3, "start\n")
+    process = spark_sql(tmp_path, "SELECT * FROM lance.t; SELECT * FROM lance.u; SHOW TABLES IN lance;", **goes_on)
+    assert process.returncode != 0
+    assert "GatewayError" in process.stderr and python in process.stderr and "lance_spark" in process.stderr
+    assert (process.stderr.count("GatewayError"), starts.read_text()) == (3, "start\n")
 
-    other = tmp_path / "other.jar"
-    with zipfile.ZipFile(lance_spark.jar()) as source, zipfile.ZipFile(other, "w") as target:
+    other_jar = tmp_path / "other.jar"
+    with zipfile.ZipFile(lance_spark.jar()) as source, zipfile.ZipFile(other_jar, "w") as target:
         for entry in source.infolist():
             content = source.read(entry)
             if entry.filename == "lancespark/release.properties":
                 content = b"version=0.0.1\nsources=other\n"
             target.writestr(entry, content)
-    done = spark_sql(tmp_path, "SHOW TABLES IN lance", jar=str(other))
-    assert done.returncode != 0
-    assert "GatewayError" in done.stderr and "0.0.1" in done.stderr and lance_spark.__version__ in done.stderr
+    process = spark_sql(tmp_path, "SHOW TABLES IN lance", jar=str(other_jar))
+    assert process.returncode != 0
+    assert "GatewayError" in process.stderr and "0.0.1" in process.stderr and lance_spark.__version__ in process.stderr
 
 
 @pytest.mark.long
@@ -205,7 +209,7 @@ def test_spark_shell_has_the_catalog_and_ends(tmp_path: Path) -> None:
     command = [str(SPARK_HOME / "bin" / "spark-shell"), *settings(tmp_path / "tables")]
     statements = [text for text in STATEMENTS.replace("\n", "").split(";") if text]
     program = "\n".join(f'spark.sql("{text}").show(false)' for text in statements) + "\n:quit\n"
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         input=program,
         capture_output=True,
@@ -216,8 +220,11 @@ def test_spark_shell_has_the_catalog_and_ends(tmp_path: Path) -> None:
         check=False,
     )
     assert (
-        "|row 2z" in done.stdout and "|near 4" in done.stdout and "|late 4" in done.stdout and done.returncode == 0
-    ), done.stderr[-4000:]
+        "|row 2z" in process.stdout
+        and "|near 4" in process.stdout
+        and "|late 4" in process.stdout
+        and process.returncode == 0
+    ), process.stderr[-4000:]
 
 
 @pytest.mark.long
@@ -238,9 +245,9 @@ def test_a_client_of_the_thrift_server_has_the_catalog(tmp_path: Path) -> None:
             ready="ThriftBinaryCLIService on port",
         )
         beeline = [str(SPARK_HOME / "bin" / "beeline"), "-u", f"jdbc:hive2://127.0.0.1:{port}", "-e", STATEMENTS]
-        done = subprocess.run(
+        process = subprocess.run(
             beeline, capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment(), check=False
         )
-        assert "| row 2z" in done.stdout and "| near 4" in done.stdout and "| late 4" in done.stdout, done.stderr[
-            -4000:
-        ]
+        assert "| row 2z" in process.stdout and "| near 4" in process.stdout and "| late 4" in process.stdout, (
+            process.stderr[-4000:]
+        )

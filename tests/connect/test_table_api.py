@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[2]
 
 def test_tables_columns_and_backfills_from_a_client(connect_url: str, tmp_path: Path):
     command = [sys.executable, "-m", "tests.connect.table_client", connect_url, str(tmp_path)]
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, timeout=600, cwd=ROOT, env=environment(), check=False
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    print(done.stderr[-4000:])
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    assert process.returncode == 0, process.stderr[-4000:]
+    print(process.stderr[-4000:])
+    assert json.loads(process.stdout.splitlines()[-1]) == {
         "spark rows": [10, 41, 5, 3],
         "filled": [40, 40, 40, 40, 40],
         "counted": [5, 35, 0, 0, True, False],

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from udf_runtime import UDF, Columns, chunker, skip_on_error, udf, udtf
 
 CALLS = "LANCE_SPARK_TEST_CALLS"
-"""Environment variable: the file that gets a line per call."""
+"""Environment variable: the file for a line per call."""
 
 OUTAGE = "LANCE_SPARK_TEST_OUTAGE"
 """Environment variable: if set, `price_with_tax` fails for ids of 50 and more."""

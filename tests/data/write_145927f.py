@@ -1,7 +1,8 @@
-"""Writes `stored_145927f.tar.gz`: a folder of tables with everything that commit 145927f stores beside their rows.
+"""Writes `stored_145927f.tar.gz`: a folder of tables with all data that commit 145927f stores in addition to their
+rows.
 
-Run in a checkout of that commit, with this file and `udfs_145927f.py` in its `tests/data`:
-`python -m tests.data.write_145927f FOLDER`.
+Run in a checkout of that commit, with this file and `udfs_145927f.py` in its `tests/data`: `python -m
+tests.data.write_145927f FOLDER`.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def write_documents(db: Connection) -> Table:
 
 
 def write_compacted(db: Connection) -> None:
-    """Writes a table whose values and records a compaction has moved, with failed and unfinished rows before it."""
+    """Writes a table whose values and records a compaction has moved, with failed and unfinished rows before the
+    compaction.
+    """
     small = db.create_table("small", rows_of(0, 10))
     for first in range(10, 50, 10):
         small.add(rows_of(first, 10))
@@ -94,7 +97,7 @@ def write_compacted(db: Connection) -> None:
 
 
 def write_views(db: Connection, docs: Table) -> None:
-    """Writes views of each kind, refreshed, with changes of the source that they have not seen."""
+    """Writes views of each kind after a refresh, with later changes of the source."""
     even = docs.search(None).select({"id": "id", "cents": "price * 100", "shout": udfs.shout}).where("id % 2 = 0")
     even.create_materialized_view(db, "even_docs").refresh()
     text = "SELECT id, upper(text) AS loud_text, price * 1.19BD AS gross FROM docs WHERE price < 60"
@@ -116,7 +119,7 @@ def change_documents(docs: Table) -> None:
 
 
 def expectation(db: Connection) -> dict[str, Any]:
-    """Returns what a reader of these tables has to see."""
+    """Returns the tables as any later reader must see them."""
     tables = {}
     for name in db.table_names():
         table = db.open_table(name)

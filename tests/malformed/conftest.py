@@ -1,4 +1,4 @@
-"""A small table, and a check that a failure left it as it was."""
+"""A small table, and a check that a failure left the table unchanged."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def table(tmp_path: Path) -> str:
 
 @pytest.fixture
 def refused(table: str) -> Refused:
-    """Checks that the body fails with one of our errors, says what it must, and leaves the table as it was."""
+    """Checks that the body fails with a typed error and the right message, and leaves the table unchanged."""
 
     @contextlib.contextmanager
     def check(
@@ -84,7 +84,7 @@ def refused(table: str) -> Refused:
 
 
 def read(options: dict[str, str]) -> int:
-    """Reads a table as Spark's processes do, one after the other, without Spark; returns the number of rows."""
+    """Reads a table like Spark's processes, but in sequence and without Spark; returns the number of rows."""
     source = LanceDataSource(options)
     reader = source.reader(source.schema())
     return sum(batch.num_rows for partition in reader.partitions() for batch in reader.read(partition))

@@ -1,4 +1,6 @@
-"""Attempts on tables without Spark, in a process of their own that reads them as lines of JSON: `python -m tests.malformed.permissions`."""
+"""Accesses tables without Spark, in a process that reads requests as lines of JSON: `python -m
+tests.malformed.permissions`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tests.malformed.conftest import read
 
 
 def write(path: str, kind: str) -> None:
-    """Does what Spark does for one task: write, then commit, or abort where that failed."""
+    """Acts like Spark for one task: write, then commit, or abort after a failure."""
     if kind == "backfill":
         source = LanceDataSource({"path": path, "with_row_address": "true"})
         address = source.schema()["_rowaddr"]
@@ -35,7 +37,7 @@ def write(path: str, kind: str) -> None:
 
 
 def attempt(kind: str, path: str) -> str:
-    """Returns name and message of the error of ours that an attempt ends with."""
+    """Returns name and message of the typed error of a request."""
     try:
         if kind == "read":
             read({"path": path})

@@ -1,4 +1,4 @@
-"""Options that are unknown, malformed or contradict each other, for reads and for writes."""
+"""Unknown, malformed or contradictory options of reads and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths that hold no table, tables that are damaged, and places that may not be read or written."""
+"""Paths without a table, damaged tables, and places without read or write permission."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def manifests(table: Path) -> list[Path]:
 
 
 def latest_manifest(table: Path) -> Path:
-    # Names count down from 2^64, so that the newest version comes first in a listing.
+    # Names count down from 2^64, so the newest version comes first in a listing.
     return max(manifests(table), key=lambda file: file.stat().st_mtime_ns)
 
 
@@ -156,7 +156,7 @@ def replaced_by_text(file: Path) -> None:
     file.write_text("<html>404 Not Found</html>" * 40)
 
 
-def gone(file: Path) -> None:
+def delete_file(file: Path) -> None:
     file.unlink()
 
 
@@ -173,10 +173,10 @@ WHERE: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.parametrize("damage", [*DAMAGES, gone, a_directory], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", [*DAMAGES, delete_file, a_directory], ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("where", list(WHERE))
 def test_a_damaged_table_is_unreadable(where: str, damage: Callable[[Path], None], table: str, refused: Refused):
-    if (where, damage) == ("manifest", gone):
+    if (where, damage) == ("manifest", delete_file):
         for older in manifests(Path(table)):
             older.unlink()
     else:
@@ -196,7 +196,7 @@ def test_a_data_file_of_another_table_is_unreadable(table: str, tmp_path: Path, 
 def test_a_write_to_a_table_with_a_damaged_manifest_is_refused(
     damage: Callable[[Path], None], table: str, refused: Refused
 ):
-    # Taken for "no table there", it would be made anew over what is left.
+    # Mistaken for a missing table, the table would be recreated over its remains.
     damage(latest_manifest(Path(table)))
     schema = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
     with refused(TableUnreadableError, table):
@@ -214,16 +214,16 @@ if os.getuid() == 0:
             sys.exit(f"cannot drop capability {capability}: {os.strerror(ctypes.get_errno())}")
 os.execv(sys.executable, [sys.executable, "-m", "tests.malformed.permissions", *sys.argv[1:]])
 """
-"""Even root is then bound by permission bits, which it otherwise is not."""
+"""Permission bits then bind even root."""
 
 
 Attempt = Callable[[str, str], str]
-"""Makes an attempt of a kind on a table; returns name and message of our error that it ends with."""
+"""Accesses a table in some way; returns name and message of the typed error."""
 
 
 @pytest.fixture(scope="module")
 def attempt() -> Iterator[Attempt]:
-    """Attempts in a process that permission bits bind."""
+    """Accesses in a process that permission bits bind."""
     command = [sys.executable, "-c", WITHOUT_PRIVILEGES]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]

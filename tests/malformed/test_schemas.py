@@ -1,4 +1,4 @@
-"""DataFrames whose columns do not fit: refused on the driver, before a task is started."""
+"""DataFrames with unfitting columns: refused on the driver, before a task starts."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def test_a_new_table_refuses(
 
 
 def address_of(path: str, name: str = "_rowaddr", **options: str) -> StructField:
-    """Returns the address column of a table, as a read of it has it, with its metadata."""
-    wanted = {"with_row_address": "true"} if name == "_rowaddr" else {"with_row_id": "true"}
-    return LanceDataSource({"path": path, **wanted, **options}).schema()[name]
+    """Returns the address column of a table with its metadata, as in a read."""
+    option = {"with_row_address": "true"} if name == "_rowaddr" else {"with_row_id": "true"}
+    return LanceDataSource({"path": path, **option, **options}).schema()[name]
 
 
 def plan_backfill(path: str, *fields: StructField, overwrite: bool = False, **options: str) -> None:
@@ -139,13 +139,13 @@ def test_a_backfill_at_a_version_that_contradicts_the_addresses_is_refused(table
 
 
 def test_a_backfill_with_the_addresses_of_another_table_is_refused(table: str, tmp_path: Path, refused: Refused):
-    other = make_table(str(tmp_path / "other.lance"))
+    other_table = make_table(str(tmp_path / "other.lance"))
     with refused(SnapshotError, "other.lance"):
-        plan_backfill(table, address_of(other), LABEL)
+        plan_backfill(table, address_of(other_table), LABEL)
 
 
 def test_a_backfill_of_a_table_that_was_made_anew_is_refused(table: str, refused: Refused):
-    # The old one is still open in this process, as it may be in a Python worker that Spark uses again.
+    # The old table is still open in this process, as in a reused Python worker of Spark.
     address = address_of(table)
     shutil.rmtree(table)
     make_table(table)

@@ -1,4 +1,4 @@
-"""Values that do not fit, written by Spark: the job fails with one of our errors, and the table stays as it was."""
+"""Unfitting values, written by Spark: the job fails with a typed error, and the table stays unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 
 def fails(df: DataFrame, path: str, error: str, *says: str, options: dict[str, str] | None = None) -> None:
-    """Checks that a write fails with this error of ours and leaves the table as it was."""
+    """Checks that a write fails with a given typed error and leaves the table unchanged."""
     before = fingerprint(path)
     with pytest.raises(PySparkException) as caught:
         df.write.format("lance").mode("append").options(**(options or {})).save(path)
@@ -44,7 +44,7 @@ def test_an_append_of_a_value_that_does_not_fit_fails(
 
 
 def split(columns: str) -> list[str]:
-    """Splits at the commas that are not within parentheses."""
+    """Splits at commas outside parentheses."""
     parts, depth = [""], 0
     for character in columns:
         depth += (character == "(") - (character == ")")

@@ -1,4 +1,4 @@
-"""What processes do that commit at the same time: functions of a pool of processes, each of which has one of them at a time."""
+"""Concurrent commits: functions for a pool of processes, each of which runs one function at a time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _start: list[Barrier] = []
 
 
 def take_barrier(barrier: Barrier) -> None:
-    """Gives a process what all of them start at."""
+    """Gives a process the barrier for the common start."""
     _start.append(barrier)
 
 
 def rows_to_commit(place: Place, values: Sequence[int], job_id: str) -> RowsToCommit:
-    """Writes rows (v, -v) as a file that no version names."""
+    """Writes rows (v, -v) as an unreferenced file."""
     name = f"{job_id}-{uuid.uuid4().hex}.lance"
     writer = LanceFileSession(place.uri, storage_options=place.storage).open_writer(
         f"data/{name}", schema=SCHEMA, version="2.1"
@@ -50,7 +50,7 @@ def rows_to_commit(place: Place, values: Sequence[int], job_id: str) -> RowsToCo
 
 
 def commit_some_rows(place: Place, job: int, commits: int) -> list[int]:
-    """Appends rows (or makes the table of them) as often as is said, and returns the versions."""
+    """Appends rows, or creates the table with rows, `commits` times, and returns the versions."""
     changes = [rows_to_commit(place, [job * 100 + n], f"{job}-{n}") for n in range(commits)]
     _start[0].wait(WAIT_S)
     return [commit_rows(place.ref, change, job_id=f"{job}-{n}").version for n, change in enumerate(changes)]
@@ -63,7 +63,7 @@ def commit_a_column(place: Place, job: int) -> CommitResult:
 
 
 def commit_a_fragment(place: Place, job: int) -> CommitResult:
-    """Fills its own fragment of a column that all fill."""
+    """Fills its own fragment of a column shared by all processes."""
     backfill = Backfill(place.uri, "c", LongType(), storage=place.storage)
     rows = [(a, k) for a, k in snapshot_rows(place.uri, storage=place.storage) if a >> 32 == job]
     return _commit(backfill, computed(rows, lambda k: k * 10 + job))

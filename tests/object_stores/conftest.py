@@ -1,4 +1,4 @@
-"""Real object stores, each started once: one per protocol that keeps conditional puts, and two that ignore them."""
+"""Real object stores, each started once: one per protocol with conditional puts, and two that ignore conditions."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A server that fails as a test tells it with `servers.fail`."""
+    """A server whose failures a test orders with `servers.fail`."""
     with moto(tmp_path_factory.mktemp("failing"), ignore_conditions=False) as storage:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 
 
 @pytest.fixture(scope="session")
 def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """The same server as `s3`, to which the header of the condition does not get through."""
+    """The server of `s3`, without the header of the condition."""
     with moto(tmp_path_factory.mktemp("careless"), ignore_conditions=True) as storage:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 
 
 @pytest.fixture(scope="session")
 def s3rver_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A server of others that ignores conditions."""
+    """A foreign server that ignores conditions."""
     with s3rver(tmp_path_factory.mktemp("s3rver")) as storage:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 
 
 @pytest.fixture(params=["az", "s3"])
 def store(request: pytest.FixtureRequest) -> Store:
-    """Each store that keeps conditions."""
-    found: Store = request.getfixturevalue(request.param)
-    return found
+    """Each store with conditional puts."""
+    chosen_store: Store = request.getfixturevalue(request.param)
+    return chosen_store

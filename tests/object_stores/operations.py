@@ -1,4 +1,6 @@
-"""Operations that commit to a table of `id` (0 to 9), `x` (its double), and `v` of a UDF: what each does, and what the table shows then."""
+"""Operations with a commit to a table of `id` (0 to 9), `x` (its double), and `v` of a UDF: their effects and the
+resulting table.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,13 @@ class Operation:
     """One operation.
 
     Attributes:
-        act: Does it.
-        shows: What the table shows, before and after.
-        expected: What the table shows afterwards.
-        versions: Versions that it adds.
-        prepare: What has to be there, beside the table.
-        exists: Whether the table is there before.
-        rewrites: Whether each attempt writes data files anew; cleanup removes those of a lost attempt.
+        act: Runs the operation.
+        shows: The visible state of the table, before and after.
+        expected: The visible state afterwards.
+        versions: Number of added versions.
+        prepare: Preparations other than the table.
+        exists: Whether the table exists before.
+        rewrites: Whether each attempt writes new data files; cleanup removes the files of a lost attempt.
     """
 
     act: Callable[[Place], object]
@@ -96,7 +98,7 @@ def compact(place: Place) -> None:
 
 def job_record(job_id: str) -> JobRecord:
     """Returns the end of a job; the start of the job has the same `staging_id`."""
-    now = datetime.now(UTC)
+    current_time = datetime.now(UTC)
     return JobRecord(
         job_id=job_id,
         job_type="backfill",
@@ -108,8 +110,8 @@ def job_record(job_id: str) -> JobRecord:
         where=None,
         read_version=1,
         staging_id=uuid.uuid5(uuid.NAMESPACE_OID, job_id).hex + "0" * 8,
-        launched_at=now,
-        updated_at=now,
+        launched_at=current_time,
+        updated_at=current_time,
         launched_by="somebody",
         process=this_process(),
     )

@@ -1,4 +1,5 @@
-"""What other writers do to a table of `id`, `text` (the input), `other` and `c` (the target) in an object store, while `c` is computed.
+"""Changes by other writers to a table of `id`, `text` (the input), `other` and `c` (the target) in an object store,
+during the computation of `c`.
 
 Ids are 0 to 29, ten in each of three fragments; `text` is `t<id>`.
 """
@@ -32,7 +33,7 @@ def delete_rows(place: Place) -> None:
 
 
 def update_an_input(place: Place) -> None:
-    """Moves rows whose input changes."""
+    """Moves rows with changed inputs."""
     place.open().update({"text": "'changed'"}, where=f"id IN {UPDATED}")
 
 
@@ -51,37 +52,39 @@ def drop_the_column(place: Place) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What a concurrent writer does, and what becomes of the values that are computed meanwhile; the defaults are those of a change beside them.
+    """A concurrent change, and its effect on the computed values; the defaults are those of an unrelated change.
 
     Attributes:
-        act: What is done.
-        gone: Rows that are not there any more.
-        new: Rows that came.
-        carried: Rows whose values follow them to other places, or into a new file of a fragment that was changed.
-        changed: Rows whose input is another one.
+        act: The change.
+        deleted: Deleted rows.
+        new: Added rows.
+        carried: Rows whose values follow them to other places, or into a new file of a changed fragment.
+        changed: Rows with a changed input.
     """
 
     act: Callable[[Place], None]
-    gone: Iterable[int] = ()
+    deleted: Iterable[int] = ()
     new: Iterable[int] = ()
     carried: int = 0
     changed: Iterable[int] = ()
 
     def values(self, of_changed: Callable[[int], int | None]) -> dict[int, int | None]:
-        """Returns what the column is to hold, by id."""
-        stayed = {i: i * 10 for i in ALL if i not in set(self.gone)}
+        """Returns the expected values of the column, by id."""
+        stayed = {i: i * 10 for i in ALL if i not in set(self.deleted)}
         return {**stayed, **{i: of_changed(i) for i in self.changed}, **dict.fromkeys(self.new)}
 
 
 COMMITTED = [
     Scenario(act=append, new=[1000]),
-    Scenario(act=delete_rows, gone=[i for i in ALL if i % 5 == 1]),
+    Scenario(act=delete_rows, deleted=[i for i in ALL if i % 5 == 1]),
     Scenario(act=update_an_input, changed=UPDATED),
-    # The other rows of the fragment, whose column file is made anew.
+    # The other rows of the fragment, whose column file is rewritten.
     Scenario(act=rewrite_an_input_in_place, changed=REWRITTEN, carried=10 - len(REWRITTEN)),
     Scenario(act=compact, carried=len(ALL)),
 ]
-"""One of each kind: every path by which a commit reads or writes a store. What becomes of each operation, the table of conflicts says."""
+"""One of each kind: every path by which a commit reads or writes a store. The table of conflicts covers the outcome of
+each operation.
+"""
 
 IMPOSSIBLE: list[tuple[Callable[[Place], None], str]] = [(drop_the_column, "drop")]
 
@@ -93,7 +96,9 @@ def work_of_others(place: Place) -> list[dict[str, Any]]:
 
 
 def on_stores(names: str, cases: Sequence[tuple[Any, ...]]) -> pytest.MarkDecorator:
-    """Each case on each store; on the second one all but the last in `make test-long` alone: a store's part of a commit is the same."""
+    """Each case on each store. On the second store, all but the last case run only in `make test-long`, because a
+    store's part in a commit is the same.
+    """
     params = [
         pytest.param(
             store,

@@ -1,8 +1,8 @@
-"""An S3 server for tests: moto's application, one request at a time, which keeps or ignores conditions. Started as a script.
+"""An S3 server for tests: moto's application, one request at a time, with or without conditions. Started as a script.
 
-moto looks whether an object is there and then writes it, so that of two conditional puts at once both may win: a lock around each request
-makes them atomic, as a real store has them. `--ignore-conditions` is a store that has no conditional puts and does not say so: the header
-is not there for it.
+moto first looks for an object and then writes it, so two concurrent conditional puts may both win. A lock around each
+request makes them atomic, as in a real store. `--ignore-conditions` simulates a store that silently lacks conditional
+puts, by removing the header.
 
 A PUT of JSON to `FAULTS` makes the server fail from then on; see :class:`Faults`.
 """
@@ -27,7 +27,7 @@ from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 REQUESTS = "/-/requests"
-"""Answers with the requests so far, as a JSON list of [method, path, answer], and forgets them."""
+"""Returns the requests so far, as a JSON list of [method, path, answer], and forgets them."""
 
 FAULTS = "/-/faults"
 """Takes the faults from now on, as JSON."""
@@ -37,18 +37,18 @@ Start = Callable[..., Any]
 
 @dataclass(kw_only=True)
 class Faults:
-    """How the server fails.
+    """The failures of the server.
 
     Attributes:
         down_s: Seconds for which the server refuses connections.
         away_s: Seconds for which the server refuses connections after a lost reply.
-        down_while: A file; the server refuses connections as long as it is there.
+        down_while: A file; the server refuses connections while the file exists.
         error_rate: Share of the requests that get a 503.
         reset: Pattern of `METHOD path`. The connection breaks before the server has done such a request.
         lose: Pattern of `METHOD path`. The connection breaks after the server has done such a request.
         skip: Number of requests of these patterns that are served first.
         times: Number of requests of these patterns that fail.
-        deny: Whether all requests are refused, as with credentials that have expired.
+        deny: Whether all requests are refused, as with expired credentials.
     """
 
     down_s: float = 0.0
@@ -62,7 +62,7 @@ class Faults:
     deny: bool = False
 
     def strikes(self, pattern: str | None, request: str) -> bool:
-        """Tells whether a fault of a pattern is due, and counts it."""
+        """Tells whether a fault of a pattern is due, and counts the request."""
         if pattern is None or not re.search(pattern, request) or self.times == 0:
             return False
         if self.skip:
@@ -73,13 +73,13 @@ class Faults:
 
 
 class OneAtATime:
-    """Serves one request at a time, notes it, and fails as it is told."""
+    """Serves one request at a time, records each, and fails as ordered."""
 
     def __init__(self, app: Any, *, ignore_conditions: bool) -> None:
         self.app = app
         self.ignore_conditions = ignore_conditions
         self.lock = threading.Lock()
-        self.seen: list[tuple[str, str, str]] = []
+        self.requests: list[tuple[str, str, str]] = []
         self.faults = Faults()
         self.is_down = False
         self.go_down: Callable[[Faults], None] = lambda _: None
@@ -92,20 +92,20 @@ class OneAtATime:
                     self.start_outage(self.faults)
                 return answered(start_response, "200 OK", b"{}")
             if environ["PATH_INFO"] == REQUESTS:
-                body, self.seen = json.dumps(self.seen).encode(), []
+                body, self.requests = json.dumps(self.requests).encode(), []
                 return answered(start_response, "200 OK", body)
-            return self.served(environ, start_response)
+            return self.serve(environ, start_response)
 
     def start_outage(self, faults: Faults) -> None:
         self.is_down = True
         threading.Thread(target=self.go_down, args=(faults,), daemon=True).start()
 
-    def served(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
+    def serve(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
         query = environ.get("QUERY_STRING")
         path = environ["PATH_INFO"] + (f"?{query}" if query else "")
         request = f"{environ['REQUEST_METHOD']} {path}"
         if self.is_down or self.faults.strikes(self.faults.reset, request):
-            self.seen.append((environ["REQUEST_METHOD"], path, "reset"))
+            self.requests.append((environ["REQUEST_METHOD"], path, "reset"))
             break_connection(environ)
         if self.faults.deny:
             return answered(start_response, "403 Forbidden", b"<Error><Code>ExpiredToken</Code></Error>")
@@ -117,7 +117,7 @@ class OneAtATime:
             environ.pop("HTTP_IF_MATCH", None)
 
         def start(status: str, headers: Any, *rest: Any) -> Any:
-            self.seen.append((environ["REQUEST_METHOD"], path, status))
+            self.requests.append((environ["REQUEST_METHOD"], path, status))
             return start_response(status, headers, *rest)
 
         body = list(self.app(environ, start))
@@ -150,7 +150,7 @@ class Quiet(WSGIRequestHandler):
 
 
 class Server:
-    """Listens on a port, and stops to for a while when it is told."""
+    """Listens on a port, with outages on demand."""
 
     def __init__(self, app: OneAtATime, port: int) -> None:
         self._app, self._port = app, port
@@ -176,9 +176,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ignore-conditions", action="store_true")
     arguments = parser.parse_args()
-    # Half of the processor time of a list: moto parses the time of each object that it lists.
+    # Half of the processor time of a list: moto parses the time of each listed object.
     serialize.parse_to_aware_datetime = functools.lru_cache(10_000)(serialize.parse_to_aware_datetime)  # type: ignore[attr-defined]
-    # The application of S3 alone: the one that looks for a service first takes twice as long.
+    # The application of S3 alone: the application for all services takes twice as long.
     app = OneAtATime(create_backend_app("s3"), ignore_conditions=arguments.ignore_conditions)
     Server(app, arguments.port).listen()
     threading.Event().wait()

@@ -1,4 +1,4 @@
-"""Starts object stores in processes of their own, on free ports of loopback, and stops them."""
+"""Starts object stores in separate processes, on free ports of loopback, and stops them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ import pytest
 from tests.support.processes import free_port
 
 READY_S = 60
-"""Node takes a second to start on an idle machine, and much longer on a busy one."""
+"""Node takes a second to start on an idle machine, and much longer on a busy machine."""
 
 PACKAGES = ("azurite@3.35.0", "s3rver@3.7.1")
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Azurite's one account, which its documentation gives."""
+"""Azurite's only account, from its documentation."""
 
 TABLES = "tables"
 """The container, or bucket, of each store."""
 
 
 def node_packages() -> Path:
-    """Returns the folder with the programs of the npm packages; installs them the first time, which takes half a minute."""
+    """Returns the folder with the programs of the npm packages; the first call installs them, which takes half a
+    minute.
+    """
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not on this machine: Azurite and s3rver run on them")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lance-spark"
@@ -47,19 +49,19 @@ def node_packages() -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(dir=cache)
         command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", folder, *PACKAGES]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            # Shows under its name when it is complete, so that a killed installation is not taken for one.
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode == 0:
+            # The final name appears only with a complete installation, so that a killed installation is never used.
             with contextlib.suppress(OSError):  # another session was first
                 os.replace(folder, home)
         shutil.rmtree(folder, ignore_errors=True)
-        assert done.returncode == 0, f"npm cannot install {PACKAGES}: {done.stderr[-2000:]}"
+        assert process.returncode == 0, f"npm cannot install {PACKAGES}: {process.stderr[-2000:]}"
     return home / "node_modules" / ".bin"
 
 
 @contextlib.contextmanager
 def serving(name: str, command: list[str], port: int, home: Path) -> Iterator[None]:
-    """Runs a server until the block ends. It leads a process group, so that its children end with it."""
+    """Runs a server until the block ends. The server leads a process group, so that its children end too."""
     log = home / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=home, start_new_session=True)
@@ -83,7 +85,7 @@ def serving(name: str, command: list[str], port: int, home: Path) -> Iterator[No
 
 @contextlib.contextmanager
 def azurite(home: Path) -> Iterator[dict[str, str]]:
-    """Runs Azurite, and yields the storage options for it."""
+    """Runs Azurite, and yields its storage options."""
     port = free_port()
     command = [str(node_packages() / "azurite-blob"), "--disableTelemetry", "--silent", "--skipApiVersionCheck"]
     command += ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
@@ -100,7 +102,7 @@ def azurite(home: Path) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def moto(home: Path, *, ignore_conditions: bool) -> Iterator[dict[str, str]]:
-    """Runs moto, and yields the storage options for it."""
+    """Runs moto, and yields its storage options."""
     port = free_port()
     command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), "--port", str(port)]
     name = "moto"
@@ -114,7 +116,7 @@ def moto(home: Path, *, ignore_conditions: bool) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def s3rver(home: Path) -> Iterator[dict[str, str]]:
-    """Runs s3rver, and yields the storage options for it."""
+    """Runs s3rver, and yields its storage options."""
     port = free_port()
     command = [str(node_packages() / "s3rver"), "-a", "127.0.0.1", "-p", str(port), "-d", str(home / "s3rver")]
     with serving("s3rver", [*command, "--configure-bucket", TABLES], port, home):
@@ -133,15 +135,15 @@ def s3_options(port: int, account: str = "test") -> dict[str, str]:
 
 
 def make_container(endpoint: str) -> None:
-    """Makes the container, with a request that is signed as Azure wants it: Lance has no call for that."""
-    now = dt.datetime.now(dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    """Makes the container, with a request signed for Azure, because Lance has no call for this."""
+    date = dt.datetime.now(dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
     version = "2021-08-06"
     signed = (
-        f"PUT{chr(10) * 12}x-ms-date:{now}\nx-ms-version:{version}\n/{ACCOUNT}/{ACCOUNT}/{TABLES}\nrestype:container"
+        f"PUT{chr(10) * 12}x-ms-date:{date}\nx-ms-version:{version}\n/{ACCOUNT}/{ACCOUNT}/{TABLES}\nrestype:container"
     )
     digest = hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()
     authorization = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
-    headers = {"x-ms-date": now, "x-ms-version": version, "Authorization": authorization}
+    headers = {"x-ms-date": date, "x-ms-version": version, "Authorization": authorization}
     request("PUT", f"{endpoint}/{TABLES}?restype=container", headers)
 
 
@@ -155,11 +157,11 @@ def request(method: str, url: str, headers: dict[str, str] | None = None, body: 
 
 
 def fail(storage: dict[str, str], **faults: Any) -> None:
-    """Makes a moto server fail from now on, as `s3_server.Faults` says; without arguments it fails no more."""
+    """Makes a moto server fail from now on, as described by `s3_server.Faults`; without arguments the failures end."""
     request("PUT", f"{storage['aws_endpoint']}/-/faults", body=json.dumps(faults).encode())
 
 
 def requests_of(storage: dict[str, str]) -> list[list[str]]:
-    """Returns method, path and answer of the requests that a moto server got since the last look."""
-    seen: list[list[str]] = json.loads(request("GET", f"{storage['aws_endpoint']}/-/requests"))
-    return seen
+    """Returns method, path and answer of the requests to a moto server since the last call."""
+    requests: list[list[str]] = json.loads(request("GET", f"{storage['aws_endpoint']}/-/requests"))
+    return requests

@@ -1,4 +1,4 @@
-"""A store as tests see it, and a table in it."""
+"""A store in tests, and a table in the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A location in an object store, at which a table is or will be. Can be sent to other processes."""
+    """A location in an object store with a present or future table. Can be sent to other processes."""
 
     uri: str
     storage: dict[str, str]
@@ -51,8 +51,8 @@ class Place:
         return sorted(LanceFileSession(self.uri, storage_options=self.storage).list())
 
     def orphans(self) -> set[str]:
-        """Returns data files that no version names, and whatever a job left in its staging folder."""
-        named = {
+        """Returns data files without a reference in any version, and leftovers of jobs in the staging folder."""
+        referenced_files = {
             f"data/{file.path}"
             for version in self.open().versions()
             for fragment in self.open(version["version"]).get_fragments()
@@ -61,7 +61,7 @@ class Place:
         return {
             name
             for name in self.objects()
-            if (name.startswith("data/") and name not in named) or name.startswith("_lance_spark/staging")
+            if (name.startswith("data/") and name not in referenced_files) or name.startswith("_lance_spark/staging")
         }
 
 
@@ -71,12 +71,12 @@ class Store:
 
     Attributes:
         root: URI of its bucket or container.
-        storage: Options with which Lance reaches it.
+        storage: Options for Lance.
     """
 
     root: str
     storage: dict[str, str]
 
     def place(self, name: str = "table") -> Place:
-        """Returns a location at which there is no table."""
+        """Returns a location without a table."""
         return Place(uri=f"{self.root}/{name}-{next(_numbers)}/t.lance", storage=self.storage)

@@ -1,4 +1,4 @@
-"""Four or eight processes commit to one table of an object store at the same time, and nothing of anybody's is lost."""
+"""Four or eight processes commit to one table of an object store at the same time, without losing a commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMITS = 3
 
 @dataclass(frozen=True)
 class Pool:
-    """Processes that were made anew, not forked: Lance's threads do not survive a fork."""
+    """Spawned processes, because Lance's threads do not survive a fork."""
 
     size: int
     executor: ProcessPoolExecutor

@@ -1,4 +1,4 @@
-"""Environments of tables on an object store: manifests by name, and archives that go through the store."""
+"""Environments of tables on an object store: manifests by name, and archives sent through the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every operation that commits, on a store that fails: lost replies, resets, outages, throttling and expired credentials."""
+"""Every operation with a commit, on a failing store: lost replies, resets, outages, throttling and expired
+credentials.
+"""
 
 from __future__ import annotations
 
@@ -31,32 +33,32 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.cluster
 
 MANIFEST = r"^PUT (?!.*/probe/).*/_versions/\d+\.manifest"
-"""The request of a commit, but for commits that find out whether the store keeps conditions."""
+"""The request of a commit, excluding commits that probe the store for conditional puts."""
 ON_SPARK = ["append", "backfill", "update", "delete", "merge", "compact_files", "create_scalar_index", "refresh"]
 SAMPLE = ["create_table", "add_columns of a UDF", "job record"]
-"""A commit of rows, a change that Lance commits by itself, and an append to a table beside the data."""
+"""A commit of rows, a change committed by Lance itself, and an append to a side table."""
 REPLY_SAMPLE = [*SAMPLE, "add", "backfill write", "compaction", "create_materialized_view", "drop_index", "rename"]
 """The sample of the shortest test: an operation per kind of commit."""
 WAITING_SAMPLE = ["add_columns of a UDF"]
-"""The sample of tests that wait for seconds."""
+"""The sample for tests with waits of seconds."""
 TYPED = (LanceSparkError, RuntimeError, PySparkException)
-"""Errors of a store that fails. Spark wraps the error of a DataFrame write, and keeps its name and text."""
+"""Errors of a failing store. Spark wraps the error of a DataFrame write, and keeps its name and text."""
 
 
 @pytest.fixture(autouse=True)
-def healthy(failing: Store, away: Path) -> Iterator[None]:
-    """Ends all faults after each test. A test that fails in an outage leaves no outage to the next test."""
+def healthy(failing: Store, outage_file: Path) -> Iterator[None]:
+    """Ends all faults after each test, so that a failed test leaves no outage behind."""
     fail(failing.storage)
     yield
-    away.unlink(missing_ok=True)
+    outage_file.unlink(missing_ok=True)
     eventually(lambda: answers(failing), seconds=90)
     fail(failing.storage)
     dataset_retries._silent.clear()
 
 
 @pytest.fixture
-def away(tmp_path: Path) -> Iterator[Path]:
-    """A file; the store is away as long as it is there."""
+def outage_file(tmp_path: Path) -> Iterator[Path]:
+    """A file; the outage lasts while the file exists."""
     path = tmp_path / "away"
     path.touch()
     yield path
@@ -83,7 +85,7 @@ def operation_named(name: str, request: pytest.FixtureRequest) -> Operation:
 
 
 def prepared(store: Store, operation: Operation) -> tuple[Place, int]:
-    """Returns where the operation is to act, and the version there."""
+    """Returns the place of the operation, and its version before."""
     place = store.place()
     if not operation.exists:
         dataset_retries.retry_options(place.uri, place.storage)
@@ -94,7 +96,7 @@ def prepared(store: Store, operation: Operation) -> tuple[Place, int]:
 
 
 def check_done(place: Place, operation: Operation, before: int) -> None:
-    """Checks that the operation took effect once, and that nothing else is left."""
+    """Checks that the operation took effect once, without leftovers."""
     assert operation.shows(place) == operation.expected
     assert place.open().version == before + operation.versions, "it was committed twice, or not at all"
     assert operation.rewrites or {name for name in place.orphans() if name.startswith("data/")} == set()
@@ -214,13 +216,15 @@ def test_expired_credentials_are_a_typed_error_at_once_that_names_them(
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("name", sampled([name for name in OPERATIONS if name != "job record"], WAITING_SAMPLE))
-def test_a_store_that_stays_away_is_a_typed_error_and_nothing_is_half_written(name: str, failing: Store, away: Path):
+def test_a_store_that_stays_away_is_a_typed_error_and_nothing_is_half_written(
+    name: str, failing: Store, outage_file: Path
+):
     operation = OPERATIONS[name]
     place, before = prepared(failing, operation)
-    fail(failing.storage, down_while=str(away))
+    fail(failing.storage, down_while=str(outage_file))
     with pytest.raises(LanceSparkError, match=r"does not answer|store failed|cannot be read"):
         operation.act(place)
-    come_back(failing, away)
+    come_back(failing, outage_file)
     assert (place.open().version if operation.exists else 0) == before
     operation.act(place)
     assert operation.shows(place) == operation.expected
@@ -229,12 +233,12 @@ def test_a_store_that_stays_away_is_a_typed_error_and_nothing_is_half_written(na
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["add", "rename", "job record", *ON_SPARK])
 def test_a_store_that_stays_away_is_a_typed_error_within_six_minutes(
-    name: str, failing: Store, request: pytest.FixtureRequest, away: Path
+    name: str, failing: Store, request: pytest.FixtureRequest, outage_file: Path
 ):
     operation = operation_named(name, request)
     place, before = prepared(failing, operation)
-    shown = operation.shows(place)
-    fail(failing.storage, down_while=str(away))
+    visible_state = operation.shows(place)
+    fail(failing.storage, down_while=str(outage_file))
     began = time.monotonic()
     if name == "job record":
         operation.act(place)
@@ -242,10 +246,10 @@ def test_a_store_that_stays_away_is_a_typed_error_within_six_minutes(
         with pytest.raises(TYPED):
             operation.act(place)
     assert 200 < time.monotonic() - began < 360
-    come_back(failing, away)
+    come_back(failing, outage_file)
     assert place.open().version == before
     if name != "job record":
-        assert operation.shows(place) == shown, "half of the operation is there"
+        assert operation.shows(place) == visible_state, "half of the operation is there"
         assert {record.status for record in table_of(place).list_jobs()} <= {"DEAD", "FAILED"}
         operation.act(place)
     eventually(lambda: operation.shows(place) == operation.expected, seconds=60)
@@ -253,23 +257,23 @@ def test_a_store_that_stays_away_is_a_typed_error_within_six_minutes(
 
 @pytest.mark.usefixtures("impatient")
 def test_the_end_of_a_job_is_written_when_the_store_answers_again(
-    failing: Store, monkeypatch: pytest.MonkeyPatch, away: Path
+    failing: Store, monkeypatch: pytest.MonkeyPatch, outage_file: Path
 ):
     monkeypatch.setattr(late_ends, "_RETRY_S", 0.5)
     place, _ = prepared(failing, OPERATIONS["add"])
     history = JobHistory(place.ref)
     history.save(dataclasses.replace(job_record("late"), status="RUNNING"))
-    fail(failing.storage, down_while=str(away))
+    fail(failing.storage, down_while=str(outage_file))
     history.save(job_record("late"))
     assert [record.job_id for record in late_ends.kept_ends(place.ref.uri)] == ["late"]
-    come_back(failing, away)
+    come_back(failing, outage_file)
     assert history.job("late").status == "DONE", "this process knows the end before it is written"
     eventually(lambda: not late_ends.kept_ends(place.ref.uri), seconds=30)
     assert [record.status for record in history.jobs()] == ["DONE"]
 
 
-def come_back(store: Store, away: Path) -> None:
-    away.unlink()
+def come_back(store: Store, outage_file: Path) -> None:
+    outage_file.unlink()
     eventually(lambda: answers(store), seconds=60)
     dataset_retries._silent.clear()
 
@@ -284,7 +288,7 @@ def answers(store: Store) -> bool:
 
 
 def test_stores_that_never_answered_are_errors_within_20_seconds():
-    """Three stores at once: one refuses connections, and two are silent. Asked one after the other, they take longer."""
+    """Three stores at once: one refuses connections, and two are silent. In sequence they would take longer."""
     with socket.socket() as first, socket.socket() as second, ThreadPoolExecutor(3) as threads:
         for listening in (first, second):
             listening.bind(("127.0.0.1", 0))
@@ -318,18 +322,22 @@ def test_a_new_process_of_spark_outlasts_an_outage_if_the_application_has_an_ans
         subprocess.run(command, env=environment, check=True, timeout=60)
     fail(failing.storage, down_s=20)
     began = time.monotonic()
-    done = subprocess.run(command, env=environment, check=False, timeout=120, capture_output=True, text=True)
-    assert (done.returncode == 0) == is_known, done.stderr
-    assert is_known or (time.monotonic() - began < 20 and "the store does not answer" in done.stderr)
+    process = subprocess.run(command, env=environment, check=False, timeout=120, capture_output=True, text=True)
+    assert (process.returncode == 0) == is_known, process.stderr
+    assert is_known or (time.monotonic() - began < 20 and "the store does not answer" in process.stderr)
 
 
 def test_retries_that_the_user_set_stay_as_they_are(failing: Store):
     place = failing.place()
     options = {**place.storage, "Client_Max_Retries": "2"}
     assert dataset_retries.retry_options("/local/t.lance", {}) is None
-    given = dataset_retries.retry_options(place.uri, options)
-    assert given is not None and given["Client_Max_Retries"] == "2" and "client_max_retries" not in given
-    assert given["client_retry_timeout"] == dataset_retries.RETRIES["client_retry_timeout"]
+    options_given = dataset_retries.retry_options(place.uri, options)
+    assert (
+        options_given is not None
+        and options_given["Client_Max_Retries"] == "2"
+        and "client_max_retries" not in options_given
+    )
+    assert options_given["client_retry_timeout"] == dataset_retries.RETRIES["client_retry_timeout"]
 
 
 def test_a_process_asks_a_store_once(failing: Store):

@@ -1,4 +1,4 @@
-"""A drop on an object store deletes names of a table alone; no table is made among objects of others."""
+"""A drop on an object store deletes only names of a table; no table is created among foreign objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backfill of the table API, on object stores, with a concurrent commit while it computes."""
+"""A backfill of the table API, on object stores, with a concurrent commit during its computation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def place(store: Store) -> Place:
-    made = store.place()
-    make_table(made.uri, storage=made.storage)
-    return made
+    new_place = store.place()
+    make_table(new_place.uri, storage=new_place.storage)
+    return new_place
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def call_log(tmp_path: Path) -> CallLog:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Path]:
-    """A file that the last row waits for; it is made in the end, so that nothing waits forever."""
+    """A file for which the last row waits. The fixture makes the file at its end, so that no call waits forever."""
     path = tmp_path / "gate"
     yield path
     path.touch()
@@ -44,17 +44,19 @@ def gate(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def table(place: Place, call_log: CallLog, gate: Path, spark: SparkSession) -> Table:
-    made = lance_spark.connect(place.folder, spark, place.storage, progress=False).open_table(place.name)
-    made.add_columns({"c": held(call_log, gate)})
-    return made
+    new_table = lance_spark.connect(place.folder, spark, place.storage, progress=False).open_table(place.name)
+    new_table.add_columns({"c": waiting_udf(call_log, gate)})
+    return new_table
 
 
-def held(call_log: CallLog, gate: Path) -> UDF:
-    """Returns a UDF that tells whether its input was changed, notes its calls, and waits for the gate at the last row."""
+def waiting_udf(call_log: CallLog, gate: Path) -> UDF:
+    """Returns a UDF whose result shows a changed input. The UDF logs its calls, and waits for the gate at the last
+    row.
+    """
     note, path = call_log.noter(), str(gate)
 
     @udf(data_type=pa.int64(), name="held")
-    def held(id: int, text: str) -> int:
+    def waiting_udf(id: int, text: str) -> int:
         import os
         import time
 
@@ -63,11 +65,11 @@ def held(call_log: CallLog, gate: Path) -> UDF:
             time.sleep(0.01)
         return id * 10 + (text != f"t{id}")
 
-    return held
+    return waiting_udf
 
 
 def computing(table: Table, call_log: CallLog) -> Job:
-    """Starts a job, and waits until it has computed all rows but one, and committed nothing."""
+    """Starts a job, and waits until the job has computed all rows but one, without a commit."""
     job = table.backfill_async("c", task_size=10, refresh_status_secs=0.05)
     assert isinstance(job, Job)
 
@@ -83,16 +85,16 @@ def computing(table: Table, call_log: CallLog) -> Job:
 def test_values_are_committed_beside(scenario: Scenario, place: Place, table: Table, call_log: CallLog, gate: Path):
     job = computing(table, call_log)
     scenario.act(place)
-    theirs = work_of_others(place)
+    foreign_work = work_of_others(place)
     gate.touch()
     result = job.result(60)
     assert isinstance(result, BackfillJobResult) and result.status == "DONE"
     assert place.column("c") == scenario.values(lambda i: i * 10 + 1)
-    assert work_of_others(place) == theirs, "another writer's work changed"
+    assert work_of_others(place) == foreign_work, "another writer's work changed"
     assert call_log.take() == sorted([*ALL, *scenario.changed]), "a value was not computed once"
     numbers = (result.new_rows, result.rows_gone, result.rows_carried, result.rows_recomputed)
-    new, gone, changed = (len(list(rows)) for rows in (scenario.new, scenario.gone, scenario.changed))
-    assert numbers == (new, gone, scenario.carried, changed)
+    new, deleted_count, changed = (len(list(rows)) for rows in (scenario.new, scenario.deleted, scenario.changed))
+    assert numbers == (new, deleted_count, scenario.carried, changed)
     assert place.orphans() == set()
 
 
@@ -102,9 +104,9 @@ def test_values_are_refused_after(
 ):
     job = computing(table, call_log)
     act(place)
-    version, theirs = place.open().version, place.contents()
+    version, foreign_contents = place.open().version, place.contents()
     gate.touch()
     with pytest.raises(CommitImpossibleError, match=text) as caught:
         job.result(60)
     assert place.uri in str(caught.value)
-    assert place.open().version == version and place.contents() == theirs
+    assert place.open().version == version and place.contents() == foreign_contents

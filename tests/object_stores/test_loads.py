@@ -1,4 +1,4 @@
-"""Loads of columns where both the table and the files are in object stores, with the options that Lance takes."""
+"""Loads of columns with both the table and the files in object stores, with Lance's options."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def test_records_of_several_drivers_are_all_there_beside_a_compaction(store: Sto
 
     with ThreadPoolExecutor(DRIVERS) as pool:
         drivers = [pool.submit(drive, fragment) for fragment in range(DRIVERS)]
-        assert records.compact("token", keep=lambda one: one.fragment_id != 99) == 6
+        assert records.compact("token", keep=lambda fragment_record: fragment_record.fragment_id != 99) == 6
         for driver in drivers:
             driver.result()
-    found = list(records.load("token"))
-    assert found == [record(f, v) for f in range(DRIVERS) for v in range(COMMITS, 0, -1)]
+    loaded = list(records.load("token"))
+    assert loaded == [record(f, v) for f in range(DRIVERS) for v in range(COMMITS, 0, -1)]

@@ -1,4 +1,6 @@
-"""Stores that ignore conditional puts are found before the first commit to them; others cost a few requests once."""
+"""A probe detects stores that ignore conditional puts before the first commit; for other stores it costs a few requests
+once.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ def nothing_is_known() -> Iterator[None]:
 
 @pytest.fixture(params=["careless", "s3rver_store"])
 def unsafe(request: pytest.FixtureRequest) -> Store:
-    found: Store = request.getfixturevalue(request.param)
-    return found
+    chosen_store: Store = request.getfixturevalue(request.param)
+    return chosen_store
 
 
 def refuse(place: Place, *, allow: bool = False) -> None:
@@ -71,8 +73,10 @@ def test_a_store_that_ignores_them_is_refused_and_nothing_is_left_there(unsafe: 
 
 @pytest.mark.parametrize(("name", "keeps"), [("az", True), ("s3", True), ("careless", False), ("s3rver_store", False)])
 def test_the_answer_is_the_same_every_time(name: str, keeps: bool, request: pytest.FixtureRequest):
-    asked: Store = request.getfixturevalue(name)
-    assert {keeps_conditions(f"{asked.root}/again-{number}", asked.storage) for number in range(5)} == {keeps}
+    chosen_store: Store = request.getfixturevalue(name)
+    assert {keeps_conditions(f"{chosen_store.root}/again-{number}", chosen_store.storage) for number in range(5)} == {
+        keeps
+    }
 
 
 @pytest.mark.parametrize("root", ["file-object-store://", "memory://", "shared-memory://", ""])
@@ -85,12 +89,12 @@ def test_schemes_that_are_not_asked_are_safe(root: str, tmp_path: Any, monkeypat
 
 
 def test_the_scheme_of_lance_that_puts_files_without_condition_is_refused(tmp_path: Any):
-    # Where the kernel has no io_uring, or forbids it, nothing can be found out.
+    # Without io_uring in the kernel, the probe cannot decide.
     with pytest.raises(CommitError, match=r"ignores conditional puts|could not be found out"):
         refuse_unsafe_store(f"file+uring://{tmp_path}/t.lance", {}, allow=False)
 
 
-# What it costs
+# Costs
 
 
 def test_a_location_is_asked_once_with_few_requests(s3: Store):
@@ -131,7 +135,7 @@ def test_a_refused_store_is_refused_again_without_a_request(careless: Store):
     assert requests_of(careless.storage) == []
 
 
-# Stores that fail
+# Failing stores
 
 
 def test_a_store_that_cannot_be_asked_is_an_error_and_asked_again(s3: Store, caplog: pytest.LogCaptureFixture):

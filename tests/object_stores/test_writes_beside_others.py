@@ -1,4 +1,4 @@
-"""A backfill that is written, on object stores, with a concurrent commit between its snapshot and its own."""
+"""A DataFrame backfill, on object stores, with a concurrent commit between its snapshot and its own commit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def place(store: Store) -> Place:
-    made = store.place()
-    make_table(made.uri, storage=made.storage, c=pa.int64())
-    return made
+    new_place = store.place()
+    make_table(new_place.uri, storage=new_place.storage, c=pa.int64())
+    return new_place
 
 
 def staged(place: Place) -> tuple[Backfill, object]:
-    """Returns a write whose tasks are done, and what they say."""
+    """Returns a write with completed tasks, and their messages."""
     job = Backfill(place.uri, "c", LongType(), options={"input_columns": "id,text"}, storage=place.storage)
     rows = computed(snapshot_rows(place.uri, storage=place.storage))
     return job, job.task([job.batch(*zip(*rows, strict=True))])
@@ -35,13 +35,13 @@ def staged(place: Place) -> tuple[Backfill, object]:
 def test_values_are_committed_beside(scenario: Scenario, place: Place) -> None:
     job, message = staged(place)
     scenario.act(place)
-    theirs = work_of_others(place)
+    foreign_work = work_of_others(place)
     result = job.commit(message)
     assert place.column("c") == scenario.values(lambda _: None)
-    assert work_of_others(place) == theirs, "another writer's work changed"
+    assert work_of_others(place) == foreign_work, "another writer's work changed"
     numbers = (result.new_rows, result.rows_gone, result.rows_carried, result.rows_nulled)
-    new, gone, changed = (len(list(rows)) for rows in (scenario.new, scenario.gone, scenario.changed))
-    assert numbers == (new, gone, scenario.carried, changed)
+    new, deleted_count, changed = (len(list(rows)) for rows in (scenario.new, scenario.deleted, scenario.changed))
+    assert numbers == (new, deleted_count, scenario.carried, changed)
     assert result.version == place.open().version and place.orphans() == set()
     assert last_commit(place.uri, place.storage) == result
 
@@ -50,8 +50,8 @@ def test_values_are_committed_beside(scenario: Scenario, place: Place) -> None:
 def test_values_are_refused_after(act: Callable[[Place], None], text: str, place: Place) -> None:
     job, message = staged(place)
     act(place)
-    version, theirs = place.open().version, place.contents()
+    version, foreign_contents = place.open().version, place.contents()
     with pytest.raises(CommitImpossibleError, match=text) as caught:
         job.commit(message)
     assert place.uri in str(caught.value)
-    assert place.open().version == version and place.contents() == theirs
+    assert place.open().version == version and place.contents() == foreign_contents

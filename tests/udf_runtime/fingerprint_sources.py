@@ -122,7 +122,7 @@ DEFAULT = Answer(label="x")
 def f(text):
     return Answer.model_validate_json(text) or ADAPTER or repeat(1) or DEFAULT
 """
-"""A UDF that parses with models of pydantic."""
+"""A UDF with a parser of pydantic models."""
 
 PYDANTIC_CHANGES = [
     ('B = "b"', 'B = "c"'),
@@ -211,7 +211,7 @@ isinstance(Tall(3), Shape)
 
 def f(x): return Tall(x), Point(x=x), dataclasses.asdict(Point())
 """
-"""A UDF with dataclasses: slots, generic, abstract and inherited ones."""
+"""A UDF with dataclasses: with slots, generic, abstract and inherited."""
 
 DATACLASS_CHANGES = [
     ("kw_only=True", "kw_only=False"),
@@ -230,7 +230,7 @@ DATACLASS_CHANGES = [
 
 
 def all_digests() -> dict[str, str]:
-    """Returns the digests of all sources that this environment can run."""
+    """Returns the digests of all sources whose packages this environment has."""
     digests = {"everything": digest(EVERYTHING), "dataclasses": digest(DATACLASSES)}
     for name, source in {"pydantic": PYDANTIC, "attrs": ATTRS}.items():
         try:

@@ -1,4 +1,4 @@
-"""UDFs that use Spark: refused where the object is seen, and an error of the call that says what to do where it is not."""
+"""UDFs that use Spark: refused if the object is visible, otherwise an error of the call with advice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SomeSession(SparkSession):
 
 
 def new_object(cls: Any) -> Any:
-    """Returns an object without the JVM that its constructor asks for."""
+    """Returns an object without the JVM of its constructor."""
     return object.__new__(cls)
 
 

@@ -42,7 +42,7 @@ CHANGES = [
     ("z=6", "z=7"),
     ("FACTOR = 2", "FACTOR = 2.0"),
     ('{"a", "b"})', '{"a", "c"})'),
-    ("deep(x): return x + 1", "deep(x): return x + 2"),  # called by what is called
+    ("deep(x): return x + 1", "deep(x): return x + 2"),  # an indirect call
     ("by = 3", "by = 4"),
     ("return x * self.by", "return x / self.by"),
     ("cached(x): return x - 1", "cached(x): return x - 2"),
@@ -141,18 +141,18 @@ ARROW = st.sampled_from(
 @given(ARROW, st.integers(0, 2), st.integers(0, 2))
 def test_the_layout_of_arrow_data_does_not_count(array: pa.Array, before: int, after: int):
     parts = [array.slice(0, 1)] * before + [array] + [array.slice(0, 1)] * after
-    moved = pa.concat_arrays(parts).slice(before, len(array))
-    assert fingerprint(moved) == fingerprint(array)
-    assert fingerprint(moved.slice(1)) != fingerprint(array)
+    shifted = pa.concat_arrays(parts).slice(before, len(array))
+    assert fingerprint(shifted) == fingerprint(array)
+    assert fingerprint(shifted.slice(1)) != fingerprint(array)
 
 
 def test_values_under_nulls_do_not_count():
-    one, other = (
+    first_array, second_array = (
         pa.Array.from_buffers(pa.int8(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(bytes([5, hidden]))])
         for hidden in (7, 8)
     )
-    assert one == other
-    assert fingerprint(one) == fingerprint(other)
+    assert first_array == second_array
+    assert fingerprint(first_array) == fingerprint(second_array)
 
 
 PLAIN = st.recursive(
@@ -164,24 +164,24 @@ PLAIN = st.recursive(
 )
 
 
-def written(value: object) -> str:
-    """Returns a text that two plain values share exactly if they are the same, in the same order."""
+def canonical_text(value: object) -> str:
+    """Returns a text that is equal for two plain values exactly if they are equal, with the same order."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key!r}:{written(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key!r}:{canonical_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return type(value).__name__ + "(" + ",".join(map(written, value)) + ")"
+        return type(value).__name__ + "(" + ",".join(map(canonical_text, value)) + ")"
     return repr(value)
 
 
 @given(PLAIN, PLAIN)
 @settings(max_examples=200)
-def test_plain_values_have_one_digest_exactly_if_they_are_the_same(one: object, other: object):
-    assert fingerprint(copy.deepcopy(one)) == fingerprint(one)
-    assert (fingerprint(one) == fingerprint(other)) == (written(one) == written(other))
+def test_plain_values_have_one_digest_exactly_if_they_are_the_same(first: object, second: object):
+    assert fingerprint(copy.deepcopy(first)) == fingerprint(first)
+    assert (fingerprint(first) == fingerprint(second)) == (canonical_text(first) == canonical_text(second))
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first_value", "second_value"),
     [
         (1, True),
         (1, 1.0),
@@ -194,16 +194,16 @@ def test_plain_values_have_one_digest_exactly_if_they_are_the_same(one: object, 
         ("1", 1),
     ],
 )
-def test_values_that_only_look_alike_have_different_digests(one: object, other: object):
-    assert fingerprint(one) != fingerprint(other)
+def test_values_that_only_look_alike_have_different_digests(first_value: object, second_value: object):
+    assert fingerprint(first_value) != fingerprint(second_value)
 
 
 def test_things_that_contain_themselves_end():
     loop: list[object] = [1]
     loop.append(loop)
-    other: list[object] = [2]
-    other.append(other)
-    assert fingerprint(loop) == fingerprint(copy.deepcopy(loop)) != fingerprint(other)
+    second_list: list[object] = [2]
+    second_list.append(second_list)
+    assert fingerprint(loop) == fingerprint(copy.deepcopy(loop)) != fingerprint(second_list)
 
 
 def test_a_set_that_leads_back_to_itself_ends():

@@ -1,4 +1,4 @@
-"""What changes the digest of a function and what does not: orders, attributes, modules, formatting."""
+"""Changes that affect the digest of a function, and changes without effect: orders, attributes, modules, formatting."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def test_using_a_model_changes_no_digest() -> None:
     ],
 )
 def test_the_order_of_dicts_class_bodies_categories_and_memory_counts(source: str) -> None:
-    source, one, other = source.split("|")
-    assert digest(source.format(one)) != digest(source.format(other))
-    assert digest(source.format(one)) == digest(source.format(one))
+    source, first_part, second_part = source.split("|")
+    assert digest(source.format(first_part)) != digest(source.format(second_part))
+    assert digest(source.format(first_part)) == digest(source.format(first_part))
 
 
 def test_attributes_of_functions_count_except_for_the_state_that_the_function_keeps_in_them() -> None:
@@ -110,7 +110,7 @@ def test_annotations_that_build_a_class_count_with_and_without_future_annotation
 
 
 class Time:
-    """An object whose pickled form is another one each time."""
+    """An object whose pickled form changes each time."""
 
     count = 0
 
@@ -120,7 +120,7 @@ class Time:
 
 
 class Addressed:
-    """An object that holds its own address as a text."""
+    """An object with its own address as a text."""
 
     def __init__(self) -> None:
         self.name = f"<Addressed at {id(self):#x}>"
@@ -135,7 +135,7 @@ def test_an_object_without_a_stable_form_is_an_error_that_asks_for_a_version(mak
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
-    """Writes modules of one's own, and forgets the modules that are loaded."""
+    """Writes new modules, and unloads the modules of the test."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
 
@@ -262,7 +262,7 @@ def _indent(text: str) -> str:
 
 
 def _stretch(source: str) -> str:
-    """Returns the source with a line break at each place where the grammar allows one in brackets."""
+    """Returns the source with a line break at each place within brackets where the grammar allows a break."""
     return source.replace("(", "(\n").replace(" and ", "\n# comment\nand ").replace(" or ", "\nor ")
 
 
@@ -287,9 +287,9 @@ def test_formatting_changes_the_digests_of_few_functions_of_the_standard_library
     for module in modules:
         source = inspect.getsource(module)
         pairs = zip(*(_codes(text) for text in (source, ast.unparse(ast.parse(source)))), strict=True)
-        for one, other in pairs:
+        for original, reformatted in pairs:
             functions += 1
-            differing += fingerprint(one) != fingerprint(other)
+            differing += fingerprint(original) != fingerprint(reformatted)
     assert (functions >= least, differing <= functions * 0.01) == (True, True), (functions, differing)
 
 

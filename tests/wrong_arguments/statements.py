@@ -1,7 +1,7 @@
-"""Statements of SQL with one wrong part: a name, a type, a literal, an option or an argument of a procedure.
+"""SQL statements with one wrong part: a name, a type, a literal, an option or an argument of a procedure.
 
-Each template names its parts by kind, as `{column}`. A statement has a right text for every part but one. Statements read and
-change a table `t`, whose name is `{t}`; nothing else is changed.
+Each template contains its parts by kind, as `{column}`. A statement has a right text for every part but one. Statements
+read and change a table `t`, written as `{t}`, and change nothing else.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ WRONG: Mapping[str, list[str]] = {
         "'id.lance.compression'", "'id.lance.compression-level'", "'option.x'", "'x\\u0000'", "'é'", "'branch'", f"'{_LONG}'", "'lancespark.table'",
     ],
     "option": [
-        *(f"'{one.name}' = 'x'" for one in (*fields(ReadOptions), *fields(WriteOptions))), "'nope' = 'x'", "'' = 'x'", "nope", "'k' = NULL", "'k' = array(1)",
+        *(f"'{option_field.name}' = 'x'" for option_field in (*fields(ReadOptions), *fields(WriteOptions))), "'nope' = 'x'", "'' = 'x'", "nope", "'k' = NULL", "'k' = array(1)",
         "'version' = '-1'", "'version' = '99'", "'version' = 'nope'", "'tag' = 'nope'", "'branch' = 'nope'", "'branch' = ''", "'branch' = '..'",
         "'branch' = 'é'", "'limit' = '-1'", "'limit' = '9223372036854775808'", "'columns' = '[[['", "'columns' = 'nope'", "'filter' = '('",
         "'filter' = 'nope > 1'", "'fragments' = '99'", "'timestamp' = 'never'", "'max_rows_per_file' = '9223372036854775808'", "'versionAsOf' = '99'",
@@ -241,7 +241,7 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "index_option": ("options",), "key": ("team",), "literal": ("text", "vector", "extra", "default"), "name": ("using", "source"),
     "text": ("comment", "location", "path", "team"), "type": ("extra",), "limit": ("retain",), "index": ("index",), "source": ("view", "rowaddr"),
 }  # fmt: skip
-"""By kind, the words of a statement that stand beside such a part."""
+"""By kind, the words of a statement next to such a part."""
 
 _CLAUSE = re.compile(r"(?=\b([A-Z]{2,} [A-Z]{2,})\b)")
 _NO_CLAUSES = ("ALTER TABLE", "CREATE TABLE", "DROP TABLE", "INSERT INTO", "MERGE INTO")
@@ -254,7 +254,7 @@ class Statement:
     Attributes:
         text: Its text, with `{t}` and the like.
         wrong: The wrong part.
-        names: Names of what is wrong, of which the error has one.
+        names: Names of the wrong part; the error must contain one of these.
     """
 
     text: str
@@ -263,7 +263,7 @@ class Statement:
 
     @property
     def clauses(self) -> list[str]:
-        """Clauses of the statement, such as `REPLACE COLUMNS`. An error may refuse a clause whatever stands in it."""
+        """Clauses of the statement, such as `REPLACE COLUMNS`. An error may refuse a whole clause."""
         return [clause for clause in _CLAUSE.findall(self.text) if clause not in _NO_CLAUSES]
 
 
@@ -310,7 +310,7 @@ PROCEDURE_ARGUMENTS = {
     "tag": {"name": "'extra'", "version": "1"},
     "update_columns": {"columns": "array('id')", "source": "'no_view'"},
 }
-"""Right arguments beside `table`."""
+"""Right arguments in addition to `table`."""
 
 
 def of_procedures() -> Iterator[Statement]:
@@ -333,19 +333,19 @@ def of_procedures() -> Iterator[Statement]:
             yield Statement(f"CALL lance.system.{name}({', '.join(right.values())}, {wrong} => {own})", wrong, (wrong,))
         yield Statement(f"CALL lance.system.{name}()", name, ("table",))
         yield Statement(f"CALL lance.system.{name}({', '.join([*right.values(), '1', '2'])})", name, ())
-        for other in (
+        for second_statement in (
             f"lance.{name}",
             f"lance.nope.{name}",
             f"nocatalog.system.{name}",
             f"lance.system.{name}s",
             f"lance.system.x.{name}",
         ):
-            yield Statement(f"CALL {other}(table => '{{bare}}')", name, (name,))
+            yield Statement(f"CALL {second_statement}(table => '{{bare}}')", name, (name,))
 
 
 def _called(name: str, arguments: Mapping[str, str], wrong: str, value: str) -> Statement:
-    given = ", ".join(f"{key} => {text}" for key, text in arguments.items())
-    return Statement(f"CALL lance.system.{name}({given})", value, (wrong, *_words(value)))
+    argument_list = ", ".join(f"{key} => {text}" for key, text in arguments.items())
+    return Statement(f"CALL lance.system.{name}({argument_list})", value, (wrong, *_words(value)))
 
 
 SEARCHED = {"path": "'{path}'", "query_vector": "array(0.1, 0.2)", "query_text": "'text'"}
@@ -376,8 +376,8 @@ def of_searches() -> Iterator[Statement]:
 
 
 def _searched(function: str, arguments: Mapping[str, str], wrong: str, value: str) -> Statement:
-    given = ", ".join(f"{key} => {text}" for key, text in arguments.items())
-    return Statement(f"SELECT * FROM {function}({given})", value, (wrong, *_words(value)))
+    argument_list = ", ".join(f"{key} => {text}" for key, text in arguments.items())
+    return Statement(f"SELECT * FROM {function}({argument_list})", value, (wrong, *_words(value)))
 
 
 SOURCES = {"templates": of_templates, "procedures": of_procedures, "searches": of_searches}

@@ -1,7 +1,7 @@
-"""Everything public that takes arguments, as subjects of calls: derived from what the two packages export.
+"""All public callables as subjects of calls, derived from the exports of the two packages.
 
-An export is a function, a class whose instances have methods, a class that users construct, an error, or a result. A new
-export is called by itself if it is a function; a class has to be entered in one of the tables below.
+An export is a function, a class whose instances have methods, a class for users to construct, an error, or a result. A
+new function is called automatically; a new class must be entered in one of the tables below.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def no_spark() -> Any:
 
 
 class Session:
-    """Stands for a session of Spark: each attribute is an error of ours."""
+    """Replaces a session of Spark: each attribute raises a typed error."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -73,7 +73,7 @@ Session.__name__, Session.__module__ = "SparkSession", "pyspark.sql.session"
 
 
 class Frame:
-    """Stands for a DataFrame of Spark: it has a schema, and no rows."""
+    """Replaces a DataFrame of Spark, with a schema and without rows."""
 
     columns = ("vector",)
     schema = StructType([StructField("vector", ArrayType(FloatType()))])
@@ -125,7 +125,7 @@ class _Ended:
 
 
 def make_template(folder: Path) -> Path:
-    """Makes the tables that each call finds."""
+    """Makes the tables for each call."""
     rows = pa.table(
         {
             "id": pa.array(range(4), pa.int64()),
@@ -147,7 +147,7 @@ def make_template(folder: Path) -> Path:
 
 @dataclass
 class Place:
-    """A folder with tables, made anew from a template after every call that changed it."""
+    """A folder with tables, recreated from a template after every call that changed the folder."""
 
     template: Path
     folder: Path
@@ -157,12 +157,12 @@ class Place:
         shutil.copytree(self.template, self.folder)
 
     def versions(self) -> list[str]:
-        found = []
+        entries = []
         for top, folders, files in os.walk(self.folder):
             if os.path.basename(top) in ("_versions", "tags", "branches"):
-                found += [os.path.join(top, file) for file in files]
-            folders[:] = [one for one in folders if one not in ("data", "_indices", "_transactions")]
-        return sorted(found)
+                entries += [os.path.join(top, file) for file in files]
+            folders[:] = [folder_ for folder_ in folders if folder_ not in ("data", "_indices", "_transactions")]
+        return sorted(entries)
 
     @property
     def db(self) -> Connection:
@@ -179,7 +179,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Subject:
-    """A callable, and arguments with which it works or asks for Spark.
+    """A callable, and arguments with which a call works or asks for Spark.
 
     Attributes:
         name: `function` or `Class.method`.
@@ -193,27 +193,27 @@ class Subject:
 
     def arguments(self, at: Place) -> dict[str, object]:
         """Returns arguments with which a call works or asks for Spark."""
-        given = {}
+        arguments_given = {}
         for name, parameter in self.signature.parameters.items():
             make = VALID.get(f"{self.name}.{name}")
             if make is None and parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
                 make = VALID.get(name)
             if make is not None:
-                given[name] = make(at)
-        return given
+                arguments_given[name] = make(at)
+        return arguments_given
 
     def call(self, at: Place, changed: dict[str, object]) -> object:
         """Makes a call with some other arguments."""
-        given = self.arguments(at) | changed
+        keywords = self.arguments(at) | changed
         positional = [
-            given.pop(name)
+            keywords.pop(name)
             for name, parameter in self.signature.parameters.items()
-            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) and name in given
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) and name in keywords
         ]
         called = self.make(at)
         owner = getattr(called, "__self__", None)
         with owner if isinstance(owner, Watch) else contextlib.nullcontext():
-            result = called(*positional, **given)
+            result = called(*positional, **keywords)
         if isinstance(result, Watch):
             result.stop()
         return list(result) if inspect.isgenerator(result) else result
@@ -334,7 +334,7 @@ VALID: dict[str, Callable[[Place], object]] = {
     "SiteManifestBuilder.version.version": lambda at: "1",
     "PipManifestBuilder.requirements_path.path": lambda at: "requirements.txt",
 }  # fmt: skip
-"""Arguments by `Class.method.parameter`, or by the name of a parameter that has no default."""
+"""Arguments by `Class.method.parameter`, or by the name of a required parameter."""
 
 OBJECTS: dict[type, Callable[[Place], object]] = {
     BatchSearch: lambda at: at.table.search(Frame(), "vector"),
@@ -358,10 +358,10 @@ OBJECTS: dict[type, Callable[[Place], object]] = {
     UDF: lambda at: double,
     Watch: lambda at: at.table.watch("twice"),
 }
-"""Classes, and how an instance is made whose methods are called."""
+"""Classes, and makers of an instance for the calls of its methods."""
 
 CONSTRUCTORS = (Backoff, ErrorPolicy, Fail, Manifest, Retry, Skip, UnpackedUDF)
-"""Classes that users construct."""
+"""Classes for users to construct."""
 
 RESULTS = frozenset(
     {
@@ -370,13 +370,13 @@ RESULTS = frozenset(
         "RefreshPlan", "TableDiff", "TableStatistics", "TableVersion", "UdfResult", "Versions",
     }
 )  # fmt: skip
-"""Results: the package makes them, and what they are read from is damaged in tests/malformed."""
+"""Results: made by the package, from data that tests/malformed damages."""
 
 ANNOTATIONS = frozenset({"Columns", "Kind", "Reranker"})
-"""What users annotate with, compare with, or derive from."""
+"""Names for annotations, comparisons, and base classes of users."""
 
 INTERNAL = frozenset({"UDF.fingerprint_parts", "Query.check_view", "Search.check_view", "BatchSearch.check_view"})
-"""Methods of those classes that other modules of the package call, without arguments."""
+"""Methods of those classes for other modules of the package, without arguments."""
 
 
 def functions() -> Iterator[Subject]:
@@ -387,13 +387,13 @@ def functions() -> Iterator[Subject]:
 
 
 def constructors() -> Iterator[Subject]:
-    """Yields the classes that users construct."""
+    """Yields the classes for users to construct."""
     for cls in CONSTRUCTORS:
         yield Subject(cls.__name__, lambda _, cls=cls: cls, inspect.signature(cls))
 
 
 def methods() -> Iterator[Subject]:
-    """Yields the methods of a class that take arguments."""
+    """Yields the methods of a class with arguments."""
     for kind, make in OBJECTS.items():
         for name, member in inspect.getmembers_static(kind):
             is_static = isinstance(member, (staticmethod, classmethod))
@@ -411,7 +411,7 @@ SUBJECTS = {subject.name: subject for subject in (*functions(), *constructors(),
 
 
 def uncovered() -> list[str]:
-    """Returns the exports that no table above has."""
+    """Returns the exports missing in all tables above."""
     classes = {cls.__name__ for cls in (*OBJECTS, *CONSTRUCTORS)} | RESULTS | ANNOTATIONS
     return [
         name

@@ -1,6 +1,6 @@
 """Every public function, method and constructor, called with wrong values for each of its parameters.
 
-A session of Spark is never made: a call whose arguments pass ends with an error of ours as soon as it asks for Spark.
+A session of Spark is never made: a call with accepted arguments ends with a typed error when it asks for Spark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.wrong_arguments.subjects import SUBJECTS, Place, Subject, make_templa
 from tests.wrong_arguments.values import judge, sample, show, wrong_values
 
 QUICK_CALLS = 3
-"""Calls of a function that the quick suite makes, each with one wrong value."""
+"""Calls per function in the quick suite, each with one wrong value."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    # Relative paths, and those with `..`, stay below the test's folder.
+    # Relative paths, including paths with `..`, stay below the test's folder.
     inside = tmp_path / "a" / "b" / "c"
     inside.mkdir(parents=True)
     monkeypatch.chdir(inside)
@@ -37,12 +37,12 @@ def place(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pl
 
 
 def fault_of(subject: Subject, at: Place, name: str, value: object) -> str | None:
-    """Makes a call with one wrong value, and returns what is wrong about the call."""
+    """Makes a call with one wrong value, and returns the fault of the call."""
     before = at.versions()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        beside = [*subject.signature.parameters, "name"]
-        outcome = judge(name, value, lambda: subject.call(at, {name: value}), beside=beside)
+        accepted_names = [*subject.signature.parameters, "name"]
+        outcome = judge(name, value, lambda: subject.call(at, {name: value}), accepted_names=accepted_names)
     changed = not at.folder.exists() or at.versions() != before
     if changed or subject.name == "Connection.capture_local_environment":  # its archives are no versions
         at.reset()
@@ -52,7 +52,7 @@ def fault_of(subject: Subject, at: Place, name: str, value: object) -> str | Non
 
 
 def faults_of(subject: Subject, at: Place, count: int | None) -> list[str]:
-    """Makes all calls with one wrong value, or a sample, and returns what is wrong about them."""
+    """Makes all calls with one wrong value, or a sample, and returns their faults."""
     names = [
         name for name, parameter in subject.signature.parameters.items() if parameter.kind is not parameter.VAR_KEYWORD
     ]

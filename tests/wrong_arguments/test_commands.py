@@ -66,26 +66,26 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.chdir(tmp_path / "a" / "b")
 
     def call(arguments: list[str], *, fails: str | None = None) -> str:
-        """Runs a command, and returns what is wrong about it.
+        """Runs a command, and returns its fault.
 
         Args:
             arguments: The command.
-            fails: Text of the message with which it has to fail, if it has to.
+            fails: Text of the required error message; None if the command may work.
         """
         capsys.readouterr()
-        shown = " ".join(arguments)[:80].encode("ascii", "backslashreplace").decode()
+        command_text = " ".join(arguments)[:80].encode("ascii", "backslashreplace").decode()
         try:
             cli.main(arguments)
         except SystemExit as ended:
             code = ended.code or 0
         except BaseException as error:  # noqa: BLE001 - what a command must not do
-            return f"{shown}: {type(error).__name__}: {str(error)[:100]!r}"
+            return f"{command_text}: {type(error).__name__}: {str(error)[:100]!r}"
         message = capsys.readouterr().err
         if code not in (0, 1, 2) or "Traceback" in message or (code == 1 and message.count("\n") > 1):
-            return f"{shown}: exits with {code}: {message[:100]!r}"
+            return f"{command_text}: exits with {code}: {message[:100]!r}"
         if fails is not None and (code == 0 or fails not in message):
-            return f"{shown}: exits with {code}: {message[:300]!r} without {fails!r}"
-        return "" if code == 0 or message else f"{shown}: exits with {code} without a message"
+            return f"{command_text}: exits with {code}: {message[:300]!r} without {fails!r}"
+        return "" if code == 0 or message else f"{command_text}: exits with {code} without a message"
 
     return call
 
@@ -117,7 +117,7 @@ def test_every_command_with_a_wrong_value_works_or_says_what_is_wrong(
         pytest.fail("\n".join(faults), pytrace=False)
 
 
-MISSING = {
+MISSING_NAMES = {
     "uri": ["{folder}/nope.lance", "{folder}", "{folder}/file.lance", "{folder}/empty", "/nowhere/nope.lance"],
     "folder": ["{folder}/nope", "{folder}/file.lance"],
     "column": ["nope"],
@@ -127,9 +127,9 @@ MISSING = {
     "create": ["nope"],
     "drop": ["nope"],
 }
-"""Names of what does not exist, by parameter."""
+"""Names of missing objects, by parameter."""
 NEW = [("backfill", "job_id")]
-"""Parameters that name something that the command makes."""
+"""Parameters that name a new object of the command."""
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -140,7 +140,7 @@ def test_a_command_that_names_what_does_not_exist_fails_and_says_so(name: str, u
     faults = [
         run(arguments_of(name, parameter, value, uri), fails=value.replace("{folder}", folder))
         for parameter in parameters_of(name)
-        for value in MISSING.get(parameter, ())
+        for value in MISSING_NAMES.get(parameter, ())
         if (name, parameter) not in NEW
     ]
     assert not any(faults), "\n".join(faults)

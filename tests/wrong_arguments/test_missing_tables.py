@@ -40,7 +40,7 @@ WITHOUT_STORAGE = frozenset(
         "Table.to_spark", "Table.watch", "Branches.cherry_pick", "Branches.diff", "Branches.move", "Branches.rename",
     }
 )  # fmt: skip
-"""Methods that look at no storage: another object does when it is used, or the method refuses every table."""
+"""Methods without access to storage: another object reads later, or the method refuses every table."""
 
 
 def files(folder: Path) -> list[str]:
@@ -60,7 +60,7 @@ def test_a_location_without_a_table_is_an_error_that_names_it(call: str, locatio
 
 
 class DroppedTables(Place):
-    """Tables that are dropped as soon as they are open; their jobs run in this process."""
+    """Tables that are dropped right after their opening; their jobs run in this process."""
 
     @property
     def table(self) -> Table:

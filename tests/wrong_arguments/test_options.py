@@ -1,4 +1,4 @@
-"""Every option of reads and writes with wrong values, by the code that Spark's processes run, without Spark."""
+"""Every option of reads and writes with wrong values, by the code of Spark's processes, without Spark."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def write(options: dict[str, str], *, backfill: bool) -> None:
 def faults_of(path: str, option: str, kind: str, count: int | None) -> list[str]:
     faults = []
     for value in VALUES if count is None else sample(VALUES, count, kind, option):
-        given = {"path": path, option: value}
+        options = {"path": path, option: value}
         version = lance.dataset(path).version
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            call = (lambda: read(given)) if kind == "read" else (lambda: write(given, backfill=kind == "backfill"))  # noqa: B023 - called here
-            outcome = judge(option, value, call, beside=("q", "k", "query", "columns"))  # keys of searches
+            call = (lambda: read(options)) if kind == "read" else (lambda: write(options, backfill=kind == "backfill"))  # noqa: B023 - called here
+            outcome = judge(option, value, call, accepted_names=("q", "k", "query", "columns"))  # keys of searches
         if outcome.kind == "fault":
             faults.append(outcome.text)
         if outcome.kind != "works" and lance.dataset(path).version != version:
@@ -140,7 +140,11 @@ def test_a_misspelt_option_is_an_error_that_names_it_and_suggests_the_right_one(
     dotted = ["storage.region", *([f"id.{name}" for name in COLUMN_OPTIONS] if cls is WriteOptions else [])]
     for name in [*names, *dotted]:
         column, dot, option = name.rpartition("id.")
-        for wrong in [column + dot + one for one in misspellings(option)] if dot and option else misspellings(name):
+        for wrong in (
+            [column + dot + misspelling for misspelling in misspellings(option)]
+            if dot and option
+            else misspellings(name)
+        ):
             if wrong in [*names, "paths"] or wrong in dotted or wrong.startswith("storage."):
                 continue
             with pytest.raises(OptionError) as caught:
@@ -168,11 +172,11 @@ def test_metadata_of_columns_that_lance_spark_did_not_write_is_an_error_of_ours(
         "read": lambda: LanceDataSource({}).reader(column),
     }
     for name, call in calls.items():
-        outcome = judge(TABLE_METADATA, text, call, beside=("path",))
+        outcome = judge(TABLE_METADATA, text, call, accepted_names=("path",))
         assert outcome.kind == "refuses", (name, outcome)
 
 
 def test_an_option_of_an_index_is_a_number_a_truth_value_or_text():
-    """In SQL all of them are texts."""
+    """In SQL all option values are texts."""
     deep = "[" * 50_000
     assert [option_value(text) for text in ("5", "0.5", "TRUE", "x", "[1]", deep)] == [5, 0.5, True, "x", "[1]", deep]

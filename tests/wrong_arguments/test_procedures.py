@@ -1,4 +1,6 @@
-"""Procedures of SQL with wrong values, by the code that the JVM calls, without a JVM: `test_statements.py` has the statements."""
+"""SQL procedures with wrong values, by the code behind the JVM's calls, without a JVM: `test_statements.py` has the
+statements.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr("lance_spark.table.connection.session_or_local", no_spark)
     monkeypatch.setattr(CallContext, "spark", property(no_spark))
     (tmp_path / "a" / "b").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "a" / "b")  # where relative paths begin
+    monkeypatch.chdir(tmp_path / "a" / "b")  # the start of relative paths
     at = Place(make_template(tmp_path / "template"), tmp_path / "db")
     at.reset()
     return at
@@ -55,8 +57,8 @@ def calls() -> Iterator[tuple[str, str, list[object]]]:
         kinds = {"table": "TABLE", **{name.lstrip("*"): kind for name, kind in about.parameters}}
         for wrong, kind in kinds.items():
             for value in VALUES.get(kind, [None, *TEXTS]):
-                given = {name: RIGHT.get(name) for name in kinds} | {wrong: value}
-                yield procedure, wrong, list(given.values())
+                arguments = {name: RIGHT.get(name) for name in kinds} | {wrong: value}
+                yield procedure, wrong, list(arguments.values())
 
 
 def arguments_of(folder: Path) -> dict[str, object]:
@@ -71,7 +73,7 @@ def arguments_of(folder: Path) -> dict[str, object]:
 
 
 def fault_of(procedure: str, wrong: str, values: list[object], folder: Path) -> str | None:
-    """Calls a procedure as the JVM does, and returns what is wrong about the answer."""
+    """Calls a procedure like the JVM, and returns the fault of the answer."""
     # LanceProcedure.java divides the names of tables.
     kinds = [("table", "TABLE"), *PROCEDURES[procedure].parameters]
     names = {
@@ -114,7 +116,7 @@ def test_an_error_about_an_argument_of_another_name_shows_the_value_of_the_state
 
 
 def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(monkeypatch: pytest.MonkeyPatch):
-    """Such as that of a scalar subquery with two rows, or of RLIKE with a wrong pattern."""
+    """For example a scalar subquery with two rows, or RLIKE with a wrong pattern."""
     thrown = SimpleNamespace(_target_id="o1")
 
     def fail(_: object) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(
 
 
 class Panic(BaseException):
-    """As a panic of Lance, which is no Exception."""
+    """Like a panic of Lance, which is no Exception."""
 
 
 def test_a_panic_of_a_command_is_an_answer(monkeypatch: pytest.MonkeyPatch):

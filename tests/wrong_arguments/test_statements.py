@@ -1,4 +1,6 @@
-"""Statements of SQL with one wrong part: each works, or is an error of Spark's or ours that says what is wrong."""
+"""SQL statements with one wrong part: each works, or raises an error of Spark or of this package about the wrong
+part.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.classic
 QUICK_STATEMENTS = {"templates": 12, "procedures": 8, "searches": 3}
 LONG_STATEMENTS = {"templates": 3000, "procedures": 1500, "searches": 600}
 PARTS = 6
-"""Tests that the long suite makes of each source."""
+"""Tests of each source in the long suite."""
 
 OURS = re.compile(r"\b(?:lance_spark|udf_runtime)(?:\.\w+)*\.\w+(?:Error|Exception)?: ")
 BARE = re.compile(
@@ -38,13 +40,13 @@ SPARKS_OWN = re.compile(
     r"SparkException: \[(?!INTERNAL_ERROR)[A-Z_.]+\]"  # PySpark has no exception for the class
     r"|PatternSyntaxException|Can not create a Path from an empty string|args must be foldable"
 )
-"""Errors of Spark's own, which it raises over every catalog. Those with a class are recognised by it."""
+"""Errors of Spark's own, raised over every catalog. Errors with a class are recognised by the class."""
 UNDERSTOOD = re.compile(r"(?:NotFound|Filter|TableUnreadable)Error$")
-"""Errors whose class says what is wrong: the table, the column, the version or the condition."""
+"""Errors whose class identifies the wrong part: the table, the column, the version or the condition."""
 
 
 class Tables:
-    """A catalog, in which each statement that follows a change finds a table as it was at first."""
+    """A catalog in which each statement after a change finds the original table."""
 
     def __init__(self, spark: SparkSession, template: Path, folder: Path) -> None:
         self.spark, self.template, self.folder = spark, template, folder
@@ -63,7 +65,7 @@ class Tables:
         return sorted(str(file) for part in ("_versions", "_refs", "tree") for file in (table / part).rglob("*"))
 
     def fault_of(self, statement: Statement) -> str | None:
-        """Runs a statement, and returns what is wrong about it."""
+        """Runs a statement, and returns its fault."""
         number = next(self._number)
         words = {
             "t": f"lance.{self.name}",
@@ -73,7 +75,7 @@ class Tables:
         }
         words["new"] = f"lance.new{number}"
         text = re.sub(r"\{(t|bare|path|n|new)\}", lambda word: words[word[1]], statement.text)
-        shown = text if len(text) < 200 else f"{text[:150]} ... {text[-40:]}"
+        excerpt = text if len(text) < 200 else f"{text[:150]} ... {text[-40:]}"
         try:
             self.spark.sql(text).collect()
             fault, raised = None, False
@@ -81,14 +83,14 @@ class Tables:
             fault, raised = fault_in(error, statement), True
         except Exception as error:  # noqa: BLE001 - what no statement may raise
             fault, raised = f"{type(error).__name__}: {str(error)[:300]}", True
-        if (now := self._versions()) != self._before:
-            if raised and now and not ("WITH SCHEMA EVOLUTION" in text and self._has_its_rows()):
+        if (versions := self._versions()) != self._before:
+            if raised and versions and not ("WITH SCHEMA EVOLUTION" in text and self._has_its_rows()):
                 fault = fault or "a statement that raised changed the table"
             self._renew()
-        return fault and f"{shown}\n    {fault}"
+        return fault and f"{excerpt}\n    {fault}"
 
     def _has_its_rows(self) -> bool:
-        """Tells whether the table has the rows of the template: schema evolution adds columns before it writes."""
+        """Tells whether the table has the rows of the template: schema evolution adds columns before the write."""
         expected = lance.dataset(f"{self.template}/t.lance").to_table()
         rows = lance.dataset(f"{self.folder}/{self.name}.lance").to_table()
         added = [name for name in rows.column_names if name not in expected.column_names]
@@ -98,25 +100,25 @@ class Tables:
 
 
 def fault_in(error: PySparkException | Py4JJavaError, statement: Statement) -> str | None:
-    """Returns what is wrong about an error of a statement."""
+    """Returns the fault of a statement's error."""
     message = str(error).partition("JVM stacktrace")[0]
     if OURS.search(message) is None and SPARKS_OWN.search(message):
         return None
     if isinstance(error, Py4JJavaError):
         return f"Py4JJavaError: {' '.join(message.split())[:500]}"
-    told = f"{type(error).__name__}: {' '.join(message.split())[:500]}"
+    error_text = f"{type(error).__name__}: {' '.join(message.split())[:500]}"
     ours = OURS.search(message)
     if isinstance(error, ParseException):
         return None
     if BARE.search(message.partition(" == SQL")[0]) and not (ours and "Traceback" not in message):
-        return told
+        return error_text
     if ours is None:
-        return told if error.getCondition() is None or "PYTHON_DATA_SOURCE" in message else None
+        return error_text if error.getCondition() is None or "PYTHON_DATA_SOURCE" in message else None
     about = message[ours.end() :]
     if UNDERSTOOD.search(ours[0].rstrip(": ")) or any(clause in about for clause in statement.clauses):
         return None
     if statement.names and not any(name.lower() in about.lower() for name in statement.names):
-        return f"names none of {statement.names}: {told}"
+        return f"names none of {statement.names}: {error_text}"
     return None
 
 
@@ -146,11 +148,11 @@ def fail_for(faults: list[str]) -> None:
 
 def test_a_statement_with_a_wrong_part_works_or_says_what_is_wrong(tables: Tables):
     statements = [
-        one
+        statement
         for source, count in QUICK_STATEMENTS.items()
-        for one in sample(list(SOURCES[source]()), count, source, "quick")
+        for statement in sample(list(SOURCES[source]()), count, source, "quick")
     ]
-    fail_for([fault for one in statements if (fault := tables.fault_of(one))])
+    fail_for([fault for statement in statements if (fault := tables.fault_of(statement))])
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Values that hardly any parameter takes, and the judgement of a call that got such a value."""
+"""Values that are wrong for nearly all parameters, and the judgement of a call with such a value."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TEXTS: list[str] = [
     "db://x", "nosuchscheme://x/y", "s3:/one/slash",
 ]  # fmt: skip
 
-OTHERS: list[Callable[[], object]] = [
+OTHER_VALUES: list[Callable[[], object]] = [
     lambda: None, lambda: True, lambda: False, lambda: -1, lambda: 0, lambda: 1, lambda: 2**31, lambda: 2**63 - 1, lambda: 2**63,
     lambda: -(2**63) - 1, lambda: 2**64, lambda: 10**400, lambda: 0.5, lambda: -0.5, lambda: 1e300, lambda: float("nan"),
     lambda: float("inf"), lambda: 1j, lambda: Decimal("NaN"), lambda: b"id", lambda: bytearray(b"x"), lambda: np.int64(-1),
@@ -48,35 +48,35 @@ OTHERS: list[Callable[[], object]] = [
     lambda: timedelta.min, lambda: pa.table({"x": [1]}), lambda: pa.schema([]), pa.null, lambda: pa.array([1]), lambda: ..., lambda: NotImplemented,
     lambda: ValueError("x"), lambda: [{"id": 2**70}], lambda: [{"id": 1}, 2], lambda: {"id": [1], "x": [1, 2]},
 ]  # fmt: skip
-"""Made anew for each call: a call may change a value."""
+"""Functions instead of values, because a call may change its argument."""
 
 
 def wrong_values() -> list[Callable[[], object]]:
-    """Returns what makes each value, texts first."""
-    return [*((lambda text=text: text) for text in TEXTS), *OTHERS]
+    """Returns a maker for each value, texts first."""
+    return [*((lambda text=text: text) for text in TEXTS), *OTHER_VALUES]
 
 
 def show(value: object) -> str:
-    """Returns a value for a report, whatever it is."""
+    """Returns a value for a report, regardless of its type."""
     if isinstance(value, Hostile):
         return "Hostile()"
     return repr(value)[:60].encode("ascii", "backslashreplace").decode()
 
 
 def sample(items: Sequence[_T], count: int, *names: str) -> list[_T]:
-    """Returns some items, the same ones in every run."""
+    """Returns some items, equal in every run."""
     chosen = random.Random(zlib.crc32(" ".join(names).encode()))
     return chosen.sample(list(items), min(count, len(items)))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call did.
+    """The outcome of a call.
 
     Attributes:
         kind: `works`, `refuses` or `fault`.
-        text: The fault in words.
-        error: What the call raised.
+        text: A description of the fault.
+        error: The error of the call.
     """
 
     kind: str
@@ -84,13 +84,15 @@ class Outcome:
     error: BaseException | None = None
 
 
-def judge(name: str, value: object, call: Callable[[], object], *, beside: Collection[str] = ()) -> Outcome:
-    """Makes a call with a wrong argument: it works, or raises an error of ours that names the argument, or one beside it."""
+def judge(name: str, value: object, call: Callable[[], object], *, accepted_names: Collection[str] = ()) -> Outcome:
+    """Makes a call with a wrong argument, which must work, or raise a typed error with the argument's name or a name of
+    `accepted_names`.
+    """
     try:
         call()
     except (LanceSparkError, UdfRuntimeError) as error:
         if isinstance(error, (OptionError, UdfDefinitionError)) and not any(
-            one.strip("_") in str(error) for one in (name, *beside)
+            accepted.strip("_") in str(error) for accepted in (name, *accepted_names)
         ):
             return Outcome("fault", f"{name}={show(value)}: the message names no argument: {show(str(error))}", error)
         return Outcome("refuses", error=error)

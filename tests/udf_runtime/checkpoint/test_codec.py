@@ -1,4 +1,4 @@
-"""The stored form: what survives, and what is found to be unusable."""
+"""The stored form: values with a round trip, and detection of unusable data."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ TABLE = pa.table(ARRAYS)
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_every_kind_of_value_survives(compression) -> None:
-    header, found = decode(encode({"what": "everything"}, TABLE, compression=compression))
+    header, decoded = decode(encode({"what": "everything"}, TABLE, compression=compression))
     assert header == {"what": "everything"}
-    assert found.schema == TABLE.schema
-    assert found.equals(TABLE)
-    found.validate(full=True)
+    assert decoded.schema == TABLE.schema
+    assert decoded.equals(TABLE)
+    decoded.validate(full=True)
 
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_zero_rows_keep_their_type(name: str) -> None:
     empty = pa.table({"value": ARRAYS[name].slice(0, 0)})
-    _, found = decode(encode({}, empty))
-    assert found.schema == empty.schema and len(found) == 0
+    _, decoded = decode(encode({}, empty))
+    assert decoded.schema == empty.schema and len(decoded) == 0
 
 
 def test_a_table_without_columns_survives() -> None:
-    header, found = decode(encode({"only": "a header"}, pa.table({})))
-    assert header == {"only": "a header"} and found.num_columns == 0
+    header, decoded = decode(encode({"only": "a header"}, pa.table({})))
+    assert header == {"only": "a header"} and decoded.num_columns == 0
 
 
 JSON = st.recursive(
@@ -118,7 +118,7 @@ def test_equal_contents_have_equal_stored_forms() -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int32()), pa.map_(pa.int32(), pa.int32()), pa.time32("s")])
 def test_arrays_that_are_not_valid_are_found(kind: pa.DataType) -> None:
-    """The checksum is right, and the arrays are not: offsets beyond the items, text that is not UTF-8."""
+    """The checksum is right, but the arrays are invalid: offsets beyond the items, text in a wrong encoding."""
     wrong = pa.py_buffer(np.array([0, 100_000, 1], np.int32))
     if kind == pa.time32("s"):
         broken: pa.Array = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(np.array([-1], np.int32))])

@@ -20,14 +20,14 @@ def test_the_digest_is_the_same_in_every_process_and_release() -> None:
         "from udf_runtime.checkpoint import *; print(CheckpointKey(udf_name='embed', udf_version='1', inputs=(3, 5), "
     )
     code += "output_type='list<item: float>').digest)"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}
     )
-    assert done.stdout.strip() == KEY.digest
+    assert process.stdout.strip() == KEY.digest
 
 
 @pytest.mark.parametrize(
-    "other",
+    "changed_key",
     [
         replace(KEY, udf_name="embed2"),
         replace(KEY, udf_version="2"),
@@ -40,8 +40,8 @@ def test_the_digest_is_the_same_in_every_process_and_release() -> None:
         replace(KEY, udf_name='embed","1', udf_version=""),
     ],
 )
-def test_every_field_matters_and_none_runs_into_the_next(other: CheckpointKey) -> None:
-    assert other.digest != KEY.digest
+def test_every_field_matters_and_none_runs_into_the_next(changed_key: CheckpointKey) -> None:
+    assert changed_key.digest != KEY.digest
 
 
 def test_sources_depend_on_every_file_and_their_order() -> None:

@@ -1,4 +1,4 @@
-"""Objects in files: atomic, and safe beside other writers and a kill."""
+"""Objects in files: atomic, and safe with concurrent writers and after a kill."""
 
 from __future__ import annotations
 
@@ -133,11 +133,11 @@ def test_a_killed_writer_leaves_nothing_that_counts(objects: LocalObjects) -> No
     with subprocess.Popen([sys.executable, "-c", code, objects.root], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
-        while not (found := [name for name in os.listdir(f"{objects.root}/k") if name.startswith(".")]):
+        while not (temporary_files := [name for name in os.listdir(f"{objects.root}/k") if name.startswith(".")]):
             time.sleep(0.001)
         writer.send_signal(signal.SIGKILL)
-    for name in found:
-        # Whichever instant the kill hit, this one looks as if it had hit half way.
+    for name in temporary_files:
+        # Makes the file look half-written, regardless of the moment of the kill.
         Path(objects.root, "k", name).write_bytes(b"x")
     assert set(objects.list("k")) <= {"k/whole", "k/big"}
     content = objects.get("k/big")

@@ -1,4 +1,4 @@
-"""The store: what is found, what is refused, and what a cleanup takes away."""
+"""The store: lookups, refused entries, and cleanup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointSto
 from udf_runtime.checkpoint.codec import encode
 
 KEY = CheckpointKey(udf_name="double", udf_version="1", inputs=(0,), output_type="int64")
-OTHER = replace(KEY, udf_version="2")
+OTHER_KEY = replace(KEY, udf_version="2")
 SOURCE, ELSEWHERE = source_digest(["a.lance:0"]), source_digest(["b.lance:0"])
 
 
@@ -109,8 +109,8 @@ def test_only_the_same_key_and_source_find_an_entry(store: CheckpointStore) -> N
     assert store.find(KEY, SOURCE) == [early, late]
     assert [entry.job_id for entry in store.find(KEY, SOURCE)] == ["another/job", "job"]
     assert store.find(KEY, ELSEWHERE) == [elsewhere]
-    assert store.find(OTHER, SOURCE) == []
-    assert store.sources(KEY) == {SOURCE, ELSEWHERE} and store.sources(OTHER) == set()
+    assert store.find(OTHER_KEY, SOURCE) == []
+    assert store.sources(KEY) == {SOURCE, ELSEWHERE} and store.sources(OTHER_KEY) == set()
     assert store.find_all(KEY) == {SOURCE: [early, late], ELSEWHERE: [elsewhere]}
     assert pickle.loads(pickle.dumps(store)).find(KEY, SOURCE) == [early, late]
 
@@ -174,7 +174,7 @@ def test_a_damaged_entry_is_not_used_and_said_so_once(store, damage, caplog: pyt
 def test_an_entry_of_another_key_source_or_job_is_not_used(store: CheckpointStore, caplog) -> None:
     entry = write(store, range(10))
     payload = file_of(store, entry).read_bytes()
-    for key, source, job in [(OTHER, SOURCE, "job"), (KEY, ELSEWHERE, "job"), (KEY, SOURCE, "thief")]:
+    for key, source, job in [(OTHER_KEY, SOURCE, "job"), (KEY, ELSEWHERE, "job"), (KEY, SOURCE, "thief")]:
         foreign = write(store, range(10), key=key, source=source, job=job)
         file_of(store, foreign).write_bytes(payload)
         assert store.read(foreign, key, source) is None
@@ -250,19 +250,19 @@ def test_a_store_that_fails_is_an_error_and_not_a_missing_checkpoint() -> None:
 
 
 def test_a_cleanup_takes_what_is_not_kept_and_nothing_else(store: CheckpointStore) -> None:
-    kept = [write(store, range(3)), write(store, range(3, 6))]
+    kept_entries = [write(store, range(3)), write(store, range(3, 6))]
     write(store, range(3), source=ELSEWHERE)
-    doomed = write(store, range(3), key=OTHER)
+    doomed = write(store, range(3), key=OTHER_KEY)
     (file_of(store, doomed).parent / "stray").write_bytes(b"x")
-    asked: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     def keep(key: str, source: str) -> bool:
-        asked.append((key, source))
+        requests.append((key, source))
         return (key, source) == (KEY.digest, SOURCE)
 
     assert store.cleanup(keep=keep) == 3
-    assert sorted(asked) == sorted([(KEY.digest, SOURCE), (KEY.digest, ELSEWHERE), (OTHER.digest, SOURCE)])
-    assert store.find_all(KEY) == {SOURCE: kept} and store.find_all(OTHER) == {}
+    assert sorted(requests) == sorted([(KEY.digest, SOURCE), (KEY.digest, ELSEWHERE), (OTHER_KEY.digest, SOURCE)])
+    assert store.find_all(KEY) == {SOURCE: kept_entries} and store.find_all(OTHER_KEY) == {}
     assert not file_of(store, doomed).parent.parent.exists()
 
 

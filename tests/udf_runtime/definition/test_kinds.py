@@ -1,4 +1,4 @@
-"""What annotations make of a function; in this module they are strings."""
+"""The effect of annotations on a UDF; in this module annotations are strings."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ KINDS = [
 
 @pytest.mark.parametrize(("func", "kind", "columns"), KINDS, ids=lambda v: getattr(v, "__name__", str(v)))
 def test_the_annotations_tell_the_kind_and_the_inputs(func: Callable[..., object], kind: Kind, columns):
-    made = udf(func, data_type=F32)
-    assert made.kind is kind
-    assert made.input_columns == columns
-    assert made.data_type == F32
-    assert tuple(p.name for p in made.parameters) == (columns or ("rows",))
+    kind_udf = udf(func, data_type=F32)
+    assert kind_udf.kind is kind
+    assert kind_udf.input_columns == columns
+    assert kind_udf.data_type == F32
+    assert tuple(p.name for p in kind_udf.parameters) == (columns or ("rows",))
 
 
 @pytest.mark.parametrize("func", [func for func, kind, _ in KINDS if kind.vectorised], ids=lambda f: f.__name__)
@@ -83,9 +83,9 @@ def test_kinds_tell_whether_they_iterate_and_compute_many_rows():
 
 
 def test_a_scalar_udf_infers_its_types():
-    made = udf(scalar)
-    assert made.data_type == pa.float64()
-    assert made.parameters == (Parameter(name="a", type=pa.int64()), Parameter(name="b", type=pa.string()))
+    scalar_udf = udf(scalar)
+    assert scalar_udf.data_type == pa.float64()
+    assert scalar_udf.parameters == (Parameter(name="a", type=pa.int64()), Parameter(name="b", type=pa.string()))
 
 
 def test_data_type_overrides_the_annotation():
@@ -103,9 +103,9 @@ def test_parameters_tell_how_their_values_arrive():
         g: Annotated[list[float], 3],
     ) -> int: ...
 
-    made = udf(forms)
-    assert [p.form for p in made.parameters] == ["value", "list", "numpy", "numpy", "blob", "blob", "list"]
-    types = [p.type for p in made.parameters]
+    form_udf = udf(forms)
+    assert [p.form for p in form_udf.parameters] == ["value", "list", "numpy", "numpy", "blob", "blob", "list"]
+    types = [p.type for p in form_udf.parameters]
     assert types == [None, pa.list_(pa.int64()), None, pa.list_(F32), None, None, pa.list_(pa.float64(), 3)]
 
 
@@ -208,9 +208,9 @@ def test_async_and_generator_functions_are_refused():
 
 @pytest.mark.parametrize("kind", Kind)
 def test_an_explicit_kind_needs_no_annotations(kind: Kind):
-    made = UDF.define(lambda a: a, kind=kind, data_type=F32)
-    assert made.kind is kind
-    assert made.input_columns == (None if kind.takes_batches else ("a",))
+    explicit_udf = UDF.define(lambda a: a, kind=kind, data_type=F32)
+    assert explicit_udf.kind is kind
+    assert explicit_udf.input_columns == (None if kind.takes_batches else ("a",))
 
 
 def test_an_explicit_kind_and_type_overrule_annotations_that_cannot_be_resolved():
@@ -219,12 +219,12 @@ def test_an_explicit_kind_and_type_overrule_annotations_that_cannot_be_resolved(
 
 
 def test_an_explicit_iterator_kind_takes_as_many_columns_as_are_given():
-    made = UDF.define(lambda rows: rows, kind=Kind.PANDAS_ITER, data_type=F32, input_columns=["x", "y"])
-    assert [p.name for p in made.parameters] == ["rows_0", "rows_1"]
+    iterator_udf = UDF.define(lambda rows: rows, kind=Kind.PANDAS_ITER, data_type=F32, input_columns=["x", "y"])
+    assert [p.name for p in iterator_udf.parameters] == ["rows_0", "rows_1"]
 
 
 def test_string_annotations_find_what_only_surrounds_the_function():
-    import decimal as numbers  # only the annotations use it
+    import decimal as numbers  # only the annotations use the name
 
     class Inner(NamedTuple):
         x: int
@@ -259,9 +259,9 @@ def test_partials_methods_and_functions_without_a_signature_become_udfs():
     assert udf(functools.partial(power, b=2)).input_columns == ("a",)
     assert udf(functools.partial(power, b=2))(3) == 9
     assert udf(Adder().add).input_columns == ("a",)
-    made = (
+    udfs = (
         udf(np.add.reduce, data_type=F32, input_columns=["x"])
         if False
         else udf(min, data_type=F32, input_columns=["x", "y"])
     )
-    assert (made.input_columns, made(3, 2)) == (("x", "y"), 2)
+    assert (udfs.input_columns, udfs(3, 2)) == (("x", "y"), 2)

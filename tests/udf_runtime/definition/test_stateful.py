@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Log:
-    """What instances did, in this process."""
+    """Events of instances in this process."""
 
     events: list[str] = []  # noqa: RUF012  # shared on purpose
 
@@ -51,16 +51,21 @@ class Twice:
 
 
 def test_a_decorated_class_is_a_factory_that_constructs_nothing():
-    made = Embed(model="abc")
+    embed_udf = Embed(model="abc")
     assert isinstance(Embed, UdfFactory)
-    assert (made.name, made.kind, made.input_columns, made.num_gpus) == ("Embed", Kind.ARROW, ("text",), 1)
-    UDF.loads(made.dumps())
+    assert (embed_udf.name, embed_udf.kind, embed_udf.input_columns, embed_udf.num_gpus) == (
+        "Embed",
+        Kind.ARROW,
+        ("text",),
+        1,
+    )
+    UDF.loads(embed_udf.dumps())
     assert Log.events == []
 
 
 def test_an_instance_is_made_and_set_up_once_per_process_by_whichever_thread_comes_first():
-    made = Embed(model="abc")
-    payload = made.dumps()
+    embed_udf = Embed(model="abc")
+    payload = embed_udf.dumps()
     results: list[object] = []
     threads = [threading.Thread(target=lambda: results.append(UDF.loads(payload).load())) for _ in range(6)]
     for thread in threads:
@@ -73,15 +78,15 @@ def test_an_instance_is_made_and_set_up_once_per_process_by_whichever_thread_com
 
 
 def test_the_defining_process_makes_one_too():
-    made = Embed("ab", size=4)
-    assert made(pa.array(["x"])).to_pylist() == [2.0]
-    assert made.load() is made.with_input_columns(["t"]).load()
+    embed_udf = Embed("ab", size=4)
+    assert embed_udf(pa.array(["x"])).to_pylist() == [2.0]
+    assert embed_udf.load() is embed_udf.with_input_columns(["t"]).load()
     assert Log.events == ["init ab 4", "setup"]
 
 
 def test_other_arguments_are_another_instance():
-    one, other = UDF.loads(Embed("a").dumps()), UDF.loads(Embed("b").dumps())
-    assert one.load() is not other.load()
+    udf_a, udf_b = UDF.loads(Embed("a").dumps()), UDF.loads(Embed("b").dumps())
+    assert udf_a.load() is not udf_b.load()
     assert Log.events == ["init a 3", "setup", "init b 3", "setup"]
 
 
@@ -96,10 +101,10 @@ def test_a_constructor_that_fails_is_tried_again():
         def __call__(self, a: int) -> int:
             return a
 
-    made = Flaky()
+    flaky_udf = Flaky()
     with pytest.raises(ConnectionError):
-        made.load()
-    assert made(3) == 3
+        flaky_udf.load()
+    assert flaky_udf(3) == 3
     assert Log.events == ["try", "try"]
 
 
@@ -126,8 +131,8 @@ def test_a_class_that_cannot_be_a_udf_is_found_where_it_is_decorated():
 
 
 def test_as_udf_calls_a_factory_that_needs_no_arguments():
-    made = as_udf(Twice)
-    assert made is not None and made(4) == 8
+    twice_udf = as_udf(Twice)
+    assert twice_udf is not None and twice_udf(4) == 8
     with pytest.raises(UdfDefinitionError, match="do not fit the constructor"):
         as_udf(Embed)
 
@@ -163,10 +168,15 @@ def test_a_callable_object_is_unpickled_and_set_up_once_per_process():
         def __call__(self, a: int) -> int:
             return a + self.by
 
-    made = udf(Offset(3))
-    assert (made.name, made.input_columns, made.data_type, made(1)) == ("Offset", ("a",), pa.int64(), 4)
-    assert made.version == udf(Offset(3)).version != udf(Offset(4)).version
-    payload = made.dumps()
+    offset_udf = udf(Offset(3))
+    assert (offset_udf.name, offset_udf.input_columns, offset_udf.data_type, offset_udf(1)) == (
+        "Offset",
+        ("a",),
+        pa.int64(),
+        4,
+    )
+    assert offset_udf.version == udf(Offset(3)).version != udf(Offset(4)).version
+    payload = offset_udf.dumps()
     assert UDF.loads(payload).load() is UDF.loads(payload).load()
 
 
@@ -182,13 +192,13 @@ class Scale:
 """
     scope: dict[str, object] = {"__name__": "__main__"}
     exec(source, scope)
-    made = scope["Scale"](by=7)  # type: ignore[operator]
-    (tmp_path / "udf").write_bytes(made.dumps())
+    scale_udf = scope["Scale"](by=7)  # type: ignore[operator]
+    (tmp_path / "udf").write_bytes(scale_udf.dumps())
     script = source + (
         "\nimport sys\nfrom udf_runtime import UDF\nf = UDF.loads(open(sys.argv[1], 'rb').read())\n"
         "print(f(3), f.version, Scale(by=7).version)"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, tmp_path / "udf"], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert done.stdout.split() == ["21", made.version, made.version]
+    assert process.stdout.split() == ["21", scale_udf.version, scale_udf.version]

@@ -140,8 +140,8 @@ def test_a_timeout_is_for_scalar_udfs_only():
 
 def test_deprecated_names_warn_at_the_caller_and_do_what_they_did():
     with pytest.warns(DeprecationWarning, match="num_gpus=1") as caught:
-        made = udf(double.load(), cuda=True)
-    assert made.num_gpus == 1.0
+        gpu_udf = udf(double.load(), cuda=True)
+    assert gpu_udf.num_gpus == 1.0
     assert caught[0].filename == __file__
     with pytest.warns(DeprecationWarning, match="checkpoint_size"):
         assert udf(double.load(), batch_size=7).checkpoint_size == 7
@@ -155,12 +155,17 @@ def test_deprecated_names_warn_at_the_caller_and_do_what_they_did():
 
 def test_settings_and_metadata_are_kept_and_belong_to_the_udf():
     metadata = {"owner": "me"}
-    made = udf(
+    described_udf = udf(
         double.load(), field_metadata=metadata, memory=5, min_checkpoint_size=1, max_checkpoint_size=2, task_size=9
     )
     metadata["owner"] = "you"
-    assert made.field_metadata == {"owner": "me"}
-    assert (made.memory, made.min_checkpoint_size, made.max_checkpoint_size, made.task_size) == (5, 1, 2, 9)
+    assert described_udf.field_metadata == {"owner": "me"}
+    assert (
+        described_udf.memory,
+        described_udf.min_checkpoint_size,
+        described_udf.max_checkpoint_size,
+        described_udf.task_size,
+    ) == (5, 1, 2, 9)
 
 
 def test_the_version_follows_code_columns_and_type_but_not_the_settings():
@@ -169,35 +174,35 @@ def test_the_version_follows_code_columns_and_type_but_not_the_settings():
 
     first = define(2)
     assert first.version == define(2).version == define(2, name="other", num_cpus=3, on_error=Skip()).version
-    others = [
+    other_udfs = [
         define(3),
         define(2, data_type=pa.int32()),
         define(2, input_columns=["b"]),
         first.with_input_columns(["c"]),
     ]
-    assert len({first.version, *(other.version for other in others)}) == 5
+    assert len({first.version, *(other_udf.version for other_udf in other_udfs)}) == 5
     assert define(2, version="v").version == "v" == define(3, version="v").with_input_columns(["c"]).version
 
 
 def test_the_version_follows_a_helper_that_is_defined_again_and_stays_once_pickled():
     scope: dict[str, object] = {"__name__": "__main__", "udf": udf}
     exec("@udf\ndef f(a: int) -> int:\n    return helper(a)\ndef helper(x): return 1", scope)
-    made = scope["f"]
-    assert isinstance(made, UDF)
-    before, copy = made.version, UDF.loads(made.dumps())
+    scope_udf = scope["f"]
+    assert isinstance(scope_udf, UDF)
+    before, copy = scope_udf.version, UDF.loads(scope_udf.dumps())
     exec("def helper(x): return 2", scope)
-    assert made.version != before == copy.version
-    assert (made(0), copy(0)) == (2, 1)
+    assert scope_udf.version != before == copy.version
+    assert (scope_udf(0), copy(0)) == (2, 1)
 
 
 def test_a_udf_that_calls_another_one_or_itself_has_a_version():
     source = "@udf\ndef g(a: int) -> int:\n    return a + {}\n@udf\ndef f(a: int) -> int:\n    return g(a) + f(a)\n"
-    found = []
+    versions = []
     for n in (1, 1, 2):
         scope: dict[str, object] = {"__name__": "__main__", "udf": udf}
         exec(source.format(n), scope)
-        found.append(scope["f"].version)  # type: ignore[attr-defined]
-    assert found[0] == found[1] != found[2]
+        versions.append(scope["f"].version)  # type: ignore[attr-defined]
+    assert versions[0] == versions[1] != versions[2]
 
 
 def test_what_cannot_be_digested_is_said_where_the_udf_is_defined():
@@ -231,14 +236,14 @@ def test_a_udf_survives_pickling_with_its_version_and_gives_the_same_bytes_again
 def test_a_udf_runs_in_a_process_that_never_saw_its_module(tmp_path: Path):
     scope: dict[str, object] = {"__name__": "__main__", "udf": udf}
     exec("FACTOR = 5\ndef helper(x): return x * FACTOR\n@udf\ndef f(a: int) -> int:\n    return helper(a)", scope)
-    made = scope["f"]
-    assert isinstance(made, UDF)
-    (tmp_path / "udf").write_bytes(made.dumps())
+    scope_udf = scope["f"]
+    assert isinstance(scope_udf, UDF)
+    (tmp_path / "udf").write_bytes(scope_udf.dumps())
     script = "import sys\nfrom udf_runtime import UDF\nf = UDF.loads(open(sys.argv[1], 'rb').read())\nprint(f(3), f.version, f.kind.value)"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, tmp_path / "udf"], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert done.stdout.split() == ["15", made.version, "scalar"]
+    assert process.stdout.split() == ["15", scope_udf.version, "scalar"]
 
 
 def test_bytes_that_are_no_udf_are_refused():
@@ -253,9 +258,9 @@ def test_bytes_that_are_no_udf_are_refused():
 
 def test_what_cannot_be_pickled_is_said_with_a_way_out():
     lock = threading.Lock()
-    made = udf(lambda a: a if lock else 0, data_type=pa.int8(), version="1")
+    lock_udf = udf(lambda a: a if lock else 0, data_type=pa.int8(), version="1")
     with pytest.raises(UdfDefinitionError, match=r"cannot be pickled.*setup\(\)"):
-        made.dumps()
+        lock_udf.dumps()
 
 
 class Size(NamedTuple):

@@ -1,4 +1,4 @@
-"""One folder of environments for all tests of a process, and wheels of packages that no index has."""
+"""A folder of environments for all tests of a process, and wheels of packages outside any index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentCache:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two versions of a package, and one that needs the older."""
+    """Two versions of a package, and a package that needs the older version."""
     folder = tmp_path_factory.mktemp("wheels")
     for version in ("1.0", "2.0"):
         wheel(folder, "lance_spark_probe", version)

@@ -1,4 +1,4 @@
-"""Archives of what lies on this machine, while others change it."""
+"""Archives of local files while other processes change the files."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from udf_runtime.environments import archives
 def test_a_file_that_vanishes_while_a_workspace_is_packed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ):
-    gone = tmp_path / "project" / "gone.py"
-    gone.parent.mkdir()
-    gone.write_text("")
-    (gone.parent / "stays.py").write_text("")
+    vanishing = tmp_path / "project" / "gone.py"
+    vanishing.parent.mkdir()
+    vanishing.write_text("")
+    (vanishing.parent / "stays.py").write_text("")
     real = getattr(archives, moment)
 
-    def vanish(given: Any, *arguments: Any) -> Any:
-        found = list(real(given)) if moment == "_files_below" else None
-        gone.unlink()
-        return real(given, *arguments) if found is None else found
+    def vanish(folder_or_file: Any, *arguments: Any) -> Any:
+        files = list(real(folder_or_file)) if moment == "_files_below" else None
+        vanishing.unlink()
+        return real(folder_or_file, *arguments) if files is None else files
 
     monkeypatch.setattr(archives, moment, vanish)
-    with pytest.raises(UdfDefinitionError, match=rf"workspace archive cannot be made: .*{gone}"):
-        archives.workspace_archive(str(gone.parent), str(tmp_path))
-    assert list(tmp_path.iterdir()) == [gone.parent]
+    with pytest.raises(UdfDefinitionError, match=rf"workspace archive cannot be made: .*{vanishing}"):
+        archives.workspace_archive(str(vanishing.parent), str(tmp_path))
+    assert list(tmp_path.iterdir()) == [vanishing.parent]

@@ -1,4 +1,4 @@
-"""What goes wrong on a machine beside installers: the job gets one error that says it, or does not notice."""
+"""Failures of a machine during installations: the job gets a single clear error, or continues unharmed."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_a_python_that_does_not_start_in_time_is_the_reason(
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("written", ["{}", "[]", '{"python": [], "path": []}', '{"python": null, "path": 7}', "{"])
-def test_what_cannot_be_read_of_an_environment_is_made_anew(tmp_path: Path, objects: LocalObjects, written: str):
+@pytest.mark.parametrize("content", ["{}", "[]", '{"python": [], "path": []}', '{"python": null, "path": 7}', "{"])
+def test_what_cannot_be_read_of_an_environment_is_made_anew(tmp_path: Path, objects: LocalObjects, content: str):
     cache, manifest = EnvironmentCache(folder=str(tmp_path)), own("odd")
     ready = Path(opened(cache, manifest, objects).folder or "", "environment.json")
     right = json.loads(ready.read_text())
-    ready.write_text(written)
+    ready.write_text(content)
     Path(f"{ready.parent}.failed").write_text("7")
     opened(cache, manifest, objects)
     assert json.loads(ready.read_text()) == right
@@ -64,10 +64,10 @@ try:
 except EnvironmentBuildError as error:
     print(error)
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, own("full").to_json()], capture_output=True, text=True, check=True
     )
-    assert "File too large" in done.stdout and "manifest 'own'" in done.stdout
+    assert "File too large" in process.stdout and "manifest 'own'" in process.stdout
 
 
 def test_an_environment_is_used_where_others_cannot_be_removed(

@@ -1,4 +1,4 @@
-"""The folder of environments: whose it is, and which folders in it are environments."""
+"""The folder of environments: its owner, and the folders that count as environments."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ ROWS = pa.record_batch([pa.array([1, 2, 3], pa.int64())], names=["x"])
 
 
 def run(manifest: Manifest, interpreter: Interpreter, function: Callable[[int], str]) -> list[object]:
-    """Returns what a scalar function returns in an environment."""
-    made = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(function)
-    with UdfRunner(made, interpreter=interpreter) as runner:
+    """Returns the results of a scalar function in an environment."""
+    environment_udf = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(function)
+    with UdfRunner(environment_udf, interpreter=interpreter) as runner:
         (result,) = runner.run([ROWS])
     kept.end_all()
     return result.values.to_pylist()
@@ -71,8 +71,10 @@ def test_two_versions_of_a_package_are_beside_each_other_and_see_nothing_of_ours
         manifest = probing(wheels, f"lance-spark-probe=={version}")
         interpreter = opened(cache, manifest, objects)
         assert run(manifest, interpreter, make_probe()) == [f"{version} {x}" for x in (1, 2, 3)]
-        found = run(manifest, interpreter, sees("pyarrow", "udf_runtime", "pytest", "lance", "pyspark", "lance_spark"))
-        assert set(found) == {"pyarrow udf_runtime"}
+        reports = run(
+            manifest, interpreter, sees("pyarrow", "udf_runtime", "pytest", "lance", "pyspark", "lance_spark")
+        )
+        assert set(reports) == {"pyarrow udf_runtime"}
 
 
 def test_an_environment_that_is_there_is_opened_at_once(cache: EnvironmentCache, wheels: Path, objects: LocalObjects):
@@ -90,8 +92,10 @@ began = time.perf_counter()
 opened(EnvironmentCache(folder={cache.folder!r}), manifest, LocalObjects("/nowhere"))
 print(time.perf_counter() - began)
 """
-    done = subprocess.run([sys.executable, "-c", code, manifest.to_json()], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 0.5 and names(cache) == before
+    process = subprocess.run(
+        [sys.executable, "-c", code, manifest.to_json()], capture_output=True, text=True, check=True
+    )
+    assert float(process.stdout) < 0.5 and names(cache) == before
 
 
 @pytest.mark.sample(2)
@@ -118,10 +122,10 @@ print(opened(EnvironmentCache(folder={str(tmp_path)!r}), Manifest.from_json(sys.
         )
         for _ in range(4)
     ]
-    said = [process.communicate(timeout=120) for process in processes]
-    pythons = {out.strip() for out, _ in said}
-    assert len(pythons) == 1 and os.path.exists(pythons.pop()), said
-    assert sum(text.count("INFO:udf_runtime.environments.host:environment ") for _, text in said) == 1
+    outputs = [process.communicate(timeout=120) for process in processes]
+    pythons = {out.strip() for out, _ in outputs}
+    assert len(pythons) == 1 and os.path.exists(pythons.pop()), outputs
+    assert sum(text.count("INFO:udf_runtime.environments.host:environment ") for _, text in outputs) == 1
 
 
 @pytest.mark.parametrize(
@@ -193,13 +197,15 @@ except EnvironmentBuildError as error:
     print(error)
 """
     manifest = probing(wheels, "lance-spark-probe==1.0")
-    done = subprocess.run([sys.executable, "-c", code, manifest.to_json()], capture_output=True, text=True, check=True)
-    assert "File too large" in done.stdout and "manifest 'probe'" in done.stdout
+    process = subprocess.run(
+        [sys.executable, "-c", code, manifest.to_json()], capture_output=True, text=True, check=True
+    )
+    assert "File too large" in process.stdout and "manifest 'probe'" in process.stdout
     assert not list(tmp_path.glob("*/environment.json"))
 
 
 class _Index(http.server.BaseHTTPRequestHandler):
-    """An index that asks for a password, and answers when it is let."""
+    """A package index that requires a password, and serves authorized requests."""
 
     protocol_version = "HTTP/1.0"
 
@@ -245,14 +251,14 @@ def guarded(index: IndexServer) -> Manifest:
 
 def test_a_password_of_an_index_is_used_and_shown_nowhere(tmp_path: Path, index: IndexServer, objects: LocalObjects):
     cache, variables = EnvironmentCache(folder=str(tmp_path / "c")), Variables({"INDEX_TOKEN": "t0ken-of-the-index"})
-    shown: list[str] = []
+    messages: list[str] = []
 
     def look() -> None:
         while not index.seen:
             time.sleep(0.01)
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                shown.append(" ".join(process.cmdline()) + str(process.environ()))
+                messages.append(" ".join(process.cmdline()) + str(process.environ()))
         index.may_answer.set()
 
     looking = threading.Thread(target=look)
@@ -260,8 +266,8 @@ def test_a_password_of_an_index_is_used_and_shown_nowhere(tmp_path: Path, index:
     with pytest.raises(EnvironmentBuildError) as caught:
         cache.open(guarded(index), objects, variables)
     looking.join()
-    assert index.seen and any("uv" in text for text in shown)
-    assert not any("t0ken" in text for text in [*shown, str(caught.value)])
+    assert index.seen and any("uv" in text for text in messages)
+    assert not any("t0ken" in text for text in [*messages, str(caught.value)])
     for path in (tmp_path / "c").rglob("*"):
         assert path.is_dir() or b"t0ken" not in path.read_bytes()
 
@@ -284,7 +290,7 @@ EnvironmentCache(folder={str(tmp_path)!r}).open(
         while not index.seen and time.monotonic() < deadline:
             time.sleep(0.02)
         family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) == 2  # what supervises the installer, and the installer
+        assert len(family) == 2  # the supervisor and the installer
         os.kill(process.pid, signal.SIGKILL)
         _, alive = psutil.wait_procs(family, timeout=60)
         assert alive == []
@@ -315,9 +321,10 @@ sys.stdin.read()
         for v in "123"
     )
 
-    def there() -> list[bool]:
+    def present() -> list[bool]:
         return [
-            bool(list(Path(folder).glob(f"{one.checksum[:32]}*/environment.json"))) for one in (first, second, third)
+            bool(list(Path(folder).glob(f"{manifest_.checksum[:32]}*/environment.json")))
+            for manifest_ in (first, second, third)
         ]
 
     def use(manifest: Manifest) -> subprocess.Popen[str]:
@@ -332,12 +339,12 @@ sys.stdin.read()
 
     user = use(first)
     end(use(second))
-    assert there() == [True, True, False]  # the first is in use
+    assert present() == [True, True, False]  # the first is in use
     end(use(third))
-    assert there() == [True, False, True]
+    assert present() == [True, False, True]
     end(user)
     end(use(second))
-    assert there() == [False, True, False]
+    assert present() == [False, True, False]
 
 
 def test_an_environment_that_was_damaged_from_outside_is_made_again(
@@ -347,8 +354,11 @@ def test_an_environment_that_was_damaged_from_outside_is_made_again(
     manifest = probing(wheels, "lance-spark-probe==2.0")
     first = opened(cache, manifest, objects)
     os.unlink(first.python or "")
-    made = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(make_probe())
-    with UdfRunner(made, interpreter=first) as runner, pytest.raises(EnvironmentBuildError, match="cannot be started"):
+    probe_udf = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(make_probe())
+    with (
+        UdfRunner(probe_udf, interpreter=first) as runner,
+        pytest.raises(EnvironmentBuildError, match="cannot be started"),
+    ):
         list(runner.run([ROWS]))
     assert run(manifest, opened(cache, manifest, objects), make_probe()) == ["2.0 1", "2.0 2", "2.0 3"]
 
@@ -366,27 +376,29 @@ def test_numpy_1_gets_a_pyarrow_that_takes_it(cache: EnvironmentCache, objects: 
     assert run(manifest, opened(cache, manifest, objects), version) == [f"1.26.4 [{x}]" for x in (1, 2, 3)]
 
 
-OTHER = next((one for one in ("3.12", "3.13", "3.11") if one != current_python() and (
-    list(Path.home().glob(f".pyenv/versions/{one}.*/bin/python{one}")) or Path(f"/usr/bin/python{one}").exists()
+OTHER_PYTHON = next((release for release in ("3.12", "3.13", "3.11") if release != current_python() and (
+    list(Path.home().glob(f".pyenv/versions/{release}.*/bin/python{release}")) or Path(f"/usr/bin/python{release}").exists()
 )), None)  # fmt: skip
 
 
-@pytest.mark.skipif(OTHER is None, reason="this machine has one version of Python")
+@pytest.mark.skipif(OTHER_PYTHON is None, reason="this machine has one version of Python")
 def test_another_version_of_python_runs_functions_of_modules(
     cache: EnvironmentCache, objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    found = [*Path.home().glob(f".pyenv/versions/{OTHER}.*/bin"), Path("/usr/bin")]
-    monkeypatch.setenv("PATH", os.pathsep.join([*map(str, found), os.environ["PATH"]]))
+    interpreter_folders = [*Path.home().glob(f".pyenv/versions/{OTHER_PYTHON}.*/bin"), Path("/usr/bin")]
+    monkeypatch.setenv("PATH", os.pathsep.join([*map(str, interpreter_folders), os.environ["PATH"]]))
     (tmp_path / "other_python.py").write_text(
         "import sys\ndef version(x: int) -> str:\n    return '%d.%d' % sys.version_info[:2]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     import other_python  # type: ignore[import-not-found]
 
-    builder = Manifest.create_pip("other").python_version(OTHER or "").py_modules([str(tmp_path / "other_python.py")])
+    builder = (
+        Manifest.create_pip("other").python_version(OTHER_PYTHON or "").py_modules([str(tmp_path / "other_python.py")])
+    )
     manifest = builder.build()
     archives.upload(manifest.archives, objects)
-    assert run(manifest, opened(cache, manifest, objects), other_python.version) == [OTHER] * 3
+    assert run(manifest, opened(cache, manifest, objects), other_python.version) == [OTHER_PYTHON] * 3
 
 
 def test_a_version_of_python_that_is_nowhere_is_the_reason(
@@ -430,9 +442,9 @@ def test_archives_go_through_the_store_in_parts_and_are_verified(
     cold = EnvironmentCache(folder=str(tmp_path / "cold"))
     with pytest.raises(EnvironmentBuildError, match="was altered"):
         opened(cold, manifest, altered)
-    missing = EnvironmentCache(folder=str(tmp_path / "missing"))
+    empty_cache = EnvironmentCache(folder=str(tmp_path / "missing"))
     with pytest.raises(EnvironmentBuildError, match="is not in the tables' store"):
-        opened(missing, manifest, LocalObjects(str(tmp_path / "empty")))
+        opened(empty_cache, manifest, LocalObjects(str(tmp_path / "empty")))
 
 
 def test_an_archive_cannot_write_outside_of_its_folder(tmp_path: Path, objects: LocalObjects):
@@ -443,12 +455,12 @@ def test_an_archive_cannot_write_outside_of_its_folder(tmp_path: Path, objects: 
     from udf_runtime.environments.manifest import Archive
 
     for name, mode in (("../out.py", 0o100644), ("/out.py", 0o100644), ("link", 0o120777)):
-        held = io.BytesIO()
-        with zipfile.ZipFile(held, "w") as made:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive_file:
             info = zipfile.ZipInfo(name)
             info.external_attr = mode << 16
-            made.writestr(info, "x")
-        data = held.getvalue()
+            archive_file.writestr(info, "x")
+        data = buffer.getvalue()
         archive = Archive(sha256=hashlib.sha256(data).hexdigest(), size=len(data), role="modules")
         objects.put(unpacked.part_path(archive.sha256, 0), data)
         with pytest.raises(unpacked.ArchiveError, match="leads out of its folder"):
@@ -468,8 +480,8 @@ def test_installed_packages_come_along_behind_those_of_the_manifest(
     manifest = Manifest.create_pip("site").pip(["pyarrow"]).allow_unpinned().upload_site_packages().build()
     archives.upload(manifest.archives, objects, delete_local=True)
     interpreter = opened(cache, manifest, objects)
-    found = run(manifest, interpreter, sees("own_things", "own_extra", "pyarrow", "pytest"))
-    assert set(found) == {"own_things own_extra pyarrow"}
+    reports = run(manifest, interpreter, sees("own_things", "own_extra", "pyarrow", "pytest"))
+    assert set(reports) == {"own_things own_extra pyarrow"}
     foreign = Manifest.from_json(manifest.to_json().replace("linux-", "plan9-"))
     with pytest.raises(EnvironmentBuildError, match=r"its packages are for cp3\d+-plan9-"):
         opened(cache, foreign, objects)
@@ -484,8 +496,8 @@ def test_without_installed_packages_a_udf_has_those_of_the_executor(
     workspace = archives.workspace_archive(str(tmp_path / "project"))
     archives.upload([workspace], objects)
     manifest = Manifest(name="w", python_version=current_python(), archives=(workspace,), skip_site_packages=True)
-    found = run(manifest, opened(cache, manifest, objects), sees("lance_spark_mine", "pytest", "lance"))
-    assert set(found) == {"lance_spark_mine pytest lance"}
+    reports = run(manifest, opened(cache, manifest, objects), sees("lance_spark_mine", "pytest", "lance"))
+    assert set(reports) == {"lance_spark_mine pytest lance"}
 
 
 def test_what_is_written_of_an_environment_is_its_manifest(
@@ -493,8 +505,8 @@ def test_what_is_written_of_an_environment_is_its_manifest(
 ):
     manifest = probing(wheels, "lance-spark-probe==1.0")
     folder = opened(cache, manifest, objects).folder
-    written = json.loads(Path(folder or "", "environment.json").read_text())
-    assert Manifest.from_dict(written["manifest"]).checksum == manifest.checksum and written["bytes"] > 1 << 20
+    stored_json = json.loads(Path(folder or "", "environment.json").read_text())
+    assert Manifest.from_dict(stored_json["manifest"]).checksum == manifest.checksum and stored_json["bytes"] > 1 << 20
 
 
 def test_a_new_wheel_of_another_version_of_the_manifest_is_another_environment(
@@ -533,18 +545,18 @@ def test_a_process_serves_runners_of_its_udf_until_another_udf_comes(
     def pid(x: int) -> str:
         return str(os.getpid())
 
-    def other(x: int) -> str:
+    def other_function(x: int) -> str:
         return str(os.getpid())
 
     def of(function: Callable[[int], str]) -> int:
-        made = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(function)
-        with UdfRunner(made, interpreter=interpreter) as runner:
+        function_udf = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(function)
+        with UdfRunner(function_udf, interpreter=interpreter) as runner:
             (result,) = runner.run([ROWS])
         return int(result.values[0].as_py())
 
     first = of(pid)
     assert of(pid) == of(pid) == first and psutil.pid_exists(first)
-    second = of(other)
+    second = of(other_function)
     assert second != first and psutil.pid_exists(second) and not psutil.pid_exists(first)
     kept.end_all()
     assert not psutil.pid_exists(second)

@@ -1,4 +1,4 @@
-"""Manifests and their builders: values that are stored, and what is refused before anything is."""
+"""Manifests and their builders: stored values, and errors before any storage."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\\#$"), min
 
 @given(st.text(min_size=1), st.lists(texts), st.lists(texts), st.booleans(), texts)
 def test_a_manifest_is_stored_whole(name: str, pip: list[str], links: list[str], no_index: bool, version: str):
-    made = Manifest(
+    manifest = Manifest(
         name=name, pip=tuple(pip), find_links=tuple(links), no_index=no_index, version=version, python_version="3.11"
     )
-    assert Manifest.from_json(made.to_json()) == made
-    assert Manifest.from_dict(json.loads(made.to_json())).checksum == made.checksum
-    assert pickle.loads(pickle.dumps(made)) == made
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    assert Manifest.from_dict(json.loads(manifest.to_json())).checksum == manifest.checksum
+    assert pickle.loads(pickle.dumps(manifest)) == manifest
 
 
 def test_the_checksum_is_of_what_makes_another_environment():
@@ -39,7 +39,7 @@ def test_the_checksum_is_of_what_makes_another_environment():
 
     same = {checksum(), checksum(name="b"), checksum(created_at="now"), checksum(created_by="me")}
     assert len(same) == 1
-    others = [
+    variants = [
         {"pip": ("x==2",)},
         {"python_version": "3.12"},
         {"env_vars": ("A",)},
@@ -48,7 +48,7 @@ def test_the_checksum_is_of_what_makes_another_environment():
         {"no_index": True},
         {"skip_site_packages": True},
     ]
-    assert len({checksum(**one) for one in others} | same) == len(others) + 1
+    assert len({checksum(**variant) for variant in variants} | same) == len(variants) + 1
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
     (tmp_path / "more.txt").write_text("toolz==1.0.0  # fast\n--extra-index-url https://b/simple\n")
     (tmp_path / "requirements.txt").write_text("attrs==24.2.0 \\\n  ; python_version > '3'\n-r more.txt\n--no-index\n")
     (tmp_path / "mine.py").write_text("X = 1\n")
-    made = (
+    manifest = (
         Manifest.create_pip("deps")
         .version("7")
         .requirements_path(str(tmp_path / "requirements.txt"))
@@ -75,12 +75,12 @@ def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
         .add_env_var("MODE", "quick")
         .build()
     )
-    assert made.pip == ("attrs==24.2.0 ; python_version > '3'", "toolz==1.0.0")
-    assert made.index_url == "https://user:${TOKEN}@a/simple" and made.extra_index_urls == ("https://b/simple",)
-    assert made.no_index and made.find_links == ("/wheels",) and made.version == "7"
-    assert made.env_vars == ("MODE", "TOKEN") and made.python_version == current_python()
-    assert [one.role for one in made.archives] == ["modules"]
-    assert "quick" not in made.to_json()
+    assert manifest.pip == ("attrs==24.2.0 ; python_version > '3'", "toolz==1.0.0")
+    assert manifest.index_url == "https://user:${TOKEN}@a/simple" and manifest.extra_index_urls == ("https://b/simple",)
+    assert manifest.no_index and manifest.find_links == ("/wheels",) and manifest.version == "7"
+    assert manifest.env_vars == ("MODE", "TOKEN") and manifest.python_version == current_python()
+    assert [archive.role for archive in manifest.archives] == ["modules"]
+    assert "quick" not in manifest.to_json()
     assert Manifest.create_pip("x").pip(["a==1"]).add_pip("b==2").build().pip == ("a==1", "b==2")
 
 
@@ -168,28 +168,28 @@ def test_packages_without_a_version_are_warned_of():
 
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9]{0,8}(==[0-9]\.[0-9])?", fullmatch=True)))
 def test_comments_blank_lines_and_continuations_change_no_requirement(names: list[str]):
-    plain, written = Requirements(), Requirements()
+    plain, commented = Requirements(), Requirements()
     plain.add(names, where="pip")
-    written.add(
+    commented.add(
         [line for name in names for line in ("", "# note", f"  {name[:1]}\\", f"{name[1:]}  # why")], where="pip"
     )
-    assert [line.replace(" ", "") for line in written.pip] == plain.pip
+    assert [line.replace(" ", "") for line in commented.pip] == plain.pip
 
 
 def test_values_of_variables_are_never_in_clear_but_where_they_are_used(monkeypatch: pytest.MonkeyPatch):
-    made = Manifest.create_pip("v").env_vars({"A": "secret-a", "B": lambda: "secret-b"}).add_env_var("C").build()
+    manifest = Manifest.create_pip("v").env_vars({"A": "secret-a", "B": lambda: "secret-b"}).add_env_var("C").build()
     with pytest.raises(UdfDefinitionError, match="variable C has no value"):
-        resolve(made)
+        resolve(manifest)
     monkeypatch.setenv("C", "secret-c")
-    values = resolve(made)
+    values = resolve(manifest)
     assert values.in_clear() == {"A": "secret-a", "B": "secret-b", "C": "secret-c"}
     packed = pickle.dumps(values)
-    assert b"secret" not in packed and "secret" not in repr(values) + made.to_json() + repr(made)
+    assert b"secret" not in packed and "secret" not in repr(values) + manifest.to_json() + repr(manifest)
     assert pickle.loads(packed) == values and hash(pickle.loads(packed)) == hash(values)
     assert values.redact("of secret-a and secret-b") == "of *** and ***"
     assert values.shows_in(b"..secret-c..") and not Variables().shows_in(b"x")
-    # Another process built it: its variables come from the environment.
-    again = Manifest.from_json(made.to_json().replace('"v"', '"w"'))
+    # Built by another process, the manifest takes its variables from the environment.
+    again = Manifest.from_json(manifest.to_json().replace('"v"', '"w"'))
     assert resolve(again).in_clear()["A"] == "secret-a"  # the same content, built here
 
 
@@ -210,9 +210,9 @@ def test_no_line_of_a_value_is_shown_however_it_is_printed(lines: list[str], end
     values = Variables({"KEY": end.join([*lines, ""])})
     text = PRINTED[printed](values.in_clear()["KEY"])
     assert values.shows_in(text.encode())
-    for shown in (values.redact(text), "\n".join(map(values.redact, text.splitlines()))):
-        assert not any(form in shown for line in lines for form in (line.strip(), repr(line)[1:-1].strip()))
-        assert "***" in shown and not values.shows_in(shown.encode())
+    for redacted in (values.redact(text), "\n".join(map(values.redact, text.splitlines()))):
+        assert not any(form in redacted for line in lines for form in (line.strip(), repr(line)[1:-1].strip()))
+        assert "***" in redacted and not values.shows_in(redacted.encode())
 
 
 def test_a_key_within_a_json_value_is_hidden_by_its_lines():
@@ -220,8 +220,8 @@ def test_a_key_within_a_json_value_is_hidden_by_its_lines():
     for value in (json.dumps({"id": "me", "private_key": key}), json.dumps({"private_key": key}, indent=2)):
         values = Variables({"ACCOUNT": value})
         for text in (json.loads(value)["private_key"], value, repr(value)):
-            shown = values.redact(f"it was {text}")
-            assert "MIIEvQ" not in shown and "hkiG9w" not in shown and shown.startswith("it was ")
+            redacted = values.redact(f"it was {text}")
+            assert "MIIEvQ" not in redacted and "hkiG9w" not in redacted and redacted.startswith("it was ")
             assert values.shows_in(text.encode())
 
 
@@ -233,21 +233,23 @@ def test_what_is_short_or_everywhere_is_not_hidden():
 
 
 def test_a_function_of_another_python_version_has_to_come_from_a_module():
-    other = Manifest.create_pip("x").python_version("3.99").build()
+    other_manifest = Manifest.create_pip("x").python_version("3.99").build()
 
     def by_value(x: int) -> int:
         return x
 
     with pytest.raises(UdfDefinitionError, match=r"compiled by Python .* asks for 3\.99.*py_modules"):
-        udf(data_type=pa.int64(), manifest=other)(by_value)
+        udf(data_type=pa.int64(), manifest=other_manifest)(by_value)
     import statistics
 
-    named = udf(data_type=pa.float64(), input_columns=["x"], manifest=other, version="1")(statistics.fmean)
-    assert named.manifest == other  # type: ignore[union-attr]
+    module_udf = udf(data_type=pa.float64(), input_columns=["x"], manifest=other_manifest, version="1")(
+        statistics.fmean
+    )
+    assert module_udf.manifest == other_manifest  # type: ignore[union-attr]
 
 
 def test_a_udf_is_unpickled_without_its_code():
-    """What it imports is there in its own process only."""
+    """Its imports exist only in its own process."""
 
     class Needs:
         def __init__(self) -> None:
@@ -256,6 +258,6 @@ def test_a_udf_is_unpickled_without_its_code():
         def __call__(self, x: int) -> int:
             return x + self.state
 
-    made = udf(data_type=pa.int64(), manifest=Manifest.create_pip("x").build())(Needs)()
-    copy = type(made).loads(made.dumps())
-    assert copy.manifest == made.manifest and copy.version == made.version and copy(1) == 2
+    needy_udf = udf(data_type=pa.int64(), manifest=Manifest.create_pip("x").build())(Needs)()
+    copy = type(needy_udf).loads(needy_udf.dumps())
+    assert copy.manifest == needy_udf.manifest and copy.version == needy_udf.version and copy(1) == 2

@@ -1,4 +1,4 @@
-"""The copy of this package that processes of other environments run."""
+"""The copy of this package for processes of other environments."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def test_the_package_is_read_once_by_a_process_and_copied_where_it_is_missing(
     def refuse(package: str) -> None:
         raise AssertionError(f"{package} is read again")
 
-    made = runtime_folder(str(tmp_path))
+    copy_folder = runtime_folder(str(tmp_path))
     monkeypatch.setattr(importlib.resources, "files", refuse)
-    assert runtime_folder(str(tmp_path)) == made
-    copied = {path.relative_to(made) for path in Path(made).rglob("*.py")}
+    assert runtime_folder(str(tmp_path)) == copy_folder
+    copied = {path.relative_to(copy_folder) for path in Path(copy_folder).rglob("*.py")}
     assert Path("udf_runtime/environments/runtime_files.py") in copied
-    shutil.rmtree(made)
-    assert runtime_folder(str(tmp_path)) == made
-    assert {path.relative_to(made) for path in Path(made).rglob("*.py")} == copied
+    shutil.rmtree(copy_folder)
+    assert runtime_folder(str(tmp_path)) == copy_folder
+    assert {path.relative_to(copy_folder) for path in Path(copy_folder).rglob("*.py")} == copied

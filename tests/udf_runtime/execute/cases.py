@@ -1,4 +1,4 @@
-"""UDFs, batches and recorders that the tests of execution share."""
+"""UDFs, batches and recorders for the tests of execution."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make(
     timeout: float | None = None,
     inputs: Sequence[str] | None = None,
 ) -> UDF:
-    """Returns a UDF of an unannotated function over the column `x`, or over the named ones."""
+    """Returns a UDF of an unannotated function over the column `x`, or over the given columns."""
     takes_batches = kind in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER)
     return UDF.define(
         function,
@@ -57,7 +57,7 @@ def failed_rows(result: BatchResult) -> list[int]:
 
 
 class Pulled:
-    """An iterator over batches that knows how many were pulled."""
+    """An iterator over batches that counts its batches."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self.batches: Iterator[pa.RecordBatch] = iter(batches)

@@ -1,4 +1,4 @@
-"""Texts of errors that leave a task can be encoded, whatever the user's exception says."""
+"""Error texts that leave a task can be encoded, regardless of the user's exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that UDFs return, in every type, at every depth, from every kind of UDF: exact, or an error with the row."""
+"""Results of UDFs, in every type, at every depth, from every kind of UDF: exact, or an error with the row."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ OF_PANDAS = ("series", "frame of a table function")
 
 
 class NoRows:
-    """The source of a table function that does not look at it."""
+    """The source of a table function that ignores its source."""
 
     schema = pa.schema([])
 
 
 def returned(entry: str, data_type: pa.DataType, values: list[object]) -> pa.Array:
-    """Returns what a column gets where a UDF of some kind returns values."""
+    """Returns the column for the results of a UDF of some kind."""
     rows = batches_of(list(range(len(values))))
     if entry == "scalar":
         return run(make(lambda x: values[x], data_type=data_type), *rows)[0].values
@@ -43,22 +43,22 @@ def returned(entry: str, data_type: pa.DataType, values: list[object]) -> pa.Arr
         return run(make(lambda x: pd.Series(values, dtype=object), Kind.PANDAS, data_type), *rows)[0].values
     if entry == "column of a batch":
         column = pa.struct([pa.field("c", data_type)])
-        made = run(make(lambda batch: {"c": values}, Kind.RECORD_BATCH, column), *rows)[0].values
-        return made.field("c")
+        chunk_udf = run(make(lambda batch: {"c": values}, Kind.RECORD_BATCH, column), *rows)[0].values
+        return chunk_udf.field("c")
     schema = pa.schema([pa.field("c", data_type)])
     if entry == "chunk":
-        made = chunker(lambda x: [(value,) for value in values], output_schema=schema)
-        (piece,) = ChunkPieces(udf_of(made)).of_row(0)
+        chunk_udf = chunker(lambda x: [(value,) for value in values], output_schema=schema)
+        (piece,) = ChunkPieces(udf_of(chunk_udf)).of_row(0)
         return piece.column("c")
     frame = pd.DataFrame({"c": pd.Series(values, dtype=object)})
     (batch,) = call_table(udf_of(udtf(lambda source: frame, output_schema=schema)), NoRows())  # type: ignore[arg-type]
     return batch.column("c")
 
 
-def udf_of(made: object) -> UDF:
-    found = as_udf(made)
-    assert found is not None
-    return found
+def udf_of(function: object) -> UDF:
+    udf_found = as_udf(function)
+    assert udf_found is not None
+    return udf_found
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -71,7 +71,7 @@ def test_a_value_that_fits_stays_what_it_is(entry: str, case: Case) -> None:
     inner = array.slice(1)
     for get in case.get:
         inner = get(inner)
-    # As text, in which NaN equals itself.
+    # As text, because NaN then equals itself.
     assert str(inner.slice(len(inner) - 1)) == str(expected(case, nan_is_null=entry in OF_PANDAS))
 
 
@@ -87,7 +87,7 @@ def test_a_value_that_does_not_fit_is_an_error_of_its_row(entry: str, case: Case
 
 
 def test_nan_nat_and_na_are_null_where_pandas_is_used_and_only_there() -> None:
-    for kind, missing in (
+    for kind, null_value in (
         (pa.int64(), NAN),
         (pa.date32(), pd.NaT),
         (pa.string(), pd.NA),
@@ -95,10 +95,15 @@ def test_nan_nat_and_na_are_null_where_pandas_is_used_and_only_there() -> None:
         (pa.timestamp("us"), np.datetime64("NaT")),
     ):
         for entry in OF_PANDAS:
-            assert returned(entry, kind, [missing]).to_pylist() == [None]
-    for kind, missing in ((pa.int64(), NAN), (pa.date32(), pd.NaT), (pa.string(), pd.NA), (pa.list_(pa.int8()), NAN)):
+            assert returned(entry, kind, [null_value]).to_pylist() == [None]
+    for kind, null_value in (
+        (pa.int64(), NAN),
+        (pa.date32(), pd.NaT),
+        (pa.string(), pd.NA),
+        (pa.list_(pa.int8()), NAN),
+    ):
         with pytest.raises(UdfOutputError):
-            returned("scalar", kind, [missing])
+            returned("scalar", kind, [null_value])
 
 
 ARROW_DEPTHS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[pa.Array], pa.Array]]] = {
@@ -131,15 +136,15 @@ def test_arrow_data_is_cast_exactly_or_not_at_all(array: pa.Array, target: pa.Da
             run(work, *batches_of([0, 1]))
         assert caught.value.row == 1
         first = rows.slice(0, 1)
-        made = run(make(lambda x, first=first: first, Kind.ARROW, data_type), *batches_of([0]))[0].values
-        made.validate(full=True)
-        assert made.type == data_type and made.null_count == 0
+        result_array = run(make(lambda x, first=first: first, Kind.ARROW, data_type), *batches_of([0]))[0].values
+        result_array.validate(full=True)
+        assert result_array.type == data_type and result_array.null_count == 0
 
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_a_cast_keeps_every_row_of_every_shape(data: st.DataObject) -> None:
-    """NULL at every depth, slices, and what lies hidden below NULL."""
+    """NULL at every depth, slices, and values hidden below NULL."""
     values = st.none() | st.lists(st.none() | st.integers(-100, 100), min_size=2, max_size=2)
     rows = data.draw(st.lists(values, max_size=6))
     kinds = (
@@ -152,15 +157,15 @@ def test_a_cast_keeps_every_row_of_every_shape(data: st.DataObject) -> None:
     source, target = data.draw(st.sampled_from(kinds)), data.draw(st.sampled_from(kinds[:-1]))
     array = pa.array(rows, source)
     start = data.draw(st.integers(0, len(rows)))
-    made = cast(array.slice(start), target) if can_become(source, target) else pytest.fail("one family")
-    made.validate(full=True)
-    assert made.type == target and made.to_pylist() == rows[start:]
+    result_array = cast(array.slice(start), target) if can_become(source, target) else pytest.fail("one family")
+    result_array.validate(full=True)
+    assert result_array.type == target and result_array.to_pylist() == rows[start:]
 
 
 def test_infinity_and_nan_in_arrow_data_stay() -> None:
     wide = pa.array([[INFINITY, -INFINITY, NAN, None, 1.5], None])
-    made = cast(wide, pa.large_list(pa.float16()))
-    assert str(made) == str(pa.array(wide.to_pylist(), pa.large_list(pa.float16())))
+    result_array = cast(wide, pa.large_list(pa.float16()))
+    assert str(result_array) == str(pa.array(wide.to_pylist(), pa.large_list(pa.float16())))
 
 
 @pytest.mark.parametrize("row", [0, 65_535, 65_536, 199_999])
@@ -249,7 +254,7 @@ def test_null_in_a_required_field_of_arrow_data_is_an_error() -> None:
 
 
 def test_an_array_that_is_not_valid_is_an_error() -> None:
-    """Text that is not UTF-8 could be stored, and never be read again."""
+    """Wrongly encoded text could be stored, but never read again."""
     broken = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
     )
@@ -267,10 +272,10 @@ def test_a_table_function_that_yields_arrow_data_that_does_not_fit_is_an_error()
         if pa.types.is_string(target) or array.type == pa.timestamp("s"):
             continue
         schema = pa.schema([pa.field("c", target)])
-        made = udtf(lambda source, array=array: pa.table({"c": array}), output_schema=schema)
+        table_udf = udtf(lambda source, array=array: pa.table({"c": array}), output_schema=schema)
         with pytest.raises(UdfOutputError, match="column 'c'"):
-            list(call_table(udf_of(made), NoRows()))  # type: ignore[arg-type]
+            list(call_table(udf_of(table_udf), NoRows()))  # type: ignore[arg-type]
     required = pa.schema([pa.field("c", pa.int64(), nullable=False)])
-    made = udtf(lambda source: pa.table({"c": [None]}), output_schema=required)
+    table_udf = udtf(lambda source: pa.table({"c": [None]}), output_schema=required)
     with pytest.raises(UdfOutputError, match="NULL in column 'c'"):
-        list(call_table(udf_of(made), NoRows()))  # type: ignore[arg-type]
+        list(call_table(udf_of(table_udf), NoRows()))  # type: ignore[arg-type]

@@ -26,8 +26,8 @@ def lines_of(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended; one whose status was not asked for yet counts."""
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, including zombies."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -36,13 +36,13 @@ def gone(pid: int) -> bool:
 
 def wait_gone(pid: int, limit_s: float) -> bool:
     end_s = time.monotonic() + limit_s
-    while not gone(pid) and time.monotonic() < end_s:
+    while not has_ended(pid) and time.monotonic() < end_s:
         time.sleep(0.02)
-    return gone(pid)
+    return has_ended(pid)
 
 
 def logging_starts(log: Path, kill, **options):
-    """A UDF over Arrow arrays that writes down each process it is in and each batch it finishes, and that some values kill."""
+    """A UDF over Arrow arrays that logs its processes and finished batches, and that dies of some values."""
 
     def work(x: pa.Array) -> pa.Array:
         values = x.to_pylist()
@@ -61,7 +61,7 @@ def test_one_child_serves_many_batches_and_is_not_this_process(tmp_path):
     assert values_of(results) == [[1], [2], [3, None], []]
     pids = {int(line.split()[0]) for line in lines_of(log)}
     assert len(pids) == 1 and os.getpid() not in pids
-    assert all(gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
 def die_by_exit(x: int) -> None:
@@ -336,7 +336,7 @@ def test_a_child_does_not_outlive_its_parent(tmp_path, busy):
             assert time.monotonic() < end_s and parent.poll() is None
             time.sleep(0.02)
         child = int(lines_of(log)[0])
-        assert not gone(child)
+        assert not has_ended(child)
     finally:
         parent.kill()
         parent.wait()

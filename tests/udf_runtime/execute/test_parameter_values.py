@@ -1,4 +1,4 @@
-"""A parameter gets the value that its annotation promises, and a value without one is its row's error."""
+"""A parameter gets the value of its annotated type, and an unconvertible value is an error of its row."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ PROMISES: dict[str, tuple[object, pa.DataType, object, object]] = {
     "enum": (Color, pa.string(), "red", Color.RED),
     "list of enums": (list[Color], pa.list_(pa.string()), ["red"], [Color.RED]),
 }
-"""An annotation, the type of a column, a value of the column, and the value that the function gets."""
+"""An annotation, the type of a column, a value of the column, and the value for the function."""
 
 
 def run(function: UDF, column: pa.Array) -> BatchResult:
@@ -106,7 +106,7 @@ def test_a_parameter_gets_the_annotated_value(name: str) -> None:
 
 
 class Unknown:
-    """A class that no column has values of."""
+    """A class without values in any column."""
 
 
 @dataclasses.dataclass
@@ -117,8 +117,8 @@ class Derived:
 
 def model() -> type:
     pydantic = pytest.importorskip("pydantic")
-    made: type = pydantic.create_model("Model", height=(int, ...))
-    return made
+    model_class: type = pydantic.create_model("Model", height=(int, ...))
+    return model_class
 
 
 @pytest.mark.parametrize("annotation", [Unknown, set, Path, Derived, list[Unknown], dict[str, Unknown], model])
@@ -169,7 +169,7 @@ def test_a_parameter_that_an_earlier_release_pickled_has_no_annotation() -> None
     assert restored == Parameter(name="a", type=pa.int64(), form="list")
 
 
-# Values that Python has no object for
+# Values without an object in Python
 
 DAY_OF_YEAR_12000 = 3_663_500
 FAR_STAMP = 316_516_982_400_000_000

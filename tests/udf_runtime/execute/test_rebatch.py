@@ -11,7 +11,7 @@ from tests.udf_runtime.execute.cases import Pulled, batches_of
 from udf_runtime.execute import Rebatcher
 
 
-@settings(deadline=None)  # PyArrow imports pandas when it first makes an array of a list
+@settings(deadline=None)  # PyArrow imports pandas for its first array of a list
 @given(
     sizes=st.lists(st.integers(0, 20), max_size=12),
     takes=st.lists(st.integers(1, 25), min_size=1, max_size=8),
@@ -21,30 +21,30 @@ def test_every_row_comes_once_in_order_in_batches_of_at_most_the_wanted_size(siz
     total = sum(sizes)
     rows = iter(range(total))
     rebatcher = Rebatcher(batches_of(*[[next(rows) for _ in range(size)] for size in sizes]), max_bytes=max_bytes)
-    seen: list[int] = []
+    rows_seen: list[int] = []
     turn = 0
     while True:
-        wanted = takes[turn % len(takes)]
+        wanted_rows = takes[turn % len(takes)]
         turn += 1
-        batch = rebatcher.take(wanted)
+        batch = rebatcher.take(wanted_rows)
         if batch is None:
             break
-        assert 1 <= batch.num_rows <= wanted
+        assert 1 <= batch.num_rows <= wanted_rows
         if max_bytes is None:
-            assert batch.num_rows == min(wanted, total - len(seen))
+            assert batch.num_rows == min(wanted_rows, total - len(rows_seen))
         else:
-            # eight bytes a row, and a byte or two of validity that a slice may carry
+            # eight bytes a row, and a byte or two of validity in a slice
             assert batch.num_rows == 1 or batch.num_rows * 8 <= max_bytes
-        seen.extend(batch.column(0).to_pylist())
-    assert seen == list(range(total))
+        rows_seen.extend(batch.column(0).to_pylist())
+    assert rows_seen == list(range(total))
     assert rebatcher.take(1) is None
 
 
 def test_a_byte_limit_ends_a_batch_early_but_never_before_the_first_row():
     texts = ["a" * 10, "b" * 1000, "c" * 10, "d" * 10]
     rebatcher = Rebatcher([pa.record_batch({"x": texts})], max_bytes=100)
-    taken = [rebatcher.take(10).column(0).to_pylist() for _ in range(3)]
-    assert taken == [texts[:1], texts[1:2], texts[2:]]
+    batches = [rebatcher.take(10).column(0).to_pylist() for _ in range(3)]
+    assert batches == [texts[:1], texts[1:2], texts[2:]]
 
 
 def test_a_byte_limit_holds_over_the_batches_that_are_joined():
@@ -67,9 +67,9 @@ def test_nothing_is_pulled_before_it_is_needed():
 def test_a_slice_of_one_batch_is_not_copied():
     batch = batches_of(list(range(1000)))[0]
     before = pa.total_allocated_bytes()
-    taken = Rebatcher([batch]).take(400)
+    taken_batch = Rebatcher([batch]).take(400)
     assert pa.total_allocated_bytes() == before
-    assert taken.column(0).buffers()[1].address == batch.column(0).buffers()[1].address
+    assert taken_batch.column(0).buffers()[1].address == batch.column(0).buffers()[1].address
 
 
 def test_impossible_sizes_are_refused():

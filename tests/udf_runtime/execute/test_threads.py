@@ -57,9 +57,9 @@ def test_no_more_than_one_batch_beyond_the_threads_is_pulled_and_no_more_threads
     with UdfRunner(make(work, Kind.ARROW), threads=3) as runner:
         results = runner.run(source)
         assert source.count == 0
-        for done in range(1, 21):
-            assert next(results).values.to_pylist() == [done - 1]
-            assert source.count <= done + 3
+        for count in range(1, 21):
+            assert next(results).values.to_pylist() == [count - 1]
+            assert source.count <= count + 3
             assert threads_now() <= 3
         assert list(results) == []
     assert most == 3 and threads_now() == 0
@@ -93,7 +93,7 @@ def test_a_late_row_is_a_timeout_error_also_while_it_waits_in_native_code(thread
 
     def work(x: int) -> int:
         if x == 1:
-            release.wait()  # in a lock: no exception reaches the thread before it is released
+            release.wait()  # in a lock: the thread receives no exception before the release of the lock
         return x
 
     udf_ = make(work, timeout=0.3, on_error=skip_on_error())
@@ -142,14 +142,14 @@ def test_a_time_limit_counts_each_row_alone_and_calls_healthy_rows_once():
 
 
 def test_one_thread_serves_a_time_limit_from_batch_to_batch():
-    seen: set[int] = set()
+    threads_seen: set[int] = set()
 
     def work(x: int) -> int:
-        seen.add(threading.get_ident())
+        threads_seen.add(threading.get_ident())
         return x
 
     run(make(work, timeout=5.0), *batches_of([1, 2], [3], [4]))
-    assert len(seen) == 1 and seen != {threading.get_ident()}
+    assert len(threads_seen) == 1 and threads_seen != {threading.get_ident()}
     wait_until(lambda: threads_now() == 0)
 
 
@@ -180,24 +180,24 @@ def test_calls_that_never_come_back_are_not_made_without_end():
 
 
 def test_a_class_is_made_and_set_up_once_for_all_threads_and_runs():
-    made: list[str] = []
+    instances: list[str] = []
 
     @udf(data_type=INT)
     class Adder:
         def __init__(self) -> None:
-            made.append("init")
+            instances.append("init")
 
         def setup(self) -> None:
-            made.append("setup")
+            instances.append("setup")
 
         def __call__(self, x: int) -> int:
             return x + 1
 
     adder = Adder()
-    assert made == []
+    assert instances == []
     assert values_of(run(adder, *batches_of(*[[i] for i in range(6)]), threads=3)) == [[i + 1] for i in range(6)]
     assert values_of(run(adder, *batches_of([1]))) == [[2]]
-    assert made == ["init", "setup"]
+    assert instances == ["init", "setup"]
 
 
 def test_a_class_that_cannot_be_set_up_is_a_failed_udf_without_a_row():

@@ -13,7 +13,7 @@ from udf_runtime.policies import AdaptiveSize, CheckpointSizes, checkpoint_bound
 
 
 class Clock:
-    """A clock that moves when it is told to."""
+    """A clock under the control of the test."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

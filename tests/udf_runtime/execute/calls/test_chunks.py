@@ -37,28 +37,28 @@ class WordData:
 
 
 WORD = pa.schema([("word", pa.string()), ("size", pa.int64())])
-NOW = Backoff(initial_s=0.0)
+NO_WAIT = Backoff(initial_s=0.0)
 
 
-def run(made: UDF, *texts: str | None, folder: ChunkFolder, **options: Any) -> BatchResult:
-    with UdfRunner(made, chunks=folder, **options) as runner:
+def run(chunk_udf: UDF, *texts: str | None, folder: ChunkFolder, **options: Any) -> BatchResult:
+    with UdfRunner(chunk_udf, chunks=folder, **options) as runner:
         (result,) = runner.run([pa.record_batch({"text": pa.array(texts, pa.string())})])
     return result
 
 
-def read(result: BatchResult, made: UDF, folder: ChunkFolder, **options: int) -> Rows:
-    """Returns the chunks of each row; None where it failed."""
-    fields: Any = made.data_type
+def read(result: BatchResult, chunk_udf: UDF, folder: ChunkFolder, **options: int) -> Rows:
+    """Returns the chunks of each row; None for a failed row."""
+    fields: Any = chunk_udf.data_type
     reader = ChunkReader(folder, pa.schema(list(fields)))
-    found: Any = result.values
-    rows: Rows = [[] if value.is_valid else None for value in found]
-    there = np.flatnonzero(np.asarray(found.is_valid()))
-    for at, numbers, batch in reader.batches(found.drop_null(), **{"max_rows": 1000, "max_bytes": 1 << 20, **options}):
-        for row, number, chunk in zip(there[at], numbers, batch.to_pylist(), strict=True):
-            held = rows[row]
-            assert held is not None
-            assert number == len(held)
-            held.append(chunk)
+    values: Any = result.values
+    rows: Rows = [[] if value.is_valid else None for value in values]
+    valid_rows = np.flatnonzero(np.asarray(values.is_valid()))
+    for at, numbers, batch in reader.batches(values.drop_null(), **{"max_rows": 1000, "max_bytes": 1 << 20, **options}):
+        for row, number, chunk in zip(valid_rows[at], numbers, batch.to_pylist(), strict=True):
+            row_chunks = rows[row]
+            assert row_chunks is not None
+            assert number == len(row_chunks)
+            row_chunks.append(chunk)
     return rows
 
 
@@ -79,8 +79,8 @@ def expected(*texts: str | None) -> Rows:
 @pytest.mark.parametrize("isolate", [False, True])
 def test_each_row_has_its_chunks_in_order(folder: ChunkFolder, isolate: bool) -> None:
     texts = ("a bb", None, "", "ccc", "d e f")
-    made = chunker(split)
-    assert read(run(made, *texts, folder=folder, isolate=isolate), made, folder) == expected(*texts)
+    chunk_udf = chunker(split)
+    assert read(run(chunk_udf, *texts, folder=folder, isolate=isolate), chunk_udf, folder) == expected(*texts)
 
 
 @settings(deadline=None, max_examples=25)
@@ -93,11 +93,11 @@ def test_any_sizes_of_parts_and_of_batches(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str | None], most: int, size: int
 ) -> None:
     folder = ChunkFolder(LocalObjects(str(tmp_path_factory.mktemp("chunks"))), "checkpoints/key", "job")
-    made = chunker(split)
+    chunk_udf = chunker(split)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "PART_BYTES", size)
-        result = run(made, *texts, folder=folder)
-    assert read(result, made, folder, max_rows=most, max_bytes=size) == expected(*texts)
+        result = run(chunk_udf, *texts, folder=folder)
+    assert read(result, chunk_udf, folder, max_rows=most, max_bytes=size) == expected(*texts)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_a_class_is_made_once_and_none_means_no_chunks(folder: ChunkFolder) -> N
         def __call__(self, text: str) -> Generator[Word, None, None] | None:
             return None if text == "none" else (Word(w, len(w)) for w in text.split() if len(w) >= self.least)
 
-    made = as_udf(Splitter(2))
-    assert made is not None
-    assert read(run(made, "a bb", "none", folder=folder), made, folder) == [[{"word": "bb", "size": 2}], []]
+    chunk_udf = as_udf(Splitter(2))
+    assert chunk_udf is not None
+    assert read(run(chunk_udf, "a bb", "none", folder=folder), chunk_udf, folder) == [[{"word": "bb", "size": 2}], []]
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -137,7 +137,7 @@ def test_rows_that_fail_follow_the_policy_and_leave_no_chunks(
 ) -> None:
     log = str(tmp_path / "log")
 
-    @chunker(on_error=[Retry(KeyError, max_attempts=3, backoff=NOW), Skip(ValueError)])
+    @chunker(on_error=[Retry(KeyError, max_attempts=3, backoff=NO_WAIT), Skip(ValueError)])
     def failing(text: str) -> Iterator[Word]:
         with open(log, "a", encoding="utf-8") as file:
             file.write(f"{text}\n")
@@ -170,7 +170,7 @@ def test_an_error_that_no_policy_forgives_names_the_row(folder: ChunkFolder) -> 
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("make_chunks", "message"),
     [
         (lambda: [("a",)], "chunk 0 of a row"),
         (lambda: [("a", 1), {"word": "b"}], "chunk 1 of a row"),
@@ -180,10 +180,10 @@ def test_an_error_that_no_policy_forgives_names_the_row(folder: ChunkFolder) -> 
         (lambda: 7, "returned int instead of an iterator"),
     ],
 )
-def test_what_is_no_chunk_is_an_error(folder: ChunkFolder, made: Callable[[], object], message: str) -> None:
+def test_what_is_no_chunk_is_an_error(folder: ChunkFolder, make_chunks: Callable[[], object], message: str) -> None:
     @chunker(output_schema=WORD)
     def wrong(text: str) -> object:
-        return made()
+        return make_chunks()
 
     with pytest.raises(UdfOutputError, match=message):
         run(wrong, "a", folder=folder)
@@ -204,12 +204,12 @@ def test_a_killer_costs_its_row(folder: ChunkFolder) -> None:
 
 
 def test_threads_have_files_of_their_own(folder: ChunkFolder) -> None:
-    made = chunker(split)
+    chunk_udf = chunker(split)
     texts = [[f"{n} {m} x" for m in range(50)] for n in range(20)]
-    with UdfRunner(made, chunks=folder, threads=4) as runner:
+    with UdfRunner(chunk_udf, chunks=folder, threads=4) as runner:
         results = list(runner.run(pa.record_batch({"text": some}) for some in texts))
     for some, result in zip(texts, results, strict=True):
-        assert read(result, made, folder) == expected(*some)
+        assert read(result, chunk_udf, folder) == expected(*some)
 
 
 def test_a_row_of_any_number_of_chunks_is_not_held(folder: ChunkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,8 +228,8 @@ def test_a_row_of_any_number_of_chunks_is_not_held(folder: ChunkFolder, monkeypa
     assert peak < 8 << 20
     rows = largest = 0
     reader = ChunkReader(folder, WORD)
-    found: Any = result.values
-    for _, numbers, batch in reader.batches(found, max_rows=8192, max_bytes=1 << 20):
+    values: Any = result.values
+    for _, numbers, batch in reader.batches(values, max_rows=8192, max_bytes=1 << 20):
         assert numbers[0] == rows
         rows += batch.num_rows
         largest = max(largest, pa.total_allocated_bytes() - before)
@@ -238,15 +238,15 @@ def test_a_row_of_any_number_of_chunks_is_not_held(folder: ChunkFolder, monkeypa
 
 
 def test_chunks_that_are_gone_or_damaged_are_told(folder: ChunkFolder, tmp_path: Path) -> None:
-    made = chunker(split)
-    result = run(made, "a b", folder=folder)
+    chunk_udf = chunker(split)
+    result = run(chunk_udf, "a b", folder=folder)
     (part,) = tmp_path.rglob("*.chunks")
     part.write_bytes(part.read_bytes()[:-3])
     with pytest.raises(ChunksLostError, match="made again"):
-        read(result, made, folder)
+        read(result, chunk_udf, folder)
     part.unlink()
     with pytest.raises(ChunksLostError, match="made again"):
-        read(result, made, folder)
+        read(result, chunk_udf, folder)
 
 
 def test_a_store_that_refuses_is_no_failure_of_the_row(tmp_path: Path) -> None:
@@ -327,9 +327,9 @@ def test_a_table_function_makes_rows_of_a_whole_source(make: Callable[[Any], obj
     def sums(source: object) -> object:
         return make(source)
 
-    made = as_udf(sums)
-    assert made is not None
-    assert pa.Table.from_batches(call_table(made, Source()), schema=SUM).to_pydict() == {"sum": [10, 35]}
+    sums_udf = as_udf(sums)
+    assert sums_udf is not None
+    assert pa.Table.from_batches(call_table(sums_udf, Source()), schema=SUM).to_pydict() == {"sum": [10, 35]}
 
 
 @pytest.mark.parametrize(
@@ -346,10 +346,10 @@ def test_what_a_table_function_must_not_yield(part: object, message: str) -> Non
     def wrong(source: object) -> Iterator[object]:
         yield part
 
-    made = as_udf(wrong)
-    assert made is not None
+    wrong_udf = as_udf(wrong)
+    assert wrong_udf is not None
     with pytest.raises(UdfOutputError, match=message):
-        list(call_table(made, Source()))
+        list(call_table(wrong_udf, Source()))
 
 
 def test_a_table_function_that_raises() -> None:
@@ -358,7 +358,7 @@ def test_a_table_function_that_raises() -> None:
         raise KeyError("x")
         yield
 
-    made = as_udf(failing)
-    assert made is not None
+    failing_udf = as_udf(failing)
+    assert failing_udf is not None
     with pytest.raises(UdfFailedError, match="KeyError"):
-        list(call_table(made, Source()))
+        list(call_table(failing_udf, Source()))

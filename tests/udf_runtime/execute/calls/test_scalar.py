@@ -93,8 +93,11 @@ def test_structs_come_in_every_form_also_mixed(value):
 def test_structs_within_lists_and_structs_are_evened_out_too():
     data_type = pa.struct([("sizes", pa.list_(SIZE)), ("one", SIZE)])
     udf_ = make(lambda x: ([Size(x, "a"), {"height": x, "name": "b"}], SizeData("c", x)), data_type=data_type)
-    made = values_of(run(udf_, *batches_of([5])))[0][0]
-    assert [size["name"] for size in made["sizes"]] == ["a", "b"] and made["one"] == {"height": 5, "name": "c"}
+    struct_value = values_of(run(udf_, *batches_of([5])))[0][0]
+    assert [size["name"] for size in struct_value["sizes"]] == ["a", "b"] and struct_value["one"] == {
+        "height": 5,
+        "name": "c",
+    }
 
 
 @pytest.mark.parametrize(
@@ -165,11 +168,11 @@ def test_a_value_that_fits_has_exactly_the_type(data_type, value):
 
 
 def test_nan_stays_nan():
-    made = run(make(lambda x: float("nan"), data_type=pa.float64()), *batches_of([1]))[0].values
-    assert made.null_count == 0
+    nan_array = run(make(lambda x: float("nan"), data_type=pa.float64()), *batches_of([1]))[0].values
+    assert nan_array.null_count == 0
 
 
-@settings(deadline=None)  # PyArrow imports pandas when it first makes an array of a list
+@settings(deadline=None)  # PyArrow imports pandas for its first array of a list
 @given(rows=st.integers(1, 60), bad=st.sets(st.integers(0, 59)), seed=st.integers())
 def test_each_healthy_row_is_called_exactly_once_and_each_bad_row_as_often_as_the_policy_says(rows, bad, seed):
     calls: Counter[int] = Counter()
@@ -186,27 +189,27 @@ def test_each_healthy_row_is_called_exactly_once_and_each_bad_row_as_often_as_th
 
     policy = [Retry(KeyError, max_attempts=3), Skip()]
     result = run(make(work, on_error=policy), *batches_of(list(range(rows))))[0]
-    here = sorted(row for row in bad if row < rows)
-    assert failed_rows(result) == here
+    bad_rows = sorted(row for row in bad if row < rows)
+    assert failed_rows(result) == bad_rows
     assert result.values.to_pylist() == [None if row in bad else row * 2 for row in range(rows)]
     assert calls == {row: 3 if row in bad and raising[row] is KeyError else 1 for row in range(rows)}
-    assert result.retries == 2 * sum(raising[row] is KeyError for row in here)
+    assert result.retries == 2 * sum(raising[row] is KeyError for row in bad_rows)
 
 
 def test_a_retry_that_helps_leaves_no_failure_and_waits_as_the_policy_says():
     waits: list[float] = []
-    seen: list[int] = []
+    calls: list[int] = []
 
     def flaky(x: int) -> int:
-        seen.append(x)
-        if x == 1 and seen.count(1) < 3:
+        calls.append(x)
+        if x == 1 and calls.count(1) < 3:
             raise ConnectionError
         return x
 
     udf_ = make(flaky, on_error=retry_all(max_attempts=3, backoff=Backoff(kind="linear", initial_s=2)))
     result = run(udf_, *batches_of([0, 1, 2]), sleep=waits.append)[0]
     assert result.values.to_pylist() == [0, 1, 2] and not result.failures
-    assert (seen, waits, result.retries) == ([0, 1, 1, 1, 2], [2.0, 4.0], 2)
+    assert (calls, waits, result.retries) == ([0, 1, 1, 1, 2], [2.0, 4.0], 2)
 
 
 def test_a_retry_gets_its_arguments_anew():

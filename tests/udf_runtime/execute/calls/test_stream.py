@@ -1,4 +1,4 @@
-"""UDFs with iterators: one generator over many batches, and what happens when it dies."""
+"""UDFs with iterators: one generator over many batches, and its restart after a failure."""
 
 from __future__ import annotations
 
@@ -69,26 +69,26 @@ def test_several_inputs_come_as_tuples_and_record_batches_whole():
 
 
 def test_a_function_may_read_ahead_and_one_that_wants_everything_sees_the_end_after_some_batches():
-    taken: list[int] = []
+    batches_read: list[int] = []
 
     def collects(batches: Arrays) -> Arrays:
         all_of_them = list(batches)
-        taken.append(len(all_of_them))
+        batches_read.append(len(all_of_them))
         yield from all_of_them
 
     results = run(make(collects, Kind.ARROW_ITER), *batches_of(*[[i] for i in range(10)]))
     assert values_of(results) == [[i] for i in range(10)]
-    assert taken == [MOST_READ_AHEAD, MOST_READ_AHEAD, 2]
+    assert batches_read == [MOST_READ_AHEAD, MOST_READ_AHEAD, 2]
 
 
 def test_a_function_that_ends_after_each_batch_is_started_again():
     starts: list[int] = []
 
-    def one(batches: Arrays) -> Arrays:
+    def single_batch(batches: Arrays) -> Arrays:
         starts.append(1)
         yield next(batches)
 
-    assert values_of(run(make(one, Kind.ARROW_ITER), *batches_of([1], [2], [3]))) == [[1], [2], [3]]
+    assert values_of(run(make(single_batch, Kind.ARROW_ITER), *batches_of([1], [2], [3]))) == [[1], [2], [3]]
     assert len(starts) == 3
 
 
@@ -114,14 +114,14 @@ def test_a_retry_runs_the_failed_batch_alone():
 
 
 def test_with_batches_read_ahead_each_of_them_is_tried_alone():
-    def ahead(batches: Arrays) -> Arrays:
-        held = list(batches)
-        for batch in held:
+    def read_ahead(batches: Arrays) -> Arrays:
+        all_batches = list(batches)
+        for batch in all_batches:
             if 2 in batch.to_pylist():
                 raise ValueError
-        yield from held
+        yield from all_batches
 
-    results = run(make(ahead, Kind.ARROW_ITER, on_error=skip_on_error()), *batches_of([1], [2], [], [3]))
+    results = run(make(read_ahead, Kind.ARROW_ITER, on_error=skip_on_error()), *batches_of([1], [2], [], [3]))
     assert values_of(results) == [[1], [None], [], [3]]
 
 
@@ -172,7 +172,7 @@ def test_a_result_that_does_not_fit_is_settled_while_the_generator_lives_on():
 
     results = run(make(work, Kind.ARROW_ITER, on_error=skip_on_error()), *batches_of([1], [2, 3], [4]))
     assert values_of(results) == [[1], [None, 3], [4]]
-    assert len(starts) == 3  # the stream, and one for each half
+    assert len(starts) == 3  # the stream, and a restart for each half
 
 
 def test_an_error_behind_the_last_result_is_not_lost():

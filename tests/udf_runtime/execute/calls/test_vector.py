@@ -1,4 +1,4 @@
-"""UDFs of whole batches: what they get, what they may return, and halving under a policy."""
+"""UDFs of whole batches: inputs, allowed results, and halving under a policy."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def test_no_python_object_is_made_per_row():
 
 
 def test_series_keep_large_integers_beside_nulls():
-    seen: list[str] = []
+    types_seen: list[str] = []
 
     def work(x: pd.Series) -> pd.Series:
-        seen.append(str(x.dtype))
+        types_seen.append(str(x.dtype))
         return x + 1
 
     big = 2**60 + 1
     results = run(make(work, Kind.PANDAS), *batches_of([big, 2], [big, None]))
     assert values_of(results) == [[big + 1, 3], [big + 1, None]]
-    assert seen == ["int64", "int64[pyarrow]"]
+    assert types_seen == ["int64", "int64[pyarrow]"]
 
 
 def test_nan_is_null_for_pandas_udfs_only():
@@ -80,7 +80,7 @@ def test_nan_is_null_for_pandas_udfs_only():
 @pytest.mark.parametrize(
     ("returned", "expected"),
     [
-        (pd.Series([1.0, math.nan]), [1, None]),  # what became floats because of a missing value
+        (pd.Series([1.0, math.nan]), [1, None]),  # floats because of a missing value
         (pd.Series([1, None], dtype="Int64"), [1, None]),
         (pd.Series([1, None], dtype=object), [1, None]),
         (pd.Series([1, 2], dtype="int8"), [1, 2]),
@@ -167,11 +167,11 @@ def test_columns_come_as_structs_or_as_columns_in_any_order(returned):
 
 
 def test_null_structs_survive_reordering_and_slicing():
-    made = pa.array(
+    structs = pa.array(
         [None, {"name": "a", "height": 1}, None, {"name": None, "height": 2}],
         pa.struct([("name", pa.string()), ("height", pa.int64())]),
     )
-    result = run(make(lambda x: made.slice(1), Kind.ARROW, SIZE), *batches_of([0, 0, 0]))[0].values
+    result = run(make(lambda x: structs.slice(1), Kind.ARROW, SIZE), *batches_of([0, 0, 0]))[0].values
     assert result.to_pylist() == [{"height": 1, "name": "a"}, None, {"height": 2, "name": None}]
 
 
@@ -190,11 +190,11 @@ def test_halving_finds_k_bad_rows_in_k_log_n_calls_and_keeps_what_worked(rows, b
         return x
 
     result = run(make(work, Kind.ARROW, on_error=skip_on_error()), *batches_of(list(range(rows))))[0]
-    here = {row for row in bad if row < rows}
-    assert failed_rows(result) == sorted(here)
-    assert result.values.to_pylist() == [None if row in here else row for row in range(rows)]
-    assert calls <= 1 + 2 * len(here) * math.ceil(math.log2(rows) if rows > 1 else 0)
-    assert worked == {row: 1 for row in range(rows) if row not in here}
+    bad_rows = {row for row in bad if row < rows}
+    assert failed_rows(result) == sorted(bad_rows)
+    assert result.values.to_pylist() == [None if row in bad_rows else row for row in range(rows)]
+    assert calls <= 1 + 2 * len(bad_rows) * math.ceil(math.log2(rows) if rows > 1 else 0)
+    assert worked == {row: 1 for row in range(rows) if row not in bad_rows}
     assert all(failure.bisect_depth <= math.ceil(math.log2(rows)) for failure in result.failures)
 
 
