@@ -44,8 +44,7 @@ def is_excused(story: Story, run: Run, error: Caught, ruined: frozenset[str] | N
         return True  # the column to add: another write added the same column, or a restore removed it
     if cleaned and error.kind == "SnapshotError":
         return True  # a cleanup deleted the written files before the commit
-    # After a cleanup, the transactions no longer show where rows moved, which rows changed, or which new rows replace
-    # deleted rows.
+    # After a cleanup, the transactions no longer prove moves and changes of rows, or the fate of deleted rows.
     untraceable = any(
         act.moves_rows or isinstance(act, (Compact, RewriteInput, RewriteTarget, Restore)) for act in since
     )

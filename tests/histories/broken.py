@@ -1,5 +1,5 @@
-"""Broken functions with which mutants replace functions of the product: each takes the right function and returns a
-broken one.
+"""Broken replacements for functions of the product, used by mutants. Each takes the right function and returns a broken
+function.
 """
 
 from __future__ import annotations

@@ -50,10 +50,10 @@ def world_of(story: Story, uri: str) -> World:
 
 
 def check_values(story: Story, run: Run) -> None:
-    """Checks the versions of a backfill, and the rows it answers for.
+    """Checks the versions of a backfill, and the rows in its responsibility.
 
     Raises:
-        WrongError: A version holds a value that no writer may have produced.
+        WrongError: A version holds a value without a legal source.
     """
     for before, after in story.steps(run.snapshot, story.head.number):
         wrong_lists = wrong_cells(story, run, before, after) if after.by == run.name else []

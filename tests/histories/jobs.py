@@ -115,7 +115,7 @@ def start(spark: SparkSession, home: str, job_id: str, settings: dict[str, Any])
 
 
 def prepare_write(uri: str, settings: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Writes the files of a DataFrame write as two tasks, without Spark, and returns a function that commits them."""
+    """Writes the files of a DataFrame write as two tasks, without Spark, and returns the commit function."""
     head = lance.dataset(uri)
     names = names_of(head)
     column, where = settings["column"], settings["where"]

@@ -1,9 +1,9 @@
-"""Histories, their outcome, and the values they allow: pure functions over the contents of versions.
+"""Histories, their outcome, and the allowed values: pure functions over the contents of versions.
 
-The allowed values follow from the table's own history, in which the rows and the author of every version are known. A
-version of another writer must hold the rows of the version before it, plus the writer's change. A version of a backfill
-may change only cells of its target. When a backfill ends, each row must have a value that :class:`Judge` allows,
-considering the changes since the snapshot.
+The allowed values follow from the table's own history, with the rows and the author of every version. A version of
+another writer must hold the rows of the version before, plus the writer's change. A version of a backfill may change
+only cells of its target. At the end of a backfill, :class:`Judge` derives the allowed values of each row from the
+changes since the snapshot.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ class Run:
     """A backfill and its outcome.
 
     Attributes:
-        start: The step that started the backfill.
-        snapshot: The version that the backfill reads.
-        began: Number of backfills that had begun or ended before.
-        ended: Number of backfills that had begun or ended before this one ended; None while it runs.
-        end: The latest version when the backfill ended.
-        outcome: The counters of its result, or its error; None while it runs, and after a kill.
+        start: The step of its start.
+        snapshot: The version read by the backfill.
+        began: Number of backfills begun or ended before its begin.
+        ended: Number of backfills begun or ended before its end; None during its run.
+        end: The latest version at its end.
+        outcome: The counters of its result, or its error; None during its run, and after a kill.
         killed: Whether its process was killed.
     """
 
@@ -168,8 +168,8 @@ class Story:
         return [version.number for version in self.versions.values() if version.by == run.name]
 
     def judged(self, run: Run) -> range:
-        """Returns the versions of which a backfill may answer for any: the version it looked at last after its last
-        commit, or a later one.
+        """Returns the versions accepted as the base of a backfill's answer: from the last look after its last commit up
+        to its end.
         """
         assert run.end is not None
         return range(max(self.commits(run), default=run.end), run.end + 1)
@@ -384,7 +384,7 @@ class Judge:
 
 
 def wrong_cells(story: Story, run: Run, before: TableVersion, after: TableVersion) -> list[str]:
-    """Returns the cells of a backfill's version that it may not change, or whose new value has no source."""
+    """Returns the forbidden changes in a backfill's version: cells outside its target, and values without a source."""
     column, wrong = run.start.column, []
     if before.rows.keys() != after.rows.keys():
         lost_keys, new_keys = before.rows.keys() - after.rows.keys(), after.rows.keys() - before.rows.keys()

@@ -1,5 +1,5 @@
-"""Committers that are broken on purpose, one per kind of concurrent change. With them the tests prove that the checker
-can fail.
+"""Committers with a deliberate defect, one per kind of concurrent change. With mutants the tests prove the power of the
+checker.
 
 A mutant replaces a few functions of the product in this process, in processes started during its life, and in Spark's
 workers.
@@ -58,10 +58,10 @@ class Mutant:
     """A defect.
 
     Attributes:
-        row: The concurrent change for which the product is wrong.
+        row: The concurrent change with the defect.
         patches: Replaced functions, as `module:name`.
         acts: Concurrent changes during the backfill.
-        starts: Starts of backfills whose histories can show the defect.
+        starts: Starts of backfills for histories with this defect.
         stable: Whether row ids are stable.
         after: Steps after these.
     """

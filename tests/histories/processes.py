@@ -66,7 +66,7 @@ def gates_at_commits(whose: Callable[[], tuple[str, str] | None]) -> Iterator[No
     """Puts a gate before and a gate after every commit of column files.
 
     Args:
-        whose: Returns the history's folder and the name of the job that runs in the calling thread, or None.
+        whose: Returns the history's folder and the job of the calling thread, or None.
     """
     real = lance.LanceDataset.commit
 
@@ -90,7 +90,7 @@ def gates_at_commits(whose: Callable[[], tuple[str, str] | None]) -> Iterator[No
 
 
 class Process:
-    """A process that runs commands one after the other."""
+    """A process for a sequence of commands."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -144,7 +144,7 @@ class Process:
         """Kills the process and all its children at once."""
         with contextlib.suppress(psutil.NoSuchProcess):
             top = psutil.Process(self._process.pid)
-            # The parent first, so that it cannot act on the death of a child.
+            # The parent first, before a reaction to the death of a child.
             family = [top, *top.children(recursive=True)]
             for member in family:
                 with contextlib.suppress(psutil.NoSuchProcess):

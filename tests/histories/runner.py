@@ -85,8 +85,8 @@ class _Running:
     """A running backfill.
 
     Attributes:
-        gates: Gates at which the backfill waits, or may wait.
-        at: The gate of its last step, at which it waits.
+        gates: Gates in its way.
+        at: The gate of its last step.
         ended: Tells whether the backfill has ended.
         outcome: Returns the counters of its result, or its error.
         process: Its own process.
@@ -264,7 +264,7 @@ class Runner:
         self._wait(running)
         self._look(name)
         for gate in running.gates:
-            # A backfill that did not reach the row must not wait there later.
+            # A backfill must not wait for a row that it has passed.
             if gate.startswith("call") and not is_held(self._home, gate) and is_held(self._home, f"commit-{name}"):
                 open_gate(self._home, gate)
                 running.at = "commit"

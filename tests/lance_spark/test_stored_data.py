@@ -100,7 +100,7 @@ def test_stored_tables_have_their_rows_jobs_tags_branches_and_manifests(stored: 
         ("loud", "loud", 20 + APPENDED),
         ("vector", "vector", APPENDED),
         ("first", "halves", APPENDED),
-        ("odd_only", "odd_only", APPENDED + 1),  # the skipped row is called again
+        ("odd_only", "odd_only", APPENDED + 1),  # a second call for the skipped row
         ("width", "width", APPENDED),
         ("rounded", "rounded", APPENDED),
         ("scale", "scale", APPENDED),

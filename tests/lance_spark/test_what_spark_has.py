@@ -1,6 +1,7 @@
-"""Features of other formats that this source lacks: each is an error that names the replacement.
+"""Features of other formats without a counterpart in this source: each is an error with a replacement.
 
-docs/catalog.md lists them; where Spark itself refuses before it calls the source, only the page names the replacement.
+docs/catalog.md lists them; for errors of Spark itself before the call of the source, only the page names the
+replacement.
 """
 
 from __future__ import annotations

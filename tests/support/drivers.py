@@ -63,7 +63,7 @@ class Driver:
         with contextlib.suppress(psutil.NoSuchProcess):
             top = psutil.Process(self.process.pid)
             family = [top, *top.children(recursive=True)]
-            # The driver first, so that it cannot react.
+            # The driver first, before any reaction.
             for member in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     member.kill()

@@ -1,4 +1,4 @@
-"""Values that fit a type and values that exceed it, at every depth, for every way into a column."""
+"""Fitting and unfitting values of a type, at every depth, for every way into a column."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ IN_JOIN = "in_join"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldKeeper:
-    """Work that Spark runs in place of the product's own. It stops after two checkpoints, before the rename of the
+    """Work for Spark in place of the product's own, with a stop after two checkpoints, before the rename of the
     third.
     """
 

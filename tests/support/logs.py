@@ -1,4 +1,4 @@
-"""UDFs that log their rows, and tables for them."""
+"""UDFs with a log of their rows, and tables for these UDFs."""
 
 from __future__ import annotations
 

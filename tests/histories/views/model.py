@@ -51,7 +51,7 @@ class Go(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Kill(Short):
-    """Kills a refresh where it waits."""
+    """Kills a waiting refresh."""
 
     run: str
 
@@ -149,15 +149,15 @@ class Run:
 
     Attributes:
         name: Its unique name.
-        start: The step that started it.
+        start: The step of its start.
         refresh: The refresh.
         requested_version: The requested version of the source; None for the latest.
-        began: The latest versions of all tables when it began.
-        ended: The latest versions of all tables when it ended; None while it waits.
-        target: The version of the source that the view must show afterwards.
+        began: The latest versions of all tables at its begin.
+        ended: The latest versions of all tables at its end; None during its run.
+        target: The required version of the source after the refresh.
         undisturbed: Whether no other event happened between its steps.
-        overlapping: Number of other refreshes of its view that waited at the same time.
-        calls: Number of calls before it.
+        overlapping: Number of other refreshes of its view with an overlapping wait.
+        calls: Number of calls before its begin.
         right: The required effect of its last commit of rows.
     """
 

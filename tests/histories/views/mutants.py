@@ -1,4 +1,4 @@
-"""Refreshes that are broken on purpose. With them the tests prove that the checker of views can fail."""
+"""Refreshes with a deliberate defect. With mutants the tests prove the power of the checker of views."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Refresh:
         self._switch()
 
     def kill(self) -> None:
-        """Ends the refresh where it waits like a killed process: without any further action."""
+        """Ends a waiting refresh like a killed process: without any further action."""
         self.killed = True
         if not self.ended:
             self._switch()

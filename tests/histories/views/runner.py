@@ -373,7 +373,7 @@ class Runner:
             raise WrongError(f"{track.name} was made anew, though version {shows} of its source is there")
 
     def _undone(self, track: Track, version: Version) -> Version:
-        """Checks that the rows of a commit that was taken back are gone."""
+        """Checks that the rows of a retracted commit are gone."""
         last = max(number for number, candidate in track.versions.items() if not candidate.doubled)
         before = track.versions[last]
         version = version.like(before)

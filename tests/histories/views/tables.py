@@ -99,7 +99,7 @@ SHAPES = {
 
 
 def noting_udf(name: str) -> UDF:
-    """Returns a UDF that logs each call, and passes a point before it."""
+    """Returns a UDF that logs each call, after passing a point."""
 
     def computed(x: int | None) -> int | None:
         from tests.histories.views.refreshes import called

@@ -1,4 +1,4 @@
-"""Available values serve the row, column, inputs and UDF of their computation, and no further rows are called."""
+"""Available values serve the row, column, inputs and UDF of their computation, without calls for further rows."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_checkpoints_that_vanish_while_a_job_runs_are_computed_and_nothing_else_
 
 
 def two_jobs(lab: Lab, table: lance_spark.Table, rows: int, at: int, **settings: Any) -> list[Any]:
-    """Runs a job that waits in the call for a row until a second job, which found its checkpoints, calls for the same
+    """Runs a job with a wait in the call for a row. A second job, with the checkpoints of the first, calls for the same
     row. Then the first job ends first.
     """
     waits, goes_on, results = threading.Event(), threading.Event(), list[Any]()

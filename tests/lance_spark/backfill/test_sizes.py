@@ -29,7 +29,7 @@ def batches(db: Connection, log: Log, *, rows: int = 60, fragments: int = 1, **o
 
 
 def dying(log: Log, row: int, flag: str, **options: Any) -> UDF:
-    """A UDF that doubles, and kills its process at one row, once: the process removes a file first."""
+    """A UDF that doubles, and kills its process at one row, once: the process removes a file before its death."""
     path = log.path
 
     def double(x: int) -> int:
@@ -46,9 +46,7 @@ def dying(log: Log, row: int, flag: str, **options: Any) -> UDF:
 
 
 def with_blobs(db: Connection, log: Log, *, rows: int = 12) -> Table:
-    """Makes a table of one fragment with blobs of ten bytes, and a UDF that returns their text and logs the size of
-    each batch.
-    """
+    """Makes a table of one fragment with blobs of ten bytes, and a UDF for their text with a log of batch sizes."""
     path = log.path
 
     def text(data: pa.Array) -> pa.Array:

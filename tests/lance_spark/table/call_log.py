@@ -48,7 +48,7 @@ class CallLog:
         return rows
 
     def times(self, factor: int, *, name: str = "times") -> UDF:
-        """Returns a UDF over `id` that logs its rows and multiplies them. Another factor gives another version."""
+        """Returns a UDF over `id` that logs and multiplies its rows. Another factor gives another version."""
         note = self.noter()
 
         @udf(data_type=pa.int64(), name=name, input_columns=["id"])

@@ -32,9 +32,7 @@ def address(x: int) -> int:
 
 
 def assert_only_batches_were_repeated(calls: Counter[int], bad: list[int], deaths: int, *, batch: int = BATCH) -> None:
-    """Asserts that rows were called again only in the batches of bad rows, and in one batch of each task that died
-    along.
-    """
+    """Asserts that calls were repeated only in the batches of bad rows, and in one batch of each killed task."""
     suspects = {x - x % batch + i for x in bad for i in range(batch)}
     assert set(calls) == set(range(ROWS))
     innocent = {x: count for x, count in calls.items() if x not in suspects}
