@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 JOB_S = 600
 
 
-class Job:
+class ClusterJob:
     """A driver in a process of its own."""
 
     def __init__(self, name: str, cluster: Cluster, path: str) -> None:
@@ -102,7 +102,7 @@ Loss = Callable[[Cluster, psutil.Process], None]
     ids=lambda lose: lose.__name__,
 )
 def test_a_write_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: str):
-    job = Job("write_slowly", cluster, table_path)
+    job = ClusterJob("write_slowly", cluster, table_path)
     try:
         job.lose(lose, cluster, table_path)
         job.result()
@@ -121,7 +121,7 @@ def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: Cluster, table_pat
     ids = list(range(1200))
     table = pa.table({"id": ids, "text": [f"text {i}" + "x" * PADDING for i in ids]})
     lance.write_dataset(table, table_path, max_rows_per_file=300, enable_stable_row_ids=True)
-    job = Job("backfill_slowly", cluster, table_path)
+    job = ClusterJob("backfill_slowly", cluster, table_path)
     try:
         job.lose(lose, cluster, table_path)
         job.result()
@@ -136,7 +136,7 @@ def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: Cluster, table_pat
 
 @pytest.mark.long
 def test_statements_of_sql_on_two_executors(cluster: Cluster, tmp_path: Path):
-    job = Job("sql", cluster, str(tmp_path / "db"))
+    job = ClusterJob("sql", cluster, str(tmp_path / "db"))
     try:
         result = job.result()
     finally:
@@ -147,7 +147,7 @@ def test_statements_of_sql_on_two_executors(cluster: Cluster, tmp_path: Path):
 
 @pytest.mark.long
 def test_each_machine_makes_the_environments_of_its_tasks(cluster: Cluster, tmp_path: Path):
-    job = Job("environments", cluster, str(tmp_path / "db"))
+    job = ClusterJob("environments", cluster, str(tmp_path / "db"))
     try:
         result = job.result()
     finally:

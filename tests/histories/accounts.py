@@ -6,13 +6,13 @@ from collections import Counter
 
 from tests.histories.administration import CleanUp, Rename, Restore, Ruin
 from tests.histories.jobs import CHECKPOINT, is_selected, value
-from tests.histories.model import Run, Story
+from tests.histories.model import BackfillRun, Story
 from tests.histories.operations import INPUT, Append, Compact, Delete, Operation, RewriteInput, RewriteTarget
 from tests.histories.processes import Caught
 from tests.histories.provenance import is_verifiable, stale_rows
 
 
-def is_excused(story: Story, run: Run, error: Caught, ruined: frozenset[str] | None) -> bool:
+def is_excused(story: Story, run: BackfillRun, error: Caught, ruined: frozenset[str] | None) -> bool:
     """Tells whether a backfill may fail with an error.
 
     Args:
@@ -54,7 +54,7 @@ def is_excused(story: Story, run: Run, error: Caught, ruined: frozenset[str] | N
     return bool(cleaned) and untraceable and (error.kind == "CommitImpossibleError" or taken_back)
 
 
-def wrong_counters(story: Story, run: Run) -> list[str]:
+def wrong_counters(story: Story, run: BackfillRun) -> list[str]:
     """Returns counters of a backfill's result that report events absent from the history."""
     outcome = run.outcome
     if not isinstance(outcome, dict) or run.end is None:
@@ -113,20 +113,20 @@ def unaccounted_calls(story: Story) -> list[str]:
     return unexplained
 
 
-def _had(story: Story, run: Run, x: int) -> bool:
+def _had(story: Story, run: BackfillRun, x: int) -> bool:
     end = story.head.number if run.end is None else run.end
     numbers = range(run.snapshot, end + 1)
     return any(story.versions[n].rows.get(x // 1000, {}).get(INPUT[run.start.column]) == x for n in numbers)
 
 
-def _may_be_stale(story: Story, run: Run, key: int) -> bool:
+def _may_be_stale(story: Story, run: BackfillRun, key: int) -> bool:
     """Tells whether a row may have had an outdated value while a backfill ran."""
     end = story.head.number if run.end is None else run.end
     numbers = range(run.snapshot, end + 1)
     return not is_verifiable(story, end) or any(key in stale_rows(story, run.start.column, n) for n in numbers)
 
 
-def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
+def _reasons(story: Story, runs: list[BackfillRun], column: str, x: int) -> int:
     """Returns how often a row may be recomputed from the same input, by reason."""
     key, name = x // 1000, INPUT[column]
     reasons = 0

@@ -9,7 +9,7 @@ import lance
 from pyarrow import ArrowInvalid
 
 from tests.histories.administration import CleanUp
-from tests.histories.model import Judge, Run, Story, TableVersion, wrong_cells
+from tests.histories.model import BackfillRun, Judge, RecordedVersion, Story, wrong_cells
 from tests.histories.operations import Compact, Operation, World, names_of, read
 from tests.histories.processes import Caught
 
@@ -33,7 +33,7 @@ def look(story: Story, uri: str, by: str | Operation) -> None:
                 if not story.was_done(CleanUp, story.first, number):
                     raise
                 story.broken.add(number)
-        story.versions[number] = TableVersion(number=number, by=by, rows=rows, places=places)
+        story.versions[number] = RecordedVersion(number=number, by=by, rows=rows, places=places)
 
 
 def world_of(story: Story, uri: str) -> World:
@@ -49,7 +49,7 @@ def world_of(story: Story, uri: str) -> World:
     )
 
 
-def check_values(story: Story, run: Run) -> None:
+def check_values(story: Story, run: BackfillRun) -> None:
     """Checks the versions of a backfill, and the rows in its responsibility.
 
     Raises:

@@ -18,7 +18,7 @@ from tests.histories.administration import (
     Restore,
     Ruin,
 )
-from tests.histories.model import Act, Go, History, Kill, Start, Step
+from tests.histories.model import Act, BackfillHistory, KillBackfill, ResumeBackfill, StartBackfill, Step
 from tests.histories.operations import (
     Append,
     Compact,
@@ -91,7 +91,7 @@ _UNTIL = st.one_of(_CALL, st.just("commit"), st.just("commit"), st.just("landed"
 
 
 @st.composite
-def starts(draw: st.DrawFn, run: str) -> Start:
+def starts(draw: st.DrawFn, run: str) -> StartBackfill:
     """Draws the start of a backfill, which waits at a gate."""
     door = draw(st.sampled_from(["job"] * 11 + ["write"] * 6 + ["driver"] * 2))
     column = draw(st.sampled_from(["v", "v", "v", "w"]))
@@ -99,8 +99,10 @@ def starts(draw: st.DrawFn, run: str) -> Start:
     if door == "write":
         column = draw(st.sampled_from([column, column, column, "d"]))
         until = draw(st.sampled_from(["written", "written", "commit", "commit", "landed"]))
-        return Start(run, door, column, where, until, on_stale=draw(st.sampled_from([None, None, None, "error"])))
-    return Start(
+        return StartBackfill(
+            run, door, column, where, until, on_stale=draw(st.sampled_from([None, None, None, "error"]))
+        )
+    return StartBackfill(
         run,
         door,
         column,
@@ -115,27 +117,27 @@ def starts(draw: st.DrawFn, run: str) -> Start:
 _STEP: st.SearchStrategy[Step] = st.sampled_from(["act"] * 11 + ["go"] * 4 + ["start"] * 3 + ["kill"]).flatmap(
     lambda what: {
         "act": st.builds(Act, _OPERATION),
-        "go": st.builds(Go, st.sampled_from(["one", "two"]), st.one_of(_UNTIL, st.just("end"))),
+        "go": st.builds(ResumeBackfill, st.sampled_from(["one", "two"]), st.one_of(_UNTIL, st.just("end"))),
         "start": starts("two"),
-        "kill": st.builds(Kill, st.sampled_from(["one", "two"])),
+        "kill": st.builds(KillBackfill, st.sampled_from(["one", "two"])),
     }[what]
 )
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> History:
+def histories(draw: st.DrawFn) -> BackfillHistory:
     """Draws a history, but never the simplest, which Hypothesis draws first."""
     assume(draw(st.integers(0, 1000)))
     fragments = draw(st.lists(st.integers(5, 8), min_size=3, max_size=4).map(tuple))
     first = draw(starts("one"))
     steps = draw(st.lists(_STEP, min_size=2, max_size=6))
     if first.door == "driver":
-        steps.insert(draw(st.integers(0, len(steps))), Kill("one"))
+        steps.insert(draw(st.integers(0, len(steps))), KillBackfill("one"))
     if draw(st.integers(0, 7)) == 7:
         steps.append(
             Act(Ruin(draw(st.sampled_from(["w" if first.column == "w" else "v", "w"])), draw(st.sampled_from(RUINS))))
         )
-    return History(
+    return BackfillHistory(
         fragments,
         (first, Act(draw(_OPERATION)), *steps),
         stable=draw(st.sampled_from([True, True, False])),

@@ -26,7 +26,7 @@ Door = Literal["job", "driver", "write"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Start(Short):
+class StartBackfill(Short):
     """Starts a backfill, and lets it run to a gate: `call K` (of the UDF, for row K), `written` (the files of a write),
     `commit` (after the look at the head, before the commit), `landed` (after the commit, before its reply) or `end`.
     """
@@ -43,7 +43,7 @@ class Start(Short):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Go(Short):
+class ResumeBackfill(Short):
     """Lets a waiting backfill run to another gate."""
 
     run: str
@@ -51,7 +51,7 @@ class Go(Short):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Kill(Short):
+class KillBackfill(Short):
     """Kills a backfill's process, if it has its own."""
 
     run: str
@@ -64,11 +64,11 @@ class Act(Short):
     operation: Operation
 
 
-Step = Start | Go | Kill | Act
+Step = StartBackfill | ResumeBackfill | KillBackfill | Act
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class History(Short):
+class BackfillHistory(Short):
     """A table, and the steps that change it, in order. Backfills that still run then run to their end, in order."""
 
     fragments: tuple[int, ...]
@@ -83,7 +83,7 @@ class History(Short):
 
 
 @dataclass(slots=True, kw_only=True)
-class TableVersion:
+class RecordedVersion:
     """A version.
 
     Attributes:
@@ -100,7 +100,7 @@ class TableVersion:
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class BackfillRun:
     """A backfill and its outcome.
 
     Attributes:
@@ -113,7 +113,7 @@ class Run:
         killed: Whether its process was killed.
     """
 
-    start: Start
+    start: StartBackfill
     snapshot: int
     began: int = 0
     ended: int | None = None
@@ -149,32 +149,32 @@ class Story:
 
     stable: bool
     first: int
-    versions: dict[int, TableVersion] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
+    versions: dict[int, RecordedVersion] = field(default_factory=dict)
+    runs: dict[str, BackfillRun] = field(default_factory=dict)
     acts: list[tuple[int, Operation]] = field(default_factory=list)
     calls: list[tuple[str, int]] = field(default_factory=list)
     broken: set[int] = field(default_factory=set)
 
     @property
-    def head(self) -> TableVersion:
+    def head(self) -> RecordedVersion:
         return self.versions[max(self.versions)]
 
-    def steps(self, after: int, upto: int) -> Iterator[tuple[TableVersion, TableVersion]]:
+    def steps(self, after: int, upto: int) -> Iterator[tuple[RecordedVersion, RecordedVersion]]:
         """Yields pairs of a version and its predecessor."""
         for number in range(after + 1, upto + 1):
             yield self.versions[number - 1], self.versions[number]
 
-    def commits(self, run: Run) -> list[int]:
+    def commits(self, run: BackfillRun) -> list[int]:
         return [version.number for version in self.versions.values() if version.by == run.name]
 
-    def judged(self, run: Run) -> range:
+    def judged(self, run: BackfillRun) -> range:
         """Returns the versions accepted as the base of a backfill's answer: from the last look after its last commit up
         to its end.
         """
         assert run.end is not None
         return range(max(self.commits(run), default=run.end), run.end + 1)
 
-    def overlapping(self, run: Run) -> list[Run]:
+    def overlapping(self, run: BackfillRun) -> list[BackfillRun]:
         """Returns other backfills of the same column whose run overlaps with this run."""
         return [
             another
@@ -185,12 +185,12 @@ class Story:
             and (another.ended is None or run.began < another.ended)
         ]
 
-    def begin(self, start: Start) -> Run:
+    def begin(self, start: StartBackfill) -> BackfillRun:
         """Records the begin of a backfill."""
-        run = self.runs[start.run] = Run(start=start, snapshot=self.head.number, began=self._tick())
+        run = self.runs[start.run] = BackfillRun(start=start, snapshot=self.head.number, began=self._tick())
         return run
 
-    def end(self, run: Run) -> None:
+    def end(self, run: BackfillRun) -> None:
         """Records the end of a backfill."""
         run.end, run.ended = self.head.number, self._tick()
 
@@ -200,7 +200,7 @@ class Story:
     def was_done(self, kind: type[Operation], after: int, upto: int) -> bool:
         return any(isinstance(act, kind) and after < number <= upto for number, act in self.acts)
 
-    def is_crossed(self, run: Run) -> bool:
+    def is_crossed(self, run: BackfillRun) -> bool:
         """Tells whether another writer committed between a backfill's snapshot and its last commit."""
         last = max(self.commits(run), default=run.end or 0)
         return any(
@@ -249,7 +249,7 @@ class Judge:
     """
 
     story: Story
-    run: Run
+    run: BackfillRun
     end: int
 
     def allowed(self, key: int) -> frozenset[int | None]:
@@ -383,7 +383,7 @@ class Judge:
 # Rules about versions
 
 
-def wrong_cells(story: Story, run: Run, before: TableVersion, after: TableVersion) -> list[str]:
+def wrong_cells(story: Story, run: BackfillRun, before: RecordedVersion, after: RecordedVersion) -> list[str]:
     """Returns the forbidden changes in a backfill's version: cells outside its target, and values without a source."""
     column, wrong = run.start.column, []
     if before.rows.keys() != after.rows.keys():
@@ -405,7 +405,7 @@ def wrong_cells(story: Story, run: Run, before: TableVersion, after: TableVersio
     return wrong
 
 
-def _ever(story: Story, run: Run, key: int, upto: int) -> set[int | None]:
+def _ever(story: Story, run: BackfillRun, key: int, upto: int) -> set[int | None]:
     """Returns the values of a row since a backfill's snapshot, and the results for its inputs since then."""
     rows = [
         version.rows[key]

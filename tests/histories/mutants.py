@@ -34,7 +34,7 @@ from tests.histories.administration import (
     Restore,
     Ruin,
 )
-from tests.histories.model import Act, Go, History, Kill, Start, Step
+from tests.histories.model import Act, BackfillHistory, KillBackfill, ResumeBackfill, StartBackfill, Step
 from tests.histories.operations import (
     Append,
     Compact,
@@ -69,17 +69,17 @@ class Mutant:
     row: str
     patches: dict[str, broken.Replace]
     acts: st.SearchStrategy[list[Any]]
-    starts: st.SearchStrategy[Start]
+    starts: st.SearchStrategy[StartBackfill]
     stable: st.SearchStrategy[bool] = dataclasses.field(default_factory=st.booleans)
     after: tuple[Step, ...] = ()
 
 
-def _job(until: tuple[str, ...] = ("call 9", "commit"), **more: Any) -> st.SearchStrategy[Start]:
-    return st.sampled_from(until).map(lambda gate: Start("one", "job", "v", until=gate, **more))
+def _job(until: tuple[str, ...] = ("call 9", "commit"), **more: Any) -> st.SearchStrategy[StartBackfill]:
+    return st.sampled_from(until).map(lambda gate: StartBackfill("one", "job", "v", until=gate, **more))
 
 
-def _write(until: tuple[str, ...] = ("written", "commit"), **more: Any) -> st.SearchStrategy[Start]:
-    return st.sampled_from(until).map(lambda gate: Start("one", "write", "v", until=gate, **more))
+def _write(until: tuple[str, ...] = ("written", "commit"), **more: Any) -> st.SearchStrategy[StartBackfill]:
+    return st.sampled_from(until).map(lambda gate: StartBackfill("one", "write", "v", until=gate, **more))
 
 
 _EITHER = st.one_of(_job(), _write())
@@ -203,7 +203,7 @@ MUTANTS: dict[str, Mutant] = {
     "the last file wins": Mutant(
         row="two backfills of one column",
         patches={_FRAGMENT: broken.targets_look_the_same},
-        acts=_in_order(st.just(Start("two", "write", "v", "all"))),
+        acts=_in_order(st.just(StartBackfill("two", "write", "v", "all"))),
         starts=st.one_of(_job(where="some"), _write(where="some")),
     ),
     "compacted fragments are gone": Mutant(
@@ -234,7 +234,7 @@ MUTANTS: dict[str, Mutant] = {
     "another column's backfill is a conflict": Mutant(
         row="backfill of another column",
         patches={_PLAN: broken.is_a_conflict("DataReplacement")},
-        acts=_in_order(st.sampled_from([Start("two", door, "w") for door in ("job", "write")])),  # type: ignore[arg-type]
+        acts=_in_order(st.sampled_from([StartBackfill("two", door, "w") for door in ("job", "write")])),  # type: ignore[arg-type]
         starts=_EITHER,
     ),
     "a restore is the end": Mutant(
@@ -250,7 +250,7 @@ MUTANTS: dict[str, Mutant] = {
             "lance_spark.commit.column_plan:refuse_overwritten": broken.constant(None),
         },
         acts=_in_order(st.sampled_from(RUINS[:-1]).map(lambda how: Ruin("w", how))),
-        starts=st.sampled_from([Start("one", door, "w", until="commit") for door in ("job", "write")]),  # type: ignore[arg-type]
+        starts=st.sampled_from([StartBackfill("one", door, "w", until="commit") for door in ("job", "write")]),  # type: ignore[arg-type]
     ),
     "the snapshot must be there": Mutant(
         row="cleanup_old_versions",
@@ -262,8 +262,8 @@ MUTANTS: dict[str, Mutant] = {
         row="between two runs: a killed run and its successor",
         patches={"lance_spark.backfill.reuse.value_finder:ValueFinder.find": broken.found_nothing(False)},
         acts=_in_order(_COMPACT),
-        starts=st.just(Start("one", "driver", "v", until="commit")),
-        after=(Kill("one"),),
+        starts=st.just(StartBackfill("one", "driver", "v", until="commit")),
+        after=(KillBackfill("one"),),
     ),
     "files are left": Mutant(
         row="no orphaned column files",
@@ -316,10 +316,10 @@ def mutated(name: str) -> Iterator[None]:
 
 
 @st.composite
-def histories_for(draw: st.DrawFn, name: str) -> History:
+def histories_for(draw: st.DrawFn, name: str) -> BackfillHistory:
     """Draws a history with the concurrent change for which a mutant is wrong."""
     mutant = MUTANTS[name]
     assume(draw(st.integers(0, 1000)))
-    acts = [act if isinstance(act, Start) else Act(act) for act in draw(mutant.acts)]
-    steps: list[Step] = [draw(mutant.starts), *acts, *mutant.after, Go("one"), Go("two")]
-    return History((6, 6, 6), tuple(steps), stable=draw(mutant.stable), indexed=draw(st.booleans()))
+    acts = [act if isinstance(act, StartBackfill) else Act(act) for act in draw(mutant.acts)]
+    steps: list[Step] = [draw(mutant.starts), *acts, *mutant.after, ResumeBackfill("one"), ResumeBackfill("two")]
+    return BackfillHistory((6, 6, 6), tuple(steps), stable=draw(mutant.stable), indexed=draw(st.booleans()))

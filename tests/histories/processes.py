@@ -170,7 +170,7 @@ class Caught:
         return f"{self.kind}: {self.text}"
 
 
-class Pool:
+class HistoryProcesses:
     """Idle processes of each kind, and a prepared process of a kind with a slow start.
 
     Attributes:

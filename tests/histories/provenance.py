@@ -9,7 +9,7 @@ from tests.histories.administration import CleanUp, Restore
 from tests.histories.operations import INPUT, Row
 
 if TYPE_CHECKING:
-    from tests.histories.model import Run, Story, TableVersion
+    from tests.histories.model import BackfillRun, RecordedVersion, Story
 
 Sources = dict[int, int | None]
 """The input of each row's value, by key; None for a row without a value."""
@@ -28,7 +28,7 @@ def sources_of(story: Story, column: str) -> dict[int, Sources]:
 
 
 def _sources(
-    version: TableVersion, before: TableVersion | None, old_sources: Sources, column: str
+    version: RecordedVersion, before: RecordedVersion | None, old_sources: Sources, column: str
 ) -> Iterator[tuple[int, int | None]]:
     for key, row in version.rows.items():
         value = row.get(column)
@@ -57,7 +57,7 @@ def is_verifiable(story: Story, upto: int) -> bool:
     return not story.was_done(CleanUp, story.first, upto) and (story.stable or not has_moved_rows)
 
 
-def wrong_stale_count(story: Story, run: Run) -> list[str]:
+def wrong_stale_count(story: Story, run: BackfillRun) -> list[str]:
     """Returns errors in the count of outdated rows in the result of a job.
 
     A result answers for any of the versions of :meth:`Story.judged`.

@@ -27,17 +27,17 @@ from tests.histories.administration import Restore, Ruin
 from tests.histories.checking import WrongError, check_indexes, check_values, differences, look, world_of
 from tests.histories.model import (
     Act,
-    Go,
-    History,
-    Kill,
-    Run,
-    Start,
+    BackfillHistory,
+    BackfillRun,
+    KillBackfill,
+    RecordedVersion,
+    ResumeBackfill,
+    StartBackfill,
     Step,
     Story,
-    TableVersion,
 )
 from tests.histories.operations import Operation, read
-from tests.histories.processes import Caught, Pool, Process, gates_at_commits, is_held, open_gate, shut
+from tests.histories.processes import Caught, HistoryProcesses, Process, gates_at_commits, is_held, open_gate, shut
 from tests.histories.provenance import wrong_count, wrong_stale_count
 from tests.lance_spark.conflicts.others import unused_files
 
@@ -53,7 +53,7 @@ _THREADS: dict[str, tuple[str, str]] = {}
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class HistoryTally:
     """Counts over histories.
 
     Attributes:
@@ -110,10 +110,12 @@ def threads_at_gates() -> Iterator[None]:
         yield
 
 
-class Runner:
+class BackfillPlayer:
     """Runs one history."""
 
-    def __init__(self, history: History, *, spark: SparkSession, pool: Pool, home: Path, tally: Tally) -> None:
+    def __init__(
+        self, history: BackfillHistory, *, spark: SparkSession, pool: HistoryProcesses, home: Path, tally: HistoryTally
+    ) -> None:
         self._history = history
         self._spark = spark
         self._pool = pool
@@ -125,7 +127,7 @@ class Runner:
             lance.dataset(self._uri).create_scalar_index("v", "BTREE", name="of v")
         self.story = Story(stable=history.stable, first=lance.dataset(self._uri).version)
         rows, places = read(lance.dataset(self._uri))
-        self.story.versions[self.story.first] = TableVersion(
+        self.story.versions[self.story.first] = RecordedVersion(
             number=self.story.first, by="nobody", rows=rows, places=places
         )
         self._running: dict[str, _Running] = {}
@@ -155,11 +157,11 @@ class Runner:
         return self.story
 
     def _do(self, step: Step) -> None:
-        if isinstance(step, Start) and step.run not in self.story.runs and len(self._running) < 2:
+        if isinstance(step, StartBackfill) and step.run not in self.story.runs and len(self._running) < 2:
             self._start(step)
-        elif isinstance(step, Go) and step.run in self._running:
+        elif isinstance(step, ResumeBackfill) and step.run in self._running:
             self._go_on(step.run, step.until)
-        elif isinstance(step, Kill) and step.run in self._running:
+        elif isinstance(step, KillBackfill) and step.run in self._running:
             self._kill(step.run)
         elif isinstance(step, Act):
             self._act(step.operation)
@@ -204,7 +206,7 @@ class Runner:
 
     # Backfills
 
-    def _start(self, step: Start) -> None:
+    def _start(self, step: StartBackfill) -> None:
         if step.door != "write" and step.column not in self.story.head.rows[min(self.story.head.rows)]:
             return
         story = self.story
@@ -222,7 +224,7 @@ class Runner:
         self._running[step.run] = self._open(run, settings)
         self._go_on(step.run, step.until)
 
-    def _open(self, run: Run, settings: dict[str, Any]) -> _Running:
+    def _open(self, run: BackfillRun, settings: dict[str, Any]) -> _Running:
         home, name = str(self._home), run.name
         gates = self._gates(run, run.start.until)
         for gate in gates:
@@ -239,7 +241,7 @@ class Runner:
             process.tell("write", home, name, self._uri, settings)
         return _Running(ended=process.answered, outcome=process.answer, gates=gates, process=process)
 
-    def _gates(self, run: Run, until: str) -> list[str]:
+    def _gates(self, run: BackfillRun, until: str) -> list[str]:
         what, _, key = until.partition(" ")
         commit = f"commit-{run.name}"
         if what == "end":
@@ -299,7 +301,7 @@ class Runner:
         self.story.calls = jobs.calls(self._home)
         self._check_run(run)
 
-    def _restore(self, run: Run) -> None:
+    def _restore(self, run: BackfillRun) -> None:
         """Follows the advice in the error of a backfill whose files were deleted at the moment of its commit."""
         error = run.outcome
         if not isinstance(error, Caught) or error.kind != "CommitOutcomeUnknownError":
@@ -347,7 +349,7 @@ class Runner:
 
     # Checks
 
-    def _check_run(self, run: Run) -> None:
+    def _check_run(self, run: BackfillRun) -> None:
         """Checks the effects of a backfill on the table."""
         check_values(self.story, run)
         wrong_values = wrong_counters(self.story, run)
@@ -381,7 +383,7 @@ class Runner:
         """Fills all empty rows twice, where the second run computes no row. Then optionally fills all outdated rows."""
         for number, column in itertools.product((1, 2), ("v", "w")):
             before = len(self.story.calls)
-            self._start(Start(f"settle {column} {number}", "job", column))
+            self._start(StartBackfill(f"settle {column} {number}", "job", column))
             if number == 2 and len(self.story.calls) != before:
                 raise WrongError(f"a second run of {column} called the UDF again: {self.story.calls[before:]}")
             if number == 2:
@@ -390,7 +392,7 @@ class Runner:
             return
         for number in (1, 2):
             before = len(self.story.calls)
-            self._start(Start(f"fresh {number}", "job", "v", stale=True))
+            self._start(StartBackfill(f"fresh {number}", "job", "v", stale=True))
             if number == 2 and len(self.story.calls) != before:
                 raise WrongError(
                     f"a second run of what is out of date called the UDF again: {self.story.calls[before:]}"

@@ -112,7 +112,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateStatement:
     where: Condition
     column: Literal["k", "a"]
     step: int
@@ -138,7 +138,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteStatement:
     where: Condition
 
     def apply(self, rows: list[Row]) -> tuple[list[Row], Counts]:
@@ -155,7 +155,7 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Compact:
+class CompactStatement:
     def apply(self, rows: list[Row]) -> tuple[list[Row], Counts]:
         return rows, (0, 0, 0)
 
@@ -167,7 +167,7 @@ class Compact:
         return None
 
 
-RowStatement = Insert | MergeRows | Update | Delete | Compact
+RowStatement = Insert | MergeRows | UpdateStatement | DeleteStatement | CompactStatement
 
 
 def _values(rows: Sequence[Row]) -> str:
@@ -178,7 +178,7 @@ def _values(rows: Sequence[Row]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StatementStep:
     """A statement, its branch, and the moment at which the next statement of the history runs."""
 
     statement: RowStatement
@@ -187,7 +187,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class StatementHistory:
     """A table of some fragments, and concurrent statements over it.
 
     Attributes:
@@ -197,7 +197,7 @@ class History:
     """
 
     rows: tuple[Row, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[StatementStep, ...]
     deleted: int = 0
     rows_per_fragment: int = 2
     stable: bool = True
@@ -213,15 +213,15 @@ def run_without_spark(statement: RowStatement, ref: DatasetRef) -> Counts:
     return (0, 0, 0) if result is None else (result.rows_inserted, result.rows_updated, result.rows_deleted)
 
 
-class Player:
+class StatementPlayer:
     """Plays one history in a folder, and tells whether a serial order gives its result."""
 
-    def __init__(self, history: History, uri: str, run: Run = run_without_spark) -> None:
+    def __init__(self, history: StatementHistory, uri: str, run: Run = run_without_spark) -> None:
         self._history = history
         self._uri = uri
         self._run = run
         self._next: tuple[Moment, Callable[[], None]] | None = None
-        self._done: list[tuple[Step, Counts | None]] = []
+        self._done: list[tuple[StatementStep, Counts | None]] = []
         self._lock = threading.Lock()
 
     def play(self) -> None:
@@ -231,7 +231,7 @@ class Player:
         if self._history.in_threads:
             barrier = threading.Barrier(len(steps))
 
-            def run(step: Step) -> None:
+            def run(step: StatementStep) -> None:
                 barrier.wait()
                 self._execute(step)
 
@@ -257,7 +257,7 @@ class Player:
         for branch in {step.branch for step in history.steps} - {None}:
             lance.dataset(self._uri).create_branch(cast("str", branch))
 
-    def _execute(self, step: Step) -> None:
+    def _execute(self, step: StatementStep) -> None:
         ref = DatasetRef.find(self._uri, {}, step.branch)
         try:
             counts = self._run(step.statement, ref)
@@ -268,7 +268,7 @@ class Player:
         with self._lock:
             self._done.append((step, counts))
 
-    def _nested(self, steps: Sequence[Step]) -> None:
+    def _nested(self, steps: Sequence[StatementStep]) -> None:
         outer = self._next
         version = self._version(steps[0])
         self._next = (steps[0].moment, lambda: self._nested(steps[1:])) if len(steps) > 1 else None
@@ -284,7 +284,7 @@ class Player:
             )
             late[1]()
 
-    def _version(self, step: Step) -> int:
+    def _version(self, step: StatementStep) -> int:
         return DatasetRef.find(self._uri, {}, step.branch).open_latest().version
 
     @contextlib.contextmanager
@@ -332,7 +332,7 @@ def _serial(rows: list[Row], order: Sequence[tuple[RowStatement, Counts | None]]
     return Counter(rows)
 
 
-def with_distinct_values(history: History) -> History:
+def with_distinct_values(history: StatementHistory) -> StatementHistory:
     """Returns a history with distinct rows, so that the rows deleted first match the model's."""
     rows = tuple((key, number * 2 + value % 2) for number, (key, value) in enumerate(history.rows))
     return replace(history, rows=rows, deleted=min(history.deleted, len(rows)))

@@ -2,7 +2,7 @@
 and each outcome is checked.
 
 Hypothesis draws a history as a list of steps. A failing history therefore shrinks, and is printed as a call to repeat
-it: `run(History(...))`.
+it: `run(BackfillHistory(...))`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.histories import mutants
 from tests.histories.drawing import histories
-from tests.histories.model import History, Story
+from tests.histories.model import BackfillHistory, Story
 from tests.histories.mutants import histories_for
-from tests.histories.processes import Pool
+from tests.histories.processes import HistoryProcesses
 from tests.histories.regressions import REGRESSIONS
-from tests.histories.runner import Runner, Tally, threads_at_gates
+from tests.histories.runner import BackfillPlayer, HistoryTally, threads_at_gates
 from tests.support.inline_jobs import NoSpark, inline_tasks
 
 pytestmark = pytest.mark.classic
@@ -46,20 +46,20 @@ KINDS = {
 kind.
 """
 
-Play = Callable[[History], Story]
+Play = Callable[[BackfillHistory], Story]
 
 
 @pytest.fixture(scope="module")
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+def pool(request: pytest.FixtureRequest) -> Iterator[HistoryProcesses]:
     """Processes; their drivers use Spark in the long suite."""
-    processes = Pool(**getattr(request, "param", {}))
+    processes = HistoryProcesses(**getattr(request, "param", {}))
     yield processes
     processes.close()
 
 
 @pytest.fixture(scope="module")
-def tally() -> Tally:
-    return Tally()
+def tally() -> HistoryTally:
+    return HistoryTally()
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +73,12 @@ def session(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def play(session: Any, pool: Pool, tally: Tally) -> Iterator[Play]:
+def play(session: Any, pool: HistoryProcesses, tally: HistoryTally) -> Iterator[Play]:
     """Runs a history in a place of its own."""
 
-    def run(history: History) -> Story:
+    def run(history: BackfillHistory) -> Story:
         with tempfile.TemporaryDirectory() as home:
-            return Runner(history, spark=session, pool=pool, home=Path(home), tally=tally).run()
+            return BackfillPlayer(history, spark=session, pool=pool, home=Path(home), tally=tally).run()
 
     with threads_at_gates():
         yield run
@@ -90,7 +90,7 @@ def run_histories(play: Play, numbers: Iterable[int]) -> None:
     Each draw gives a single history, because Hypothesis mostly varies the first history afterwards.
     """
 
-    def run(history: History) -> None:
+    def run(history: BackfillHistory) -> None:
         play(history)
 
     drawn = settings(
@@ -106,7 +106,7 @@ def run_histories(play: Play, numbers: Iterable[int]) -> None:
         seed(number)(drawn(given(histories())(run)))()
 
 
-def check_tally(tally: Tally, least: int, *, missed: int) -> None:
+def check_tally(tally: HistoryTally, least: int, *, missed: int) -> None:
     print(f"\n{tally.table()}")
     hit = {kind.partition(":")[0] for kind, _ in tally.hits}
     assert len(KINDS - hit) <= missed, f"not hit: {sorted(KINDS - hit)}"
@@ -116,12 +116,12 @@ def check_tally(tally: Tally, least: int, *, missed: int) -> None:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("history", REGRESSIONS.values(), ids=REGRESSIONS.keys())
-def test_histories_that_were_wrong_once(history: History, play: Play):
+def test_histories_that_were_wrong_once(history: BackfillHistory, play: Play):
     play(history)
 
 
 @pytest.mark.slow
-def test_histories(play: Play, pool: Pool, tally: Tally):
+def test_histories(play: Play, pool: HistoryProcesses, tally: HistoryTally):
     pool.prepare(pool.driver)
     run_histories(play, QUICK)
     check_tally(tally, len(QUICK), missed=3)
@@ -129,7 +129,7 @@ def test_histories(play: Play, pool: Pool, tally: Tally):
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, LONG, PART))
-def test_many_histories(first: int, play: Play, pool: Pool, tally: Tally):
+def test_many_histories(first: int, play: Play, pool: HistoryProcesses, tally: HistoryTally):
     pool.prepare(pool.driver)
     run_histories(play, range(first, first + PART))
     check_tally(tally, PART, missed=1)
@@ -137,7 +137,7 @@ def test_many_histories(first: int, play: Play, pool: Pool, tally: Tally):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("session", "pool"), [("Spark", {"driver": "Spark driver"})], indirect=True, ids=["Spark"])
-def test_histories_on_spark(play: Play, pool: Pool, tally: Tally):
+def test_histories_on_spark(play: Play, pool: HistoryProcesses, tally: HistoryTally):
     pool.prepare(pool.driver)
     run_histories(play, range(ON_SPARK))
     check_tally(tally, ON_SPARK, missed=0)
@@ -145,7 +145,7 @@ def test_histories_on_spark(play: Play, pool: Pool, tally: Tally):
 
 @pytest.mark.long
 @pytest.mark.parametrize("pool", [{"writer": "SQL writer"}], indirect=True, ids=["SQL"])
-def test_histories_with_statements_of_sql(play: Play, pool: Pool, tally: Tally):
+def test_histories_with_statements_of_sql(play: Play, pool: HistoryProcesses, tally: HistoryTally):
     pool.prepare(pool.driver)
     run_histories(play, range(IN_SQL))
     check_tally(tally, IN_SQL, missed=3)
@@ -161,11 +161,11 @@ QUICK_MUTANTS = ("inputs are not compared",)
 SPARK_MUTANTS = ("inputs are not compared", "compacted fragments are gone")
 
 
-def drawn(number: int, name: str) -> History:
+def drawn(number: int, name: str) -> BackfillHistory:
     """Returns a history, always the same for the same number."""
-    examples: list[History] = []
+    examples: list[BackfillHistory] = []
 
-    def keep(history: History) -> None:
+    def keep(history: BackfillHistory) -> None:
         examples.append(history)
 
     one_example = settings(max_examples=1, deadline=None, database=None, phases=[Phase.generate])
@@ -177,13 +177,13 @@ def find(name: str, session: Any, play: Play) -> tuple[int, str]:
     """Runs histories until the checker detects a mutant, and returns their number and the error. The same history
     passes without the mutant.
     """
-    pool = Pool()
+    pool = HistoryProcesses()
     try:
         for number in range(MOST):
             history = drawn(number, name)
             try:
                 with mutants.mutated(name), tempfile.TemporaryDirectory() as home:
-                    Runner(history, spark=session, pool=pool, home=Path(home), tally=Tally()).run()
+                    BackfillPlayer(history, spark=session, pool=pool, home=Path(home), tally=HistoryTally()).run()
             except Exception as error:  # noqa: BLE001 - whatever it does, it is found
                 play(history)
                 return number + 1, f"{type(error).__name__}: {str(error)[:200]}"

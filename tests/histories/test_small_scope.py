@@ -28,7 +28,7 @@ from tests.histories import jobs
 from tests.histories.accounts import is_excused
 from tests.histories.administration import AddColumn, CleanUp, DropColumn, Index, Rename, Restore, Ruin
 from tests.histories.checking import WrongError, check_values, look, world_of
-from tests.histories.model import Run, Start, Story, TableVersion
+from tests.histories.model import BackfillRun, RecordedVersion, StartBackfill, Story
 from tests.histories.operations import (
     Append,
     Compact,
@@ -142,7 +142,7 @@ def play(
         head = lance.dataset(uri)
         story = Story(stable=head.has_stable_row_ids, first=head.version)
         rows, places = read(head)
-        story.versions[head.version] = TableVersion(number=head.version, by="nobody", rows=rows, places=places)
+        story.versions[head.version] = RecordedVersion(number=head.version, by="nobody", rows=rows, places=places)
         writes: dict[str, _Write] = {}
         ruin: Ruin | None = None
         remaining = iter(operations)
@@ -157,7 +157,7 @@ def play(
                 column = columns[int(name) - 1]
                 if ruin is not None and column in ruin.targets:
                     return
-                start = Start(name, "write", column, where)  # type: ignore[arg-type]
+                start = StartBackfill(name, "write", column, where)  # type: ignore[arg-type]
                 story.begin(start)
                 writes[name] = _Write(uri, {"column": column, "where": where, "options": {}})
             elif what == "L":
@@ -183,7 +183,7 @@ def _act(story: Story, uri: str, operation: Operation) -> Ruin | None:
     return operation if isinstance(operation, Ruin) else None
 
 
-def _check(story: Story, run: Run, ruin: Ruin | None) -> None:
+def _check(story: Story, run: BackfillRun, ruin: Ruin | None) -> None:
     ruined = ruin is not None and run.start.column in ruin.targets
     if isinstance(run.outcome, Caught):
         if not is_excused(story, run, run.outcome, ruin.targets if ruin else None):

@@ -19,19 +19,19 @@ from lance_spark.commit.rows import row_commit
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitOutcomeUnknownError
 from tests.histories.statements import (
-    Compact,
+    CompactStatement,
     Condition,
     Counts,
-    Delete,
-    History,
+    DeleteStatement,
     Insert,
     MergeRows,
-    Player,
     Row,
     RowStatement,
     Run,
-    Step,
-    Update,
+    StatementHistory,
+    StatementPlayer,
+    StatementStep,
+    UpdateStatement,
     run_without_spark,
     with_distinct_values,
 )
@@ -72,21 +72,23 @@ def statements() -> st.SearchStrategy[RowStatement]:
     merges = st.builds(MergeRows, sources(), st.booleans(), st.booleans()).filter(
         lambda merge: merge.updates or merge.inserts
     )
-    updates = st.builds(Update, conditions(), st.sampled_from(["k", "a"]), st.sampled_from([1, 11]))
-    deletes = st.builds(Delete, conditions())
+    updates = st.builds(UpdateStatement, conditions(), st.sampled_from(["k", "a"]), st.sampled_from([1, 11]))
+    deletes = st.builds(DeleteStatement, conditions())
     # Merges and deletes, on which merges depend, are drawn more often.
-    return merges | merges | updates | deletes | deletes | st.builds(Insert, rows(2)) | st.just(Compact())
+    return merges | merges | updates | deletes | deletes | st.builds(Insert, rows(2)) | st.just(CompactStatement())
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> History:
+def histories(draw: st.DrawFn) -> StatementHistory:
     branch = st.sampled_from([None, None, "b"]) if draw(st.booleans()) else st.none()
     steps = draw(
-        st.lists(st.builds(Step, statements(), st.sampled_from(["before", "after"]), branch), min_size=2, max_size=3)
+        st.lists(
+            st.builds(StatementStep, statements(), st.sampled_from(["before", "after"]), branch), min_size=2, max_size=3
+        )
     )
     start = draw(st.just(()) | rows(4))
     return with_distinct_values(
-        History(
+        StatementHistory(
             rows=start,
             steps=tuple(steps),
             deleted=draw(st.sampled_from([0, 0, 1, len(start)])),
@@ -97,12 +99,12 @@ def histories(draw: st.DrawFn) -> History:
     )
 
 
-def play(history: History, run: Run = run_without_spark) -> None:
+def play(history: StatementHistory, run: Run = run_without_spark) -> None:
     with tempfile.TemporaryDirectory() as home:
-        Player(history, str(Path(home, "t.lance")), run).play()
+        StatementPlayer(history, str(Path(home, "t.lance")), run).play()
 
 
-def play_many(first: int, count: int, act: Callable[[History], None] = play) -> None:
+def play_many(first: int, count: int, act: Callable[[StatementHistory], None] = play) -> None:
     """Draws `count` histories, always the same for a number, and plays each."""
     drawn = settings(
         max_examples=count,
@@ -114,7 +116,7 @@ def play_many(first: int, count: int, act: Callable[[History], None] = play) -> 
         suppress_health_check=list(HealthCheck),
     )
 
-    def run(history: History) -> None:
+    def run(history: StatementHistory) -> None:
         act(history)
 
     seed(first)(drawn(given(histories())(run)))()
@@ -130,7 +132,7 @@ def test_many_statements_at_once_are_as_in_some_order(first: int):
     play_many(1 + first, PART)
 
 
-def play_all(some: Iterable[History]) -> None:
+def play_all(some: Iterable[StatementHistory]) -> None:
     for history in some:
         play(history)
 
@@ -138,42 +140,42 @@ def play_all(some: Iterable[History]) -> None:
 MERGE = MergeRows(((1, 20), (2, 21)), updates=False, inserts=True)
 UPSERT = MergeRows(((1, 30), (2, 31)), updates=True, inserts=True)
 KNOWN_CONFLICTS = {
-    "two merges into an empty table": History((), (Step(MERGE, "before"), Step(UPSERT))),
-    "two merges into an empty table, after the look": History((), (Step(MERGE, "after"), Step(UPSERT))),
-    "two merges into a table whose rows were all deleted": History(
-        ((1, 0), (2, 2)), (Step(UPSERT, "after"), Step(MERGE)), deleted=2
+    "two merges into an empty table": StatementHistory((), (StatementStep(MERGE, "before"), StatementStep(UPSERT))),
+    "two merges into an empty table, after the look": StatementHistory((), (StatementStep(MERGE, "after"), StatementStep(UPSERT))),
+    "two merges into a table whose rows were all deleted": StatementHistory(
+        ((1, 0), (2, 2)), (StatementStep(UPSERT, "after"), StatementStep(MERGE)), deleted=2
     ),
-    "a merge that finds all but one key, and a delete": History(
-        ((1, 1), (2, 2), (3, 3)), (Step(MERGE, "before"), Step(Delete(Condition(keys=(1,))))), rows_per_fragment=1
+    "a merge that finds all but one key, and a delete": StatementHistory(
+        ((1, 1), (2, 2), (3, 3)), (StatementStep(MERGE, "before"), StatementStep(DeleteStatement(Condition(keys=(1,))))), rows_per_fragment=1
     ),
-    "a merge that inserts, and a delete of rows that it found": History(
+    "a merge that inserts, and a delete of rows that it found": StatementHistory(
         ((1, 1), (3, 3)),
-        (Step(MERGE, "after"), Step(Delete(Condition(keys=(1, 2))))),
+        (StatementStep(MERGE, "after"), StatementStep(DeleteStatement(Condition(keys=(1, 2))))),
         rows_per_fragment=1,
     ),
-    "a delete, and a merge that inserts rows to delete": History(
+    "a delete, and a merge that inserts rows to delete": StatementHistory(
         ((1, 1), (3, 3)),
-        (Step(Delete(Condition(keys=(1, 2))), "after"), Step(MERGE)),
+        (StatementStep(DeleteStatement(Condition(keys=(1, 2))), "after"), StatementStep(MERGE)),
         rows_per_fragment=1,
     ),
-    "an upsert of other rows, and a delete of a key that it did not find": History(
-        ((1, 1), (2, 2), (3, 3)), (Step(UPSERT, "after"), Step(Update(Condition(keys=(3,)), "k", 11))), rows_per_fragment=1
+    "an upsert of other rows, and a delete of a key that it did not find": StatementHistory(
+        ((1, 1), (2, 2), (3, 3)), (StatementStep(UPSERT, "after"), StatementStep(UpdateStatement(Condition(keys=(3,)), "k", 11))), rows_per_fragment=1
     ),
-    "updates of each other's rows": History(
+    "updates of each other's rows": StatementHistory(
         ((1, 1), (2, 2)),
-        (Step(Update(Condition(keys=(1,)), "k", 1), "after"), Step(Update(Condition(keys=(2,)), "k", -1))),
+        (StatementStep(UpdateStatement(Condition(keys=(1,)), "k", 1), "after"), StatementStep(UpdateStatement(Condition(keys=(2,)), "k", -1))),
         rows_per_fragment=1,
     ),
-    "a merge, and an append of its keys": History(((3, 3),), (Step(MERGE, "after"), Step(Insert(((1, 50),))))),
-    "three merges on two branches": History(
-        (), (Step(MERGE, "after", "b"), Step(UPSERT, "before"), Step(UPSERT, "before", "b"))
+    "a merge, and an append of its keys": StatementHistory(((3, 3),), (StatementStep(MERGE, "after"), StatementStep(Insert(((1, 50),))))),
+    "three merges on two branches": StatementHistory(
+        (), (StatementStep(MERGE, "after", "b"), StatementStep(UPSERT, "before"), StatementStep(UPSERT, "before", "b"))
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("stable", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("history", KNOWN_CONFLICTS.values(), ids=KNOWN_CONFLICTS.keys())
-def test_known_conflicts_of_statements(history: History, stable: bool):
+def test_known_conflicts_of_statements(history: StatementHistory, stable: bool):
     play(replace(history, stable=stable))
 
 
@@ -239,7 +241,7 @@ def runs_in(spark: SparkSession, catalog: str) -> Run:
         if isinstance(statement, MergeRows):
             return row["num_inserted_rows"], row["num_updated_rows"], row["num_deleted_rows"]
         affected = row["num_affected_rows"]
-        return (0, affected, 0) if isinstance(statement, Update) else (0, 0, affected)
+        return (0, affected, 0) if isinstance(statement, UpdateStatement) else (0, 0, affected)
 
     return run
 
@@ -248,7 +250,7 @@ def runs_in(spark: SparkSession, catalog: str) -> Run:
 @pytest.mark.classic
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("history", KNOWN_CONFLICTS.values(), ids=KNOWN_CONFLICTS.keys())
-def test_known_conflicts_of_statements_of_sql(history: History, run_sql: Run):
+def test_known_conflicts_of_statements_of_sql(history: StatementHistory, run_sql: Run):
     play(history, run_sql)
 
 
@@ -256,7 +258,9 @@ def test_known_conflicts_of_statements_of_sql(history: History, run_sql: Run):
 @pytest.mark.classic
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("history", KNOWN_CONFLICTS.values(), ids=KNOWN_CONFLICTS.keys())
-def test_known_conflicts_of_statements_of_sql_without_the_extension(history: History, run_without_extension: Run):
+def test_known_conflicts_of_statements_of_sql_without_the_extension(
+    history: StatementHistory, run_without_extension: Run
+):
     play(history, run_without_extension)
 
 

@@ -17,7 +17,7 @@ from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.rows.append_commit import commit_rows
 from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
-from tests.object_stores.stores import Place
+from tests.object_stores.stores import StorePlace
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.int64())])
 WAIT_S = 60
@@ -30,7 +30,7 @@ def take_barrier(barrier: Barrier) -> None:
     _start.append(barrier)
 
 
-def rows_to_commit(place: Place, values: Sequence[int], job_id: str) -> RowsToCommit:
+def rows_to_commit(place: StorePlace, values: Sequence[int], job_id: str) -> RowsToCommit:
     """Writes rows (v, -v) as an unreferenced file."""
     name = f"{job_id}-{uuid.uuid4().hex}.lance"
     writer = LanceFileSession(place.uri, storage_options=place.storage).open_writer(
@@ -49,20 +49,20 @@ def rows_to_commit(place: Place, values: Sequence[int], job_id: str) -> RowsToCo
     )
 
 
-def commit_some_rows(place: Place, job: int, commits: int) -> list[int]:
+def commit_some_rows(place: StorePlace, job: int, commits: int) -> list[int]:
     """Appends rows, or creates the table with rows, `commits` times, and returns the versions."""
     changes = [rows_to_commit(place, [job * 100 + n], f"{job}-{n}") for n in range(commits)]
     _start[0].wait(WAIT_S)
     return [commit_rows(place.ref, change, job_id=f"{job}-{n}").version for n, change in enumerate(changes)]
 
 
-def commit_a_column(place: Place, job: int) -> CommitResult:
+def commit_a_column(place: StorePlace, job: int) -> CommitResult:
     """Fills a column of its own in all rows."""
     backfill = Backfill(place.uri, f"c{job}", LongType(), storage=place.storage)
     return _commit(backfill, computed(snapshot_rows(place.uri, storage=place.storage), lambda k: k * 10 + job))
 
 
-def commit_a_fragment(place: Place, job: int) -> CommitResult:
+def commit_a_fragment(place: StorePlace, job: int) -> CommitResult:
     """Fills its own fragment of a column shared by all processes."""
     backfill = Backfill(place.uri, "c", LongType(), storage=place.storage)
     rows = [(a, k) for a, k in snapshot_rows(place.uri, storage=place.storage) if a >> 32 == job]

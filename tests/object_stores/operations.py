@@ -26,7 +26,7 @@ from lance_spark.indexes.upkeep import drop_index
 from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.model import JobRecord
 from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
-from tests.object_stores.stores import Place
+from tests.object_stores.stores import StorePlace
 
 IDS = list(range(10))
 ROWS = pa.table({"id": IDS, "x": [2 * i for i in IDS]})
@@ -43,7 +43,7 @@ def fourfold(id: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class StoreOperation:
     """One operation.
 
     Attributes:
@@ -56,38 +56,38 @@ class Operation:
         rewrites: Whether each attempt writes new data files; cleanup removes the files of a lost attempt.
     """
 
-    act: Callable[[Place], object]
-    shows: Callable[[Place], object]
+    act: Callable[[StorePlace], object]
+    shows: Callable[[StorePlace], object]
     expected: object
     versions: int = 1
-    prepare: Callable[[Place], object] = lambda place: None
+    prepare: Callable[[StorePlace], object] = lambda place: None
     exists: bool = True
     rewrites: bool = False
 
 
-def connection(place: Place, spark: SparkSession | None = None) -> lance_spark.Connection:
+def connection(place: StorePlace, spark: SparkSession | None = None) -> lance_spark.Connection:
     return lance_spark.connect(place.folder, spark, place.storage, progress=False)
 
 
-def table_of(place: Place, spark: SparkSession | None = None) -> lance_spark.Table:
+def table_of(place: StorePlace, spark: SparkSession | None = None) -> lance_spark.Table:
     return connection(place, spark).open_table(place.name)
 
 
-def make(place: Place) -> None:
+def make(place: StorePlace) -> None:
     """Makes the table in two fragments, as version 1, and adds the column as version 2."""
     lance.write_dataset(ROWS, place.uri, max_rows_per_file=5, enable_stable_row_ids=True, storage_options=place.storage)
     table_of(place).add_columns({"v": tripled})
 
 
-def columns(place: Place) -> list[str]:
+def columns(place: StorePlace) -> list[str]:
     return place.open().schema.names
 
 
-def ids(place: Place) -> list[int]:
+def ids(place: StorePlace) -> list[int]:
     return sorted(row["id"] for row in place.contents())
 
 
-def compact(place: Place) -> None:
+def compact(place: StorePlace) -> None:
     dataset = place.ref.open_latest()
     task = Compaction.plan(dataset, {"target_rows_per_fragment": 1000}).tasks[0]  # type: ignore[arg-type]
     olds = tuple(task.fragments)
@@ -117,35 +117,35 @@ def job_record(job_id: str) -> JobRecord:
     )
 
 
-def fill(place: Place) -> None:
+def fill(place: StorePlace) -> None:
     backfill = Backfill(place.uri, "v", LongType(), storage=place.storage)
     backfill.run(computed(snapshot_rows(place.uri, storage=place.storage), lambda i: 5 * i))
 
 
-def binding(place: Place) -> str | None:
+def binding(place: StorePlace) -> str | None:
     text = (place.open().schema.field("v").metadata or {}).get(BINDING_KEY.encode())
     return None if text is None else ("fourfold" if b"fourfold" in text else "tripled")
 
 
-def view_of(place: Place) -> Place:
-    return Place(uri=f"{place.folder}/view.lance", storage=place.storage)
+def view_of(place: StorePlace) -> StorePlace:
+    return StorePlace(uri=f"{place.folder}/view.lance", storage=place.storage)
 
 
-def is_view(place: Place) -> bool:
+def is_view(place: StorePlace) -> bool:
     return "view" in connection(place).table_names()
 
 
-OPERATIONS: dict[str, Operation] = {
-    "create_table": Operation(
+OPERATIONS: dict[str, StoreOperation] = {
+    "create_table": StoreOperation(
         act=lambda place: connection(place).create_table(place.name, ROWS), shows=ids, expected=IDS, exists=False
     ),
-    "create_table without rows": Operation(
+    "create_table without rows": StoreOperation(
         act=lambda place: connection(place).create_table(place.name, schema=ROWS.schema),
         shows=columns,
         expected=["id", "x"],
         exists=False,
     ),
-    "create_materialized_view": Operation(
+    "create_materialized_view": StoreOperation(
         act=lambda place: connection(place).create_materialized_view(
             "view", table_of(place).search(None).select(["id"])
         ),
@@ -153,58 +153,60 @@ OPERATIONS: dict[str, Operation] = {
         expected=True,
         versions=0,
     ),
-    "add": Operation(act=lambda place: table_of(place).add(ROWS), shows=ids, expected=sorted(IDS * 2)),
-    "overwrite": Operation(
+    "add": StoreOperation(act=lambda place: table_of(place).add(ROWS), shows=ids, expected=sorted(IDS * 2)),
+    "overwrite": StoreOperation(
         act=lambda place: connection(place).create_table(place.name, ROWS, mode="overwrite"), shows=ids, expected=IDS
     ),
-    "add_columns of a UDF": Operation(
+    "add_columns of a UDF": StoreOperation(
         act=lambda place: table_of(place).add_columns({"w": fourfold}),
         shows=columns,
         expected=["id", "x", "v", "w"],
     ),
-    "add_columns of SQL": Operation(
+    "add_columns of SQL": StoreOperation(
         act=lambda place: table_of(place).add_columns({"w": "id + 1"}),
         shows=lambda place: columns(place)[3:] and sorted(place.column("w").values()),
         expected=[i + 1 for i in IDS],
         rewrites=True,
     ),
-    "rename": Operation(
+    "rename": StoreOperation(
         act=lambda place: table_of(place).alter_columns({"path": "x", "name": "y"}),
         shows=columns,
         expected=["id", "y", "v"],
     ),
-    "cast": Operation(
+    "cast": StoreOperation(
         act=lambda place: table_of(place).alter_columns({"path": "x", "data_type": pa.float64()}),
         shows=lambda place: str(place.open().schema.field("x").type),
         expected="double",
         rewrites=True,
     ),
-    "drop_columns": Operation(
+    "drop_columns": StoreOperation(
         act=lambda place: table_of(place).drop_columns(["x"]), shows=columns, expected=["id", "v"]
     ),
-    "another UDF": Operation(
+    "another UDF": StoreOperation(
         act=lambda place: table_of(place).alter_columns({"path": "v", "udf": fourfold}),
         shows=binding,
         expected="fourfold",
     ),
-    "drop_udf": Operation(
+    "drop_udf": StoreOperation(
         act=lambda place: table_of(place).alter_columns({"path": "v", "drop_udf": True}), shows=binding, expected=None
     ),
-    "configuration": Operation(
+    "configuration": StoreOperation(
         act=lambda place: change_schema(place.ref, lambda _: set_config({"k": "1"})),
         shows=lambda place: place.open().config().get("k"),
         expected="1",
     ),
-    "restore": Operation(act=lambda place: table_of(place).restore(1), shows=columns, expected=["id", "x"]),
-    "backfill write": Operation(act=fill, shows=lambda place: place.column("v"), expected={i: 5 * i for i in IDS}),
-    "compaction": Operation(act=compact, shows=lambda place: len(place.open().get_fragments()), expected=1, versions=2),
-    "drop_index": Operation(
+    "restore": StoreOperation(act=lambda place: table_of(place).restore(1), shows=columns, expected=["id", "x"]),
+    "backfill write": StoreOperation(act=fill, shows=lambda place: place.column("v"), expected={i: 5 * i for i in IDS}),
+    "compaction": StoreOperation(
+        act=compact, shows=lambda place: len(place.open().get_fragments()), expected=1, versions=2
+    ),
+    "drop_index": StoreOperation(
         prepare=lambda place: place.open().create_scalar_index("id", "BTREE", name="ix"),
         act=lambda place: drop_index(place.ref, "ix"),
         shows=lambda place: len(place.open().describe_indices()),
         expected=0,
     ),
-    "job record": Operation(
+    "job record": StoreOperation(
         prepare=lambda place: JobHistory(place.ref).save(dataclasses.replace(job_record("one"), status="RUNNING")),
         act=lambda place: JobHistory(place.ref).save(job_record("one")),
         shows=lambda place: [(record.job_id, record.status) for record in JobHistory(place.ref).jobs()],
@@ -214,18 +216,18 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def on_spark(spark: SparkSession) -> dict[str, Operation]:
+def on_spark(spark: SparkSession) -> dict[str, StoreOperation]:
     """Returns operations whose tasks run on Spark."""
 
-    def refresh(place: Place) -> Any:
+    def refresh(place: StorePlace) -> Any:
         view = connection(place, spark).open_table("view")
         return view.refresh()
 
-    def options(place: Place) -> dict[str, str]:
+    def options(place: StorePlace) -> dict[str, str]:
         return {f"storage.{name}": value for name, value in place.storage.items()}
 
     return {
-        "append": Operation(
+        "append": StoreOperation(
             # Spark plans in a process of its own: the application has read from the store before.
             prepare=lambda place: spark.read.format("lance").options(**options(place)).load(place.uri).count(),
             act=lambda place: (
@@ -238,18 +240,20 @@ def on_spark(spark: SparkSession) -> dict[str, Operation]:
             shows=ids,
             expected=[*IDS, 10],
         ),
-        "backfill": Operation(
+        "backfill": StoreOperation(
             act=lambda place: table_of(place, spark).backfill("v"),
             shows=lambda place: place.column("v"),
             expected={i: 3 * i for i in IDS},
         ),
-        "update": Operation(
+        "update": StoreOperation(
             act=lambda place: table_of(place, spark).update(where="id < 5", values={"x": 7}),
             shows=lambda place: sorted(place.column("x").values())[:5],
             expected=[7] * 5,
         ),
-        "delete": Operation(act=lambda place: table_of(place, spark).delete("id < 5"), shows=ids, expected=IDS[5:]),
-        "merge": Operation(
+        "delete": StoreOperation(
+            act=lambda place: table_of(place, spark).delete("id < 5"), shows=ids, expected=IDS[5:]
+        ),
+        "merge": StoreOperation(
             act=lambda place: (
                 table_of(place, spark)
                 .merge_insert("id")
@@ -260,18 +264,18 @@ def on_spark(spark: SparkSession) -> dict[str, Operation]:
             shows=lambda place: (ids(place), place.column("x")[9]),
             expected=([*IDS, 10], 0),
         ),
-        "compact_files": Operation(
+        "compact_files": StoreOperation(
             act=lambda place: table_of(place, spark).compact_files(),
             shows=lambda place: len(place.open().get_fragments()),
             expected=1,
             versions=2,
         ),
-        "create_scalar_index": Operation(
+        "create_scalar_index": StoreOperation(
             act=lambda place: table_of(place, spark).create_scalar_index("id"),
             shows=lambda place: len(place.open().describe_indices()),
             expected=1,
         ),
-        "refresh": Operation(
+        "refresh": StoreOperation(
             prepare=lambda place: connection(place).create_materialized_view(
                 "view", table_of(place).search(None).select(["id"])
             ),

@@ -14,39 +14,39 @@ import lance
 import pyarrow as pa
 import pytest
 
-from tests.object_stores.stores import Place
+from tests.object_stores.stores import StorePlace
 
 ALL = list(range(30))
 UPDATED = (3, 4, 25)
 REWRITTEN = (5, 6)
 
 
-def append(place: Place) -> None:
+def append(place: StorePlace) -> None:
     schema = place.open().schema
     row = {"id": 1000, "text": "new", "other": 5}
     data = pa.Table.from_pylist([{name: row.get(name) for name in schema.names}], schema=schema)
     lance.write_dataset(data, place.uri, mode="append", storage_options=place.storage)
 
 
-def delete_rows(place: Place) -> None:
+def delete_rows(place: StorePlace) -> None:
     place.open().delete("id % 5 = 1")
 
 
-def update_an_input(place: Place) -> None:
+def update_an_input(place: StorePlace) -> None:
     """Moves rows with changed inputs."""
     place.open().update({"text": "'changed'"}, where=f"id IN {UPDATED}")
 
 
-def rewrite_an_input_in_place(place: Place) -> None:
+def rewrite_an_input_in_place(place: StorePlace) -> None:
     source = pa.table({"id": REWRITTEN, "text": ["changed"] * len(REWRITTEN)})
     place.open().merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
 
 
-def compact(place: Place) -> None:
+def compact(place: StorePlace) -> None:
     assert place.open().optimize.compact_files().fragments_removed
 
 
-def drop_the_column(place: Place) -> None:
+def drop_the_column(place: StorePlace) -> None:
     place.open().drop_columns(["c"])
 
 
@@ -62,7 +62,7 @@ class Scenario:
         changed: Rows with a changed input.
     """
 
-    act: Callable[[Place], None]
+    act: Callable[[StorePlace], None]
     deleted: Iterable[int] = ()
     new: Iterable[int] = ()
     carried: int = 0
@@ -86,10 +86,10 @@ COMMITTED = [
 each operation.
 """
 
-IMPOSSIBLE: list[tuple[Callable[[Place], None], str]] = [(drop_the_column, "drop")]
+IMPOSSIBLE: list[tuple[Callable[[StorePlace], None], str]] = [(drop_the_column, "drop")]
 
 
-def work_of_others(place: Place) -> list[dict[str, Any]]:
+def work_of_others(place: StorePlace) -> list[dict[str, Any]]:
     """Returns everything but the target, in order of the ids."""
     rows = [{k: v for k, v in row.items() if k != "c"} for row in place.contents()]
     return sorted(rows, key=lambda row: row["id"])

@@ -15,7 +15,7 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class StorePlace:
     """A location in an object store with a present or future table. Can be sent to other processes."""
 
     uri: str
@@ -77,6 +77,6 @@ class Store:
     root: str
     storage: dict[str, str]
 
-    def place(self, name: str = "table") -> Place:
+    def place(self, name: str = "table") -> StorePlace:
         """Returns a location without a table."""
-        return Place(uri=f"{self.root}/{name}-{next(_numbers)}/t.lance", storage=self.storage)
+        return StorePlace(uri=f"{self.root}/{name}-{next(_numbers)}/t.lance", storage=self.storage)

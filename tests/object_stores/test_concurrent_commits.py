@@ -13,7 +13,7 @@ import pytest
 
 from tests.lance_spark.write.backfills import make_table
 from tests.object_stores.committers import commit_a_column, commit_a_fragment, commit_some_rows, take_barrier
-from tests.object_stores.stores import Place, Store
+from tests.object_stores.stores import Store, StorePlace
 
 pytestmark = pytest.mark.cluster
 
@@ -24,29 +24,29 @@ COMMITS = 3
 
 
 @dataclass(frozen=True)
-class Pool:
+class CommitterPool:
     """Spawned processes, because Lance's threads do not survive a fork."""
 
     size: int
     executor: ProcessPoolExecutor
 
-    def together(self, work: Callable[..., Any], place: Place, *arguments: Any) -> list[Any]:
+    def together(self, work: Callable[..., Any], place: StorePlace, *arguments: Any) -> list[Any]:
         """Runs the work once in each process. All wait for each other, so no process gets two."""
         futures = [self.executor.submit(work, place, job, *arguments) for job in range(self.size)]
         return [future.result(120) for future in futures]
 
 
 @pytest.fixture(scope="module", params=[4, pytest.param(8, marks=pytest.mark.long)])
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+def pool(request: pytest.FixtureRequest) -> Iterator[CommitterPool]:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(request.param)
     executor = ProcessPoolExecutor(request.param, mp_context=context, initializer=take_barrier, initargs=(barrier,))
     with executor as started:
-        yield Pool(request.param, started)
+        yield CommitterPool(request.param, started)
 
 
 @each_store
-def test_rows_of_writers_that_create_and_append_are_all_there(pool: Pool, store: Store):
+def test_rows_of_writers_that_create_and_append_are_all_there(pool: CommitterPool, store: Store):
     place = store.place()
     versions = pool.together(commit_some_rows, place, COMMITS)
     expected = [job * 100 + n for job in range(pool.size) for n in range(COMMITS)]
@@ -56,7 +56,7 @@ def test_rows_of_writers_that_create_and_append_are_all_there(pool: Pool, store:
 
 
 @each_store
-def test_columns_that_are_added_and_filled_at_the_same_time_are_all_there(pool: Pool, store: Store):
+def test_columns_that_are_added_and_filled_at_the_same_time_are_all_there(pool: CommitterPool, store: Store):
     place = store.place()
     make_table(place.uri, fragments=2, storage=place.storage)
     results = pool.together(commit_a_column, place)
@@ -66,7 +66,7 @@ def test_columns_that_are_added_and_filled_at_the_same_time_are_all_there(pool: 
     assert place.column("text") == {k: f"t{k}" for k in range(20)} and place.orphans() == set()
 
 
-def test_fragments_of_one_column_that_are_filled_at_the_same_time_are_all_there(pool: Pool, store: Store):
+def test_fragments_of_one_column_that_are_filled_at_the_same_time_are_all_there(pool: CommitterPool, store: Store):
     place = store.place()
     make_table(place.uri, fragments=pool.size, rows=5, storage=place.storage, c=pa.int64())
     results = pool.together(commit_a_fragment, place)

@@ -24,9 +24,18 @@ from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.errors import CommitError, LanceSparkError, TableUnreadableError
 from lance_spark.jobs import late_ends
 from lance_spark.jobs.history import JobHistory
-from tests.object_stores.operations import OPERATIONS, ROWS, Operation, connection, job_record, make, on_spark, table_of
+from tests.object_stores.operations import (
+    OPERATIONS,
+    ROWS,
+    StoreOperation,
+    connection,
+    job_record,
+    make,
+    on_spark,
+    table_of,
+)
 from tests.object_stores.servers import fail, requests_of, s3_options
-from tests.object_stores.stores import Place, Store
+from tests.object_stores.stores import Store, StorePlace
 from tests.support.processes import free_port
 from tests.support.waiting import eventually
 
@@ -77,14 +86,14 @@ def sampled(names: list[str], sample: list[str] = SAMPLE) -> list[object]:
     return [pytest.param(name, marks=() if name in sample else pytest.mark.long) for name in names]
 
 
-def operation_named(name: str, request: pytest.FixtureRequest) -> Operation:
+def operation_named(name: str, request: pytest.FixtureRequest) -> StoreOperation:
     """Starts Spark only for operations whose tasks run there."""
     if name in OPERATIONS:
         return OPERATIONS[name]
     return on_spark(request.getfixturevalue("spark"))[name]
 
 
-def prepared(store: Store, operation: Operation) -> tuple[Place, int]:
+def prepared(store: Store, operation: StoreOperation) -> tuple[StorePlace, int]:
     """Returns the place of the operation, and its version before."""
     place = store.place()
     if not operation.exists:
@@ -95,7 +104,7 @@ def prepared(store: Store, operation: Operation) -> tuple[Place, int]:
     return place, place.open().version
 
 
-def check_done(place: Place, operation: Operation, before: int) -> None:
+def check_done(place: StorePlace, operation: StoreOperation, before: int) -> None:
     """Checks that the operation took effect once, without leftovers."""
     assert operation.shows(place) == operation.expected
     assert place.open().version == before + operation.versions, "it was committed twice, or not at all"
@@ -294,12 +303,12 @@ def test_stores_that_never_answered_are_errors_within_20_seconds():
             listening.bind(("127.0.0.1", 0))
             listening.listen()
         ports = (free_port(), *(listening.getsockname()[1] for listening in (first, second)))
-        places = [Place(uri="s3://tables/x/t.lance", storage=s3_options(port)) for port in ports]
+        places = [StorePlace(uri="s3://tables/x/t.lance", storage=s3_options(port)) for port in ports]
         assert max(threads.map(seconds_until_refused, places)) < 20
         assert max(map(seconds_until_refused, places)) < 1, "a second call asks again at once"
 
 
-def seconds_until_refused(place: Place) -> float:
+def seconds_until_refused(place: StorePlace) -> float:
     began = time.monotonic()
     with pytest.raises(TableUnreadableError, match="does not answer"):
         connection(place).create_table("t", ROWS)

@@ -15,7 +15,7 @@ from lance_spark.errors import CommitImpossibleError
 from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.write.backfills import make_table
 from tests.object_stores.others import ALL, COMMITTED, IMPOSSIBLE, Scenario, on_stores, work_of_others
-from tests.object_stores.stores import Place, Store
+from tests.object_stores.stores import Store, StorePlace
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def place(store: Store) -> Place:
+def place(store: Store) -> StorePlace:
     new_place = store.place()
     make_table(new_place.uri, storage=new_place.storage)
     return new_place
@@ -43,7 +43,7 @@ def gate(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def table(place: Place, call_log: CallLog, gate: Path, spark: SparkSession) -> Table:
+def table(place: StorePlace, call_log: CallLog, gate: Path, spark: SparkSession) -> Table:
     new_table = lance_spark.connect(place.folder, spark, place.storage, progress=False).open_table(place.name)
     new_table.add_columns({"c": waiting_udf(call_log, gate)})
     return new_table
@@ -82,7 +82,9 @@ def computing(table: Table, call_log: CallLog) -> Job:
 
 
 @on_stores("scenario", [(scenario,) for scenario in COMMITTED])
-def test_values_are_committed_beside(scenario: Scenario, place: Place, table: Table, call_log: CallLog, gate: Path):
+def test_values_are_committed_beside(
+    scenario: Scenario, place: StorePlace, table: Table, call_log: CallLog, gate: Path
+):
     job = computing(table, call_log)
     scenario.act(place)
     foreign_work = work_of_others(place)
@@ -100,7 +102,7 @@ def test_values_are_committed_beside(scenario: Scenario, place: Place, table: Ta
 
 @on_stores("act, text", IMPOSSIBLE)
 def test_values_are_refused_after(
-    act: Callable[[Place], None], text: str, place: Place, table: Table, call_log: CallLog, gate: Path
+    act: Callable[[StorePlace], None], text: str, place: StorePlace, table: Table, call_log: CallLog, gate: Path
 ):
     job = computing(table, call_log)
     act(place)

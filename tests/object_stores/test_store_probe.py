@@ -29,7 +29,7 @@ from lance_spark.errors import CommitError, OptionError, UnsafeStoreError
 from tests.lance_spark.write.backfills import Backfill, computed, make_table, snapshot_rows
 from tests.object_stores.committers import rows_to_commit
 from tests.object_stores.servers import requests_of
-from tests.object_stores.stores import Place, Store
+from tests.object_stores.stores import Store, StorePlace
 
 pytestmark = pytest.mark.cluster
 
@@ -47,7 +47,7 @@ def unsafe(request: pytest.FixtureRequest) -> Store:
     return chosen_store
 
 
-def refuse(place: Place, *, allow: bool = False) -> None:
+def refuse(place: StorePlace, *, allow: bool = False) -> None:
     refuse_unsafe_store(place.uri, place.storage, allow=allow)
 
 

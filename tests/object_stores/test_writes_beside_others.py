@@ -12,19 +12,19 @@ from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.errors import CommitImpossibleError
 from tests.lance_spark.write.backfills import Backfill, computed, make_table, snapshot_rows
 from tests.object_stores.others import COMMITTED, IMPOSSIBLE, Scenario, on_stores, work_of_others
-from tests.object_stores.stores import Place, Store
+from tests.object_stores.stores import Store, StorePlace
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def place(store: Store) -> Place:
+def place(store: Store) -> StorePlace:
     new_place = store.place()
     make_table(new_place.uri, storage=new_place.storage, c=pa.int64())
     return new_place
 
 
-def staged(place: Place) -> tuple[Backfill, object]:
+def staged(place: StorePlace) -> tuple[Backfill, object]:
     """Returns a write with completed tasks, and their messages."""
     job = Backfill(place.uri, "c", LongType(), options={"input_columns": "id,text"}, storage=place.storage)
     rows = computed(snapshot_rows(place.uri, storage=place.storage))
@@ -32,7 +32,7 @@ def staged(place: Place) -> tuple[Backfill, object]:
 
 
 @on_stores("scenario", [(scenario,) for scenario in COMMITTED])
-def test_values_are_committed_beside(scenario: Scenario, place: Place) -> None:
+def test_values_are_committed_beside(scenario: Scenario, place: StorePlace) -> None:
     job, message = staged(place)
     scenario.act(place)
     foreign_work = work_of_others(place)
@@ -47,7 +47,7 @@ def test_values_are_committed_beside(scenario: Scenario, place: Place) -> None:
 
 
 @on_stores("act, text", IMPOSSIBLE)
-def test_values_are_refused_after(act: Callable[[Place], None], text: str, place: Place) -> None:
+def test_values_are_refused_after(act: Callable[[StorePlace], None], text: str, place: StorePlace) -> None:
     job, message = staged(place)
     act(place)
     version, foreign_contents = place.open().version, place.contents()

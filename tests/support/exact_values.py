@@ -113,7 +113,7 @@ WIDE: list[tuple[pa.Array, pa.DataType]] = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class NestedValue:
     """A value within lists, structs and maps; `inner` is the value for a column of `inner_type`."""
 
     data_type: pa.DataType
@@ -124,7 +124,7 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, table: dict[pa.DataType, list[object]]) -> Case:
+def cases(draw: st.DrawFn, table: dict[pa.DataType, list[object]]) -> NestedValue:
     kind = inner_type = draw(st.sampled_from(sorted(table, key=str)))
     value = inner = draw(st.sampled_from(table[kind]))
     get: list[Callable[[Any], pa.Array]] = []
@@ -133,10 +133,10 @@ def cases(draw: st.DrawFn, table: dict[pa.DataType, list[object]]) -> Case:
             continue
         wrap, put, out = DEPTHS[name]
         kind, value, get = wrap(kind), put(value), [out, *get]
-    return Case(data_type=kind, value=value, inner_type=inner_type, inner=inner, get=tuple(get))
+    return NestedValue(data_type=kind, value=value, inner_type=inner_type, inner=inner, get=tuple(get))
 
 
-def expected(case: Case, *, nan_is_null: bool) -> pa.Array:
+def expected(case: NestedValue, *, nan_is_null: bool) -> pa.Array:
     """Returns a fitting value as PyArrow converts its plainest form."""
     plain = case.inner
     if isinstance(plain, np.datetime64):

@@ -117,10 +117,10 @@ def inline_tasks() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without_spark(folder: Path) -> Iterator[Lab]:
+def without_spark(folder: Path) -> Iterator[InlineLab]:
     """A folder for a table whose jobs need no Spark."""
     with inline_tasks():
-        yield Lab(folder)
+        yield InlineLab(folder)
 
 
 def open_table(uri: str) -> Table:
@@ -163,7 +163,7 @@ def act_at(uri: str, row: int) -> None:
         acts.pop(0)()
 
 
-class Lab:
+class InlineLab:
     """A folder with one table and the log of a UDF."""
 
     def __init__(self, folder: Path) -> None:
@@ -300,7 +300,7 @@ def no_version_names(uri: str) -> list[Path]:
     return [path for path in Path(uri, "data").iterdir() if path.name not in referenced_files]
 
 
-def leave_checkpoints(lab: Lab, *parts: range) -> list[Callable[[], object]]:
+def leave_checkpoints(lab: InlineLab, *parts: range) -> list[Callable[[], object]]:
     """Puts checkpoints of `id` into the first fragment like another job, and returns actions to remove them."""
     prepared = prepare(DatasetRef.at(lab.uri), BackfillRequest(columns=("v",)), checkpoints=None)
     store, spec = store_of(prepared.spec), prepared.spec

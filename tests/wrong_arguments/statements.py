@@ -248,7 +248,7 @@ _NO_CLAUSES = ("ALTER TABLE", "CREATE TABLE", "DROP TABLE", "INSERT INTO", "MERG
 
 
 @dataclass(frozen=True)
-class Statement:
+class WrongStatement:
     """A statement with one wrong part.
 
     Attributes:
@@ -276,12 +276,12 @@ def _words(value: str) -> list[str]:
     return re.findall(r"\w+", value)
 
 
-def of_templates() -> Iterator[Statement]:
+def of_templates() -> Iterator[WrongStatement]:
     """Yields each template with each wrong text for each of its parts."""
     for template in TEMPLATES:
         for kind in dict.fromkeys(_PARTS.findall(template)):
             for value in WRONG[kind]:
-                yield Statement(
+                yield WrongStatement(
                     _filled(template, kind, value), value, (kind, *_words(value), *OTHER_NAMES.get(kind, ()))
                 )
 
@@ -313,7 +313,7 @@ PROCEDURE_ARGUMENTS = {
 """Right arguments in addition to `table`."""
 
 
-def of_procedures() -> Iterator[Statement]:
+def of_procedures() -> Iterator[WrongStatement]:
     """Yields each procedure with wrong, missing, unknown, doubled and misplaced arguments."""
     for name in PROCEDURES:
         right = {"table": "'{bare}'", **PROCEDURE_ARGUMENTS[name]}
@@ -329,10 +329,12 @@ def of_procedures() -> Iterator[Statement]:
             yield _called(name, {key: value for key, value in right.items() if key != wrong}, wrong, wrong)
             yield _called(name, right | {f"{wrong}s": "1"}, wrong, f"{wrong}s")
             places = ", ".join(value for key, value in right.items() if key != wrong)
-            yield Statement(f"CALL lance.system.{name}({places})", wrong, ())
-            yield Statement(f"CALL lance.system.{name}({', '.join(right.values())}, {wrong} => {own})", wrong, (wrong,))
-        yield Statement(f"CALL lance.system.{name}()", name, ("table",))
-        yield Statement(f"CALL lance.system.{name}({', '.join([*right.values(), '1', '2'])})", name, ())
+            yield WrongStatement(f"CALL lance.system.{name}({places})", wrong, ())
+            yield WrongStatement(
+                f"CALL lance.system.{name}({', '.join(right.values())}, {wrong} => {own})", wrong, (wrong,)
+            )
+        yield WrongStatement(f"CALL lance.system.{name}()", name, ("table",))
+        yield WrongStatement(f"CALL lance.system.{name}({', '.join([*right.values(), '1', '2'])})", name, ())
         for second_statement in (
             f"lance.{name}",
             f"lance.nope.{name}",
@@ -340,12 +342,12 @@ def of_procedures() -> Iterator[Statement]:
             f"lance.system.{name}s",
             f"lance.system.x.{name}",
         ):
-            yield Statement(f"CALL {second_statement}(table => '{{bare}}')", name, (name,))
+            yield WrongStatement(f"CALL {second_statement}(table => '{{bare}}')", name, (name,))
 
 
-def _called(name: str, arguments: Mapping[str, str], wrong: str, value: str) -> Statement:
+def _called(name: str, arguments: Mapping[str, str], wrong: str, value: str) -> WrongStatement:
     argument_list = ", ".join(f"{key} => {text}" for key, text in arguments.items())
-    return Statement(f"CALL lance.system.{name}({argument_list})", value, (wrong, *_words(value)))
+    return WrongStatement(f"CALL lance.system.{name}({argument_list})", value, (wrong, *_words(value)))
 
 
 SEARCHED = {"path": "'{path}'", "query_vector": "array(0.1, 0.2)", "query_text": "'text'"}
@@ -356,7 +358,7 @@ SEARCH_RIGHT = {
 }  # fmt: skip
 
 
-def of_searches() -> Iterator[Statement]:
+def of_searches() -> Iterator[WrongStatement]:
     """Yields each table function with wrong, missing and unknown arguments."""
     for function, queries in FUNCTIONS.items():
         right = {name: SEARCHED[name] for name in ("path", *queries)}
@@ -367,17 +369,17 @@ def of_searches() -> Iterator[Statement]:
         for wrong in right:
             yield _searched(function, {key: value for key, value in right.items() if key != wrong}, wrong, wrong)
         yield _searched(function, right | {"nope": "1"}, "nope", "1")
-        yield Statement(f"SELECT * FROM {function}()", function, ("path", "argument"))
-        yield Statement(f"SELECT * FROM {function}(TABLE({{t}}))", function, ("path", "table"))
-        yield Statement(f"SELECT * FROM {function}({', '.join(['1'] * 9)})", function, (function,))
+        yield WrongStatement(f"SELECT * FROM {function}()", function, ("path", "argument"))
+        yield WrongStatement(f"SELECT * FROM {function}(TABLE({{t}}))", function, ("path", "table"))
+        yield WrongStatement(f"SELECT * FROM {function}({', '.join(['1'] * 9)})", function, (function,))
         for value in WRONG["option"]:
             key, _, text = value.partition(" = ")
             yield _searched(function, right | {"options": f"map({key}, {text or 'NULL'})"}, "options", value)
 
 
-def _searched(function: str, arguments: Mapping[str, str], wrong: str, value: str) -> Statement:
+def _searched(function: str, arguments: Mapping[str, str], wrong: str, value: str) -> WrongStatement:
     argument_list = ", ".join(f"{key} => {text}" for key, text in arguments.items())
-    return Statement(f"SELECT * FROM {function}({argument_list})", value, (wrong, *_words(value)))
+    return WrongStatement(f"SELECT * FROM {function}({argument_list})", value, (wrong, *_words(value)))
 
 
 SOURCES = {"templates": of_templates, "procedures": of_procedures, "searches": of_searches}

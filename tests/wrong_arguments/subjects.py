@@ -146,7 +146,7 @@ def make_template(folder: Path) -> Path:
 
 
 @dataclass
-class Place:
+class CallFolder:
     """A folder with tables, recreated from a template after every call that changed the folder."""
 
     template: Path
@@ -188,10 +188,10 @@ class Subject:
     """
 
     name: str
-    make: Callable[[Place], Callable[..., object]]
+    make: Callable[[CallFolder], Callable[..., object]]
     signature: inspect.Signature
 
-    def arguments(self, at: Place) -> dict[str, object]:
+    def arguments(self, at: CallFolder) -> dict[str, object]:
         """Returns arguments with which a call works or asks for Spark."""
         arguments_given = {}
         for name, parameter in self.signature.parameters.items():
@@ -202,7 +202,7 @@ class Subject:
                 arguments_given[name] = make(at)
         return arguments_given
 
-    def call(self, at: Place, changed: dict[str, object]) -> object:
+    def call(self, at: CallFolder, changed: dict[str, object]) -> object:
         """Makes a call with some other arguments."""
         keywords = self.arguments(at) | changed
         positional = [
@@ -219,7 +219,7 @@ class Subject:
         return list(result) if inspect.isgenerator(result) else result
 
 
-VALID: dict[str, Callable[[Place], object]] = {
+VALID: dict[str, Callable[[CallFolder], object]] = {
     "uri": lambda at: at.uri,
     "path": lambda at: at.uri,
     "name": lambda at: "t",
@@ -336,7 +336,7 @@ VALID: dict[str, Callable[[Place], object]] = {
 }  # fmt: skip
 """Arguments by `Class.method.parameter`, or by the name of a required parameter."""
 
-OBJECTS: dict[type, Callable[[Place], object]] = {
+OBJECTS: dict[type, Callable[[CallFolder], object]] = {
     BatchSearch: lambda at: at.table.search(Frame(), "vector"),
     Branches: lambda at: at.table.branches,
     Connection: lambda at: at.db,

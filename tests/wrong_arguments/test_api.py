@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.wrong_arguments.subjects import SUBJECTS, Place, Subject, make_template, uncovered
+from tests.wrong_arguments.subjects import SUBJECTS, CallFolder, Subject, make_template, uncovered
 from tests.wrong_arguments.values import judge, sample, show, wrong_values
 
 QUICK_CALLS = 3
@@ -25,18 +25,18 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CallFolder:
     # Relative paths, including paths with `..`, stay below the test's folder.
     inside = tmp_path / "a" / "b" / "c"
     inside.mkdir(parents=True)
     monkeypatch.chdir(inside)
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("a connection was made"))
-    at = Place(template, inside / "db")
+    at = CallFolder(template, inside / "db")
     at.reset()
     return at
 
 
-def fault_of(subject: Subject, at: Place, name: str, value: object) -> str | None:
+def fault_of(subject: Subject, at: CallFolder, name: str, value: object) -> str | None:
     """Makes a call with one wrong value, and returns the fault of the call."""
     before = at.versions()
     with warnings.catch_warnings():
@@ -51,7 +51,7 @@ def fault_of(subject: Subject, at: Place, name: str, value: object) -> str | Non
     return outcome.text or None
 
 
-def faults_of(subject: Subject, at: Place, count: int | None) -> list[str]:
+def faults_of(subject: Subject, at: CallFolder, count: int | None) -> list[str]:
     """Makes all calls with one wrong value, or a sample, and returns their faults."""
     names = [
         name for name, parameter in subject.signature.parameters.items() if parameter.kind is not parameter.VAR_KEYWORD
@@ -66,7 +66,7 @@ def faults_of(subject: Subject, at: Place, count: int | None) -> list[str]:
     return [text for text in faults if text is not None]
 
 
-def test_a_call_with_a_wrong_argument_works_or_raises_an_error_of_ours(place: Place):
+def test_a_call_with_a_wrong_argument_works_or_raises_an_error_of_ours(place: CallFolder):
     faults = [
         f"{name}: {text}" for name, subject in SUBJECTS.items() for text in faults_of(subject, place, QUICK_CALLS)
     ]
@@ -76,12 +76,12 @@ def test_a_call_with_a_wrong_argument_works_or_raises_an_error_of_ours(place: Pl
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_every_call_with_a_wrong_argument_works_or_raises_an_error_of_ours(name: str, place: Place):
+def test_every_call_with_a_wrong_argument_works_or_raises_an_error_of_ours(name: str, place: CallFolder):
     if faults := faults_of(SUBJECTS[name], place, None):
         pytest.fail("\n".join(faults), pytrace=False)
 
 
-def test_the_call_without_a_wrong_argument_lacks_none(place: Place):
+def test_the_call_without_a_wrong_argument_lacks_none(place: CallFolder):
     """Else the calls above would say nothing about their arguments."""
     for subject in SUBJECTS.values():
         outcome = judge("", None, lambda subject=subject: subject.call(place, {}))

@@ -15,7 +15,7 @@ import lance_spark
 from lance_spark import Table, TableNotFoundError, TableUnreadableError, Tags
 from lance_spark.table.history.branches import Branches
 from tests.support.inline_jobs import NoSpark, inline_tasks
-from tests.wrong_arguments.subjects import OBJECTS, SUBJECTS, Place, make_template
+from tests.wrong_arguments.subjects import OBJECTS, SUBJECTS, CallFolder, make_template
 from tests.wrong_arguments.values import judge
 
 BY_LOCATION: dict[str, Callable[[str], object]] = {
@@ -59,7 +59,7 @@ def test_a_location_without_a_table_is_an_error_that_names_it(call: str, locatio
     assert files(tmp_path) == before
 
 
-class DroppedTables(Place):
+class DroppedTables(CallFolder):
     """Tables that are dropped right after their opening; their jobs run in this process."""
 
     @property

@@ -19,7 +19,7 @@ from lance_spark.errors import OptionError
 from lance_spark.sql import bridge
 from lance_spark.sql.context import CallContext
 from lance_spark.sql.procedures import PROCEDURES, call
-from tests.wrong_arguments.subjects import Place, make_template
+from tests.wrong_arguments.subjects import CallFolder, make_template
 from tests.wrong_arguments.values import TEXTS, show
 
 RIGHT: dict[str, object] = {
@@ -38,7 +38,7 @@ VALUES: dict[str, list[object]] = {
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CallFolder:
     def no_spark(*_: object, **__: object) -> Any:
         raise SparkStartError("No Spark is made here.")
 
@@ -46,7 +46,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(CallContext, "spark", property(no_spark))
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a" / "b")  # the start of relative paths
-    at = Place(make_template(tmp_path / "template"), tmp_path / "db")
+    at = CallFolder(make_template(tmp_path / "template"), tmp_path / "db")
     at.reset()
     return at
 
@@ -93,7 +93,7 @@ def fault_of(procedure: str, wrong: str, values: list[object], folder: Path) -> 
     return f"{procedure}({', '.join(map(show, values))}), {wrong}: {error[:300]}"
 
 
-def test_a_procedure_with_a_wrong_value_works_or_raises_an_error_of_ours_that_names_the_argument(place: Place):
+def test_a_procedure_with_a_wrong_value_works_or_raises_an_error_of_ours_that_names_the_argument(place: CallFolder):
     faults = []
     for procedure, wrong, values in calls():
         before = place.versions()
@@ -104,7 +104,7 @@ def test_a_procedure_with_a_wrong_value_works_or_raises_an_error_of_ours_that_na
 
 
 def test_an_error_about_an_argument_of_another_name_shows_the_value_of_the_statement(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: CallFolder, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(*_: object, **__: object) -> Any:
         raise OptionError("columns", {"id": 1}, "another column", problem="is too long")

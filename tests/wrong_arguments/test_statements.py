@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark.pushdown.java_classes import load
-from tests.wrong_arguments.statements import SOURCES, Statement
+from tests.wrong_arguments.statements import SOURCES, WrongStatement
 from tests.wrong_arguments.subjects import make_template
 from tests.wrong_arguments.values import sample
 
@@ -64,7 +64,7 @@ class Tables:
         table = self.folder / f"{self.name}.lance"
         return sorted(str(file) for part in ("_versions", "_refs", "tree") for file in (table / part).rglob("*"))
 
-    def fault_of(self, statement: Statement) -> str | None:
+    def fault_of(self, statement: WrongStatement) -> str | None:
         """Runs a statement, and returns its fault."""
         number = next(self._number)
         words = {
@@ -99,7 +99,7 @@ class Tables:
         )
 
 
-def fault_in(error: PySparkException | Py4JJavaError, statement: Statement) -> str | None:
+def fault_in(error: PySparkException | Py4JJavaError, statement: WrongStatement) -> str | None:
     """Returns the fault of a statement's error."""
     message = str(error).partition("JVM stacktrace")[0]
     if OURS.search(message) is None and SPARKS_OWN.search(message):

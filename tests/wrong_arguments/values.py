@@ -70,7 +70,7 @@ def sample(items: Sequence[_T], count: int, *names: str) -> list[_T]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """The outcome of a call.
 
     Attributes:
@@ -84,7 +84,7 @@ class Outcome:
     error: BaseException | None = None
 
 
-def judge(name: str, value: object, call: Callable[[], object], *, accepted_names: Collection[str] = ()) -> Outcome:
+def judge(name: str, value: object, call: Callable[[], object], *, accepted_names: Collection[str] = ()) -> CallOutcome:
     """Makes a call with a wrong argument, which must work, or raise a typed error with the argument's name or a name of
     `accepted_names`.
     """
@@ -94,10 +94,12 @@ def judge(name: str, value: object, call: Callable[[], object], *, accepted_name
         if isinstance(error, (OptionError, UdfDefinitionError)) and not any(
             accepted.strip("_") in str(error) for accepted in (name, *accepted_names)
         ):
-            return Outcome("fault", f"{name}={show(value)}: the message names no argument: {show(str(error))}", error)
-        return Outcome("refuses", error=error)
+            return CallOutcome(
+                "fault", f"{name}={show(value)}: the message names no argument: {show(str(error))}", error
+            )
+        return CallOutcome("refuses", error=error)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return Outcome("fault", f"{name}={show(value)}: {type(error).__name__}: {show(str(error))}", error)
-    return Outcome("works")
+        return CallOutcome("fault", f"{name}={show(value)}: {type(error).__name__}: {show(str(error))}", error)
+    return CallOutcome("works")

@@ -18,7 +18,7 @@ from tests.histories.operations import (
     Update,
     Upsert,
 )
-from tests.histories.views.model import Act, Go, History, Kill, Start, Step
+from tests.histories.views.model import ActOn, KillRefresh, ResumeRefresh, StartRefresh, Step, ViewHistory
 from tests.histories.views.operations import AddOwn, FillOwn, Spoil, ViewIndex, ViewRename
 from tests.histories.views.refreshes import FAULTS, POINTS
 
@@ -84,7 +84,7 @@ def _one_of(weighted: _Weighted) -> st.SearchStrategy[Operation]:
 
 
 _ACT: st.SearchStrategy[Step] = st.sampled_from(["t"] * 6 + ["v"] * 3 + ["w"]).flatmap(
-    lambda table: st.builds(Act, st.just(table), _one_of(_OF_SOURCE if table == "t" else _OF_VIEW))
+    lambda table: st.builds(ActOn, st.just(table), _one_of(_OF_SOURCE if table == "t" else _OF_VIEW))
 )
 _UNTIL = st.sampled_from([*POINTS, "commit", "landed", "fill landed", "call 3", "task 2", "task 3"])
 _FAULT = st.sampled_from([None] * 12 + [*FAULTS])
@@ -93,31 +93,31 @@ _NAME = st.sampled_from(["one", "two"])
 
 
 @st.composite
-def starts(draw: st.DrawFn) -> Start:
+def starts(draw: st.DrawFn) -> StartRefresh:
     """Draws the start of a refresh, which runs to its end or to a point."""
     until = draw(st.one_of(st.just("end"), _UNTIL, _UNTIL))
     back = draw(st.sampled_from([None] * 5 + [0, 1, 2, 4]))
-    return Start(draw(_NAME), until, draw(_VIEW), back, draw(_FAULT))
+    return StartRefresh(draw(_NAME), until, draw(_VIEW), back, draw(_FAULT))
 
 
 _STEP: st.SearchStrategy[Step] = st.sampled_from(["act"] * 10 + ["go"] * 4 + ["start"] * 5 + ["kill"]).flatmap(
     lambda what: {
         "act": _ACT,
-        "go": st.builds(Go, _NAME, st.one_of(_UNTIL, st.just("end")), _FAULT),
+        "go": st.builds(ResumeRefresh, _NAME, st.one_of(_UNTIL, st.just("end")), _FAULT),
         "start": starts(),
-        "kill": st.builds(Kill, _NAME),
+        "kill": st.builds(KillRefresh, _NAME),
     }[what]
 )
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> History:
+def histories(draw: st.DrawFn) -> ViewHistory:
     """Draws a history, but never the simplest, which Hypothesis draws first."""
     assume(draw(st.integers(0, 1000)))
     fragments = draw(st.lists(st.integers(5, 8), min_size=2, max_size=3).map(tuple))
-    first = [Start("one")] if draw(st.integers(0, 3)) else []
+    first = [StartRefresh("one")] if draw(st.integers(0, 3)) else []
     steps: list[Step] = [*first, draw(_ACT), draw(starts()), *draw(st.lists(_STEP, min_size=4, max_size=14))]
     if draw(st.integers(0, 11)) == 11:
         how = draw(st.sampled_from(["drop", "cast", "reuse", "overwrite"]))
-        steps.insert(draw(st.integers(2, len(steps))), Act("t", Spoil(how, draw(st.sampled_from(["a", "b"])))))
-    return History(fragments, tuple(steps), chain=draw(st.booleans()), rows=draw(st.sampled_from([1000, 6])))
+        steps.insert(draw(st.integers(2, len(steps))), ActOn("t", Spoil(how, draw(st.sampled_from(["a", "b"])))))
+    return ViewHistory(fragments, tuple(steps), chain=draw(st.booleans()), rows=draw(st.sampled_from([1000, 6])))

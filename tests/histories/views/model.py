@@ -22,7 +22,7 @@ from tests.histories.views.tables import ID, ById, Shape, Version
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Start(Short):
+class StartRefresh(Short):
     """Starts a refresh of a view, and lets it run to a point, or to its `end`.
 
     Attributes:
@@ -41,7 +41,7 @@ class Start(Short):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Go(Short):
+class ResumeRefresh(Short):
     """Lets a waiting refresh run to another point."""
 
     run: str
@@ -50,25 +50,25 @@ class Go(Short):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Kill(Short):
+class KillRefresh(Short):
     """Kills a waiting refresh."""
 
     run: str
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Act(Short):
+class ActOn(Short):
     """Another writer does something to a table."""
 
     table: str
     operation: Operation
 
 
-Step = Start | Go | Kill | Act
+Step = StartRefresh | ResumeRefresh | KillRefresh | ActOn
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class History(Short):
+class ViewHistory(Short):
     """A source, its views, and the steps that change them, in order. Refreshes that still wait then run to their end,
     in order.
 
@@ -144,7 +144,7 @@ class Track:
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class RefreshRun:
     """A refresh and its outcome.
 
     Attributes:
@@ -162,7 +162,7 @@ class Run:
     """
 
     name: str
-    start: Start
+    start: StartRefresh
     refresh: Refresh
     requested_version: int | None
     began: dict[str, int]

@@ -19,7 +19,7 @@ from lance_spark.rows.row_set import RowSet
 from tests.histories.administration import Restore
 from tests.histories.broken import Replace, constant
 from tests.histories.operations import Append, Delete, RewriteInput, Update, Upsert
-from tests.histories.views.model import Act, Go, History, Kill, Start, Step
+from tests.histories.views.model import ActOn, KillRefresh, ResumeRefresh, StartRefresh, Step, ViewHistory
 
 _KEYS = st.lists(st.integers(0, 14), min_size=4, max_size=6, unique=True).map(lambda keys: tuple(sorted(keys)))
 _NEW = Append((100, 102, 103, 105))
@@ -28,7 +28,7 @@ Steps = st.SearchStrategy[list[Step]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
+class ViewMutant:
     """A defect.
 
     Attributes:
@@ -45,14 +45,14 @@ def _in_order(*steps: Any) -> Steps:
 
 
 def _on(table: str, operation: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return operation.map(lambda change: Act(table, change))
+    return operation.map(lambda change: ActOn(table, change))
 
 
 _INPUT = _on("t", st.builds(Update, _KEYS, st.just("a")))
 _OTHER_INPUT = _on("t", st.builds(Update, _KEYS, st.just("b")))
 _IN_PLACE = _on("t", st.builds(RewriteInput, _KEYS))
 _DELETE = _on("t", st.builds(Delete, _KEYS))
-_APPEND = Act("t", _NEW)
+_APPEND = ActOn("t", _NEW)
 
 _PLACEMENT = "lance_spark.views.placement"
 _DIFFERENCE = "lance_spark.rebase.difference"
@@ -126,71 +126,83 @@ def _always_noted(_real: Any) -> Any:
     return note
 
 
-MUTANTS: dict[str, Mutant] = {
-    "old rows stay": Mutant(
+MUTANTS: dict[str, ViewMutant] = {
+    "old rows stay": ViewMutant(
         patches={f"{_PLACEMENT}:_delete": _old_rows_stay},
         steps=_in_order(st.one_of(_INPUT, _OTHER_INPUT, _DELETE)),
     ),
-    "changed rows are not told": Mutant(
+    "changed rows are not told": ViewMutant(
         patches={f"{_DIFFERENCE}:_changed": _nothing_changed},
         steps=_in_order(st.one_of(_INPUT, _OTHER_INPUT, _IN_PLACE)),
     ),
-    "moved rows count as changed": Mutant(
+    "moved rows count as changed": ViewMutant(
         patches={f"{_DIFFERENCE}:_changed": _all_changed},
         steps=_in_order(st.one_of(_on("t", st.builds(Update, _KEYS)), _on("t", st.builds(Upsert, _KEYS)))),
     ),
-    "fragments that are still there are not looked at": Mutant(
+    "fragments that are still there are not looked at": ViewMutant(
         patches={f"{_REFRESH}:affected": _nothing_is_affected}, steps=_in_order(_IN_PLACE)
     ),
-    "values are taken along whatever the input is": Mutant(
+    "values are taken along whatever the input is": ViewMutant(
         patches={f"{_PLACEMENT}:_changes": _bits(0)}, steps=_in_order(st.one_of(_INPUT, _IN_PLACE))
     ),
-    "values are never taken along": Mutant(patches={f"{_PLACEMENT}:_changes": _bits(1)}, steps=_in_order(_OTHER_INPUT)),
-    "rows that are gone stay": Mutant(
+    "values are never taken along": ViewMutant(
+        patches={f"{_PLACEMENT}:_changes": _bits(1)}, steps=_in_order(_OTHER_INPUT)
+    ),
+    "rows that are gone stay": ViewMutant(
         patches={f"{_DIFFERENCE}:Difference.gone": _nothing_is_gone}, steps=_in_order(_DELETE)
     ),
-    "rows that are not selected any more stay": Mutant(
+    "rows that are not selected any more stay": ViewMutant(
         patches={f"{_PLACEMENT}:SourceRows.matching": _unselected_rows_stay},
-        steps=_in_order(_OTHER_INPUT, Start("one"), _OTHER_INPUT),
+        steps=_in_order(_OTHER_INPUT, StartRefresh("one"), _OTHER_INPUT),
     ),
-    "rows that a restore brought back are not told": Mutant(
+    "rows that a restore brought back are not told": ViewMutant(
         patches={f"{_DIFFERENCE}:Difference._find": _revived_rows_are_not_told},
-        steps=_in_order(_DELETE, Start("one"), Act("t", Restore(1))),
+        steps=_in_order(_DELETE, StartRefresh("one"), ActOn("t", Restore(1))),
     ),
-    "all values are computed again": Mutant(
+    "all values are computed again": ViewMutant(
         patches={f"{_REFRESH}:BackfillRequest": _all_rows_are_filled}, steps=_in_order(_APPEND)
     ),
-    "a refresh commits beside another one": Mutant(
+    "a refresh commits beside another one": ViewMutant(
         patches={f"{_COMMIT}:_refuse_other": constant(None), f"{_COMMIT}:_is_preceded": constant(False)},
-        steps=_in_order(_APPEND, Start("one", "commit"), Start("two"), Go("one")),
+        steps=_in_order(_APPEND, StartRefresh("one", "commit"), StartRefresh("two"), ResumeRefresh("one")),
     ),
-    "a restore beside a refresh is not seen": Mutant(
+    "a restore beside a refresh is not seen": ViewMutant(
         patches={f"{_COMMIT}:_is_preceded": constant(False)},
         steps=_in_order(
-            _APPEND, Start("one"), _on("t", st.just(Append((108, 110)))), Start("one", "look"), Act("v", Restore(3))
+            _APPEND,
+            StartRefresh("one"),
+            _on("t", st.just(Append((108, 110)))),
+            StartRefresh("one", "look"),
+            ActOn("v", Restore(3)),
         ),
     ),
-    "what a dead refresh committed is not known": Mutant(
+    "what a dead refresh committed is not known": ViewMutant(
         patches={f"{_STATE}:STAMP_KEY": lambda _: "nothing"},
-        steps=_in_order(_APPEND, Start("one", "landed"), Kill("one")),
+        steps=_in_order(_APPEND, StartRefresh("one", "landed"), KillRefresh("one")),
     ),
-    "restores of the view are not followed": Mutant(
+    "restores of the view are not followed": ViewMutant(
         patches={f"{_STATE}:_before": _restores_are_not_followed},
-        steps=_in_order(_APPEND, Start("one", "landed"), Kill("one"), Act("v", Restore(1))),
+        steps=_in_order(_APPEND, StartRefresh("one", "landed"), KillRefresh("one"), ActOn("v", Restore(1))),
     ),
-    "a refresh notes what a restore has taken back": Mutant(
+    "a refresh notes what a restore has taken back": ViewMutant(
         patches={f"{_REFRESH}:RefreshJob._note": _always_noted},
-        steps=_in_order(_APPEND, Start("one", "note"), Act("v", Restore(1)), Go("one")),
+        steps=_in_order(_APPEND, StartRefresh("one", "note"), ActOn("v", Restore(1)), ResumeRefresh("one")),
     ),
-    "two refreshes cannot note at once": Mutant(
+    "two refreshes cannot note at once": ViewMutant(
         patches={"lance_spark.commit.schema_change:is_conflict": constant(False)},
-        steps=_in_order(_APPEND, Start("one", "noting"), _DELETE, Start("two"), Go("one")),
+        steps=_in_order(_APPEND, StartRefresh("one", "noting"), _DELETE, StartRefresh("two"), ResumeRefresh("one")),
     ),
-    "a refresh goes back behind another one": Mutant(
+    "a refresh goes back behind another one": ViewMutant(
         patches={"lance_spark.views.start:Start.shows_later": lambda _: property(lambda self: False)},
-        steps=_in_order(_APPEND, Start("one", "begin"), Act("t", Append((111, 112))), Start("two"), Go("one")),
+        steps=_in_order(
+            _APPEND,
+            StartRefresh("one", "begin"),
+            ActOn("t", Append((111, 112))),
+            StartRefresh("two"),
+            ResumeRefresh("one"),
+        ),
     ),
-    "files are left": Mutant(patches={f"{_REFRESH}:finish": constant(None)}, steps=_in_order(_INPUT, _DELETE)),
+    "files are left": ViewMutant(patches={f"{_REFRESH}:finish": constant(None)}, steps=_in_order(_INPUT, _DELETE)),
 }
 
 
@@ -207,7 +219,7 @@ def applied(name: str) -> Iterator[None]:
 
 
 @st.composite
-def histories_for(draw: st.DrawFn, name: str) -> History:
+def histories_for(draw: st.DrawFn, name: str) -> ViewHistory:
     """Draws a history with the concurrent change for which a mutant is wrong."""
     assume(draw(st.integers(0, 1000)))
-    return History((5, 5, 5), (Start("one"), *draw(MUTANTS[name].steps)), chain=draw(st.booleans()))
+    return ViewHistory((5, 5, 5), (StartRefresh("one"), *draw(MUTANTS[name].steps)), chain=draw(st.booleans()))

@@ -194,14 +194,14 @@ def start(table: Any, spark: Any, version: int | None, rows: int) -> Refresh:
 # Without Spark
 
 
-class _Frame:
+class _RefreshFrame:
     """A range whose partitions are mapped one after the other, in this process."""
 
     def __init__(self, stop: int, partitions: int) -> None:
         self._stop, self._partitions = stop, partitions
         self._work: Any = iter
 
-    def mapInArrow(self, work: Any, _schema: str) -> _Frame:  # noqa: N802 - Spark's names
+    def mapInArrow(self, work: Any, _schema: str) -> _RefreshFrame:  # noqa: N802 - Spark's names
         self._work = work
         return self
 
@@ -218,8 +218,8 @@ class _Frame:
 class InlineSession(NoSpark):
     """The part of a session that a refresh needs. Tasks run in this process."""
 
-    def range(self, _start: int, stop: int, _step: int, partitions: int) -> _Frame:  # type: ignore[override]
-        return _Frame(stop, partitions)
+    def range(self, _start: int, stop: int, _step: int, partitions: int) -> _RefreshFrame:  # type: ignore[override]
+        return _RefreshFrame(stop, partitions)
 
 
 # The points

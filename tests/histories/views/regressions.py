@@ -4,86 +4,86 @@ from __future__ import annotations
 
 from tests.histories.administration import AddColumn, CleanUp, Restore
 from tests.histories.operations import Append, Compact, Delete, DeleteFragment, Update
-from tests.histories.views.model import Act, Go, History, Start
+from tests.histories.views.model import ActOn, ResumeRefresh, StartRefresh, ViewHistory
 
-REGRESSIONS: dict[str, History] = {
-    "a refresh noted what a restore in that moment had taken back, and the next one took it for true": History(
+REGRESSIONS: dict[str, ViewHistory] = {
+    "a refresh noted what a restore in that moment had taken back, and the next one took it for true": ViewHistory(
         (7, 7),
         (
-            Start("one"),
-            Act("t", DeleteFragment((2,))),
-            Start("one", "noting"),
-            Act("v", Restore(back=3)),
-            Go("one"),
+            StartRefresh("one"),
+            ActOn("t", DeleteFragment((2,))),
+            StartRefresh("one", "noting"),
+            ActOn("v", Restore(back=3)),
+            ResumeRefresh("one"),
         ),
     ),
-    "of two refreshes that noted at once one failed": History(
+    "of two refreshes that noted at once one failed": ViewHistory(
         (5, 5),
         (
-            Start("one"),
-            Act("t", Append((100, 102, 103))),
-            Start("one", "noting"),
-            Act("t", Delete((2, 3))),
-            Start("two"),
-            Go("one"),
+            StartRefresh("one"),
+            ActOn("t", Append((100, 102, 103))),
+            StartRefresh("one", "noting"),
+            ActOn("t", Delete((2, 3))),
+            StartRefresh("two"),
+            ResumeRefresh("one"),
         ),
     ),
-    "a refresh failed where the version of the view that it had read was cleaned up before its commit": History(
+    "a refresh failed where the version of the view that it had read was cleaned up before its commit": ViewHistory(
         (5, 6),
         (
-            Start("one"),
-            Act("t", Update((0, 2, 3), column="a")),
-            Start("one", "look"),
-            Act("v", CleanUp()),
-            Go("one"),
+            StartRefresh("one"),
+            ActOn("t", Update((0, 2, 3), column="a")),
+            StartRefresh("one", "look"),
+            ActOn("v", CleanUp()),
+            ResumeRefresh("one"),
         ),
     ),
-    "rows that a restore of the source brought back, and a compaction moved then, never came": History(
+    "rows that a restore of the source brought back, and a compaction moved then, never came": ViewHistory(
         (7, 7),
         (
-            Act("t", Delete((2, 6, 11))),
-            Start("one"),
-            Act("t", Restore(back=1)),
-            Act("t", Compact(all=True)),
-            Start("one"),
+            ActOn("t", Delete((2, 6, 11))),
+            StartRefresh("one"),
+            ActOn("t", Restore(back=1)),
+            ActOn("t", Compact(all=True)),
+            StartRefresh("one"),
         ),
     ),
-    "a refresh whose commit was cleaned up before it was noted filled columns from the version before": History(
+    "a refresh whose commit was cleaned up before it was noted filled columns from the version before": ViewHistory(
         (8, 8),
         (
-            Start("one"),
-            Act("t", Update((0,), column="a")),
-            Start("one", until="begin"),
-            Go("one", until="landed"),
-            Act("v", AddColumn("e1")),
-            Act("v", CleanUp()),
+            StartRefresh("one"),
+            ActOn("t", Update((0,), column="a")),
+            StartRefresh("one", until="begin"),
+            ResumeRefresh("one", until="landed"),
+            ActOn("v", AddColumn("e1")),
+            ActOn("v", CleanUp()),
         ),
     ),
-    "a refresh hid that what it had committed over was cleaned up in that moment": History(
+    "a refresh hid that what it had committed over was cleaned up in that moment": ViewHistory(
         (8, 7),
         (
-            Start("one"),
-            Act("t", Update((0,), column="a")),
-            Start("one", "commit"),
-            Act("v", AddColumn("e1")),
-            Act("v", CleanUp()),
+            StartRefresh("one"),
+            ActOn("t", Update((0,), column="a")),
+            StartRefresh("one", "commit"),
+            ActOn("v", AddColumn("e1")),
+            ActOn("v", CleanUp()),
         ),
     ),
-    "the version that a refresh had compared with was cleaned up before its commit": History(
+    "the version that a refresh had compared with was cleaned up before its commit": ViewHistory(
         (5, 5),
         (
-            Act("t", Append((100,))),
-            Start("one"),
-            Act("t", Update((0,), column="a")),
-            Start("one"),
-            Act("v", Delete((0,))),
-            Start("one", "commit", back=1),
-            Act("t", Append((100,))),
-            Act("t", CleanUp()),
+            ActOn("t", Append((100,))),
+            StartRefresh("one"),
+            ActOn("t", Update((0,), column="a")),
+            StartRefresh("one"),
+            ActOn("v", Delete((0,))),
+            StartRefresh("one", "commit", back=1),
+            ActOn("t", Append((100,))),
+            ActOn("t", CleanUp()),
         ),
     ),
-    "two first refreshes at once, of which the second is taken back": History(
+    "two first refreshes at once, of which the second is taken back": ViewHistory(
         (6, 6),
-        (Start("one", "commit"), Start("two"), Act("v", Compact(all=True)), Go("one")),
+        (StartRefresh("one", "commit"), StartRefresh("two"), ActOn("v", Compact(all=True)), ResumeRefresh("one")),
     ),
 }

@@ -21,14 +21,14 @@ from tests.histories.jobs import value
 from tests.histories.operations import Operation
 from tests.histories.views import refreshes
 from tests.histories.views.model import (
-    Act,
-    Go,
-    History,
-    Kill,
-    Run,
-    Start,
+    ActOn,
+    KillRefresh,
+    RefreshRun,
+    ResumeRefresh,
+    StartRefresh,
     Step,
     Track,
+    ViewHistory,
     differences,
     refreshed,
     rows_of,
@@ -45,7 +45,7 @@ COMMITS = ("commit", "fill commit")
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class ViewTally:
     """Counts over histories.
 
     Attributes:
@@ -67,10 +67,10 @@ class Tally:
         return "\n".join([*lines, f"{self.histories} histories, {self.refreshes} refreshes"])
 
 
-class Runner:
+class ViewPlayer:
     """Runs one history."""
 
-    def __init__(self, history: History, *, home: Path, tally: Tally, spark: Any = None) -> None:
+    def __init__(self, history: ViewHistory, *, home: Path, tally: ViewTally, spark: Any = None) -> None:
         self._history = history
         self._tally = tally
         self._spark = spark or InlineSession()
@@ -78,8 +78,8 @@ class Runner:
         self._db = make_tables(str(home), self._spark, history.fragments, chain=history.chain)
         names = ["t", "v", *(["w"] if history.chain else [])]
         self.tracks = {name: Track(name=name, uri=f"{home}/{name}.lance") for name in names}
-        self.runs: list[Run] = []
-        self._waiting: dict[str, Run] = {}
+        self.runs: list[RefreshRun] = []
+        self._waiting: dict[str, RefreshRun] = {}
         self._due: Counter[tuple[str, int]] = Counter()
         """How often each input may have been given to the UDF of each view."""
         self._undisturbed = True
@@ -105,14 +105,14 @@ class Runner:
         self._tally.refreshes += len(self.runs)
 
     def _do(self, step: Step) -> None:
-        if isinstance(step, Start) and step.run not in self._waiting and len(self._waiting) < MOST_AT_ONCE:
+        if isinstance(step, StartRefresh) and step.run not in self._waiting and len(self._waiting) < MOST_AT_ONCE:
             if step.view in self.tracks and not any(track.head.doubled for track in self.tracks.values()):
                 self._start(step)
-        elif isinstance(step, Go) and step.run in self._waiting:
+        elif isinstance(step, ResumeRefresh) and step.run in self._waiting:
             self._go(step.run, step.until, step.fault)
-        elif isinstance(step, Kill) and step.run in self._waiting:
+        elif isinstance(step, KillRefresh) and step.run in self._waiting:
             self._kill(step.run)
-        elif isinstance(step, Act) and step.table in self.tracks:
+        elif isinstance(step, ActOn) and step.table in self.tracks:
             self._act(self.tracks[step.table], step.operation)
 
     # Other writers
@@ -161,7 +161,7 @@ class Runner:
 
     # Refreshes
 
-    def _start(self, step: Start) -> None:
+    def _start(self, step: StartRefresh) -> None:
         shape = SHAPES[step.view]
         source = self.tracks[shape.source]
         requested_version = None
@@ -169,7 +169,7 @@ class Runner:
             older = sorted(source.kept_versions)
             requested_version = older[max(0, len(older) - 1 - step.back)]
         self._note("a refresh" if step.view == "v" else "a refresh of w")
-        run = Run(
+        run = RefreshRun(
             name=f"{step.run} {len(self.runs)}",
             start=step,
             refresh=refreshes.start(self._db.open_table(step.view), self._spark, requested_version, self._history.rows),
@@ -227,7 +227,7 @@ class Runner:
             self._allow_again(run)
         self._check_run(run)
 
-    def _allow_again(self, run: Run) -> None:
+    def _allow_again(self, run: RefreshRun) -> None:
         """Allows a second computation of a refresh's rows, because it ended early or overlapped with another."""
         self._due.update(call for call in CURRENT.calls[run.calls :] if call[0] == run.start.view)
 
@@ -285,7 +285,7 @@ class Runner:
             lost_ids = before.by_source.keys() - version.by_source.keys()
             version.out = before.out | lost_ids if isinstance(by, Operation) else before.out
             return version
-        if isinstance(by, Run):
+        if isinstance(by, RefreshRun):
             then = {} if before.shows is None else source[before.shows].rows
             wrong = list(wrong_fill(shape, before, version, then))
             if wrong:
@@ -391,7 +391,7 @@ class Runner:
 
     # Checks
 
-    def _excuse(self, run: Run, error: Any) -> str | None:
+    def _excuse(self, run: RefreshRun, error: Any) -> str | None:
         """Returns the reason for which a refresh may fail, or None."""
         shape = SHAPES[run.start.view]
         source, view = self.tracks[shape.source], self.tracks[shape.name]
@@ -413,7 +413,7 @@ class Runner:
         names = self.tracks[shape.source].head.names
         return any(names.get(name) != name for name in shape.used)
 
-    def _check_run(self, run: Run) -> None:
+    def _check_run(self, run: RefreshRun) -> None:
         """Checks the effect of a successful refresh."""
         shape = SHAPES[run.start.view]
         track, source = self.tracks[shape.name], self.tracks[shape.source]
@@ -453,7 +453,7 @@ class Runner:
             spoilt = (shape.source == "t" and self._is_spoilt) or self._is_renamed(shape)
             before = track.head
             plan = None if spoilt or before.doubled else self._db.open_table(shape.name).plan_refresh()
-            self._start(Start("settle", view=shape.name))
+            self._start(StartRefresh("settle", view=shape.name))
             run = self.runs[-1]
             if run.failed is not None:
                 if track.head.rows != before.rows:
@@ -466,7 +466,7 @@ class Runner:
             ):
                 raise WrongError(f"{plan} was told, and {rows_of(result)} was done")
             calls, version = len(CURRENT.calls), track.head.number
-            self._start(Start("settle", view=shape.name))
+            self._start(StartRefresh("settle", view=shape.name))
             if len(CURRENT.calls) != calls:
                 raise WrongError(f"a second refresh of {track.name} called the UDF again: {CURRENT.calls[calls:]}")
             if track.head.number != version:

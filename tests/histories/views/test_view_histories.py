@@ -2,7 +2,7 @@
 checked.
 
 Hypothesis draws a history as a list of steps. A failing history therefore shrinks, and is printed as a call to repeat
-it: `play(History(...))`. Refreshes run without Spark.
+it: `play(ViewHistory(...))`. Refreshes run without Spark.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.histories.views import mutants
 from tests.histories.views.drawing import histories
-from tests.histories.views.model import History
+from tests.histories.views.model import ViewHistory
 from tests.histories.views.refreshes import points
 from tests.histories.views.regressions import REGRESSIONS
-from tests.histories.views.runner import Runner, Tally
+from tests.histories.views.runner import ViewPlayer, ViewTally
 
 QUICK = 4
 LONG, PART = 2000, 200
 
-Play = Callable[[History], None]
+Play = Callable[[ViewHistory], None]
 
 
 @pytest.fixture(scope="module")
-def tally() -> Tally:
-    return Tally()
+def tally() -> ViewTally:
+    return ViewTally()
 
 
 @pytest.fixture(scope="module")
-def play(tally: Tally) -> Iterator[Play]:
+def play(tally: ViewTally) -> Iterator[Play]:
     """Runs a history in a place of its own."""
 
-    def run(history: History) -> None:
+    def run(history: ViewHistory) -> None:
         play_one(history, tally)
 
     with points():
         yield run
 
 
-def play_one(history: History, tally: Tally) -> None:
+def play_one(history: ViewHistory, tally: ViewTally) -> None:
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as home:
-        Runner(history, home=Path(home), tally=tally).run()
+        ViewPlayer(history, home=Path(home), tally=tally).run()
 
 
 def run_histories(play: Play, numbers: range) -> None:
     """Draws a history for each number, and runs it."""
 
-    def run(history: History) -> None:
+    def run(history: ViewHistory) -> None:
         play(history)
 
     drawn = settings(
@@ -70,18 +70,18 @@ def run_histories(play: Play, numbers: range) -> None:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("history", REGRESSIONS.values(), ids=REGRESSIONS.keys())
-def test_histories_that_were_wrong_once(history: History, play: Play):
+def test_histories_that_were_wrong_once(history: ViewHistory, play: Play):
     play(history)
 
 
-def test_view_histories(play: Play, tally: Tally):
+def test_view_histories(play: Play, tally: ViewTally):
     run_histories(play, range(QUICK))
     print(f"\n{tally.table()}")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(QUICK, QUICK + LONG, PART))
-def test_many_view_histories(first: int, play: Play, tally: Tally):
+def test_many_view_histories(first: int, play: Play, tally: ViewTally):
     run_histories(play, range(first, first + PART))
     print(f"\n{tally.table()}")
 
@@ -94,11 +94,11 @@ MOST = 12
 QUICK_MUTANT = "values are taken along whatever the input is"
 
 
-def drawn(number: int, name: str) -> History:
+def drawn(number: int, name: str) -> ViewHistory:
     """Returns a history, always the same for the same number."""
-    examples: list[History] = []
+    examples: list[ViewHistory] = []
 
-    def keep(history: History) -> None:
+    def keep(history: ViewHistory) -> None:
         examples.append(history)
 
     one_example = settings(max_examples=1, deadline=None, database=None, phases=[Phase.generate])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lance_spark
-from tests.support.inline_jobs import Lab, without_spark
+from tests.support.inline_jobs import InlineLab, without_spark
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def db(jobs: Any, tmp_path: Path) -> lance_spark.Connection:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path) -> Iterator[InlineLab]:
     """A folder for a table whose jobs need no Spark."""
     with without_spark(tmp_path) as lab:
         yield lab

@@ -10,7 +10,7 @@ import lance_spark
 from lance_spark.errors import CommitImpossibleError, UnsupportedTypeError
 from tests.support.inline_jobs import (
     CUT,
-    Lab,
+    InlineLab,
     opposite,
     values,
 )
@@ -20,7 +20,7 @@ ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
 
 
-def test_a_stored_udf_that_the_column_has_no_more_is_refused_before_it_is_called(lab: Lab):
+def test_a_stored_udf_that_the_column_has_no_more_is_refused_before_it_is_called(lab: InlineLab):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
     version = table.version
@@ -30,7 +30,7 @@ def test_a_stored_udf_that_the_column_has_no_more_is_refused_before_it_is_called
     assert lab.calls() == []
 
 
-def test_a_column_that_got_the_id_of_a_dropped_input_is_not_read_in_its_place(lab: Lab):
+def test_a_column_that_got_the_id_of_a_dropped_input_is_not_read_in_its_place(lab: InlineLab):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
     table.add_columns({"b": "id * 10"})
@@ -45,7 +45,9 @@ def test_a_column_that_got_the_id_of_a_dropped_input_is_not_read_in_its_place(la
 
 
 @pytest.mark.parametrize("compacted", [False, True], ids=["", "compacted"])
-def test_a_column_that_got_the_field_id_of_a_dropped_input_is_not_read_in_its_place(compacted: bool, lab: Lab) -> None:
+def test_a_column_that_got_the_field_id_of_a_dropped_input_is_not_read_in_its_place(
+    compacted: bool, lab: InlineLab
+) -> None:
     lance.write_dataset(pa.table({"id": range(ROWS)}), lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
     table = lab.table()
 
@@ -70,7 +72,7 @@ def test_a_column_that_got_the_field_id_of_a_dropped_input_is_not_read_in_its_pl
 
 
 @pytest.mark.parametrize("kind", [pa.month_day_nano_interval(), pa.dense_union([pa.field("a", pa.int8())])])
-def test_a_column_is_not_dropped_for_a_udf_whose_type_lance_does_not_have(kind: pa.DataType, lab: Lab):
+def test_a_column_is_not_dropped_for_a_udf_whose_type_lance_does_not_have(kind: pa.DataType, lab: InlineLab):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
     table.backfill("v")

@@ -14,19 +14,19 @@ import pytest
 import lance_spark
 from lance_spark import BackfillIncompleteError, Table
 from lance_spark.backfill.driver.group_commit import GroupCommits
-from tests.support.inline_jobs import CUT, WHOLE, Lab, values, without_spark
+from tests.support.inline_jobs import CUT, WHOLE, InlineLab, values, without_spark
 from udf_runtime import udf
 
 ROWS = 40
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path) -> Iterator[InlineLab]:
     with without_spark(tmp_path) as lab_here:
         yield lab_here
 
 
-def make(lab: Lab, *, stable: bool = True) -> Table:
+def make(lab: InlineLab, *, stable: bool = True) -> Table:
     data = pa.table({"id": range(ROWS), "x": range(ROWS)})
     lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=stable)
     table = lab.table()
@@ -54,7 +54,7 @@ def filled(uri: str) -> int:
 
 @pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["one range", "two ranges"])
 def test_with_a_filter_every_selected_row_is_called_also_one_that_was_computed_as_null(
-    settings: dict[str, Any], lab: Lab
+    settings: dict[str, Any], lab: InlineLab
 ):
     called = lab.called()
 
@@ -75,7 +75,7 @@ def test_with_a_filter_every_selected_row_is_called_also_one_that_was_computed_a
     assert table.backfill("v", **settings).rows_selected == 0, "without a filter they are done"
 
 
-def test_a_job_with_a_filter_that_was_interrupted_goes_on_where_it_was(lab: Lab):
+def test_a_job_with_a_filter_that_was_interrupted_goes_on_where_it_was(lab: InlineLab):
     table = lab.make(pa.table({"id": range(20)}))
     table.add_columns({"v": lab.udf()})
     table.backfill("v")
@@ -90,7 +90,9 @@ def test_a_job_with_a_filter_that_was_interrupted_goes_on_where_it_was(lab: Lab)
 
 
 @pytest.mark.parametrize("stable", [True, False])
-def test_rows_that_a_restore_brought_back_are_computed_though_an_input_was_rewritten_since(stable: bool, lab: Lab):
+def test_rows_that_a_restore_brought_back_are_computed_though_an_input_was_rewritten_since(
+    stable: bool, lab: InlineLab
+):
     table = make(lab, stable=stable)
     before = lance.dataset(lab.uri).version
     lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id < 4")
@@ -105,7 +107,7 @@ def test_rows_that_a_restore_brought_back_are_computed_though_an_input_was_rewri
     assert wrong(lab.uri) == []
 
 
-def test_what_a_restore_took_from_fragments_that_the_job_has_committed_comes_back_without_a_call(lab: Lab):
+def test_what_a_restore_took_from_fragments_that_the_job_has_committed_comes_back_without_a_call(lab: InlineLab):
     table = make(lab)
     before = lance.dataset(lab.uri).version
     with lab.after_commits(lambda n: n == 2 and lance.dataset(lab.uri, version=before).restore()):
@@ -113,7 +115,7 @@ def test_what_a_restore_took_from_fragments_that_the_job_has_committed_comes_bac
     assert (result.status, wrong(lab.uri), len(lab.calls())) == ("DONE", [], ROWS)
 
 
-def test_a_restore_right_after_the_last_commit_is_seen(lab: Lab):
+def test_a_restore_right_after_the_last_commit_is_seen(lab: InlineLab):
     table = make(lab)
     before = lance.dataset(lab.uri).version
     with lab.after_commits(lambda n: n == 1 and lance.dataset(lab.uri, version=before).restore()):
@@ -121,7 +123,7 @@ def test_a_restore_right_after_the_last_commit_is_seen(lab: Lab):
     assert (result.status, wrong(lab.uri), len(lab.calls())) == ("DONE", [], ROWS)
 
 
-def test_nulls_that_are_written_over_what_the_job_has_committed_get_their_values_again(lab: Lab):
+def test_nulls_that_are_written_over_what_the_job_has_committed_get_their_values_again(lab: InlineLab):
     table = make(lab)
     with lab.after_commits(lambda n: n == 1 and rewrite(lab.uri, "v", {3: None, 5: None})):
         result = table.backfill("v", commit_granularity=1, **WHOLE)
@@ -130,7 +132,7 @@ def test_nulls_that_are_written_over_what_the_job_has_committed_get_their_values
 
 @pytest.mark.parametrize("where", [None, "1=1"])
 def test_a_value_in_place_over_what_the_job_has_committed_stays_unless_a_filter_asked_for_its_row(
-    where: str | None, lab: Lab
+    where: str | None, lab: InlineLab
 ):
     table = make(lab)
     with lab.after_commits(lambda n: n == 1 and rewrite(lab.uri, "v", {3: -5})):
@@ -142,7 +144,7 @@ def test_a_value_in_place_over_what_the_job_has_committed_stays_unless_a_filter_
 # Deleted data of a running job
 
 
-def test_records_that_are_deleted_while_a_job_runs_hide_no_changed_input(lab: Lab):
+def test_records_that_are_deleted_while_a_job_runs_hide_no_changed_input(lab: InlineLab):
     table = make(lab)
 
     def act(commit: int) -> None:
@@ -158,7 +160,7 @@ def test_records_that_are_deleted_while_a_job_runs_hide_no_changed_input(lab: La
 # Counts of outdated values
 
 
-def test_a_job_that_compared_the_rows_leaves_none_that_count_as_out_of_date(lab: Lab):
+def test_a_job_that_compared_the_rows_leaves_none_that_count_as_out_of_date(lab: InlineLab):
     table = make(lab)
     with lab.after_commits(lambda n: n == 1 and lab.rewrite("x", pa.array([700, *range(1, 10)]))):
         table.backfill("v", commit_granularity=1, **WHOLE)
@@ -166,7 +168,7 @@ def test_a_job_that_compared_the_rows_leaves_none_that_count_as_out_of_date(lab:
     assert table.plan_backfill("v", stale=True).total_rows_pending == 0
 
 
-def test_inputs_rewritten_before_the_first_commit_leave_no_row_that_counts_as_out_of_date(lab: Lab):
+def test_inputs_rewritten_before_the_first_commit_leave_no_row_that_counts_as_out_of_date(lab: InlineLab):
     table = make(lab)
     lab.at(35, lambda: lab.rewrite("x", pa.array([700, *range(1, 10)])))
     table.backfill("v", **WHOLE)
@@ -174,7 +176,7 @@ def test_inputs_rewritten_before_the_first_commit_leave_no_row_that_counts_as_ou
     assert table.plan_backfill("v", stale=True).total_rows_pending == 0
 
 
-def test_what_was_committed_before_its_driver_died_does_not_count_as_out_of_date(lab: Lab, monkeypatch: Any):
+def test_what_was_committed_before_its_driver_died_does_not_count_as_out_of_date(lab: InlineLab, monkeypatch: Any):
     table = make(lab)
 
     def die(*_: object) -> None:
@@ -193,7 +195,7 @@ def test_what_was_committed_before_its_driver_died_does_not_count_as_out_of_date
 # Files, errors, messages
 
 
-def test_files_of_a_job_that_ended_badly_go_with_the_next_that_ends_well(lab: Lab):
+def test_files_of_a_job_that_ended_badly_go_with_the_next_that_ends_well(lab: InlineLab):
     table = lab.make(pa.table({"id": range(ROWS)}), rows_per_file=10)
     table.add_columns(
         {"v": lab.udf(on_error=lance_spark.skip_on_error(max_skip_count=3), bad=frozenset(range(30, 40)))}
@@ -211,7 +213,7 @@ def test_files_of_a_job_that_ended_badly_go_with_the_next_that_ends_well(lab: La
     assert unnamed and unreferenced_files == set()
 
 
-def test_an_error_that_nothing_expects_ends_a_job_with_an_error_of_ours(lab: Lab, monkeypatch: Any):
+def test_an_error_that_nothing_expects_ends_a_job_with_an_error_of_ours(lab: InlineLab, monkeypatch: Any):
     table = make(lab)
 
     def fail(*_: object) -> None:
@@ -223,7 +225,7 @@ def test_an_error_that_nothing_expects_ends_a_job_with_an_error_of_ours(lab: Lab
     assert isinstance(error.value.__cause__, (StopIteration, RuntimeError))
 
 
-def test_a_branch_keeps_the_files_of_a_job_that_ended_badly(lab: Lab):
+def test_a_branch_keeps_the_files_of_a_job_that_ended_badly(lab: InlineLab):
     table = lab.make(pa.table({"id": range(ROWS)}), rows_per_file=10)
     table.add_columns({"v": lab.udf(bad=frozenset({35}))})
     with pytest.raises(BackfillIncompleteError):
@@ -238,7 +240,7 @@ def test_a_branch_keeps_the_files_of_a_job_that_ended_badly(lab: Lab):
 
 @pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["one range", "two ranges"])
 def test_a_row_that_is_skipped_when_its_inputs_have_changed_loses_the_value_of_the_old_ones(
-    settings: dict[str, Any], lab: Lab
+    settings: dict[str, Any], lab: InlineLab
 ):
     called = lab.called()
 

@@ -35,7 +35,7 @@ FILTERS: dict[str, Callable[[int, int | None], bool]] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class BackfillCase:
     """A table and the arguments of its backfill."""
 
     fragments: list[list[int | None]]
@@ -60,7 +60,7 @@ sizes = st.fixed_dictionaries(
 )
 values = st.lists(st.one_of(st.none(), st.integers(-3, 9)), max_size=9)
 cases = st.builds(
-    Case,
+    BackfillCase,
     fragments=st.lists(values, min_size=1, max_size=4),
     deleted=st.frozensets(st.integers(0, 30), max_size=12),
     stable=st.booleans(),
@@ -119,7 +119,7 @@ def calls(log: str) -> list[tuple[int, int | None]]:
     return sorted(rows, key=lambda row: row[0])
 
 
-def make(db: lance_spark.Connection, case: Case) -> Table:
+def make(db: lance_spark.Connection, case: BackfillCase) -> Table:
     schema = pa.schema([("id", pa.int64()), ("v", pa.int64())])
     table = db.create_table("t", schema=schema, enable_stable_row_ids=case.stable)
     first = 0
@@ -158,7 +158,9 @@ def in_folder(check: Callable[[str], None]) -> None:
 @pytest.mark.long
 @quickly
 @given(case=cases)
-def test_the_column_is_the_function_of_each_selected_row_and_each_was_called_once(session: SparkSession, case: Case):
+def test_the_column_is_the_function_of_each_selected_row_and_each_was_called_once(
+    session: SparkSession, case: BackfillCase
+):
     def check(folder: str) -> None:
         log = f"{folder}/log"
         table = make(lance_spark.connect(f"{folder}/db", session, progress=False), case)
@@ -198,7 +200,7 @@ actions = st.lists(
 @quickly
 @given(case=cases, history=actions)
 def test_after_any_history_a_backfill_calls_just_the_rows_that_have_no_value_of_the_present_udf(
-    session: SparkSession, case: Case, history: list[str]
+    session: SparkSession, case: BackfillCase, history: list[str]
 ):
     def check(folder: str) -> None:
         log = f"{folder}/log"
@@ -274,7 +276,7 @@ class _State:
 @quickly
 @given(case=cases, bad=st.frozensets(st.integers(0, 30), max_size=6))
 def test_skipped_rows_are_null_and_called_again_and_all_others_are_not(
-    session: SparkSession, case: Case, bad: frozenset[int]
+    session: SparkSession, case: BackfillCase, bad: frozenset[int]
 ):
     def check(folder: str) -> None:
         log = f"{folder}/log"

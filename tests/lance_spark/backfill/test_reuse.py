@@ -15,8 +15,8 @@ from tests.support.inline_jobs import (
     CUT,
     WHOLE,
     Death,
+    InlineLab,
     InlineScheduler,
-    Lab,
     die,
     leave_checkpoints,
     no_version_names,
@@ -30,7 +30,7 @@ ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
 
 
-def test_a_job_id_that_is_used_for_other_rows_leaves_none_of_them_out(lab: Lab):
+def test_a_job_id_that_is_used_for_other_rows_leaves_none_of_them_out(lab: InlineLab):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
     table.backfill("v")
@@ -42,7 +42,7 @@ def test_a_job_id_that_is_used_for_other_rows_leaves_none_of_them_out(lab: Lab):
     assert lab.calls() == [30, 31, 32, 33, 34], "the job has computed the others"
 
 
-def test_a_run_with_nothing_to_do_says_nothing_of_what_others_of_its_id_have_computed(lab: Lab):
+def test_a_run_with_nothing_to_do_says_nothing_of_what_others_of_its_id_have_computed(lab: InlineLab):
     table = lab.make(pa.table({"id": range(10), "y": range(10)}))
     table.add_columns({"v": lab.udf()})
     table.backfill("v")
@@ -58,7 +58,7 @@ def test_a_run_with_nothing_to_do_says_nothing_of_what_others_of_its_id_have_com
     assert lab.calls() == []
 
 
-def test_a_run_with_nothing_to_do_hides_no_unfinished_one_of_its_id(lab: Lab):
+def test_a_run_with_nothing_to_do_hides_no_unfinished_one_of_its_id(lab: InlineLab):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
     table.backfill("v")
@@ -71,7 +71,7 @@ def test_a_run_with_nothing_to_do_hides_no_unfinished_one_of_its_id(lab: Lab):
     assert lab.calls() == []
 
 
-def test_a_job_that_commits_leaves_the_checkpoints_of_rows_that_it_did_not_compute(lab: Lab):
+def test_a_job_that_commits_leaves_the_checkpoints_of_rows_that_it_did_not_compute(lab: InlineLab):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf(bad=frozenset({35}))})
     sizes: dict[str, Any] = {"task_size": 1000, "checkpoint_size": 1, "min_checkpoint_size": 1}
@@ -85,7 +85,7 @@ def test_a_job_that_commits_leaves_the_checkpoints_of_rows_that_it_did_not_compu
 
 
 def test_the_end_of_a_job_that_failed_takes_no_longer_than_its_checkpoints_are_many(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
 ):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf(bad=frozenset({35}))})
@@ -100,7 +100,7 @@ def test_the_end_of_a_job_that_failed_takes_no_longer_than_its_checkpoints_are_m
 
 
 def test_a_job_that_dies_twice_finds_its_first_checkpoints_behind_a_compaction(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
 ):
     table = lab.make(IDS, rows_per_file=10)
     table.add_columns({"v": lab.udf(bad=frozenset({39}))})
@@ -118,7 +118,7 @@ def test_a_job_that_dies_twice_finds_its_first_checkpoints_behind_a_compaction(
 
 
 @pytest.mark.parametrize("task_size", [1000, 10], ids=["one range", "four ranges"])
-def test_what_a_filter_computes_anew_is_what_the_table_has_then(task_size: int, lab: Lab):
+def test_what_a_filter_computes_anew_is_what_the_table_has_then(task_size: int, lab: InlineLab):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
     table.backfill("v", task_size=task_size)
@@ -127,7 +127,7 @@ def test_what_a_filter_computes_anew_is_what_the_table_has_then(task_size: int, 
     assert values(table, "v") == {i: (i + 1000,) for i in range(ROWS)}
 
 
-def test_checkpoints_of_compacted_rows_do_not_serve_inputs_that_were_rewritten_since(lab: Lab):
+def test_checkpoints_of_compacted_rows_do_not_serve_inputs_that_were_rewritten_since(lab: InlineLab):
     table = lab.make(pa.table({"id": range(ROWS), "a": range(ROWS)}), rows_per_file=10)
     table.add_columns({"v": (lab.udf(), ["a"])})
     with lab.dying_at_commit():
@@ -140,7 +140,7 @@ def test_checkpoints_of_compacted_rows_do_not_serve_inputs_that_were_rewritten_s
     assert lab.calls() == [i + 500 for i in range(ROWS)]
 
 
-def test_values_of_another_udf_after_a_compaction_are_replaced_and_values_of_a_writer_stay(lab: Lab):
+def test_values_of_another_udf_after_a_compaction_are_replaced_and_values_of_a_writer_stay(lab: InlineLab):
     table = lab.make(IDS, rows_per_file=10)
     table.add_columns({"v": opposite(pa.int64())})
     table.alter_columns({"path": "v", "udf": lab.udf()})
@@ -157,7 +157,7 @@ def test_values_of_another_udf_after_a_compaction_are_replaced_and_values_of_a_w
 
 
 def test_a_checkpoint_that_vanishes_while_it_is_read_leaves_no_row_without_a_value(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
 ):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf(bad=frozenset({39}))})
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_vanishes_while_it_is_read_leaves_no_row_without_a_val
     assert values(table, "v") == {i: (i,) for i in range(ROWS)}
 
 
-def test_a_row_that_was_skipped_before_a_file_vanished_is_called_and_counted_once(lab: Lab):
+def test_a_row_that_was_skipped_before_a_file_vanished_is_called_and_counted_once(lab: InlineLab):
     table = lab.make(pa.table({"id": range(10)}))
     table.add_columns({"v": lab.udf(bad=frozenset({2}), on_error=skip_on_error())})
     with lab.dying_at_commit():
@@ -200,7 +200,7 @@ def test_a_row_that_was_skipped_before_a_file_vanished_is_called_and_counted_onc
     assert result.status == "DONE"
 
 
-def test_checkpoints_that_vanish_while_a_job_runs_are_computed_and_nothing_else_is(lab: Lab):
+def test_checkpoints_that_vanish_while_a_job_runs_are_computed_and_nothing_else_is(lab: InlineLab):
     table = lab.make(pa.table({"id": range(10)}))
     table.add_columns({"v": lab.udf()})
     first, _ = leave_checkpoints(lab, range(5, 8), range(8, 10))
@@ -211,7 +211,7 @@ def test_checkpoints_that_vanish_while_a_job_runs_are_computed_and_nothing_else_
     assert values(table, "v") == {i: (i,) for i in range(10)}
 
 
-def two_jobs(lab: Lab, table: lance_spark.Table, rows: int, at: int, **settings: Any) -> list[Any]:
+def two_jobs(lab: InlineLab, table: lance_spark.Table, rows: int, at: int, **settings: Any) -> list[Any]:
     """Runs a job with a wait in the call for a row. A second job, with the checkpoints of the first, calls for the same
     row. Then the first job ends first.
     """
@@ -235,7 +235,7 @@ def two_jobs(lab: Lab, table: lance_spark.Table, rows: int, at: int, **settings:
     return results
 
 
-def test_a_job_whose_checkpoints_another_one_found_may_commit_and_drop_them(lab: Lab):
+def test_a_job_whose_checkpoints_another_one_found_may_commit_and_drop_them(lab: InlineLab):
     table = lab.make(pa.table({"id": range(20)}))
     table.add_columns({"v": lab.udf()})
     first_result, second_result = two_jobs(lab, table, 20, 15, **WHOLE)
@@ -244,7 +244,7 @@ def test_a_job_whose_checkpoints_another_one_found_may_commit_and_drop_them(lab:
     assert lab.calls() == sorted([*range(20), *range(15, 20)]), "but for what both computed at once"
 
 
-def test_the_assembly_of_a_fragment_finds_what_another_job_committed_meanwhile(lab: Lab):
+def test_the_assembly_of_a_fragment_finds_what_another_job_committed_meanwhile(lab: InlineLab):
     table = lab.make(pa.table({"id": range(20)}))
     table.add_columns({"v": lab.udf()})
     first_result, second_result = two_jobs(lab, table, 20, 15, **CUT)
@@ -253,7 +253,7 @@ def test_the_assembly_of_a_fragment_finds_what_another_job_committed_meanwhile(l
     assert lab.calls() == sorted([*range(20), *range(15, 20)])
 
 
-def test_a_row_that_fails_when_its_checkpoint_is_gone_is_not_recorded_as_computed(lab: Lab):
+def test_a_row_that_fails_when_its_checkpoint_is_gone_is_not_recorded_as_computed(lab: InlineLab):
     table = lab.make(pa.table({"id": range(20)}))
     table.add_columns({"v": lab.udf(bad=frozenset({3}), on_error=skip_on_error())})
     (vanish,) = leave_checkpoints(lab, range(5))
@@ -267,7 +267,7 @@ def test_a_row_that_fails_when_its_checkpoint_is_gone_is_not_recorded_as_compute
     assert values(table, "v") == {i: (i,) for i in range(20)}
 
 
-def test_cleanup_leaves_finished_files_that_a_later_job_can_commit(lab: Lab):
+def test_cleanup_leaves_finished_files_that_a_later_job_can_commit(lab: InlineLab):
     table = lab.make(IDS, rows_per_file=10)
     table.add_columns({"v": lab.udf()})
     with lab.dying_at_commit():

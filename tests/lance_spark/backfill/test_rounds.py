@@ -22,7 +22,7 @@ from lance_spark.commit.attempt import Landed, Unknown
 from tests.support.inline_jobs import (
     CUT,
     WHOLE,
-    Lab,
+    InlineLab,
     values,
 )
 from tests.support.waiting import eventually
@@ -33,7 +33,7 @@ ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
 
 
-def make(lab: Lab, *, stable: bool = True) -> Table:
+def make(lab: InlineLab, *, stable: bool = True) -> Table:
     """A table of four fragments of ten rows, with a column `v` of the UDF."""
     data = pa.table({"id": range(ROWS), "x": range(ROWS), "y": range(ROWS)})
     lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=stable)
@@ -81,7 +81,7 @@ def update_columns(uri: str, values: dict[int, int]) -> None:
     lance.LanceDataset.commit(dataset, change, read_version=dataset.version)
 
 
-def test_files_of_a_commit_whose_answer_was_lost_stay(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_commit_whose_answer_was_lost_stay(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
     real, lost = column_commits.attempt_commit, list[Any]()
 
     def attempt(*args: Any, **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ def test_files_of_a_commit_whose_answer_was_lost_stay(lab: Lab, monkeypatch: pyt
 
 
 def test_what_changed_in_place_before_a_compaction_is_found_by_comparing_where_the_old_version_is_kept(
-    lab: Lab,
+    lab: InlineLab,
 ) -> None:
     table = make(lab)
 
@@ -113,7 +113,7 @@ def test_what_changed_in_place_before_a_compaction_is_found_by_comparing_where_t
     assert (wrong(lab.uri), len(lab.calls())) == ([], 42)
 
 
-def test_stale_rows_are_found_by_comparing_with_a_version_that_a_tag_keeps(lab: Lab) -> None:
+def test_stale_rows_are_found_by_comparing_with_a_version_that_a_tag_keeps(lab: InlineLab) -> None:
     table = make(lab)
     run(table)
     dataset = lance.dataset(lab.uri)
@@ -128,7 +128,7 @@ def test_stale_rows_are_found_by_comparing_with_a_version_that_a_tag_keeps(lab: 
 
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["", "moved"])
-def test_a_deletion_and_a_cleanup_beside_a_job_leave_it_to_go_on(is_moved: bool, lab: Lab) -> None:
+def test_a_deletion_and_a_cleanup_beside_a_job_leave_it_to_go_on(is_moved: bool, lab: InlineLab) -> None:
     data = pa.table({"id": range(ROWS), "x": range(ROWS), "y": range(ROWS)})
     lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
     lance.dataset(lab.uri).delete("id IN (3, 13, 23, 33)")
@@ -149,14 +149,14 @@ lance.dataset({lab.uri!r}).cleanup_old_versions(older_than=timedelta(0))
     assert lance.dataset(lab.uri).count_rows("v IS NULL") == 0
 
 
-def test_updates_of_rows_that_a_job_does_not_cover_are_none_of_its_business(lab: Lab) -> None:
+def test_updates_of_rows_that_a_job_does_not_cover_are_none_of_its_business(lab: InlineLab) -> None:
     table = make(lab)
     with lab.after_commits(lambda _: lance.dataset(lab.uri).update({"y": "y + 1"}, where="id = 35")) as versions:
         result = run(table, num_frags=1)
     assert (len(versions), result.rows_computed, len(lab.calls())) == (1, 10, 10)
 
 
-def test_a_job_beside_steady_updates_ends_when_a_version_was_right(lab: Lab) -> None:
+def test_a_job_beside_steady_updates_ends_when_a_version_was_right(lab: InlineLab) -> None:
     table = make(lab)
     with lab.after_commits(lambda _: lance.dataset(lab.uri).update({"y": "y + 1"}, where="id = 5")) as versions:
         result = run(table)
@@ -164,7 +164,7 @@ def test_a_job_beside_steady_updates_ends_when_a_version_was_right(lab: Lab) -> 
     assert (result.rows_selected, result.rows_gone, result.new_rows) == (40, 0, 0)
 
 
-def test_a_job_beside_steady_updates_of_inputs_gives_up_in_the_end(lab: Lab) -> None:
+def test_a_job_beside_steady_updates_of_inputs_gives_up_in_the_end(lab: InlineLab) -> None:
     table = make(lab)
     update = lab.after_commits(lambda _: lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id = 5"))
     with (
@@ -178,7 +178,9 @@ def test_a_job_beside_steady_updates_of_inputs_gives_up_in_the_end(lab: Lab) -> 
 
 
 @pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
-def test_rows_that_were_appended_with_values_keep_them_though_older_versions_are_gone(stable: bool, lab: Lab) -> None:
+def test_rows_that_were_appended_with_values_keep_them_though_older_versions_are_gone(
+    stable: bool, lab: InlineLab
+) -> None:
     table = make(lab, stable=stable)
 
     def act() -> None:
@@ -193,7 +195,7 @@ def test_rows_that_were_appended_with_values_keep_them_though_older_versions_are
 
 
 def test_checkpoints_are_listed_once_where_an_update_mixes_rows_of_many_fragments(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = pa.table({"id": range(200), "x": range(200), "y": range(200)})
     lance.write_dataset(data, lab.uri, max_rows_per_file=5, enable_stable_row_ids=True)
@@ -214,7 +216,7 @@ def test_checkpoints_are_listed_once_where_an_update_mixes_rows_of_many_fragment
     assert 0 < len(listed) < 100, "a few times per fragment, and not once per pair of fragments"
 
 
-def test_rows_that_were_named_by_address_and_moved_are_said(lab: Lab) -> None:
+def test_rows_that_were_named_by_address_and_moved_are_said(lab: InlineLab) -> None:
     table = make(lab)
     addresses = [0, 1, *(3 << 32 | row for row in range(4))]
     lab.at(0, lambda: (compact(lab.uri), clean_up(lab.uri)))
@@ -225,7 +227,7 @@ def test_rows_that_were_named_by_address_and_moved_are_said(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("column", ["x", "y"])
-def test_a_skipped_row_that_an_update_moves_is_not_gone(column: str, lab: Lab) -> None:
+def test_a_skipped_row_that_an_update_moves_is_not_gone(column: str, lab: InlineLab) -> None:
     lance.write_dataset(
         pa.table({"id": range(ROWS), "x": range(ROWS), "y": range(ROWS)}),
         lab.uri,
@@ -251,7 +253,7 @@ def test_a_skipped_row_that_an_update_moves_is_not_gone(column: str, lab: Lab) -
     assert len(wrong(lab.uri)) == (0 if column == "x" else 1), "with other inputs it is called again"
 
 
-def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(lab: Lab) -> None:
+def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(lab: InlineLab) -> None:
     for compacted in (False, True):
         shutil.rmtree(lab.uri, ignore_errors=True)
         lance.write_dataset(pa.table({"id": range(ROWS)}), lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
@@ -272,7 +274,7 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(lab: Lab) -> No
 
 
 @pytest.mark.long
-def test_a_job_takes_as_many_rounds_as_inputs_change(lab: Lab) -> None:
+def test_a_job_takes_as_many_rounds_as_inputs_change(lab: InlineLab) -> None:
     table = make(lab)
     with lab.after_commits(
         lambda n: n < 15 and lance.dataset(lab.uri).update({"x": "x + 50"}, where="id = 5")
@@ -282,7 +284,9 @@ def test_a_job_takes_as_many_rounds_as_inputs_change(lab: Lab) -> None:
     assert len(lab.calls()) == 40 + 14
 
 
-def test_a_round_takes_no_answers_of_another_one_that_read_the_same_version(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+def test_a_round_takes_no_answers_of_another_one_that_read_the_same_version(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+):
     table = lab.make(IDS, rows_per_file=10)
     table.add_columns({"v": lab.udf()})
 
@@ -303,7 +307,7 @@ def test_a_round_takes_no_answers_of_another_one_that_read_the_same_version(lab:
 
 
 @pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["one range", "two ranges"])
-def test_rows_that_became_null_in_two_rounds_are_counted_together(settings: dict[str, Any], lab: Lab):
+def test_rows_that_became_null_in_two_rounds_are_counted_together(settings: dict[str, Any], lab: InlineLab):
     table = lab.make(pa.table({"id": range(20), "a": range(20)}))
     table.add_columns({"v": (lab.udf(), ["a"])})
     new_inputs = {1: [500, *range(1, 20)], 2: [500, 501, *range(2, 20)]}
@@ -314,7 +318,7 @@ def test_rows_that_became_null_in_two_rounds_are_counted_together(settings: dict
     assert lab.calls() == [*range(20)]
 
 
-def test_a_skipped_row_that_gets_a_value_when_its_inputs_change_is_counted_once(lab: Lab):
+def test_a_skipped_row_that_gets_a_value_when_its_inputs_change_is_counted_once(lab: InlineLab):
     table = lab.make(pa.table({"id": range(20), "a": range(20)}))
     table.add_columns({"v": (lab.udf(bad=frozenset({2}), on_error=skip_on_error()), ["a"])})
     with lab.after_commits(lambda n: n == 1 and lab.rewrite("a", pa.array([0, 1, 1002, *range(3, 20)]))):
@@ -326,7 +330,7 @@ def test_a_skipped_row_that_gets_a_value_when_its_inputs_change_is_counted_once(
     assert (result.status, result.rows_failed, result.rows_gone) == ("DONE", 0, 0)
 
 
-def test_ranges_of_a_fragment_that_a_cleanup_took_away_count_once(lab: Lab):
+def test_ranges_of_a_fragment_that_a_cleanup_took_away_count_once(lab: InlineLab):
     table = lab.make(IDS, rows_per_file=20)
     table.add_columns({"v": lab.udf()})
 
@@ -342,7 +346,7 @@ def test_ranges_of_a_fragment_that_a_cleanup_took_away_count_once(lab: Lab):
     assert (result.status, result.rows_failed) == ("DONE", 0)
 
 
-def test_the_history_is_read_once_however_many_commits_a_job_makes(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+def test_the_history_is_read_once_however_many_commits_a_job_makes(lab: InlineLab, monkeypatch: pytest.MonkeyPatch):
     reads: list[int] = []
     read = lance.LanceDataset.read_transaction
 

@@ -14,7 +14,7 @@ from lance_spark.backfill.driver import scheduler as cluster_module
 from lance_spark.backfill.driver.scheduler import Lost, Scheduler
 from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, Task, dump_outcomes
 from tests.support.inline_jobs import (
-    Lab,
+    InlineLab,
 )
 from udf_runtime import UDF, UdfDefinitionError
 
@@ -53,7 +53,9 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
     assert len(answers) == len(tasks)
 
 
-def test_a_udf_that_cannot_be_loaded_is_said_for_every_range_and_tried_once(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+def test_a_udf_that_cannot_be_loaded_is_said_for_every_range_and_tried_once(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+):
     table = lab.make(IDS, rows_per_file=10)
     table.add_columns({"v": lab.udf()})
     loads = UDF.loads

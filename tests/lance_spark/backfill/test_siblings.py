@@ -11,7 +11,7 @@ import pytest
 from lance_spark import Table
 from tests.support.inline_jobs import (
     CUT,
-    Lab,
+    InlineLab,
     values,
 )
 from tests.support.waiting import eventually
@@ -26,7 +26,7 @@ class Parts(NamedTuple):
     b: int
 
 
-def make_siblings(lab: Lab) -> Table:
+def make_siblings(lab: InlineLab) -> Table:
     """A table of two fragments of ten rows, with columns `a` and `b` of one UDF."""
 
     called = lab.called()
@@ -53,7 +53,9 @@ def rewrite(uri: str, column: str, values: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("granularity", [1, None], ids=["committed", "staged"])
-def test_a_row_that_lacks_a_sibling_or_whose_inputs_changed_gets_all_of_them(granularity: int | None, lab: Lab) -> None:
+def test_a_row_that_lacks_a_sibling_or_whose_inputs_changed_gets_all_of_them(
+    granularity: int | None, lab: InlineLab
+) -> None:
     table = make_siblings(lab)
 
     def act() -> None:
@@ -72,7 +74,7 @@ def test_a_row_that_lacks_a_sibling_or_whose_inputs_changed_gets_all_of_them(gra
     assert siblings(lab.uri) == {**expected, **kept_values, 3: (1003, 2006, 3009)}
 
 
-def test_siblings_that_had_values_before_a_job_are_replaced_together(lab: Lab) -> None:
+def test_siblings_that_had_values_before_a_job_are_replaced_together(lab: InlineLab) -> None:
     table = make_siblings(lab)
     rewrite(lab.uri, "b", dict.fromkeys(range(20), 5))
     lab.at(15, lambda: lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id IN (3, 13)"))
@@ -81,7 +83,9 @@ def test_siblings_that_had_values_before_a_job_are_replaced_together(lab: Lab) -
     assert siblings(lab.uri) == {**expected, 3: (1003, 2006, 3009), 13: (1013, 2026, 3039)}
 
 
-def test_a_sibling_that_another_writer_wrote_in_place_is_out_of_date_after_a_change_of_its_inputs(lab: Lab) -> None:
+def test_a_sibling_that_another_writer_wrote_in_place_is_out_of_date_after_a_change_of_its_inputs(
+    lab: InlineLab,
+) -> None:
     table = make_siblings(lab)
     table.backfill("a", **CUT)
     rewrite(lab.uri, "b", {1: -1, 2: -2})
@@ -99,7 +103,7 @@ class Pair(NamedTuple):
     y: int
 
 
-def test_siblings_that_swapped_their_names_get_their_own_values_again(lab: Lab):
+def test_siblings_that_swapped_their_names_get_their_own_values_again(lab: InlineLab):
     table = lab.make(IDS)
 
     def g(id: int) -> Columns[Pair]:

@@ -11,7 +11,7 @@ from lance_spark.backfill.driver.snapshot_tag import protect
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnwritableError
 from tests.support.inline_jobs import (
-    Lab,
+    InlineLab,
 )
 
 ROWS = 40
@@ -23,7 +23,7 @@ def refuse(*_: object) -> None:
 
 
 def test_a_job_runs_although_an_expired_tag_of_another_job_cannot_be_removed(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
@@ -34,7 +34,9 @@ def test_a_job_runs_although_an_expired_tag_of_another_job_cannot_be_removed(
     assert list(lance.dataset(lab.uri).tags.list()) == [old_tag]
 
 
-def test_a_snapshot_that_cannot_be_protected_is_said_in_an_error_of_ours(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+def test_a_snapshot_that_cannot_be_protected_is_said_in_an_error_of_ours(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
     monkeypatch.setattr(Tags, "create", refuse)

@@ -17,13 +17,13 @@ from pyspark.sql.types import LongType
 from lance_spark import BackfillJobResult, BackfillPlan, Table
 from lance_spark.backfill.reuse.computed_rows import LOAD_VERSION
 from tests.lance_spark.write.backfills import Backfill
-from tests.support.inline_jobs import CUT, Lab
+from tests.support.inline_jobs import CUT, InlineLab
 
 ROWS = 40
 CHANGED = [3, 17]
 
 
-def make(lab: Lab) -> Table:
+def make(lab: InlineLab) -> Table:
     data = pa.table({"id": range(ROWS), "x": range(ROWS), "y": range(ROWS)})
     lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
     table = lab.table()
@@ -85,7 +85,7 @@ def planned(table: Table, **more: Any) -> BackfillPlan:
     return plan
 
 
-def check_stale(lab: Lab, table: Table, expected: list[int]) -> None:
+def check_stale(lab: InlineLab, table: Table, expected: list[int]) -> None:
     """Asserts the count of rows in plan and result, and that `stale=True` calls the UDF exactly for these rows."""
     before = {row["id"]: row["v"] for row in lance.dataset(lab.uri).to_table().to_pylist()}
     plan = planned(table)
@@ -106,7 +106,7 @@ def check_stale(lab: Lab, table: Table, expected: list[int]) -> None:
 @pytest.mark.parametrize("give", [write_dataframe, rewrite_target, update_target, merge_rows])
 @pytest.mark.parametrize("filled", [True, False], ids=["filled", "empty"])
 def test_a_value_of_another_writer_is_out_of_date_from_a_later_change_of_its_inputs_on(
-    filled: bool, give: Callable[[str], None], change: Callable[[str], None], lab: Lab
+    filled: bool, give: Callable[[str], None], change: Callable[[str], None], lab: InlineLab
 ):
     table = make(lab)
     if filled:
@@ -118,7 +118,7 @@ def test_a_value_of_another_writer_is_out_of_date_from_a_later_change_of_its_inp
     check_stale(lab, table, CHANGED)
 
 
-def test_a_value_that_is_written_together_with_its_inputs_is_up_to_date(lab: Lab):
+def test_a_value_that_is_written_together_with_its_inputs_is_up_to_date(lab: InlineLab):
     table = make(lab)
     run(table)
     rewrite(lab.uri, x={3: 1003, 17: 1017, 25: 1025}, v={3: -3, 17: -17, 25: -25})
@@ -126,7 +126,7 @@ def test_a_value_that_is_written_together_with_its_inputs_is_up_to_date(lab: Lab
     check_stale(lab, table, [17])
 
 
-def test_an_input_that_is_set_back_leaves_values_up_to_date_and_a_restore_too(lab: Lab):
+def test_an_input_that_is_set_back_leaves_values_up_to_date_and_a_restore_too(lab: InlineLab):
     table = make(lab)
     write_dataframe(lab.uri)
     version = lance.dataset(lab.uri).version
@@ -138,7 +138,7 @@ def test_an_input_that_is_set_back_leaves_values_up_to_date_and_a_restore_too(la
     check_stale(lab, table, [])
 
 
-def test_appended_values_are_up_to_date_after_a_cleanup_until_their_inputs_change(lab: Lab):
+def test_appended_values_are_up_to_date_after_a_cleanup_until_their_inputs_change(lab: InlineLab):
     table = make(lab)
     write_dataframe(lab.uri)
     clean_up(lab.uri)
@@ -152,7 +152,7 @@ def test_a_version_of_a_load_is_told_from_the_version_of_a_udf():
     assert not re.fullmatch(LOAD_VERSION, "1-null")
 
 
-def test_a_job_beside_which_its_column_is_filled_counts_what_an_update_made_out_of_date(lab: Lab):
+def test_a_job_beside_which_its_column_is_filled_counts_what_an_update_made_out_of_date(lab: InlineLab):
     """If a cleanup removed the history, the result reports the rows as unverified."""
     table = make(lab)
 
@@ -171,7 +171,7 @@ def test_a_job_beside_which_its_column_is_filled_counts_what_an_update_made_out_
     assert lab.calls() == [1000 + i for i in range(8)]
 
 
-def test_a_job_whose_snapshot_is_gone_computes_what_the_rest_of_the_history_shows_to_be_out_of_date(lab: Lab):
+def test_a_job_whose_snapshot_is_gone_computes_what_the_rest_of_the_history_shows_to_be_out_of_date(lab: InlineLab):
     table = make(lab)
 
     def act() -> None:

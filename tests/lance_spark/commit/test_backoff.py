@@ -10,7 +10,7 @@ from lance_spark.commit.backoff import CommitPolicy, Rounds
 from lance_spark.errors import OptionError
 
 
-class Clock:
+class SleepClock:
     def __init__(self) -> None:
         self.now = 0.0
         self.slept: list[float] = []
@@ -34,7 +34,7 @@ class Clock:
 
 
 def test_the_wait_doubles_in_slots_of_the_first_attempt() -> None:
-    clock = Clock()
+    clock = SleepClock()
     rounds = clock.rounds()
     for lasts in (0.01, 5.0, 5.0):
         assert clock.attempt(rounds, race=True, lasts=lasts)
@@ -42,7 +42,7 @@ def test_the_wait_doubles_in_slots_of_the_first_attempt() -> None:
 
 
 def test_rounds_without_progress_are_bounded() -> None:
-    clock = Clock()
+    clock = SleepClock()
     rounds = clock.rounds(max_retries=3, timeout_s=1e9)
     assert [clock.attempt(rounds, race=False) for _ in range(4)] == [True, True, True, False]
     assert rounds.retries == 3
@@ -50,7 +50,7 @@ def test_rounds_without_progress_are_bounded() -> None:
 
 
 def test_lost_races_are_not_counted_and_end_at_the_timeout() -> None:
-    clock = Clock()
+    clock = SleepClock()
     rounds = clock.rounds(max_retries=0, timeout_s=1800)
     tried = sum(1 for _ in itertools.takewhile(bool, (clock.attempt(rounds, race=True) for _ in range(10_000))))
     assert tried > 50

@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "table.lance")
 
 
-class Table:
+class LineageTable:
     """A table of unique ids, and its possible changes."""
 
     def __init__(self, path: str, *, stable: bool, rows: int = 100, rows_per_file: int = 20) -> None:
@@ -78,7 +78,7 @@ class Table:
         return {i: (a >> 32, a & 0xFFFFFFFF) for i, a in zip(rows["id"].to_pylist(), addresses, strict=True)}
 
 
-def check(table: Table, after: int, upto: int | None = None) -> int:
+def check(table: LineageTable, after: int, upto: int | None = None) -> int:
     """Follows every row back, and returns the number of rows that a compaction moved."""
     upto = upto or table.version
     lineage = Lineage(table.head, after, upto)
@@ -111,7 +111,7 @@ def check(table: Table, after: int, upto: int | None = None) -> int:
 
 
 def test_rows_are_followed_through_one_compaction(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     table.compact(1000)
     assert check(table, 1) == 100
     (new,) = table.fragments()
@@ -121,7 +121,7 @@ def test_rows_are_followed_through_one_compaction(path: str, stable: bool) -> No
 
 
 def test_rows_deleted_before_are_left_out(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     table.delete("id % 3 = 0 and id < 70")
     table.compact(1000)
     assert check(table, 1) == check(table, 2) == 76
@@ -132,7 +132,7 @@ def test_rows_deleted_before_are_left_out(path: str, stable: bool) -> None:
 
 
 def test_many_deleted_rows_of_one_fragment_are_left_out(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable, rows=40_000, rows_per_file=20_000)
+    table = LineageTable(path, stable=stable, rows=40_000, rows_per_file=20_000)
     table.delete("id % 2 = 0 and id < 30000")
     table.compact(100_000)
     assert "bitmap" in str(table.fragments(2)[0].deletion_file)
@@ -140,7 +140,7 @@ def test_many_deleted_rows_of_one_fragment_are_left_out(path: str, stable: bool)
 
 
 def test_rows_are_followed_through_several_rounds_with_deletions_between(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     table.delete("id % 7 = 0")
     table.compact(40)
     middle = table.version
@@ -158,7 +158,7 @@ def test_rows_are_followed_through_several_rounds_with_deletions_between(path: s
 
 
 def test_one_task_may_make_several_fragments(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable, rows=100, rows_per_file=9)
+    table = LineageTable(path, stable=stable, rows=100, rows_per_file=9)
     table.delete("id in (3, 4, 40, 41, 42)")
     table.compact(35, max_rows_per_group=7)
     assert len(table.fragments()) > 1
@@ -166,7 +166,7 @@ def test_one_task_may_make_several_fragments(path: str, stable: bool) -> None:
 
 
 def test_fragments_that_were_not_compacted_are_their_own_origin(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     tasks = Compaction.plan(table.head, {"target_rows_per_fragment": 40}).tasks
     assert len(tasks) > 1
     Compaction.commit(table.head, [tasks[1].execute(table.head)])
@@ -178,7 +178,7 @@ def test_fragments_that_were_not_compacted_are_their_own_origin(path: str, stabl
 
 
 def test_rows_that_an_update_moved_end_at_the_fragment_it_made(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     table.update("id between 10 and 14")
     moved_to = max(fragment.id for fragment in table.fragments())
     lineage = Lineage(table.head, 1, table.version)
@@ -193,7 +193,7 @@ def test_rows_that_an_update_moved_end_at_the_fragment_it_made(path: str, stable
 
 
 def test_a_restore_takes_compactions_back(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     table.compact(1000)
     compacted = table.version
     lance.dataset(path, version=1).restore()
@@ -205,7 +205,7 @@ def test_a_restore_takes_compactions_back(path: str, stable: bool) -> None:
 
 
 def test_a_table_made_anew_has_nothing_of_the_old_one(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     table.compact(1000)
     lance.write_dataset(pa.table({"id": range(8), "x": range(8)}), path, mode="overwrite", max_rows_per_file=4)
     lineage = Lineage(table.head, 1, table.version)
@@ -216,12 +216,12 @@ def test_a_table_made_anew_has_nothing_of_the_old_one(path: str, stable: bool) -
     assert len({leaf.fragment.id for leaf in lineage.leaves(new.id) or ()}) == 2
 
 
-def clean(table: Table) -> None:
+def clean(table: LineageTable) -> None:
     table.head.cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
 
 
 def test_what_lies_behind_a_lost_transaction_is_not_known(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     table.delete("id = 5")
     table.compact(40)
     clean(table)
@@ -237,7 +237,7 @@ def test_what_lies_behind_a_lost_transaction_is_not_known(path: str, stable: boo
 
 
 def test_a_tagged_snapshot_tells_what_was_there_before_the_loss(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     tasks = Compaction.plan(table.head, {"target_rows_per_fragment": 40}).tasks
     results = [task.execute(table.head) for task in tasks[:2]]
     table.head.tags.create("snapshot", 1)
@@ -255,7 +255,7 @@ def test_a_tagged_snapshot_tells_what_was_there_before_the_loss(path: str, stabl
 
 
 def test_deletions_of_a_lost_version_are_not_guessed(path: str, stable: bool, caplog) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     table.delete("id = 5")
     table.compact(40)
     before = table.version - 1
@@ -282,7 +282,7 @@ actions = st.one_of(
 @given(stable=st.booleans(), happened=st.lists(actions, min_size=2, max_size=6), since=st.integers(1, 4))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_are_followed_through_whatever_happens(tmp_path_factory, stable: bool, happened, since: int) -> None:
-    table = Table(str(tmp_path_factory.mktemp("t") / "t.lance"), stable=stable, rows=60, rows_per_file=13)
+    table = LineageTable(str(tmp_path_factory.mktemp("t") / "t.lance"), stable=stable, rows=60, rows_per_file=13)
     for action, first, second in [*happened, ("compact", 200, True)]:
         if action == "append":
             table.append(first, second)
@@ -299,7 +299,7 @@ def test_rows_are_followed_through_whatever_happens(tmp_path_factory, stable: bo
 def test_a_version_with_other_deletions_than_the_transaction_names_is_not_believed(
     path: str, stable: bool, monkeypatch
 ) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     table.delete("id = 5")
     table.compact(1000)
     lineage = Lineage(table.head, 1, table.version)
@@ -310,7 +310,7 @@ def test_a_version_with_other_deletions_than_the_transaction_names_is_not_believ
 
 
 def test_rows_are_followed_on_a_branch(path: str, stable: bool) -> None:
-    table = Table(path, stable=stable)
+    table = LineageTable(path, stable=stable)
     branch = table.head.create_branch("work")
     start = branch.version
     branch.delete("id % 9 = 0")

@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "table.lance")
 
 
-class Child:
+class WriterProcess:
     """A writer in a process of its own."""
 
     def __init__(self, kind: str, path: str, number: int = 0, rounds: int = 0) -> None:
@@ -64,7 +64,7 @@ class Child:
 
 
 @contextmanager
-def children(*all_of_them: Child) -> Iterator[None]:
+def children(*all_of_them: WriterProcess) -> Iterator[None]:
     try:
         for child in all_of_them:
             assert child.answer() == "ready"
@@ -77,9 +77,9 @@ def children(*all_of_them: Child) -> Iterator[None]:
 @pytest.mark.long
 def test_hot_writers_beside_others_all_come_through(path: str) -> None:
     make_table(path, fragments=WRITERS, rows=ROWS, c=pa.int64())
-    fillers = [Child("fill", path, number, ROUNDS) for number in range(WRITERS)]
-    appender = Child("append", path, 0, APPENDS)
-    compactor = Child("compact", path)
+    fillers = [WriterProcess("fill", path, number, ROUNDS) for number in range(WRITERS)]
+    appender = WriterProcess("append", path, 0, APPENDS)
+    compactor = WriterProcess("compact", path)
     with children(*fillers, appender, compactor):
         began = time.monotonic()
         for child in (*fillers, appender, compactor):

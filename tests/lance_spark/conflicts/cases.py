@@ -141,7 +141,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutOfDate:
+class OutdatedValues:
     """Outdated values after a finished job and a later writer.
 
     Attributes:
@@ -179,7 +179,7 @@ class Case:
     act: Act
     moments: str
     stable: tuple[bool, ...]
-    expected: Completed | Refused | OutOfDate
+    expected: Completed | Refused | OutdatedValues
     options: Mapping[str, Any] = field(default_factory=dict)
     columns: str = "new ours theirs"
 
@@ -551,44 +551,44 @@ SUCCESSORS: tuple[Case, ...] = (
 
 STALE: tuple[Case, ...] = (
     # concurrent change             when        row ids    outdated rows, and calls
-    Case(append_with_values,        FINISHED,   BOTH,      OutOfDate(foreign=dict.fromkeys(NEW, -1))),
+    Case(append_with_values,        FINISHED,   BOTH,      OutdatedValues(foreign=dict.fromkeys(NEW, -1))),
     Case(APPEND_AND_UPDATE,         FINISHED,   STABLE,
-         OutOfDate(stale=3, pending=2, plain=NEW, calls=UPDATED_CALLS)),
+         OutdatedValues(stale=3, pending=2, plain=NEW, calls=UPDATED_CALLS)),
     Case(APPEND_AND_UPDATE,         FINISHED,   ADDRESSES,
-         OutOfDate(stale=3, unverified=3, pending=2, plain=NEW, calls=UPDATED_CALLS)),
-    Case(NO_INPUT,                  FINISHED,   BOTH,      OutOfDate()),
-    Case(compact,                   FINISHED,   BOTH,      OutOfDate()),
-    Case(restore_there_and_back,    FINISHED,   BOTH,      OutOfDate()),
-    Case(update_other,              FINISHED,   STABLE,    OutOfDate(pending=1)),
-    Case(our_update_of_other,       FINISHED,   STABLE,    OutOfDate(pending=1)),
+         OutdatedValues(stale=3, unverified=3, pending=2, plain=NEW, calls=UPDATED_CALLS)),
+    Case(NO_INPUT,                  FINISHED,   BOTH,      OutdatedValues()),
+    Case(compact,                   FINISHED,   BOTH,      OutdatedValues()),
+    Case(restore_there_and_back,    FINISHED,   BOTH,      OutdatedValues()),
+    Case(update_other,              FINISHED,   STABLE,    OutdatedValues(pending=1)),
+    Case(our_update_of_other,       FINISHED,   STABLE,    OutdatedValues(pending=1)),
     Case(update_other,              FINISHED,   ADDRESSES,
-         OutOfDate(stale=4, unverified=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
+         OutdatedValues(stale=4, unverified=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
     Case(our_update_of_other,       FINISHED,   ADDRESSES,
-         OutOfDate(stale=4, unverified=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
-    Case(UPDATE_OTHER_AND_COMPACT,  FINISHED,   STABLE,    OutOfDate(pending=1)),
+         OutdatedValues(stale=4, unverified=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
+    Case(UPDATE_OTHER_AND_COMPACT,  FINISHED,   STABLE,    OutdatedValues(pending=1)),
     Case(UPDATE_OTHER_AND_COMPACT,  FINISHED,   ADDRESSES,
-         OutOfDate(stale=4, unverified=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
-    Case(update_input,              FINISHED,   STABLE,    OutOfDate(stale=3, calls=UPDATED_CALLS)),
-    Case(update_input,              FINISHED,   ADDRESSES, OutOfDate(stale=3, unverified=3, calls=UPDATED_CALLS)),
-    Case(our_update_of_input,       FINISHED,   STABLE,    OutOfDate(stale=3, calls=UPDATED_CALLS)),
-    Case(our_update_of_input,       FINISHED,   ADDRESSES, OutOfDate(stale=3, unverified=3, calls=UPDATED_CALLS)),
-    Case(update_input_and_unset_target, FINISHED, BOTH,    OutOfDate(pending=1, plain=(7 + STEP,))),
-    Case(rewrite_input,             FINISHED,   BOTH,      OutOfDate(stale=2, pending=3, calls=REWRITTEN_CALLS)),
-    Case(our_rewrite_of_input,      FINISHED,   BOTH,      OutOfDate(stale=2, pending=3, calls=REWRITTEN_CALLS)),
-    Case(rewrite_input_as_it_was,   FINISHED,   BOTH,      OutOfDate(pending=4)),
+         OutdatedValues(stale=4, unverified=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
+    Case(update_input,              FINISHED,   STABLE,    OutdatedValues(stale=3, calls=UPDATED_CALLS)),
+    Case(update_input,              FINISHED,   ADDRESSES, OutdatedValues(stale=3, unverified=3, calls=UPDATED_CALLS)),
+    Case(our_update_of_input,       FINISHED,   STABLE,    OutdatedValues(stale=3, calls=UPDATED_CALLS)),
+    Case(our_update_of_input,       FINISHED,   ADDRESSES, OutdatedValues(stale=3, unverified=3, calls=UPDATED_CALLS)),
+    Case(update_input_and_unset_target, FINISHED, BOTH,    OutdatedValues(pending=1, plain=(7 + STEP,))),
+    Case(rewrite_input,             FINISHED,   BOTH,      OutdatedValues(stale=2, pending=3, calls=REWRITTEN_CALLS)),
+    Case(our_rewrite_of_input,      FINISHED,   BOTH,      OutdatedValues(stale=2, pending=3, calls=REWRITTEN_CALLS)),
+    Case(rewrite_input_as_it_was,   FINISHED,   BOTH,      OutdatedValues(pending=4)),
     Case(rewrite_input_of_null,     FINISHED,   BOTH,
-         OutOfDate(stale=2, pending=1, plain=(3 + STEP,), result_stale=1, calls=(10,))),
+         OutdatedValues(stale=2, pending=1, plain=(3 + STEP,), result_stale=1, calls=(10,))),
     Case(REWRITE_COMPACT_AND_UPDATE, FINISHED,  STABLE,
-         OutOfDate(stale=3, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
+         OutdatedValues(stale=3, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
     Case(REWRITE_COMPACT_AND_UPDATE, FINISHED,  ADDRESSES,
-         OutOfDate(stale=3, unverified=1, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
+         OutdatedValues(stale=3, unverified=1, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
     # A value of another writer is up to date until the inputs change; old results of NULL rows are kept
-    Case(rewrite_target,            FINISHED,   BOTH,      OutOfDate(pending=3, foreign=FOREIGN_VALUES)),
-    Case(rewrite_target_with_null,  FINISHED,   BOTH,      OutOfDate(pending=6)),
+    Case(rewrite_target,            FINISHED,   BOTH,      OutdatedValues(pending=3, foreign=FOREIGN_VALUES)),
+    Case(rewrite_target_with_null,  FINISHED,   BOTH,      OutdatedValues(pending=6)),
     # A change whose history was cleaned up costs the rows of its fragments
-    Case(CHANGE_AND_CLEAN_UP,       FINISHED,   BOTH,      OutOfDate()),
+    Case(CHANGE_AND_CLEAN_UP,       FINISHED,   BOTH,      OutdatedValues()),
     Case(REWRITE_ONE_AND_CLEAN_UP,  FINISHED,   BOTH,
-         OutOfDate(stale=10, unverified=10, pending=1, plain=(3,), result_stale=9, calls=(0, 1, 2, 4, 6, 7, 8, 9, 5 + STEP))),
+         OutdatedValues(stale=10, unverified=10, pending=1, plain=(3,), result_stale=9, calls=(0, 1, 2, 4, 6, 7, 8, 9, 5 + STEP))),
 )
 # fmt: on
 

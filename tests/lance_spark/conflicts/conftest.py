@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.lance_spark.conflicts.jobs import Lab, SparkLab
+from tests.lance_spark.conflicts.jobs import ConflictLab, SparkLab
 from tests.support.inline_jobs import inline_tasks
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path) -> Iterator[ConflictLab]:
     """A folder for a table whose jobs run in this process."""
     with inline_tasks():
-        yield Lab(home=tmp_path)
+        yield ConflictLab(home=tmp_path)
 
 
 @pytest.fixture

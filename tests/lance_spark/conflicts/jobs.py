@@ -76,7 +76,7 @@ class JobOutcome:
 
 
 @dataclass(kw_only=True)
-class Lab:
+class ConflictLab:
     """The folder of a test, with a table `t` whose jobs run in this process, one task after the other.
 
     Attributes:
@@ -259,7 +259,7 @@ class Lab:
 
 
 @dataclass(kw_only=True)
-class SparkLab(Lab):
+class SparkLab(ConflictLab):
     """The same with jobs on Spark, with two concurrent tasks.
 
     Attributes:
@@ -270,7 +270,7 @@ class SparkLab(Lab):
     connection: lance_spark.Connection = field(init=False)
 
     def __post_init__(self) -> None:
-        Lab.__post_init__(self)
+        ConflictLab.__post_init__(self)
         self.connection = lance_spark.connect(str(self.home), self.spark, progress=False)
 
     def open(self) -> lance_spark.Table:

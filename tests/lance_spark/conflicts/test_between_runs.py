@@ -12,7 +12,7 @@ import pytest
 
 import lance_spark
 from tests.lance_spark.conflicts.cases import SUCCESSORS, Case, Completed, variations
-from tests.lance_spark.conflicts.jobs import ALL, SETTINGS, Lab, SparkLab, filled
+from tests.lance_spark.conflicts.jobs import ALL, SETTINGS, ConflictLab, SparkLab, filled
 from tests.lance_spark.conflicts.others import (
     STEP,
     append,
@@ -42,7 +42,7 @@ UNCOMPUTED = set(range(25, 30))
 EITHER = pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
 
 
-def fail_once(lab: Lab, *, stable: bool = True, granularity: int | None = 1) -> None:
+def fail_once(lab: ConflictLab, *, stable: bool = True, granularity: int | None = 1) -> None:
     """Runs a job with one failed batch, which commits its complete fragments."""
     lab.table(stable=stable, indexed=True)
     result = lab.run_and_fail(FAILS_AT, commit_granularity=granularity)
@@ -52,7 +52,7 @@ def fail_once(lab: Lab, *, stable: bool = True, granularity: int | None = 1) -> 
 
 
 def check_successor(
-    lab: Lab,
+    lab: ConflictLab,
     calls: set[int],
     *,
     values: dict[int, int | None] | None = None,
@@ -79,7 +79,7 @@ def check_successor(
 
 @pytest.mark.promise("F04")
 @pytest.mark.parametrize(("case", "stable"), variations(SUCCESSORS))
-def test_the_successor_calls_for_what_the_table_of_conflicts_says(case: Case, stable: bool, lab: Lab):
+def test_the_successor_calls_for_what_the_table_of_conflicts_says(case: Case, stable: bool, lab: ConflictLab):
     fail_once(lab, stable=stable)
     case.act(lab.uri)
     assert isinstance(case.expected, Completed)
@@ -91,7 +91,7 @@ def test_the_successor_calls_for_what_the_table_of_conflicts_says(case: Case, st
 
 
 @EITHER
-def test_what_an_update_made_out_of_date_is_said_and_made_anew_where_that_is_asked_for(stable: bool, lab: Lab):
+def test_what_an_update_made_out_of_date_is_said_and_made_anew_where_that_is_asked_for(stable: bool, lab: ConflictLab):
     """Rows 5 and 35 have values of their former inputs, so a plain run does not select them."""
     fail_once(lab, stable=stable)
     update_input(lab.uri)
@@ -104,7 +104,7 @@ def test_what_an_update_made_out_of_date_is_said_and_made_anew_where_that_is_ask
     check_successor(lab, set())
 
 
-def test_an_upsert_between_two_runs(lab: Lab):
+def test_an_upsert_between_two_runs(lab: ConflictLab):
     fail_once(lab)
     upsert(lab.uri)
     lab.run(stale=True)
@@ -113,7 +113,7 @@ def test_an_upsert_between_two_runs(lab: Lab):
 
 
 @EITHER
-def test_an_input_that_was_written_in_place_costs_calls_in_its_fragment_at_most(stable: bool, lab: Lab):
+def test_an_input_that_was_written_in_place_costs_calls_in_its_fragment_at_most(stable: bool, lab: ConflictLab):
     fail_once(lab, stable=stable)
     rewrite(lab.uri, "x", {21: 21 + STEP})
     foreign_work = work_of_others(lab.uri)
@@ -126,7 +126,7 @@ def test_an_input_that_was_written_in_place_costs_calls_in_its_fragment_at_most(
 
 
 @EITHER
-def test_an_input_that_was_written_in_place_after_the_commit_is_out_of_date(stable: bool, lab: Lab):
+def test_an_input_that_was_written_in_place_after_the_commit_is_out_of_date(stable: bool, lab: ConflictLab):
     fail_once(lab, stable=stable)
     rewrite_input(lab.uri)
     result = lab.run()
@@ -139,7 +139,7 @@ def test_an_input_that_was_written_in_place_after_the_commit_is_out_of_date(stab
 
 
 @EITHER
-def test_a_cleanup_after_a_compaction_between_two_runs(stable: bool, lab: Lab):
+def test_a_cleanup_after_a_compaction_between_two_runs(stable: bool, lab: ConflictLab):
     fail_once(lab, stable=stable)
     compact(lab.uri)
     clean_up(lab.uri)
@@ -188,7 +188,7 @@ def test_a_killed_driver_and_others_cost_no_call_of_rows_that_were_persisted(spa
     check_successor(lab, {22 + STEP, *range(25, 30), *range(36, 40), 1000, 1001}, leftovers=True)
 
 
-def test_the_version_before_all_commits_is_restored_and_nothing_is_called_again(lab: Lab):
+def test_the_version_before_all_commits_is_restored_and_nothing_is_called_again(lab: ConflictLab):
     snapshot = lab.table(indexed=True).version
     lab.run(commit_granularity=1)
     assert lab.calls() == ALL

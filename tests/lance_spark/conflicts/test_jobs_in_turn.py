@@ -14,7 +14,7 @@ import pytest
 
 from lance_spark.errors import CommitImpossibleError, CommitOutcomeUnknownError
 from tests.lance_spark.conflicts.cases import NEW, REWRITTEN, UPDATED_CALLS, Moment
-from tests.lance_spark.conflicts.jobs import ALL, CALLED, Lab, SparkLab, filled, slipping_in
+from tests.lance_spark.conflicts.jobs import ALL, CALLED, ConflictLab, SparkLab, filled, slipping_in
 from tests.lance_spark.conflicts.others import (
     STEP,
     Act,
@@ -43,7 +43,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.sample(8)
 
 
-def right(lab: Lab) -> dict[int, int | None]:
+def right(lab: ConflictLab) -> dict[int, int | None]:
     """Returns the value of each row's input, by id."""
     return {i: value(row["x"]) for i, row in work_of_others(lab.uri).items()}
 
@@ -51,7 +51,7 @@ def right(lab: Lab) -> dict[int, int | None]:
 # Again and again, at the worst moment
 
 
-def test_others_slip_in_each_time_that_the_committer_has_looked(lab: Lab):
+def test_others_slip_in_each_time_that_the_committer_has_looked(lab: ConflictLab):
     lab.table(indexed=True)
     foreign_work = {}
 
@@ -77,7 +77,7 @@ def test_others_slip_in_each_time_that_the_committer_has_looked(lab: Lab):
     assert lab.calls() == Counter()
 
 
-def test_an_input_that_is_written_again_and_again(lab: Lab):
+def test_an_input_that_is_written_again_and_again(lab: ConflictLab):
     """After each look of the committer, the value changes again before the commit."""
     lab.table(indexed=True)
     acts = [lambda uri, n=n: rewrite(uri, "x", {5: 5 + n * STEP, 35: 35 + n * STEP}) for n in (1, 2, 3)]
@@ -92,7 +92,7 @@ def test_an_input_that_is_written_again_and_again(lab: Lab):
     assert lab.calls() == Counter()
 
 
-def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for_a_concurrent_writers(lab: Lab):
+def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for_a_concurrent_writers(lab: ConflictLab):
     """The value for the first input is committed, but never the value for the second, because the input changes
     again.
     """
@@ -110,7 +110,7 @@ def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for
     assert column(lab.uri) == right(lab)
 
 
-def test_a_table_whose_target_is_written_in_place_with_every_commit_still_gets_its_values(lab: Lab):
+def test_a_table_whose_target_is_written_in_place_with_every_commit_still_gets_its_values(lab: ConflictLab):
     """After each look of the committer, a concurrent writer fills another row of the same column."""
     lab.table(indexed=True)
     acts = [lambda uri, i=i: rewrite(uri, "v", {i: -i}) for i in (5, 15, 35)]
@@ -125,7 +125,7 @@ def test_a_table_whose_target_is_written_in_place_with_every_commit_still_gets_i
 # Filters, and values of an earlier run
 
 
-def test_an_update_of_rows_that_were_not_selected_leaves_them_alone(lab: Lab):
+def test_an_update_of_rows_that_were_not_selected_leaves_them_alone(lab: ConflictLab):
     """Their values come from another run. The next run reports the outdated values, and leaves them unchanged."""
     lab.table()
     lab.run(where="x < 20")
@@ -139,7 +139,7 @@ def test_an_update_of_rows_that_were_not_selected_leaves_them_alone(lab: Lab):
 
 
 @pytest.mark.parametrize("moment", ["before", "slipped"])
-def test_values_that_others_gave_rows_that_the_filter_left_out_are_kept(moment: Moment, lab: Lab):
+def test_values_that_others_gave_rows_that_the_filter_left_out_are_kept(moment: Moment, lab: ConflictLab):
     lab.table(indexed=True)
     outcome = lab.run_while(rewrite_target, moment, where="x < 20")
     assert column(lab.uri) == {i: value(i) if i < 20 else {35: -35}.get(i) for i in range(40)}
@@ -151,7 +151,9 @@ def test_values_that_others_gave_rows_that_the_filter_left_out_are_kept(moment: 
 @pytest.mark.parametrize(
     ("moment", "stable", "carried"), [("before", True, 20), ("between", False, 10), ("slipped", True, 20)]
 )
-def test_values_of_some_rows_of_a_fragment_are_carried_over_too(moment: Moment, stable: bool, carried: int, lab: Lab):
+def test_values_of_some_rows_of_a_fragment_are_carried_over_too(
+    moment: Moment, stable: bool, carried: int, lab: ConflictLab
+):
     """Every other row has a value of an earlier run, which stays."""
     lab.table(stable=stable, indexed=True)
     lab.run(where="x % 2 = 1")
@@ -162,7 +164,7 @@ def test_values_of_some_rows_of_a_fragment_are_carried_over_too(moment: Moment, 
 
 
 @pytest.mark.parametrize("act", [compact, update_input], ids=name_of)
-def test_a_job_that_carries_over_has_versions_and_no_errors(act: Act, lab: Lab):
+def test_a_job_that_carries_over_has_versions_and_no_errors(act: Act, lab: ConflictLab):
     lab.table()
     outcome = lab.run_while(act, "before")
     assert outcome.result.versions and outcome.result.fragments_failed == {}
@@ -171,7 +173,7 @@ def test_a_job_that_carries_over_has_versions_and_no_errors(act: Act, lab: Lab):
     assert job.status == "DONE" and job.rows_failed == 0
 
 
-def test_a_snapshot_is_protected_by_a_tag_where_that_is_asked_for(lab: Lab):
+def test_a_snapshot_is_protected_by_a_tag_where_that_is_asked_for(lab: ConflictLab):
     lab.table()
     tags: list[set[str]] = []
 
@@ -193,7 +195,7 @@ def test_a_snapshot_is_protected_by_a_tag_where_that_is_asked_for(lab: Lab):
 
 
 @pytest.mark.parametrize("moment", ["before", "between", "staged", "slipped"])
-def test_a_table_that_was_deleted_is_said_to_be(moment: Moment, lab: Lab):
+def test_a_table_that_was_deleted_is_said_to_be(moment: Moment, lab: ConflictLab):
     lab.table()
     with pytest.raises(CommitImpossibleError, match="deleted") as caught:
         lab.run_while(delete_table, moment)
@@ -202,7 +204,7 @@ def test_a_table_that_was_deleted_is_said_to_be(moment: Moment, lab: Lab):
 
 
 @pytest.mark.parametrize("moment", ["between", "staged", "slipped"])
-def test_a_table_that_was_made_anew_is_left_as_it_is_or_is_once_the_error_is_followed(moment: Moment, lab: Lab):
+def test_a_table_that_was_made_anew_is_left_as_it_is_or_is_once_the_error_is_followed(moment: Moment, lab: ConflictLab):
     lab.table()
     with pytest.raises(CommitImpossibleError) as caught:
         lab.run_while(make_table_anew, moment)
@@ -215,7 +217,7 @@ def test_a_table_that_was_made_anew_is_left_as_it_is_or_is_once_the_error_is_fol
     ("moment", "act"),
     [("staged", drop_target), ("slipped", drop_target), ("staged", restore_past), ("slipped", cast_target)],
 )
-def test_checkpoints_stay_and_serve_when_the_column_is_back(moment: Moment, act: Act, lab: Lab):
+def test_checkpoints_stay_and_serve_when_the_column_is_back(moment: Moment, act: Act, lab: ConflictLab):
     table = lab.table()
     with pytest.raises(CommitImpossibleError):
         lab.run_while(act, moment)
@@ -232,7 +234,7 @@ def test_checkpoints_stay_and_serve_when_the_column_is_back(moment: Moment, act:
 
 
 @pytest.mark.parametrize("moment", ["staged", "slipped"])
-def test_checkpoints_serve_when_a_restore_is_restored(moment: Moment, lab: Lab):
+def test_checkpoints_serve_when_a_restore_is_restored(moment: Moment, lab: ConflictLab):
     snapshot = lab.table().version
     with pytest.raises(CommitImpossibleError):
         lab.run_while(restore_past, moment)
@@ -243,7 +245,7 @@ def test_checkpoints_serve_when_a_restore_is_restored(moment: Moment, lab: Lab):
     assert column(lab.uri) == right(lab)
 
 
-def test_what_was_committed_before_a_drop_does_not_come_back_as_another_column(lab: Lab):
+def test_what_was_committed_before_a_drop_does_not_come_back_as_another_column(lab: ConflictLab):
     lab.table()
     with pytest.raises(CommitImpossibleError):
         lab.run_while(drop_and_reuse_id, "between")
@@ -253,7 +255,7 @@ def test_what_was_committed_before_a_drop_does_not_come_back_as_another_column(l
 
 @pytest.mark.promise("F05")
 @pytest.mark.parametrize("moment", ["between", "staged", "slipped"])
-def test_a_column_that_has_got_another_udf_takes_no_values_of_the_old_one(moment: Moment, lab: Lab):
+def test_a_column_that_has_got_another_udf_takes_no_values_of_the_old_one(moment: Moment, lab: ConflictLab):
     lab.table()
     other_udf = lab.udf(version="2", factor=3)
     with pytest.raises(CommitImpossibleError, match="another UDF while the job ran"):
@@ -268,7 +270,7 @@ def test_a_column_that_has_got_another_udf_takes_no_values_of_the_old_one(moment
     assert lab.calls() == Counter()
 
 
-def test_files_that_are_deleted_in_the_moment_of_the_commit_are_said_and_the_next_run_needs_no_call(lab: Lab):
+def test_files_that_are_deleted_in_the_moment_of_the_commit_are_said_and_the_next_run_needs_no_call(lab: ConflictLab):
     lab.table()
     with pytest.raises(CommitOutcomeUnknownError, match=r"restore version (\d+)") as caught:
         lab.run_while(clean_up_all, "slipped")
@@ -277,7 +279,7 @@ def test_files_that_are_deleted_in_the_moment_of_the_commit_are_said_and_the_nex
     assert column(lab.uri) == right(lab)
 
 
-def test_a_failed_job_has_left_what_it_had_committed(lab: Lab):
+def test_a_failed_job_has_left_what_it_had_committed(lab: ConflictLab):
     """A failed job commits its completed fragments, and the next run uses the rest."""
     snapshot = lab.table().version
     with pytest.raises(CommitImpossibleError):
@@ -294,7 +296,7 @@ def test_a_failed_job_has_left_what_it_had_committed(lab: Lab):
 
 
 @pytest.mark.parametrize("granularity", [1, None])
-def test_a_job_never_brings_a_deleted_row_back(granularity: int | None, lab: Lab):
+def test_a_job_never_brings_a_deleted_row_back(granularity: int | None, lab: ConflictLab):
     lab.table(indexed=True)
     acts = [lambda uri, i=i: lance.dataset(uri).delete(f"id % 10 = {i}") for i in range(4)]
     with slipping_in(lab.uri, *acts) as remaining:
@@ -304,7 +306,7 @@ def test_a_job_never_brings_a_deleted_row_back(granularity: int | None, lab: Lab
     assert lance.dataset(lab.uri).count_rows() == 40 - 4 * len(deleted_ids)
 
 
-def test_repairs_after_a_commit_bring_no_deleted_row_back(lab: Lab):
+def test_repairs_after_a_commit_bring_no_deleted_row_back(lab: ConflictLab):
     """A concurrent change needs a second commit as a repair, and rows are deleted before the repair too."""
     lab.table(indexed=True)
 
@@ -324,7 +326,7 @@ def test_repairs_after_a_commit_bring_no_deleted_row_back(lab: Lab):
 
 
 @pytest.mark.parametrize("stable", [True, False])
-def test_a_job_beside_a_whole_job_of_the_same_column_keeps_its_values(stable: bool, lab: Lab):
+def test_a_job_beside_a_whole_job_of_the_same_column_keeps_its_values(stable: bool, lab: ConflictLab):
     lab.table(stable=stable, indexed=True)
 
     def quick() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import lance
 import pytest
 
-from tests.lance_spark.conflicts.jobs import Lab
+from tests.lance_spark.conflicts.jobs import ConflictLab
 from tests.lance_spark.conflicts.others import compact
 from tests.lance_spark.conflicts.writes import make, write_while
 
@@ -22,7 +22,7 @@ def versions(uri: str) -> Versions:
     }
 
 
-def test_rows_of_fragments_that_a_job_does_not_write_keep_their_version(lab: Lab):
+def test_rows_of_fragments_that_a_job_does_not_write_keep_their_version(lab: ConflictLab):
     """A DataReplacement updates the version of all rows of its fragments, including rows with an unchanged value."""
     lab.table()
     before = versions(lab.uri)
@@ -36,7 +36,7 @@ def test_rows_of_fragments_that_a_job_does_not_write_keep_their_version(lab: Lab
     assert {i: row[:2] for i, row in after.items()} == {i: row[:2] for i, row in before.items()}
 
 
-def test_a_job_that_has_nothing_to_do_moves_no_version(lab: Lab):
+def test_a_job_that_has_nothing_to_do_moves_no_version(lab: ConflictLab):
     lab.table()
     lab.run()
     before = versions(lab.uri)
@@ -44,7 +44,7 @@ def test_a_job_that_has_nothing_to_do_moves_no_version(lab: Lab):
     assert versions(lab.uri) == before
 
 
-def test_values_that_are_carried_over_move_the_versions_of_their_new_fragments_only(lab: Lab):
+def test_values_that_are_carried_over_move_the_versions_of_their_new_fragments_only(lab: ConflictLab):
     lab.table()
     lab.run(where="x < 20")
     before = versions(lab.uri)

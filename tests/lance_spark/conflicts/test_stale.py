@@ -10,8 +10,8 @@ import lance
 import pytest
 
 import lance_spark
-from tests.lance_spark.conflicts.cases import STALE, Case, OutOfDate, variations
-from tests.lance_spark.conflicts.jobs import ALL, Lab
+from tests.lance_spark.conflicts.cases import STALE, Case, OutdatedValues, variations
+from tests.lance_spark.conflicts.jobs import ALL, ConflictLab
 from tests.lance_spark.conflicts.others import (
     ROWS,
     STEP,
@@ -31,18 +31,18 @@ pytestmark = pytest.mark.sample(10)
 EITHER = pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
 
 
-def filled_table(lab: Lab, *, stable: bool = True) -> lance_spark.Table:
+def filled_table(lab: ConflictLab, *, stable: bool = True) -> lance_spark.Table:
     table = lab.table(stable=stable, indexed=True)
     assert lab.run().rows_stale == 0
     assert lab.calls() == ALL
     return table
 
 
-def planned(lab: Lab, **more: Any) -> lance_spark.BackfillPlan:
+def planned(lab: ConflictLab, **more: Any) -> lance_spark.BackfillPlan:
     return lab.open().plan_backfill("v", **more)
 
 
-def check_fresh(lab: Lab, foreign: Mapping[int, int] | None = None) -> None:
+def check_fresh(lab: ConflictLab, foreign: Mapping[int, int] | None = None) -> None:
     """Asserts that each row has the result for its input, or another writer's value, and that no work remains."""
     current = ForeignState.at(lab.uri)
     assert column(lab.uri) == {i: value(current.x(i)) for i in current.rows} | {**(foreign or {})}
@@ -59,11 +59,11 @@ def check_fresh(lab: Lab, foreign: Mapping[int, int] | None = None) -> None:
 
 @pytest.mark.promise("F03")
 @pytest.mark.parametrize(("case", "stable"), variations(STALE))
-def test_what_the_table_of_conflicts_says_is_out_of_date(case: Case, stable: bool, lab: Lab):
+def test_what_the_table_of_conflicts_says_is_out_of_date(case: Case, stable: bool, lab: ConflictLab):
     filled_table(lab, stable=stable)
     case.act(lab.uri)
     expected = case.expected
-    assert isinstance(expected, OutOfDate)
+    assert isinstance(expected, OutdatedValues)
     plan = planned(lab)
     assert (plan.rows_stale, plan.rows_unverified) == (expected.stale, expected.unverified)
     assert plan.total_rows_pending == expected.pending
@@ -79,7 +79,7 @@ def test_what_the_table_of_conflicts_says_is_out_of_date(case: Case, stable: boo
 
 
 @EITHER
-def test_rows_that_another_udf_version_computed(stable: bool, lab: Lab):
+def test_rows_that_another_udf_version_computed(stable: bool, lab: ConflictLab):
     table = filled_table(lab, stable=stable)
     table.alter_columns({"path": "v", "udf": lab.udf(version="2", factor=3)})
     assert planned(lab, stale=True).rows_stale == ROWS
@@ -93,7 +93,7 @@ def test_rows_that_another_udf_version_computed(stable: bool, lab: Lab):
 
 
 @pytest.mark.promise("F05")
-def test_another_udf_computes_all_rows_once(lab: Lab):
+def test_another_udf_computes_all_rows_once(lab: ConflictLab):
     table = filled_table(lab)
     table.alter_columns({"path": "v", "udf": lab.udf(version="2", factor=3)})
     plan = planned(lab)
@@ -106,7 +106,7 @@ def test_another_udf_computes_all_rows_once(lab: Lab):
     assert column(lab.uri) == {i: None if i % 7 == 3 else i * 3 for i in range(ROWS)}
 
 
-def test_another_udf_and_a_filter_compute_the_rest_later(lab: Lab):
+def test_another_udf_and_a_filter_compute_the_rest_later(lab: ConflictLab):
     table = filled_table(lab)
     table.alter_columns({"path": "v", "udf": lab.udf(version="2", factor=3)})
     result = lab.run(stale=True, where="x < 15")
@@ -118,7 +118,7 @@ def test_another_udf_and_a_filter_compute_the_rest_later(lab: Lab):
     assert lab.calls() == Counter()
 
 
-def test_a_filter_selects_among_the_stale_rows(lab: Lab):
+def test_a_filter_selects_among_the_stale_rows(lab: ConflictLab):
     filled_table(lab)
     update_input(lab.uri)
     result = lab.run(stale=True, where="id < 30")
@@ -131,7 +131,7 @@ def test_a_filter_selects_among_the_stale_rows(lab: Lab):
     check_fresh(lab)
 
 
-def test_a_stale_run_in_which_the_inputs_change_again(lab: Lab):
+def test_a_stale_run_in_which_the_inputs_change_again(lab: ConflictLab):
     filled_table(lab)
     update_input(lab.uri)
 
@@ -146,7 +146,7 @@ def test_a_stale_run_in_which_the_inputs_change_again(lab: Lab):
     check_fresh(lab)
 
 
-def test_a_column_that_was_never_filled_is_pending_and_not_stale(lab: Lab):
+def test_a_column_that_was_never_filled_is_pending_and_not_stale(lab: ConflictLab):
     lab.table()
     plan = planned(lab, stale=True)
     assert (plan.total_rows_pending, planned(lab).total_rows_pending) == (ROWS, ROWS)
@@ -155,7 +155,7 @@ def test_a_column_that_was_never_filled_is_pending_and_not_stale(lab: Lab):
     check_fresh(lab)
 
 
-def test_null_where_inputs_change_during_a_job_is_not_out_of_date(lab: Lab):
+def test_null_where_inputs_change_during_a_job_is_not_out_of_date(lab: ConflictLab):
     """Rows set to NULL have no value, so the next plain run computes them."""
     lab.table()
     outcome = lab.run_while(rewrite_input, "before", on_stale="null")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lance_spark.conflicts import writes
 from tests.lance_spark.conflicts.cases import JOBS, WRITES, Case, Column, Moment
-from tests.lance_spark.conflicts.jobs import Lab
+from tests.lance_spark.conflicts.jobs import ConflictLab
 from tests.lance_spark.conflicts.others import cast_target
 from tests.lance_spark.conflicts.writes import Layout
 
@@ -53,7 +53,7 @@ def dataframe_writes() -> list[object]:
 
 
 @pytest.mark.parametrize(("case", "moment", "stable"), jobs())
-def test_a_job(case: Case, moment: Moment, stable: bool, lab: Lab) -> None:
+def test_a_job(case: Case, moment: Moment, stable: bool, lab: ConflictLab) -> None:
     indexed = stable == (moment in ("before", "slipped")) and case.act is not cast_target
     lab.check_case(case, moment, stable=stable, indexed=indexed)
 

@@ -25,7 +25,7 @@ from tests.lance_spark.pushdown.predicates import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class RandomQuery:
     """One case.
 
     Attributes:
@@ -63,13 +63,13 @@ def any_leaf(dataset: Dataset) -> st.SearchStrategy[Predicate]:
 
 
 @st.composite
-def directed(draw: st.DrawFn, dataset: Dataset, pairs: Sequence[tuple[str, str]]) -> list[Query]:
+def directed(draw: st.DrawFn, dataset: Dataset, pairs: Sequence[tuple[str, str]]) -> list[RandomQuery]:
     """Filters with each of these operations on types, four tests in one filter.
 
     All tests are translatable; without any, Hypothesis would fail.
     """
     order = draw(st.permutations([(dataset.names.index(name), op) for name, op in pairs]))
-    queries: list[Query] = []
+    queries: list[RandomQuery] = []
     for at in range(0, len(order), 4):
         parts = [draw(_pushable(dataset, index, op)) for index, op in order[at : at + 4]]
         predicate = _joined(parts, draw(st.integers(0, 2)))
@@ -93,15 +93,15 @@ def _joined(parts: list[Predicate], shape: int) -> Predicate:
 
 
 @st.composite
-def random_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[Query]:
+def random_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[RandomQuery]:
     """Filters of any shape."""
     return [filtered(draw(trees(any_leaf(dataset))), draw(projections(dataset))) for _ in range(count)]
 
 
-def filtered(predicate: Predicate, projected: str) -> Query:
+def filtered(predicate: Predicate, projected: str) -> RandomQuery:
     """Returns a filter over one scan."""
     sql = f"SELECT {{q}} AS q, {projected} AS row FROM {{t}} WHERE {to_sql(predicate)}"
-    return Query(sql=sql, predicate=predicate)
+    return RandomQuery(sql=sql, predicate=predicate)
 
 
 def projections(dataset: Dataset) -> st.SearchStrategy[str]:
@@ -131,7 +131,7 @@ def strict(sql: str) -> str:
 
 
 @st.composite
-def fallible_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[Query]:
+def fallible_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[RandomQuery]:
     """Filters of fallible tests and others; half of them are a conjunction with a safe test at the end."""
     either = combined(st.one_of(fallible(dataset), any_leaf(dataset)))
     last = st.tuples(fallible(dataset), any_leaf(dataset)).map(lambda parts: {"op": "and", "args": list(parts)})
@@ -139,7 +139,7 @@ def fallible_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[Quer
 
 
 @st.composite
-def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) -> list[Query]:
+def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) -> list[RandomQuery]:
     """Queries of different shapes: repeated use of a table, aggregates, limits; without ANSI mode, also fallible
     tests.
     """
@@ -234,10 +234,10 @@ def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) 
         f"SELECT {{q}} AS q, {text('id', 'n')} AS row FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM {{t}} WHERE {where()})",
         f"SELECT {{q}} AS q, {text('id')} AS row FROM (SELECT id FROM {{t}} WHERE {where()} EXCEPT SELECT id FROM {{t}} WHERE {where()})",
     ]
-    return [Query(sql=s) for s in draw(st.permutations(sql))[:count]]
+    return [RandomQuery(sql=s) for s in draw(st.permutations(sql))[:count]]
 
 
-def union(queries: Sequence[Query], table: str) -> str:
+def union(queries: Sequence[RandomQuery], table: str) -> str:
     """Returns all queries as one."""
     return " UNION ALL ".join(query.branch(number, table) for number, query in enumerate(queries))
 

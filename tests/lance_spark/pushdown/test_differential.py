@@ -33,7 +33,7 @@ from tests.lance_spark.pushdown.predicates import (
     with_null,
 )
 from tests.lance_spark.pushdown.queries import (
-    Query,
+    RandomQuery,
     directed,
     fallible_filters,
     filtered,
@@ -54,7 +54,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(slots=True)
-class Tally:
+class QueryTally:
     """Counts over all datasets."""
 
     cases: int = 0
@@ -100,19 +100,21 @@ def load(session: SparkSession, folder: Path) -> None:
     session.read.format("lance").load(str(folder / "t.lance")).createOrReplaceTempView("lance_t")
 
 
-def run(session: SparkSession, queries: Sequence[Query], table: str) -> tuple[DataFrame, dict[int, list[str]]]:
+def run(session: SparkSession, queries: Sequence[RandomQuery], table: str) -> tuple[DataFrame, dict[int, list[str]]]:
     df = session.sql(union(queries, table))
     return df, rows_by_query(df.collect())
 
 
-def assert_same(queries: Sequence[Query], got: dict[int, list[str]], expected: dict[int, list[str]], what: str) -> None:
+def assert_same(
+    queries: Sequence[RandomQuery], got: dict[int, list[str]], expected: dict[int, list[str]], what: str
+) -> None:
     for number, query in enumerate(queries):
         first, second = Counter(got.get(number, [])), Counter(expected.get(number, []))
         more, fewer = list((first - second).elements())[:3], list((second - first).elements())[:3]
         assert first == second, f"{what} differ, more are {more}, fewer {fewer}, for: {query.sql}"
 
 
-def compare(spark: SparkSession, plain: SparkSession, folder: Path, queries: Sequence[Query]) -> DataFrame:
+def compare(spark: SparkSession, plain: SparkSession, folder: Path, queries: Sequence[RandomQuery]) -> DataFrame:
     """Runs queries three times and asserts equal rows; returns the pushed-down DataFrame."""
     load(spark, folder)
     load(plain, folder)
@@ -134,7 +136,7 @@ def groups(size: int, *, times: int) -> list[Pairs]:
     return [[(name, op) for name in part for op in operations(name)] * times for part in parts]
 
 
-def count(tally: Tally, dataset: Dataset, queries: Sequence[Query], scans: dict[int, Scanned]) -> None:
+def count(tally: QueryTally, dataset: Dataset, queries: Sequence[RandomQuery], scans: dict[int, Scanned]) -> None:
     """Counts pushed filters, and the uses of each operation on each type."""
     for number, query in enumerate(queries):
         if query.predicate is None or translate(query.predicate, dataset.table.schema) is None:
@@ -158,9 +160,11 @@ def _column_of(leaf: Predicate) -> str | None:
     return None
 
 
-def differ(spark: SparkSession, plain: SparkSession, home: Path, turns: Sequence[Pairs], *, first_seed: int) -> Tally:
+def differ(
+    spark: SparkSession, plain: SparkSession, home: Path, turns: Sequence[Pairs], *, first_seed: int
+) -> QueryTally:
     """Compares drawn queries on drawn data, with one dataset for each group."""
-    tally = Tally()
+    tally = QueryTally()
     for number, pairs in enumerate(turns):
         _take_turn(spark, plain, home / f"d{number}", pairs, tally, first_seed + number)
     return tally
@@ -171,7 +175,7 @@ def _take_turn(
     plain: SparkSession,
     home: Path,
     pairs: Pairs,
-    tally: Tally,
+    tally: QueryTally,
     number: int,
     *,
     extra: bool = False,
@@ -236,14 +240,14 @@ def ansi_mode(on: bool, *sessions: SparkSession) -> Iterator[None]:
         session.conf.unset("spark.sql.ansi.enabled")
 
 
-def check(tally: Tally, times: int) -> None:
+def check(tally: QueryTally, times: int) -> None:
     assert tally.cases >= FEWEST_CASES, tally
     assert tally.fewer_rows >= PUSHED_SHARE * tally.translatable, tally
     rare = {f"{op} on {name}": tally.pairs[name, op] for name, op in rare_pairs(tally, times)}
     assert not rare, f"too seldom pushed: {rare}"
 
 
-def rare_pairs(tally: Tally, times: int) -> list[tuple[str, str]]:
+def rare_pairs(tally: QueryTally, times: int) -> list[tuple[str, str]]:
     """Returns pairs of type and operation with fewer pushed filters than `times`."""
     return [(name, op) for name in sorted(TYPES) for op in operations(name) if tally.pairs[name, op] < times]
 
@@ -268,10 +272,10 @@ def test_rows_are_the_same_with_pushdown_without_it_and_from_parquet(
     check(tally, 1)
 
 
-def answered(session: SparkSession, query: Query, table: str) -> dict[int, list[str]] | str:
+def answered(session: SparkSession, query: RandomQuery, table: str) -> dict[int, list[str]] | str:
     """Returns a query's rows, or the name of its error."""
     try:
-        return run(session, [Query(sql=strict(query.sql))], table)[1]
+        return run(session, [RandomQuery(sql=strict(query.sql))], table)[1]
     except PySparkException as error:
         return str(error.getCondition())
 
@@ -337,9 +341,9 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def queries_for(op: str) -> list[Query]:
+def queries_for(op: str) -> list[RandomQuery]:
     """A few filters with one operation, plain and negated."""
-    queries: list[Query] = []
+    queries: list[RandomQuery] = []
     for i, name in enumerate(("bool", "int64", "string", "float64")):
         if op not in operations(name):
             continue

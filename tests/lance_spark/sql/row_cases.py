@@ -33,7 +33,7 @@ Rows = tuple[tuple[Any, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RowCase:
     """Rows before, a statement and rows after.
 
     Attributes:
@@ -131,7 +131,7 @@ def _with_dep(rows: Rows, keys: set[int], dep: str) -> Rows:
 
 _BY_CONDITION = (
     *(
-        Case(
+        RowCase(
             f"delete with {name}",
             rows,
             f"DELETE FROM {{t}} AS t WHERE {condition}",
@@ -141,7 +141,7 @@ _BY_CONDITION = (
         for name, (rows, condition, keys) in _CONDITIONS.items()
     ),
     *(
-        Case(
+        RowCase(
             f"update with {name}",
             rows,
             f"UPDATE {{t}} AS t SET dep = 'new' WHERE {condition}",
@@ -153,70 +153,70 @@ _BY_CONDITION = (
 )
 
 DELETES = (
-    Case("delete without condition", _THREE, "DELETE FROM {t}", ()),
-    Case("delete from empty tables", (), "DELETE FROM {t} WHERE n <= 1", ()),
-    Case("EXPLAIN only delete", _THREE, "EXPLAIN DELETE FROM {t} WHERE n <= 1000"),
-    Case("delete with analysis failure", _THREE, "DELETE FROM {t} WHERE none = 1", fails="UNRESOLVED_COLUMN"),
-    Case(
+    RowCase("delete without condition", _THREE, "DELETE FROM {t}", ()),
+    RowCase("delete from empty tables", (), "DELETE FROM {t} WHERE n <= 1", ()),
+    RowCase("EXPLAIN only delete", _THREE, "EXPLAIN DELETE FROM {t} WHERE n <= 1000"),
+    RowCase("delete with analysis failure", _THREE, "DELETE FROM {t} WHERE none = 1", fails="UNRESOLVED_COLUMN"),
+    RowCase(
         "delete with nondeterministic conditions",
         _THREE,
         "DELETE FROM {t} WHERE n <= 100 AND rand() > 0.5",
         fails="INVALID_NON_DETERMINISTIC_EXPRESSIONS",
     ),
-    Case(
+    RowCase(
         "delete with conditions on nested columns 1",
         _PLACES,
         "DELETE FROM {t} WHERE at.x = n + 2",
         _PLACES[1:],
         table="places",
     ),
-    Case(
+    RowCase(
         "delete with conditions on nested columns 2",
         _PLACES,
         "DELETE FROM {t} t WHERE t.at.x = n",
         _PLACES[:1],
         table="places",
     ),
-    Case(
+    RowCase(
         "delete with NULL equality on VOID column",
         ((1, None, "a"), (2, None, "b")),
         "DELETE FROM {t} WHERE v = NULL",
         table="void",
     ),
-    Case(
+    RowCase(
         "delete from table with recursive CTE",
         _NUMBERS,
         _RECURSIVE + "DELETE FROM {t} WHERE n IN (SELECT n FROM s)",
         ((8,), (9,)),
         table="numbers",
     ),
-    Case(
+    RowCase(
         "delete with CTE",
         _THREE,
         "WITH old AS (SELECT pk FROM {t} WHERE dep = 'a') DELETE FROM {t} WHERE pk IN (SELECT pk FROM old)",
         _THREE[1:2],
     ),
-    Case(
+    RowCase(
         "delete using view",
         _THREE,
         "CREATE OR REPLACE TEMPORARY VIEW of_rows AS SELECT pk FROM {t} WHERE dep = 'a'; "
         "DELETE FROM {t} WHERE pk IN (SELECT pk FROM of_rows)",
         _THREE[1:2],
     ),
-    Case(
+    RowCase(
         "delete refreshes relation cache",
         ((1, 1, "a"), (2, 1, "b"), (3, 2, "b")),
         "CREATE OR REPLACE TEMPORARY VIEW of_rows AS SELECT * FROM {t} WHERE n = 1; CACHE TABLE of_rows; "
         "DELETE FROM {t} WHERE pk = 1; INSERT INTO {t} SELECT pk + 10, n, dep FROM of_rows; UNCACHE TABLE of_rows",
         ((2, 1, "b"), (3, 2, "b"), (12, 1, "b")),
     ),
-    Case(
+    RowCase(
         "delete from table containing added column with default value",
         _THREE,
         "ALTER TABLE {t} ADD COLUMN txt STRING DEFAULT 'first'",
         fails="DEFAULT|default",
     ),
-    Case(
+    RowCase(
         "delete from table with table constraints",
         _THREE,
         "ALTER TABLE {t} ADD CONSTRAINT positive CHECK (pk > 0)",
@@ -225,129 +225,131 @@ DELETES = (
 )
 
 UPDATES = (
-    Case("update without condition", _THREE, "UPDATE {t} SET n = -1", tuple((i, -1, d) for i, _, d in _THREE)),
-    Case("update empty tables", (), "UPDATE {t} SET dep = 'x' WHERE n <= 1", ()),
-    Case("EXPLAIN only update", _THREE, "EXPLAIN UPDATE {t} SET dep = 'x' WHERE pk = 1"),
-    Case(
+    RowCase("update without condition", _THREE, "UPDATE {t} SET n = -1", tuple((i, -1, d) for i, _, d in _THREE)),
+    RowCase("update empty tables", (), "UPDATE {t} SET dep = 'x' WHERE n <= 1", ()),
+    RowCase("EXPLAIN only update", _THREE, "EXPLAIN UPDATE {t} SET dep = 'x' WHERE pk = 1"),
+    RowCase(
         "update aligns assignments",
         ((1, 11, "a"), (2, 22, "a")),
         "UPDATE {t} SET `dep` = concat(dep, n), n = `n` - pk WHERE pk <=> 1",
         ((1, 10, "a11"), (2, 22, "a")),
     ),
-    Case("update with analysis failure", _THREE, "UPDATE {t} SET none = -1", fails="UNRESOLVED_COLUMN"),
-    Case(
+    RowCase("update with analysis failure", _THREE, "UPDATE {t} SET none = -1", fails="UNRESOLVED_COLUMN"),
+    RowCase(
         "update with assignments to row ID",
         _THREE,
         "UPDATE {t} SET pk = 10 WHERE n = 100",
         ((10, 100, "a"), *_THREE[1:]),
     ),
-    Case(
+    RowCase(
         "update with default values", _THREE, "UPDATE {t} SET n = DEFAULT WHERE pk = 1", ((1, None, "a"), *_THREE[1:])
     ),
-    Case(
+    RowCase(
         "update with nondeterministic conditions",
         _THREE,
         "UPDATE {t} SET dep = 'x' WHERE n <= 100 AND rand() > 0.5",
         fails="INVALID_NON_DETERMINISTIC_EXPRESSIONS",
     ),
-    Case(
+    RowCase(
         "update with nondeterministic assignments",
         _THREE,
         "UPDATE {t} SET n = CAST(rand() AS INT) WHERE pk <= 2",
         ((1, 0, "a"), (2, 0, "b"), (3, 300, "a")),
     ),
-    Case("update with constraint violation", _THREE, "UPDATE {t} SET pk = NULL WHERE dep = 'a'", fails="NOT_NULL|NULL"),
-    Case(
+    RowCase(
+        "update with constraint violation", _THREE, "UPDATE {t} SET pk = NULL WHERE dep = 'a'", fails="NOT_NULL|NULL"
+    ),
+    RowCase(
         "update with NOT NULL checks",
         _STRICT_ROWS,
         "UPDATE {t} SET s = named_struct('a', NULL, 'b', -1L) WHERE pk = 1",
         fails="NOT_NULL_ASSERT_VIOLATION|NULL",
         table="strict",
     ),
-    Case(
+    RowCase(
         "update nested struct fields 1",
         _DEEP_ROW,
         "UPDATE {t} SET s.x = -1, s.in.m = map('k', 'v'), s.in.a = array(-1)",
         ((1, {"x": -1, "in": {"a": [-1], "m": [("k", "v")]}}, "a"),),
         table="deep",
     ),
-    Case(
+    RowCase(
         "update nested struct fields 2",
         _DEEP_ROW,
         "UPDATE {t} SET s.x = NULL, s.in = NULL WHERE pk = 1",
         ((1, {"x": None, "in": None}, "a"),),
         table="deep",
     ),
-    Case(
+    RowCase(
         "update nested struct fields 3",
         _DEEP_ROW,
         "UPDATE {t} SET s = named_struct('x', 1, 'in', named_struct('a', array(1), 'm', NULL))",
         ((1, {"x": 1, "in": {"a": [1], "m": None}}, "a"),),
         table="deep",
     ),
-    Case(
+    RowCase(
         "update fields inside NULL structs",
         ((1, 1, "a", None),),
         "UPDATE {t} SET at.x = -1 WHERE pk = 1",
         ((1, 1, "a", {"x": -1, "y": None}),),
         table="places",
     ),
-    Case(
+    RowCase(
         "update with conditions on nested columns",
         _PLACES,
         "UPDATE {t} SET n = -1 WHERE at.x = n + 2",
         ((1, -1, "a", {"x": 3, "y": "p"}), _PLACES[1]),
         table="places",
     ),
-    Case(
+    RowCase(
         "update with schema pruning",
         tuple((*row, {"x": 1, "y": "p"}) for row in _THREE),
         "UPDATE {t} SET n = -1, dep = 'x' WHERE pk = 1",
         ((1, -1, "x", {"x": 1, "y": "p"}), *((*row, {"x": 1, "y": "p"}) for row in _THREE[1:])),
         table="places",
     ),
-    Case(
+    RowCase(
         "update table with recursive CTE",
         _NUMBERS,
         _RECURSIVE + "UPDATE {t} SET n = n + 1 WHERE n IN (SELECT n FROM s)",
         ((2,), (5,), (8,), (9,)),
         table="numbers",
     ),
-    Case(
+    RowCase(
         "update with CTE",
         _THREE,
         "WITH more AS (SELECT pk, n + 50 AS n, dep FROM {t} WHERE n > 100) "
         "UPDATE {t} t SET n = -1 WHERE t.dep = 'a' AND EXISTS (SELECT 1 FROM more WHERE more.pk = t.pk)",
         (*_THREE[:2], (3, -1, "a")),
     ),
-    Case(
+    RowCase(
         "update with uncorrelated scalar subquery on source table",
         _THREE,
         "UPDATE {t} SET n = (SELECT max(n) FROM {t} WHERE dep = 'a') WHERE dep = 'a'",
         ((1, 300, "a"), *_THREE[1:]),
     ),
-    Case(
+    RowCase(
         "update using view",
         _THREE,
         "CREATE OR REPLACE TEMPORARY VIEW of_rows AS SELECT l.pk, r.dep FROM {t} l LEFT JOIN {t} r ON l.pk = r.pk AND r.pk < 2; "
         "UPDATE {t} t SET n = -1 WHERE t.dep = 'a' AND EXISTS (SELECT 1 FROM of_rows v WHERE v.pk = t.pk AND v.dep = 'a')",
         ((1, -1, "a"), *_THREE[1:]),
     ),
-    Case(
+    RowCase(
         "update refreshes relation cache",
         ((1, 1, "a"), (2, 1, "b"), (3, 2, "b")),
         "CREATE OR REPLACE TEMPORARY VIEW of_rows AS SELECT * FROM {t} WHERE n = 1; CACHE TABLE of_rows; "
         "UPDATE {t} SET n = n + 10 WHERE pk = 1; INSERT INTO {t} SELECT pk + 10, n, dep FROM of_rows; UNCACHE TABLE of_rows",
         ((1, 11, "a"), (2, 1, "b"), (3, 2, "b"), (12, 1, "b")),
     ),
-    Case(
+    RowCase(
         "update table containing added column with default value",
         _THREE,
         "ALTER TABLE {t} ADD COLUMN txt STRING; UPDATE {t} SET dep = DEFAULT WHERE pk = 2; ALTER TABLE {t} ALTER COLUMN txt SET DEFAULT 'x'",
         tuple((*row, None) for row in ((1, 100, "a"), (2, 200, None), (3, 300, "a"))),
         fails="DEFAULT|default",
     ),
-    Case(
+    RowCase(
         "update char/varchar columns",
         _THREE,
         "ALTER TABLE {t} ADD COLUMN s STRUCT<c: CHAR(3), v: VARCHAR(5)>; UPDATE {t} SET s = named_struct('c', 'z', 'v', 'z'); "
@@ -375,19 +377,19 @@ _MATCHED, _NOT_MATCHED, _BY_SOURCE = "WHEN MATCHED THEN", "WHEN NOT MATCHED THEN
 _CONDITIONAL = _values((1, 10, "x"), (2, 20, "y"), (6, 60, "z"))
 
 MERGES = (
-    Case(
+    RowCase(
         "merge into empty table with NOT MATCHED clause",
         (),
         _merge(_SOURCE, _INSERT),
         ((1, 10, "x"), (2, 20, "y"), (3, 30, "z")),
     ),
-    Case(
+    RowCase(
         "merge into empty table with conditional NOT MATCHED clause",
         (),
         _merge(_SOURCE, "WHEN NOT MATCHED AND s.pk >= 2 THEN INSERT *"),
         ((2, 20, "y"), (3, 30, "z")),
     ),
-    Case(
+    RowCase(
         "merge into empty table with multiple NOT MATCHED clause",
         (),
         _merge(
@@ -397,7 +399,7 @@ MERGES = (
         ),
         ((1, None, "low"), (2, 20, "y"), (3, 30, "z")),
     ),
-    Case(
+    RowCase(
         "merge into table rewritten as INSERT",
         _THREE,
         _merge(
@@ -407,45 +409,45 @@ MERGES = (
         ),
         (*_THREE, (4, -40, "y_low"), (5, 50, "z_high")),
     ),
-    Case(
+    RowCase(
         "merge with literal false ON condition", _THREE, _merge(_SOURCE, f"{_MATCHED} UPDATE SET t.n = -1", on="false")
     ),
-    Case(
+    RowCase(
         "merge with literal true ON condition",
         _THREE,
         _merge(_SOURCE, f"{_MATCHED} UPDATE SET t.n = -1", on="true"),
         fails="MERGE_CARDINALITY_VIOLATION",
     ),
-    Case(
+    RowCase(
         "merge with statically empty source and only MATCHED clauses",
         _THREE,
         _merge("(SELECT 1 AS pk WHERE false)", f"{_MATCHED} UPDATE SET t.n = -1"),
     ),
-    Case(
+    RowCase(
         "merge into with conditional WHEN MATCHED clause (update)",
         _THREE,
         _merge(_SOURCE, "WHEN MATCHED AND s.pk = 2 THEN UPDATE SET *"),
         (_THREE[0], (2, 20, "y"), _THREE[2]),
     ),
-    Case(
+    RowCase(
         "merge into with conditional WHEN MATCHED clause (delete)",
         _THREE,
         _merge(_SOURCE, "WHEN MATCHED AND t.n = 200 THEN DELETE"),
         (_THREE[0], _THREE[2]),
     ),
-    Case(
+    RowCase(
         "merge into with assignments to primary key in NOT MATCHED BY SOURCE",
         _THREE[:2],
         _merge(_values((1, 10, "x")), f"{_MATCHED} UPDATE SET t.n = -1", f"{_BY_SOURCE} UPDATE SET t.pk = -1"),
         ((-1, 200, "b"), (1, -1, "a")),
     ),
-    Case(
+    RowCase(
         "merge into with assignments to primary key in MATCHED",
         _THREE[:2],
         _merge(_values((1, 10, "x")), f"{_MATCHED} UPDATE SET t.pk = -1", f"{_BY_SOURCE} UPDATE SET t.n = -1"),
         ((-1, 100, "a"), (2, -1, "b")),
     ),
-    Case(
+    RowCase(
         "merge with all types of clauses",
         _FIVE,
         _merge(
@@ -456,7 +458,7 @@ MERGES = (
         ),
         ((3, 301, "a"), (4, 401, "a"), (5, 501, "a"), (6, 0, "new")),
     ),
-    Case(
+    RowCase(
         "merge with all types of clauses (update and insert star)",
         _THREE,
         _merge(
@@ -467,7 +469,7 @@ MERGES = (
         ),
         ((1, 10, "x"), (2, 200, "b"), (6, 60, "z")),
     ),
-    Case(
+    RowCase(
         "merge with all types of conditional clauses",
         _FIVE,
         _merge(
@@ -478,26 +480,28 @@ MERGES = (
         ),
         (_FIVE[1], _FIVE[2], (4, 401, "a"), _FIVE[4], (6, 0, "new")),
     ),
-    Case("merge with one NOT MATCHED BY SOURCE clause", _THREE, _merge(_FROM_TWO, f"{_BY_SOURCE} DELETE"), _THREE[1:2]),
-    Case(
+    RowCase(
+        "merge with one NOT MATCHED BY SOURCE clause", _THREE, _merge(_FROM_TWO, f"{_BY_SOURCE} DELETE"), _THREE[1:2]
+    ),
+    RowCase(
         "merge with one conditional NOT MATCHED BY SOURCE clause",
         _THREE,
         _merge(_FROM_TWO, "WHEN NOT MATCHED BY SOURCE AND n = 100 THEN UPDATE SET n = -1"),
         ((1, -1, "a"), *_THREE[1:]),
     ),
-    Case(
+    RowCase(
         "merge with MATCHED and NOT MATCHED BY SOURCE clauses",
         _THREE,
         _merge(_FROM_TWO, f"{_MATCHED} DELETE", "WHEN NOT MATCHED BY SOURCE AND n = 100 THEN UPDATE SET n = -1"),
         ((1, -1, "a"), _THREE[2]),
     ),
-    Case(
+    RowCase(
         "merge with NOT MATCHED and NOT MATCHED BY SOURCE clauses",
         _THREE,
         _merge(_FROM_TWO, f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (pk, -1, 'new')", f"{_BY_SOURCE} DELETE"),
         (_THREE[1], (4, -1, "new")),
     ),
-    Case(
+    RowCase(
         "merge with multiple NOT MATCHED BY SOURCE clauses",
         _THREE,
         _merge(
@@ -507,7 +511,7 @@ MERGES = (
         ),
         ((1, 101, "a"), _THREE[1]),
     ),
-    Case(
+    RowCase(
         "merge with MATCHED BY SOURCE clause and NULL values",
         ((1, None, 100, "a"), (2, 2, 200, "b"), (3, 3, 300, "a")),
         _merge(
@@ -518,13 +522,13 @@ MERGES = (
         ((1, None, 100, "a"), (3, 3, 300, "a"), (6, 2, 20, "y")),
         table="keyed",
     ),
-    Case(
+    RowCase(
         "merge with CTE",
         _THREE,
         f"WITH c AS (SELECT pk + 1 AS pk, n, dep FROM {_values((0, 10, 'x'), (1, 20, 'y'))}) " + _merge("c", _UPDATE),
         ((1, 10, "x"), (2, 20, "y"), _THREE[2]),
     ),
-    Case(
+    RowCase(
         "merge with CTE over the target",
         _THREE,
         "WITH c AS (SELECT pk, n + 50 AS n, dep FROM {t} WHERE n > 100) "
@@ -536,7 +540,7 @@ MERGES = (
         ),
         ((1, 100, "a"), (2, 200, "b"), (2, 250, "new"), (3, 350, "a")),
     ),
-    Case(
+    RowCase(
         "merge with cached source",
         _THREE,
         "CREATE OR REPLACE TEMPORARY VIEW of_rows AS SELECT pk, n * 2 AS n, dep FROM {t} WHERE pk > 1; CACHE TABLE of_rows; "
@@ -544,7 +548,7 @@ MERGES = (
         + "; UNCACHE TABLE of_rows",
         ((2, 400, "b"), (3, 600, "a")),
     ),
-    Case(
+    RowCase(
         "merge with subquery as source",
         ((1, 100, "a"), (6, 600, "b")),
         _merge(
@@ -554,49 +558,49 @@ MERGES = (
         ),
         ((1, 10, "x"), (2, 20, "y"), (6, 600, "b")),
     ),
-    Case(
+    RowCase(
         "merge cardinality check with conditional MATCHED clause (delete)",
         _THREE,
         _merge(_TWICE, "WHEN MATCHED AND s.n = 11 THEN DELETE"),
         fails="MERGE_CARDINALITY_VIOLATION",
     ),
-    Case(
+    RowCase(
         "merge cardinality check with unconditional MATCHED clause (delete)",
         _THREE,
         _merge(_TWICE, f"{_MATCHED} DELETE"),
         _THREE[1:],
     ),
-    Case(
+    RowCase(
         "merge cardinality check with only NOT MATCHED clauses",
         _THREE,
         _merge(f"(SELECT * FROM {_TWICE} UNION ALL SELECT 4, 40, 'z' UNION ALL SELECT 4, 41, 'z')", _INSERT),
         (*_THREE, (4, 40, "z"), (4, 41, "z")),
     ),
-    Case(
+    RowCase(
         "merge cardinality check with small target and large source",
         _THREE,
         _merge(f"(SELECT * FROM {_TWICE} UNION ALL SELECT CAST(id AS INT), 0, 'z' FROM range(10, 2000))", _UPDATE),
         fails="MERGE_CARDINALITY_VIOLATION",
     ),
-    Case(
+    RowCase(
         "merge cardinality check without equality condition and only MATCHED clauses",
         _THREE,
         _merge(_TWICE, _UPDATE, on="t.pk > s.pk"),
         fails="MERGE_CARDINALITY_VIOLATION",
     ),
-    Case(
+    RowCase(
         "merge cardinality check without equality condition",
         _THREE,
         _merge(_TWICE, _UPDATE, _INSERT, on="t.pk > s.pk"),
         fails="MERGE_CARDINALITY_VIOLATION",
     ),
-    Case(
+    RowCase(
         "self merge",
         _THREE,
         _merge("{t}", "WHEN MATCHED AND t.n = 100 THEN UPDATE SET n = t.n + 1", _INSERT),
         ((1, 101, "a"), *_THREE[1:]),
     ),
-    Case(
+    RowCase(
         "merge with self subquery",
         _THREE,
         _merge(
@@ -606,7 +610,7 @@ MERGES = (
         ),
         ((1, 101, "a"), *_THREE[1:]),
     ),
-    Case(
+    RowCase(
         "self merge with a filter",
         _THREE,
         _merge(
@@ -617,7 +621,7 @@ MERGES = (
         ),
         ((1, 101, "a"), (2, 200, "b"), (2, 200, "b"), (3, 300, "a")),
     ),
-    Case(
+    RowCase(
         "merge with extra columns in source",
         _THREE,
         _merge(
@@ -629,7 +633,7 @@ MERGES = (
         ((1, 11, "a"), (4, 40, "y")),
     ),
     *(
-        Case(
+        RowCase(
             name,
             ((1, None, 100, "a"), (2, 2, 200, "b")),
             _merge(
@@ -655,7 +659,7 @@ MERGES = (
             ),
         )
     ),
-    Case(
+    RowCase(
         "merge with NULL clause conditions",
         _THREE,
         _merge(
@@ -665,7 +669,7 @@ MERGES = (
             "WHEN NOT MATCHED BY SOURCE AND NULL THEN DELETE",
         ),
     ),
-    Case(
+    RowCase(
         "merge with multiple matching clauses",
         _THREE,
         _merge(
@@ -677,13 +681,13 @@ MERGES = (
         ),
         ((1, 105, "a"), (2, 199, "b"), (3, 300, "a")),
     ),
-    Case(
+    RowCase(
         "merge resolves and aligns columns by name",
         _THREE,
         _merge(_values((10, "x", 1), (40, "y", 4), columns="n, dep, pk"), _UPDATE, _INSERT),
         ((1, 10, "x"), *_THREE[1:], (4, 40, "y")),
     ),
-    Case(
+    RowCase(
         "merge refreshed relation cache",
         ((1, 100, "a"), (2, 100, "b"), (3, 300, "a")),
         "CREATE OR REPLACE TEMPORARY VIEW of_rows AS SELECT * FROM {t} WHERE n = 100; CACHE TABLE of_rows; "
@@ -692,7 +696,7 @@ MERGES = (
         ((1, 5, "x"), (2, 100, "b"), (3, 300, "a"), (12, 100, "b")),
     ),
     *(
-        Case(
+        RowCase(
             f"merge with updates to nested struct fields in {kind} clauses {number}",
             _DEEP_ROW,
             _merge(f"(SELECT {key} AS pk)", f"{clause} UPDATE SET {assignments}")
@@ -717,7 +721,7 @@ MERGES = (
             1,
         )
     ),
-    Case(
+    RowCase(
         "merge with default values",
         _THREE,
         _merge(
@@ -728,13 +732,13 @@ MERGES = (
         ),
         ((1, 100, None), (2, None, "b"), (3, 300, None), (4, None, "new")),
     ),
-    Case(
+    RowCase(
         "merge into table containing added column with default value",
         _THREE,
         "CREATE TABLE {t}_default (pk INT NOT NULL, n INT NOT NULL DEFAULT -1)",
         fails="DEFAULT|default",
     ),
-    Case(
+    RowCase(
         "merge with char/varchar columns",
         _THREE,
         "ALTER TABLE {t} ADD COLUMN s STRUCT<c: CHAR(3), v: VARCHAR(5)>; "
@@ -747,7 +751,7 @@ MERGES = (
         tuple((*row, {"c": "x1 " if row[0] == 1 else "y1 ", "v": "x2" if row[0] == 1 else "y2"}) for row in _THREE),
     ),
     *(
-        Case(
+        RowCase(
             f"merge with NOT NULL checks in {kind}",
             _STRICT_ROWS,
             _merge(f"(SELECT {key} AS pk)", f"{clause} {action}").replace(" s ON t.pk = s.pk", " src ON t.pk = src.pk"),
@@ -761,7 +765,7 @@ MERGES = (
         )
     ),
     *(
-        Case(
+        RowCase(
             f"unsupported merge into conditions: {condition} in {place}",
             _THREE,
             statement,
@@ -779,7 +783,7 @@ MERGES = (
         }.items()
     ),
     *(
-        Case(
+        RowCase(
             name,
             _FIVE,
             _merge(
@@ -812,7 +816,7 @@ MERGES = (
             ),
         )
     ),
-    Case(
+    RowCase(
         "merge into table with recursive CTE",
         _NUMBERS,
         _RECURSIVE + "MERGE INTO {t} t USING s ON t.n = s.n WHEN MATCHED THEN UPDATE SET t.n = t.n - 1 "
@@ -820,7 +824,7 @@ MERGES = (
         ((-5,), (-3,), (-2,), (0,), (3,), (9,), (10,)),
         table="numbers",
     ),
-    Case(
+    RowCase(
         "merge with type coercion from INT to STRING",
         ((1, "100", "a"), (2, "200", "b")),
         _merge(
@@ -831,13 +835,13 @@ MERGES = (
         ((1, "999", "x"), (2, "200", "b"), (4, "400", "y")),
         table="texts",
     ),
-    Case(
+    RowCase(
         "merge into table with analysis failure",
         _THREE,
         _merge(_SOURCE, f"{_MATCHED} UPDATE SET n = s.none", _INSERT),
         fails="UNRESOLVED_COLUMN",
     ),
-    Case(
+    RowCase(
         "merge into table using nested view",
         _THREE,
         "CREATE OR REPLACE TEMPORARY VIEW of_rows AS SELECT l.pk, l.n * 2 AS n, r.dep FROM {t} l LEFT JOIN {t} r ON l.pk = r.pk AND r.pk < 3; "
@@ -850,14 +854,14 @@ MERGES = (
         ),
         ((1, 200, "a"), (2, 200, "b"), (2, 400, "new"), (3, 600, None)),
     ),
-    Case(
+    RowCase(
         "merge does not set every column of a wide row",
         tuple((*row, {"x": 1, "y": "p"}) for row in _THREE),
         _merge(_FROM_TWO, "WHEN MATCHED AND t.n = 200 THEN UPDATE SET dep = s.dep", f"{_BY_SOURCE} UPDATE SET n = -1"),
         ((1, -1, "a", {"x": 1, "y": "p"}), (2, 200, "y", {"x": 1, "y": "p"}), (3, -1, "a", {"x": 1, "y": "p"})),
         table="places",
     ),
-    Case(
+    RowCase(
         "merge with names in other case",
         _THREE,
         _merge(
@@ -866,7 +870,7 @@ MERGES = (
         (*_THREE, (4, 40, "y")),
     ),
     *(
-        Case(
+        RowCase(
             f"Merge metrics with {name}",
             _FIVE,
             _merge(_values((1, 0, "x"), (2, 0, "y"), (7, 70, "z")), *clauses),
@@ -907,7 +911,7 @@ MERGES = (
             ),
         )
     ),
-    Case(
+    RowCase(
         "merge handles metadata columns",
         _FIVE,
         _merge(

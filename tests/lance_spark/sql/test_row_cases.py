@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark import Connection
 from tests.lance_spark.sql.conftest import Sql
-from tests.lance_spark.sql.row_cases import CASES, TABLES, Case
+from tests.lance_spark.sql.row_cases import CASES, TABLES, RowCase
 
 pytestmark = pytest.mark.classic
 
@@ -24,7 +24,7 @@ def read_rows(uri: str) -> list[tuple[Any, ...]]:
 @pytest.mark.sample(16)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.covers)
 def test_a_statement_leaves_the_rows_of_its_case(
-    sql: Sql, db: Connection, spark: SparkSession, request: pytest.FixtureRequest, case: Case
+    sql: Sql, db: Connection, spark: SparkSession, request: pytest.FixtureRequest, case: RowCase
 ) -> None:
     """Every second statement names the table without the catalog, after `USE`."""
     schema, uri = TABLES[case.table], f"{db.uri}/t.lance"

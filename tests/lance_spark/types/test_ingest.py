@@ -22,7 +22,7 @@ from lance_spark.staging.blobs import row_field
 from lance_spark.tabular import to_reader
 from tests.strategies import facts, schemas, tables
 from tests.support.buffers import shifted
-from tests.support.exact_values import DEPTHS, FITS, MISFITS, WIDE, Case, cases, expected
+from tests.support.exact_values import DEPTHS, FITS, MISFITS, WIDE, NestedValue, cases, expected
 from udf_runtime.execute.leaf_values import is_missing
 
 FORMS: dict[str, Callable[[list[object]], Any]] = {
@@ -42,7 +42,7 @@ def read(data: object, schema: pa.Schema, *, appended: bool) -> pa.Table:
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=60, deadline=None)
 @given(case=cases(FITS), appended=st.booleans())
-def test_python_values_that_fit_stay_what_they_are(form: str, case: Case, appended: bool) -> None:
+def test_python_values_that_fit_stay_what_they_are(form: str, case: NestedValue, appended: bool) -> None:
     schema = pa.schema([pa.field("c", case.data_type), pa.field("other", pa.int8())])
     table = read(FORMS[form]([None, case.value]), schema, appended=appended)
     assert table.schema == (pa.schema([schema.field("c")]) if appended else schema)
@@ -56,7 +56,9 @@ def test_python_values_that_fit_stay_what_they_are(form: str, case: Case, append
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=60, deadline=None)
 @given(case=cases(MISFITS), appended=st.booleans())
-def test_python_values_that_do_not_fit_are_errors_with_column_and_row(form: str, case: Case, appended: bool) -> None:
+def test_python_values_that_do_not_fit_are_errors_with_column_and_row(
+    form: str, case: NestedValue, appended: bool
+) -> None:
     assume(not (form == "series of objects" and is_missing(case.inner)))
     with pytest.raises(ValueConversionError, match="column 'c', row 1 of the data") as caught:
         read(FORMS[form]([None, case.value]), pa.schema([pa.field("c", case.data_type)]), appended=appended)

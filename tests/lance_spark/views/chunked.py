@@ -53,7 +53,7 @@ def chunking(log: Log, *, bad: int | None = None, flag: str = "", waits: int | N
 
 
 @dataclass(frozen=True)
-class Chunked:
+class SourceAndChunks:
     """A view `c` of the chunks of a table `s`, each with `k` and twice `p` of its row."""
 
     source: Table
@@ -117,11 +117,11 @@ def chunked(
     chunker: UDF | None = None,
     refreshed: bool = True,
     **options: Any,
-) -> Chunked:
+) -> SourceAndChunks:
     """Makes a source, and a view of its chunks."""
     source = make_source(db, keys, **options)
     query = source.search(None).select({"k": "k", "p2": "p * 2"}).where(WHERE)
-    pair = Chunked(source=source, view=db.create_udtf_view("c", query, chunker or chunking(log)), log=log)
+    pair = SourceAndChunks(source=source, view=db.create_udtf_view("c", query, chunker or chunking(log)), log=log)
     if refreshed:
         pair.refresh()
     return pair

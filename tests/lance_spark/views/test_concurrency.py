@@ -26,7 +26,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.sample(5)
 
 
-class Death(BaseException):
+class RefreshDeath(BaseException):
     """Stands for the end of the driver's process."""
 
 
@@ -36,7 +36,7 @@ def slow(*values: str) -> Any:
 
 
 def die(*_: object) -> None:
-    raise Death
+    raise RefreshDeath
 
 
 def waiting_view(db: Connection, log: Log, flag: str, row: int = 40) -> SourceAndView:
@@ -93,7 +93,7 @@ def test_a_death_before_rows_that_came_twice_were_taken_back(
     monkeypatch.setattr(replace_commit, "attempt_commit", attempt)
     monkeypatch.setattr(replace_commit, "take_back_rows", lambda *_, **__: die())
     jobs = [pair.view.refresh_async() for _ in range(2)]
-    died = [isinstance(job.future.exception(), Death) for job in jobs]
+    died = [isinstance(job.future.exception(), RefreshDeath) for job in jobs]
     monkeypatch.undo()
     assert sorted(died) == [False, True]
     assert pair.view.count_rows() == 20
@@ -372,7 +372,7 @@ def test_a_death_at_a_point_is_made_good_by_the_next_refresh(
     pair.change({"p": "x + 1"}, "k = 6")
     pair.delete("k = 4")
     before(monkeypatch, point, die)
-    with pytest.raises(Death):
+    with pytest.raises(RefreshDeath):
         pair.view.refresh()
     assert log.take() == []
     pair.refresh([21, 200, 220])
@@ -388,7 +388,7 @@ def test_a_death_after_which_the_source_goes_on(
     pair.source.add(rows_of([20, 22]))
     pair.change({"x": "x + 1"}, "k IN (2, 4)")
     before(monkeypatch, point, die)
-    with pytest.raises(Death):
+    with pytest.raises(RefreshDeath):
         pair.view.refresh()
     pair.change({"x": "x + 1"}, "k IN (2, 20)")
     pair.change({"p": "x + 1"}, "k IN (4, 22)")
@@ -407,7 +407,7 @@ def test_a_death_and_a_cleanup_of_the_view(
     pair.source.add(rows_of([20, 22]))
     pair.delete("k = 4")
     before(monkeypatch, point, die)
-    with pytest.raises(Death):
+    with pytest.raises(RefreshDeath):
         pair.view.refresh()
     if "refresh" in then:
         pair.refresh([200, 220])
@@ -425,7 +425,7 @@ def test_a_death_in_the_first_refresh_and_a_cleanup_of_the_view(
 ) -> None:
     pair = watched(db, log, refreshed=False)
     before(monkeypatch, "_note", die)
-    with pytest.raises(Death):
+    with pytest.raises(RefreshDeath):
         pair.view.refresh()
     pair.view.to_lance().update_config({"a": "b"})
     clean(pair.view)

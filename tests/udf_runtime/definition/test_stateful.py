@@ -16,7 +16,7 @@ from udf_runtime.definition import UdfFactory, forget_instances
 ROOT = Path(__file__).parents[3]
 
 
-class Log:
+class EventLog:
     """Events of instances in this process."""
 
     events: list[str] = []  # noqa: RUF012  # shared on purpose
@@ -24,7 +24,7 @@ class Log:
 
 @pytest.fixture(autouse=True)
 def nothing_made_yet() -> Iterator[None]:
-    Log.events.clear()
+    EventLog.events.clear()
     forget_instances()
     yield
     forget_instances()
@@ -33,12 +33,12 @@ def nothing_made_yet() -> Iterator[None]:
 @udf(data_type=pa.float32(), num_gpus=1, version="1")
 class Embed:
     def __init__(self, model: str, size: int = 3) -> None:
-        Log.events.append(f"init {model} {size}")
+        EventLog.events.append(f"init {model} {size}")
         time.sleep(0.02)  # a chance for a second thread to come in between
         self.model = model
 
     def setup(self) -> None:
-        Log.events.append("setup")
+        EventLog.events.append("setup")
 
     def __call__(self, text: pa.Array) -> pa.Array:
         return pa.array([float(len(self.model))] * len(text), pa.float32())
@@ -60,7 +60,7 @@ def test_a_decorated_class_is_a_factory_that_constructs_nothing():
         1,
     )
     UDF.loads(embed_udf.dumps())
-    assert Log.events == []
+    assert EventLog.events == []
 
 
 def test_an_instance_is_made_and_set_up_once_per_process_by_whichever_thread_comes_first():
@@ -73,7 +73,7 @@ def test_an_instance_is_made_and_set_up_once_per_process_by_whichever_thread_com
     for thread in threads:
         thread.join()
     assert len({id(result) for result in results}) == 1
-    assert Log.events == ["init abc 3", "setup"]
+    assert EventLog.events == ["init abc 3", "setup"]
     assert UDF.loads(payload).with_input_columns(["t"]).load() is results[0]
 
 
@@ -81,21 +81,21 @@ def test_the_defining_process_makes_one_too():
     embed_udf = Embed("ab", size=4)
     assert embed_udf(pa.array(["x"])).to_pylist() == [2.0]
     assert embed_udf.load() is embed_udf.with_input_columns(["t"]).load()
-    assert Log.events == ["init ab 4", "setup"]
+    assert EventLog.events == ["init ab 4", "setup"]
 
 
 def test_other_arguments_are_another_instance():
     udf_a, udf_b = UDF.loads(Embed("a").dumps()), UDF.loads(Embed("b").dumps())
     assert udf_a.load() is not udf_b.load()
-    assert Log.events == ["init a 3", "setup", "init b 3", "setup"]
+    assert EventLog.events == ["init a 3", "setup", "init b 3", "setup"]
 
 
 def test_a_constructor_that_fails_is_tried_again():
     @udf(version="1")
     class Flaky:
         def __init__(self) -> None:
-            Log.events.append("try")
-            if len(Log.events) < 2:
+            EventLog.events.append("try")
+            if len(EventLog.events) < 2:
                 raise ConnectionError("no model yet")
 
         def __call__(self, a: int) -> int:
@@ -105,7 +105,7 @@ def test_a_constructor_that_fails_is_tried_again():
     with pytest.raises(ConnectionError):
         flaky_udf.load()
     assert flaky_udf(3) == 3
-    assert Log.events == ["try", "try"]
+    assert EventLog.events == ["try", "try"]
 
 
 def test_arguments_that_do_not_fit_are_found_where_they_are_given():
@@ -163,7 +163,7 @@ def test_a_callable_object_is_unpickled_and_set_up_once_per_process():
             self.by = by
 
         def setup(self) -> None:
-            Log.events.append("setup")
+            EventLog.events.append("setup")
 
         def __call__(self, a: int) -> int:
             return a + self.by

@@ -204,7 +204,7 @@ except EnvironmentBuildError as error:
     assert not list(tmp_path.glob("*/environment.json"))
 
 
-class _Index(http.server.BaseHTTPRequestHandler):
+class _IndexServer(http.server.BaseHTTPRequestHandler):
     """A package index that requires a password, and serves authorized requests."""
 
     protocol_version = "HTTP/1.0"
@@ -229,7 +229,7 @@ class IndexServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Index)
+        super().__init__(("127.0.0.1", 0), _IndexServer)
         self.seen: list[str] = []
         self.may_answer = threading.Event()
 

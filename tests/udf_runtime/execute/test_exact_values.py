@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.support.exact_values import FITS, INFINITY, MIDNIGHT, MISFITS, NAN, WIDE, Case, cases, expected
+from tests.support.exact_values import FITS, INFINITY, MIDNIGHT, MISFITS, NAN, WIDE, NestedValue, cases, expected
 from tests.udf_runtime.execute.cases import batches_of, make, run
 from udf_runtime.definition import UDF, Kind, as_udf, chunker, udtf
 from udf_runtime.errors import UdfOutputError
@@ -64,7 +64,7 @@ def udf_of(function: object) -> UDF:
 @pytest.mark.parametrize("entry", ENTRIES)
 @settings(max_examples=40, deadline=None)
 @given(case=cases(FITS))
-def test_a_value_that_fits_stays_what_it_is(entry: str, case: Case) -> None:
+def test_a_value_that_fits_stays_what_it_is(entry: str, case: NestedValue) -> None:
     array = returned(entry, case.data_type, [case.value, case.value])
     assert array.type == case.data_type and len(array) == 2
     array.validate(full=True)
@@ -78,7 +78,7 @@ def test_a_value_that_fits_stays_what_it_is(entry: str, case: Case) -> None:
 @pytest.mark.parametrize("entry", ENTRIES)
 @settings(max_examples=40, deadline=None)
 @given(case=cases(MISFITS))
-def test_a_value_that_does_not_fit_is_an_error_of_its_row(entry: str, case: Case) -> None:
+def test_a_value_that_does_not_fit_is_an_error_of_its_row(entry: str, case: NestedValue) -> None:
     assume(not (entry in OF_PANDAS and is_missing(case.inner)))
     before: list[object] = [] if entry == "chunk" else [None]
     with pytest.raises(UdfOutputError) as caught:
