@@ -173,7 +173,7 @@ def drawn(number: int, name: str) -> BackfillHistory:
     return examples[-1]
 
 
-def find(name: str, session: Any, play: Play) -> tuple[int, str]:
+def detect_mutant(name: str, session: Any, play: Play) -> tuple[int, str]:
     """Runs histories until the checker detects a mutant, and returns their number and the error. The same history
     passes without the mutant.
     """
@@ -195,17 +195,17 @@ def find(name: str, session: Any, play: Play) -> tuple[int, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK_MUTANTS)
 def test_a_committer_that_is_broken_on_purpose_is_found(name: str, session: Any, play: Play):
-    print(find(name, session, play))
+    print(detect_mutant(name, session, play))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in mutants.MUTANTS if name not in QUICK_MUTANTS])
 def test_each_committer_that_is_broken_on_purpose_is_found(name: str, session: Any, play: Play):
-    print(find(name, session, play))
+    print(detect_mutant(name, session, play))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("session", ["Spark"], indirect=True)
 @pytest.mark.parametrize("name", SPARK_MUTANTS)
 def test_a_committer_that_is_broken_in_workers_of_spark_is_found(name: str, session: Any, play: Play):
-    print(find(name, session, play))
+    print(detect_mutant(name, session, play))

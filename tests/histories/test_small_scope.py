@@ -229,7 +229,7 @@ def template(request: pytest.FixtureRequest) -> Iterator[Path]:
         yield path
 
 
-def run_all(
+def check_all_orders(
     template: Path,
     backfills: int,
     operations: int,
@@ -285,12 +285,12 @@ def test_what_was_found(template: Path, moments: Moments, operations: tuple[str,
 
 @pytest.mark.long
 def test_one_backfill_and_one_operation(template: Path):
-    assert run_all(template, 1, 1, [*OPERATIONS], ["v"]) == 2 * len(OPERATIONS)
+    assert check_all_orders(template, 1, 1, [*OPERATIONS], ["v"]) == 2 * len(OPERATIONS)
 
 
 @pytest.mark.long
 def test_one_backfill_and_two_operations(template: Path):
-    assert run_all(template, 1, 2, MOVING[:4], ["v"]) == 3 * 4**2
+    assert check_all_orders(template, 1, 2, MOVING[:4], ["v"]) == 3 * 4**2
 
 
 @pytest.mark.parametrize(
@@ -302,19 +302,19 @@ def test_one_backfill_and_two_operations(template: Path):
     ],
 )
 def test_two_backfills_and_one_operation(template: Path, columns: str, kind: str):
-    assert run_all(template, 2, 1, [kind], columns) == 50
+    assert check_all_orders(template, 2, 1, [kind], columns) == 50
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("columns", ["vv", "vw"])
 def test_two_backfills_and_each_operation(template: Path, columns: str):
-    run_all(template, 2, 1, [*OPERATIONS], columns)
-    run_all(template, 2, 2, MOVING, columns, every=7)  # the full set takes hours
+    check_all_orders(template, 2, 1, [*OPERATIONS], columns)
+    check_all_orders(template, 2, 2, MOVING, columns, every=7)  # the full set takes hours
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("where", [None, "some"])
 def test_one_backfill_and_all_combinations(template: Path, where: str | None):
-    run_all(template, 1, 1, [*OPERATIONS], "v", where)
-    run_all(template, 1, 2, [*OPERATIONS], "v", where)
-    run_all(template, 1, 3, MOVING, "v", where, every=3)
+    check_all_orders(template, 1, 1, [*OPERATIONS], "v", where)
+    check_all_orders(template, 1, 2, [*OPERATIONS], "v", where)
+    check_all_orders(template, 1, 3, MOVING, "v", where, every=3)

@@ -64,7 +64,7 @@ def table(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def refused(table: str) -> Refused:
+def check_refused(table: str) -> Refused:
     """Checks that the body fails with a typed error and the right message, and leaves the table unchanged."""
 
     @contextlib.contextmanager

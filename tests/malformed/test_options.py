@@ -81,22 +81,22 @@ READS: list[tuple[dict[str, str], type[LanceSparkError] | tuple[type[LanceSparkE
 
 @pytest.mark.parametrize(("options", "error", "says"), READS, ids=[str(case[0]) for case in READS])
 def test_a_read_refuses(
-    options: dict[str, str], error: type[LanceSparkError], says: tuple[str, ...], table: str, refused: Refused
+    options: dict[str, str], error: type[LanceSparkError], says: tuple[str, ...], table: str, check_refused: Refused
 ):
-    with refused(error, *says):
+    with check_refused(error, *says):
         read({"path": table, **options})
 
 
-def test_a_read_without_a_path_is_refused(refused: Refused):
-    with refused(OptionError, "path", "load(path)"):
+def test_a_read_without_a_path_is_refused(check_refused: Refused):
+    with check_refused(OptionError, "path", "load(path)"):
         read({})
 
 
-def test_row_versions_are_refused_where_the_table_has_none(tmp_path, refused: Refused):
+def test_row_versions_are_refused_where_the_table_has_none(tmp_path, check_refused: Refused):
     from tests.malformed.conftest import make_table
 
     path = make_table(str(tmp_path / "plain.lance"), stable_row_ids=False)
-    with refused(OptionError, "with_row_versions", "stable row ids", at=path):
+    with check_refused(OptionError, "with_row_versions", "stable row ids", at=path):
         read({"path": path, "with_row_versions": "true"})
 
 
@@ -123,9 +123,9 @@ PLAIN = StructType([StructField("id", LongType(), False), StructField("text", St
 
 @pytest.mark.parametrize(("options", "error", "says"), WRITES, ids=[str(case[0]) for case in WRITES])
 def test_a_write_refuses(
-    options: dict[str, str], error: type[LanceSparkError], says: tuple[str, ...], table: str, refused: Refused
+    options: dict[str, str], error: type[LanceSparkError], says: tuple[str, ...], table: str, check_refused: Refused
 ):
-    with refused(error, *says):
+    with check_refused(error, *says):
         LanceDataSource({"path": table, **options}).writer(PLAIN, False)
 
 
@@ -139,12 +139,14 @@ NEW_TABLES: list[tuple[dict[str, str], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("options", "says"), NEW_TABLES, ids=[str(case[0]) for case in NEW_TABLES])
 def test_a_new_table_refuses(
-    options: dict[str, str], says: tuple[str, ...], table_path: str, tmp_path, refused: Refused
+    options: dict[str, str], says: tuple[str, ...], table_path: str, tmp_path, check_refused: Refused
 ):
-    with refused((OptionError, SchemaMismatchError, ColumnNotFoundError, LanceSparkError), *says, at=str(tmp_path)):
+    with check_refused(
+        (OptionError, SchemaMismatchError, ColumnNotFoundError, LanceSparkError), *says, at=str(tmp_path)
+    ):
         LanceDataSource({"path": table_path, **options}).writer(PLAIN, False)
 
 
-def test_a_write_without_a_place_is_refused(refused: Refused):
-    with refused(NoLocationError, "nothing was written", "save(path)"):
+def test_a_write_without_a_place_is_refused(check_refused: Refused):
+    with check_refused(NoLocationError, "nothing was written", "save(path)"):
         LanceDataSource({}).writer(PLAIN, False)

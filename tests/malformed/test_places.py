@@ -74,9 +74,11 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
-def test_a_read_says_that_there_is_no_table(place: Callable[[Path], str], tmp_path: Path, table: str, refused: Refused):
+def test_a_read_says_that_there_is_no_table(
+    place: Callable[[Path], str], tmp_path: Path, table: str, check_refused: Refused
+):
     path = place(tmp_path)
-    with refused((TableNotFoundError, TableUnreadableError), path, at=str(tmp_path)):
+    with check_refused((TableNotFoundError, TableUnreadableError), path, at=str(tmp_path)):
         read({"path": path})
 
 
@@ -90,12 +92,12 @@ URIS = [
 
 
 @pytest.mark.parametrize("uri", URIS, ids=repr)
-def test_a_read_refuses_a_location_that_is_none(uri: str, refused: Refused):
-    with refused((OptionError, TableNotFoundError, TableUnreadableError)):
+def test_a_read_refuses_a_location_that_is_none(uri: str, check_refused: Refused):
+    with check_refused((OptionError, TableNotFoundError, TableUnreadableError)):
         read({"path": uri})
 
 
-def test_a_store_that_does_not_answer_is_unreadable_and_not_absent(refused: Refused):
+def test_a_store_that_does_not_answer_is_unreadable_and_not_absent(check_refused: Refused):
     storage = {
         "storage.aws_endpoint": "http://127.0.0.1:9",
         "storage.allow_http": "true",
@@ -175,31 +177,31 @@ WHERE: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.parametrize("damage", [*DAMAGES, delete_file, a_directory], ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("where", list(WHERE))
-def test_a_damaged_table_is_unreadable(where: str, damage: Callable[[Path], None], table: str, refused: Refused):
+def test_a_damaged_table_is_unreadable(where: str, damage: Callable[[Path], None], table: str, check_refused: Refused):
     if (where, damage) == ("manifest", delete_file):
         for older in manifests(Path(table)):
             older.unlink()
     else:
         damage(WHERE[where](Path(table)))
-    with refused((TableUnreadableError, TableNotFoundError), table):
+    with check_refused((TableUnreadableError, TableNotFoundError), table):
         read({"path": table})
 
 
-def test_a_data_file_of_another_table_is_unreadable(table: str, tmp_path: Path, refused: Refused):
+def test_a_data_file_of_another_table_is_unreadable(table: str, tmp_path: Path, check_refused: Refused):
     lance.write_dataset(pa.table({"other": [1, 2]}), str(tmp_path / "other.lance"))
     shutil.copy(a_data_file(tmp_path / "other.lance"), a_data_file(Path(table)))
-    with refused(TableUnreadableError, table):
+    with check_refused(TableUnreadableError, table):
         read({"path": table})
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_a_write_to_a_table_with_a_damaged_manifest_is_refused(
-    damage: Callable[[Path], None], table: str, refused: Refused
+    damage: Callable[[Path], None], table: str, check_refused: Refused
 ):
     # Mistaken for a missing table, the table would be recreated over its remains.
     damage(latest_manifest(Path(table)))
     schema = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
-    with refused(TableUnreadableError, table):
+    with check_refused(TableUnreadableError, table):
         LanceDataSource({"path": table}).writer(schema, False)
 
 

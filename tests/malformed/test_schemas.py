@@ -73,8 +73,10 @@ APPENDS: list[tuple[str, list[StructField], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("name", "fields", "says"), APPENDS, ids=[case[0] for case in APPENDS])
-def test_an_append_refuses(name: str, fields: list[StructField], says: tuple[str, ...], table: str, refused: Refused):
-    with refused(NONE_FIT, *says):
+def test_an_append_refuses(
+    name: str, fields: list[StructField], says: tuple[str, ...], table: str, check_refused: Refused
+):
+    with check_refused(NONE_FIT, *says):
         LanceDataSource({"path": table}).writer(StructType(fields), False)
 
 
@@ -90,9 +92,9 @@ NEW: list[tuple[str, list[StructField], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("name", "fields", "says"), NEW, ids=[case[0] for case in NEW])
 def test_a_new_table_refuses(
-    name: str, fields: list[StructField], says: tuple[str, ...], tmp_path: Path, refused: Refused
+    name: str, fields: list[StructField], says: tuple[str, ...], tmp_path: Path, check_refused: Refused
 ):
-    with refused(NONE_FIT, *says, at=str(tmp_path)):
+    with check_refused(NONE_FIT, *says, at=str(tmp_path)):
         LanceDataSource({"path": str(tmp_path / "new.lance")}).writer(StructType(fields), False)
 
 
@@ -113,79 +115,79 @@ LABEL = StructField("label", StringType())
 BARE = StructField("_rowaddr", LongType())
 
 
-def test_a_backfill_without_addresses_is_refused(table: str, refused: Refused):
-    with refused((SnapshotError, SchemaMismatchError), "_rowaddr"):
+def test_a_backfill_without_addresses_is_refused(table: str, check_refused: Refused):
+    with check_refused((SnapshotError, SchemaMismatchError), "_rowaddr"):
         plan_backfill(table, LABEL)
 
 
-def test_a_backfill_without_values_is_refused(table: str, refused: Refused):
-    with refused((SnapshotError, SchemaMismatchError)):
+def test_a_backfill_without_values_is_refused(table: str, check_refused: Refused):
+    with check_refused((SnapshotError, SchemaMismatchError)):
         plan_backfill(table, address_of(table))
 
 
-def test_a_backfill_of_addresses_without_a_version_is_refused(table: str, refused: Refused):
-    with refused(SnapshotError, "version"):
+def test_a_backfill_of_addresses_without_a_version_is_refused(table: str, check_refused: Refused):
+    with check_refused(SnapshotError, "version"):
         plan_backfill(table, BARE, LABEL)
 
 
-def test_a_backfill_at_a_version_that_is_none_is_refused(table: str, refused: Refused):
-    with refused((VersionNotFoundError, SnapshotError), "99"):
+def test_a_backfill_at_a_version_that_is_none_is_refused(table: str, check_refused: Refused):
+    with check_refused((VersionNotFoundError, SnapshotError), "99"):
         plan_backfill(table, BARE, LABEL, version="99")
 
 
-def test_a_backfill_at_a_version_that_contradicts_the_addresses_is_refused(table: str, refused: Refused):
-    with refused((SnapshotError, OptionError), "version"):
+def test_a_backfill_at_a_version_that_contradicts_the_addresses_is_refused(table: str, check_refused: Refused):
+    with check_refused((SnapshotError, OptionError), "version"):
         plan_backfill(table, address_of(table), LABEL, version="1")
 
 
-def test_a_backfill_with_the_addresses_of_another_table_is_refused(table: str, tmp_path: Path, refused: Refused):
+def test_a_backfill_with_the_addresses_of_another_table_is_refused(table: str, tmp_path: Path, check_refused: Refused):
     other_table = make_table(str(tmp_path / "other.lance"))
-    with refused(SnapshotError, "other.lance"):
+    with check_refused(SnapshotError, "other.lance"):
         plan_backfill(table, address_of(other_table), LABEL)
 
 
-def test_a_backfill_of_a_table_that_was_made_anew_is_refused(table: str, refused: Refused):
+def test_a_backfill_of_a_table_that_was_made_anew_is_refused(table: str, check_refused: Refused):
     # The old table is still open in this process, as in a reused Python worker of Spark.
     address = address_of(table)
     shutil.rmtree(table)
     make_table(table)
-    with refused(SnapshotError, "anew"):
+    with check_refused(SnapshotError, "anew"):
         plan_backfill(table, address, LABEL)
 
 
-def test_a_backfill_with_overwrite_is_refused(table: str, refused: Refused):
-    with refused((OptionError, SnapshotError), "append"):
+def test_a_backfill_with_overwrite_is_refused(table: str, check_refused: Refused):
+    with check_refused((OptionError, SnapshotError), "append"):
         plan_backfill(table, address_of(table), LABEL, overwrite=True)
 
 
-def test_a_backfill_of_the_wrong_type_is_refused(table: str, refused: Refused):
-    with refused(NONE_FIT, "price"):
+def test_a_backfill_of_the_wrong_type_is_refused(table: str, check_refused: Refused):
+    with check_refused(NONE_FIT, "price"):
         plan_backfill(table, address_of(table), StructField("price", ArrayType(DoubleType())))
 
 
-def test_a_backfill_by_addresses_that_are_text_is_refused(table: str, refused: Refused):
+def test_a_backfill_by_addresses_that_are_text_is_refused(table: str, check_refused: Refused):
     text = StructField("_rowaddr", StringType(), True, address_of(table).metadata)
-    with refused((SnapshotError, SchemaMismatchError), "_rowaddr"):
+    with check_refused((SnapshotError, SchemaMismatchError), "_rowaddr"):
         plan_backfill(table, text, LABEL)
 
 
-def test_a_backfill_with_unknown_input_columns_is_refused(table: str, refused: Refused):
-    with refused((ColumnNotFoundError, OptionError), "nosuch"):
+def test_a_backfill_with_unknown_input_columns_is_refused(table: str, check_refused: Refused):
+    with check_refused((ColumnNotFoundError, OptionError), "nosuch"):
         plan_backfill(table, address_of(table), LABEL, input_columns="text,nosuch")
 
 
-def test_a_backfill_with_damaged_metadata_is_refused(table: str, refused: Refused):
-    with refused(SnapshotError):
+def test_a_backfill_with_damaged_metadata_is_refused(table: str, check_refused: Refused):
+    with check_refused(SnapshotError):
         plan_backfill(table, StructField("_rowaddr", LongType(), True, {"lance.table": "{not json"}), LABEL)
 
 
-def test_a_backfill_with_metadata_of_another_shape_is_refused(table: str, refused: Refused):
-    with refused(SnapshotError):
+def test_a_backfill_with_metadata_of_another_shape_is_refused(table: str, check_refused: Refused):
+    with check_refused(SnapshotError):
         plan_backfill(table, StructField("_rowaddr", LongType(), True, {"lance.table": json.dumps([1, 2])}), LABEL)
 
 
-def test_a_backfill_of_no_table_is_refused(tmp_path: Path, table: str, refused: Refused):
-    with refused((LanceSparkError,), "nothing.lance", at=str(tmp_path)):
+def test_a_backfill_of_no_table_is_refused(tmp_path: Path, table: str, check_refused: Refused):
+    with check_refused((LanceSparkError,), "nothing.lance", at=str(tmp_path)):
         plan_backfill(str(tmp_path / "nothing.lance"), address_of(table), LABEL)
 
 

@@ -14,7 +14,7 @@ from tests.malformed.conftest import fingerprint, make_table
 from tests.support.waiting import eventually
 
 
-def fails(df: DataFrame, path: str, error: str, *says: str, options: dict[str, str] | None = None) -> None:
+def check_failure(df: DataFrame, path: str, error: str, *says: str, options: dict[str, str] | None = None) -> None:
     """Checks that a write fails with a given typed error and leaves the table unchanged."""
     before = fingerprint(path)
     with pytest.raises(PySparkException) as caught:
@@ -40,7 +40,7 @@ APPENDS: list[tuple[str, str, tuple[str, ...]]] = [
 def test_an_append_of_a_value_that_does_not_fit_fails(
     columns: str, error: str, says: tuple[str, ...], table: str, spark: SparkSession
 ):
-    fails(spark.range(10).selectExpr(*split(columns)), table, error, *says)
+    check_failure(spark.range(10).selectExpr(*split(columns)), table, error, *says)
 
 
 def split(columns: str) -> list[str]:
@@ -71,7 +71,7 @@ def test_a_backfill_of_rows_that_are_none_fails(
 ):
     df = spark.read.format("lance").option("with_row_address", True).load(table)
     values = df.selectExpr(f"{address} AS _rowaddr", "upper(text) AS shout")
-    fails(values, table, error, *says, options={"mode": "backfill", "version": "2"})
+    check_failure(values, table, error, *says, options={"mode": "backfill", "version": "2"})
 
 
 def test_reading_a_value_that_spark_cannot_hold_fails(spark: SparkSession, table_path: str):

@@ -149,7 +149,7 @@ def check_case(path: str, case: Case, moment: Moment, *, stable: bool, layout: L
     """Writes with the concurrent change of a row of the table of conflicts, and asserts the expected outcome."""
     make(path, stable=stable, kind=kind, indexed=case.act is not cast_target)
     if isinstance(case.expected, Refused):
-        refused(path, case.act, moment, case.expected, layout=layout, options=case.options)
+        check_refused(path, case.act, moment, case.expected, layout=layout, options=case.options)
         return
     outcome = write_while(path, case.act, moment, layout=layout, options=case.options)
     check_done(outcome, case.expected, kind)
@@ -164,7 +164,7 @@ def check_done(outcome: WriteOutcome, expected: Completed, kind: Column) -> None
     outcome.check({**dict.fromkeys(expected.null), **before, **expected.foreign}, name=expected.column)
 
 
-def refused(path: str, act: Act, moment: Moment, refused: Refused, **more: Any) -> LanceSparkError:
+def check_refused(path: str, act: Act, moment: Moment, expected: Refused, **more: Any) -> LanceSparkError:
     """Asserts that a write fails, and that the table stays as the other writers left it, without files of this
     package.
     """
@@ -177,17 +177,17 @@ def refused(path: str, act: Act, moment: Moment, refused: Refused, **more: Any) 
         versions.append(lance.dataset(uri).version)
         after.extend((ForeignState.at(uri), lance.dataset(uri).to_table().to_pylist()))
 
-    with pytest.raises(refused.error, match=refused.message) as caught:
+    with pytest.raises(expected.error, match=expected.message) as caught:
         write_while(path, observed, moment, **more)
     assert path in str(caught.value)
     head = lance.dataset(path)
     assert [ForeignState.at(path), head.to_table().to_pylist()] == after
     assert orphans(path) == set() and unused_files(path) == set()
-    assert caught.value.retryable == issubclass(refused.error, CommitConflictError)
-    if refused.fragments is not None:
-        assert isinstance(caught.value, CommitConflictError) and caught.value.fragments == refused.fragments
-    if refused.error is CommitImpossibleError:
+    assert caught.value.retryable == issubclass(expected.error, CommitConflictError)
+    if expected.fragments is not None:
+        assert isinstance(caught.value, CommitConflictError) and caught.value.fragments == expected.fragments
+    if expected.error is CommitImpossibleError:
         assert head.version == versions[1], "something was committed"
-    if refused.error is CommitImpossibleError and refused.dated:
+    if expected.error is CommitImpossibleError and expected.dated:
         assert_says_what_happened(str(caught.value), path, range(versions[0] + 1, versions[1] + 1))
     return caught.value

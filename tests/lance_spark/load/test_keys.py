@@ -29,7 +29,7 @@ from tests.lance_spark.load.loads import (
 )
 
 
-def refused(source: pa.Table, pk: Any, message: str, db: Connection, files: Path, table: pa.Table) -> str:
+def check_refused(source: pa.Table, pk: Any, message: str, db: Connection, files: Path, table: pa.Table) -> str:
     """Asserts that a load into a new and into an existing column fails without a change; returns the message."""
     into = make_table(db, table)
     path = write_file(source, files / "x.parquet")
@@ -50,25 +50,29 @@ def two_columns(rows: int) -> dict[str, Any]:
 def test_duplicate_keys_are_counted_with_their_rows_and_the_first_five(db: Connection, files: Path) -> None:
     ids = [7, 3, 3, 5, 5, 5, 9, 9, 11, 11, 13, 13, 15, 15, 20]
     source = of_ids(ids, **two_columns(len(ids)))
-    text = refused(source, "id", "6 duplicate keys in 13 rows", db, files, numbered(v=pa.nulls(30, pa.int64())))
+    text = check_refused(source, "id", "6 duplicate keys in 13 rows", db, files, numbered(v=pa.nulls(30, pa.int64())))
     assert "(first: 3, 5, 9, 11, 13) in column 'id'" in text and "without a key" not in text
     assert "nothing was changed" in text
 
 
 def test_one_duplicate_key_is_refused_though_no_row_of_the_table_has_it(db: Connection, files: Path) -> None:
     source = of_ids([1, 2000, 2000], **two_columns(3))
-    refused(source, "id", r"1 duplicate key in 2 rows \(first: 2000\)", db, files, numbered(v=pa.nulls(30, pa.int64())))
+    check_refused(
+        source, "id", r"1 duplicate key in 2 rows \(first: 2000\)", db, files, numbered(v=pa.nulls(30, pa.int64()))
+    )
 
 
 def test_null_keys_and_duplicates_are_counted_apart(db: Connection, files: Path) -> None:
     source = pa.table({"id": pa.array([1, None, None, 4, 4]), "v": pa.array(range(5)), **two_columns(5)})
     message = r"the source has 2 rows without a key and 1 duplicate key in 2 rows \(first: 4\)"
-    refused(source, "id", message, db, files, numbered(v=pa.nulls(30, pa.int64())))
+    check_refused(source, "id", message, db, files, numbered(v=pa.nulls(30, pa.int64())))
 
 
 def test_one_null_key_is_refused(db: Connection, files: Path) -> None:
     source = pa.table({"id": pa.array([1, None]), "v": pa.array(range(2)), **two_columns(2)})
-    refused(source, "id", "the source has 1 row without a key in", db, files, numbered(v=pa.nulls(30, pa.int64())))
+    check_refused(
+        source, "id", "the source has 1 row without a key in", db, files, numbered(v=pa.nulls(30, pa.int64()))
+    )
 
 
 def test_keys_of_several_columns_are_doubled_only_where_all_are_and_null_where_any_is(
@@ -83,7 +87,7 @@ def test_keys_of_several_columns_are_doubled_only_where_all_are_and_null_where_a
         }
     )
     message = r"2 rows without a key and 1 duplicate key in 2 rows \(first: \(1, 'en'\)\) in columns 'id', 'lang'"
-    refused(source, ["id", "lang"], message, db, files, numbered(lang=["en"] * 30, v=pa.nulls(30, pa.int64())))
+    check_refused(source, ["id", "lang"], message, db, files, numbered(lang=["en"] * 30, v=pa.nulls(30, pa.int64())))
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def load(spark: SparkSession, path: str, **options: Any) -> DataFrame:
     return spark.read.format("lance").options(**options).load(path)
 
 
-def both_ways(spark: SparkSession, plain: SparkSession, path: str, query: Any) -> list[Any]:
+def check_both_ways(spark: SparkSession, plain: SparkSession, path: str, query: Any) -> list[Any]:
     """Checks that a query gives equal rows with and without the rule, and that the rule split the vectors."""
     quick, slow = query(load(spark, path)), query(load(plain, path))
     assert SUFFIX in quick._jdf.queryExecution().optimizedPlan().toString()
@@ -141,7 +141,7 @@ QUERIES: dict[str, Any] = {
 def test_queries_give_the_same_as_without_the_rule(
     name: str, spark: SparkSession, plain_spark: SparkSession, path: str
 ) -> None:
-    assert both_ways(spark, plain_spark, path, QUERIES[name])
+    assert check_both_ways(spark, plain_spark, path, QUERIES[name])
 
 
 def test_every_vector_comes_back_as_it_was_written(spark: SparkSession, path: str) -> None:

@@ -53,7 +53,7 @@ def distances(frame: DataFrame) -> dict[str, list[float]]:
     return {name: sorted(values) for name, values in by_query.items()}
 
 
-def same(frame: DataFrame, expected: dict[str, list[float]], tolerance: float = 1e-4) -> None:
+def check_distances(frame: DataFrame, expected: dict[str, list[float]], tolerance: float = 1e-4) -> None:
     """Checks the distances, and that each row really has its reported distance."""
     by_query = distances(frame)
     assert by_query.keys() == {name for name, values in expected.items() if values}
@@ -99,7 +99,7 @@ def test_what_is_found_is_what_searches_of_pylance_find(kind: str, metric: str, 
     frame = search.to_spark()
     assert frame.columns == ["name", "q", "id", "vec", "_distance"]
     rough = {"float16": 2e-2, "float32": 1e-3}.get(kind, 1e-4)
-    same(frame, single(table_path, queries, 12, metric=metric), rough)
+    check_distances(frame, single(table_path, queries, 12, metric=metric), rough)
     for row in frame.collect():
         assert row["_distance"] == pytest.approx(exact(metric, row.q, row.vec), rel=rough, abs=rough)
 
@@ -122,7 +122,7 @@ def test_bounds_and_filters_are_those_of_single_searches(
     options = {"offset": search.skipped_rows or None}
     most = search.most_rows or 10
     expected = single(table_path, queries, most + search.skipped_rows, filter=search.condition, **options)
-    same(search.to_spark(), {name: values[:most] for name, values in expected.items()})
+    check_distances(search.to_spark(), {name: values[:most] for name, values in expected.items()})
 
 
 def test_an_index_answers_for_the_rows_that_it_serves(
@@ -140,11 +140,11 @@ def test_an_index_answers_for_the_rows_that_it_serves(
     assert "index: vec_idx, rows: 363" in search.explain_plan() and "compared: rows: 82" in search.explain_plan()
     for variant in (search, search.where("kind = 1"), search.limit(1000)):
         expected = single(table_path, queries, variant.most_rows or 10, metric="cosine", filter=variant.condition)
-        same(variant.to_spark(), expected)
+        check_distances(variant.to_spark(), expected)
     assert any(row.id >= 400 for row in search.to_spark().collect()), "rows that the index lacks are found"
     for exact_search in (search.bypass_vector_index(), search.metric("l2")):
         assert "index:" not in exact_search.explain_plan()
-    same(search.metric("l2").to_spark(), single(table_path, queries, 10, metric="l2"))
+    check_distances(search.metric("l2").to_spark(), single(table_path, queries, 10, metric="l2"))
 
 
 def test_queries_keep_their_columns_and_rows_have_those_that_are_selected(spark: SparkSession, table_path: str):
@@ -179,10 +179,10 @@ def test_a_version_is_pinned_and_an_empty_table_gives_no_rows(spark: SparkSessio
     search = table.search(queries).select(["id"])
     before, expected = search.to_spark(), single(table_path, queries, 10)
     table.to_lance().delete("id >= 0")
-    same(before, expected)
+    check_distances(before, expected)
     assert search.to_spark().collect() == []
     table.checkout(1)
-    same(table.search(queries).select(["id"]).to_spark(), expected)
+    check_distances(table.search(queries).select(["id"]).to_spark(), expected)
     assert table.search(queries.where("false")).select(["id"]).to_spark().collect() == []
 
 

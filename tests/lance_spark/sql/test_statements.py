@@ -611,12 +611,12 @@ def test_random_statements_do_what_sqlite_does(sql: Sql, db: Connection, spark: 
     for seed in range(first, first + ITEM):
         spark.conf.set("spark.sql.ansi.enabled", seed % 3 != 0)
         try:
-            one_sequence(sql, db, spark, seed)
+            check_sequence(sql, db, spark, seed)
         finally:
             spark.conf.unset("spark.sql.ansi.enabled")
 
 
-def one_sequence(sql: Sql, db: Connection, spark: SparkSession, seed: int) -> None:
+def check_sequence(sql: Sql, db: Connection, spark: SparkSession, seed: int) -> None:
     draw = random.Random(seed)
     rows = [(i, None if i % 5 == 3 else i % 8, f"s{i % 4}") for i in range(14)]
     schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("s", pa.string())])

@@ -40,7 +40,7 @@ def minus(a: int, b: int) -> int:
     return a - b
 
 
-def refused(
+def check_refused(
     table: Table, transforms: Any, error: type[Exception] = RegistrationError, match: str | None = None
 ) -> None:
     """Asserts that columns are refused without any effect: no version, no file, no job."""
@@ -77,7 +77,7 @@ def test_a_cast_of_null_gives_a_column_of_its_type(db: Connection) -> None:
 def test_refusals_of_add_columns_are_value_errors(db: Connection, log: Log) -> None:
     table = make(db)
     for transforms in ({}, {"y": 5}, {"y": minus}, {"y": (minus, ["x"])}, {"x": log.doubling()}, 7, {"y": "nope("}):
-        refused(table, transforms, ValueError)  # type: ignore[arg-type]
+        check_refused(table, transforms, ValueError)  # type: ignore[arg-type]
 
 
 @pytest.mark.promise("T19")

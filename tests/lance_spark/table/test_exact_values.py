@@ -166,7 +166,7 @@ def test_values_that_fit_are_stored_as_they_are(db: Connection, table: Table) ->
 
 @pytest.mark.parametrize("column", IN_ALL_WAYS)
 def test_tasks_of_spark_refuse_values_that_do_not_fit(spark: SparkSession, folder: str, column: str) -> None:
-    refused_by_tasks(spark, folder, column)
+    check_refused_by_tasks(spark, folder, column)
 
 
 @pytest.mark.long
@@ -174,10 +174,10 @@ def test_tasks_of_spark_refuse_values_that_do_not_fit(spark: SparkSession, folde
 def test_tasks_of_spark_refuse_values_that_do_not_fit_in_any_type(
     spark: SparkSession, folder: str, column: str
 ) -> None:
-    refused_by_tasks(spark, folder, column)
+    check_refused_by_tasks(spark, folder, column)
 
 
-def refused_by_tasks(spark: SparkSession, folder: str, column: str) -> None:
+def check_refused_by_tasks(spark: SparkSession, folder: str, column: str) -> None:
     schema = pa.schema([SCHEMA.field("k"), SCHEMA.field(column)])
     table = lance_spark.connect(folder, spark, progress=False).create_table("t", [{"k": 2}], schema=schema)
     rows = [{"k": 2, column: MISFITS[column]}]

@@ -42,7 +42,7 @@ def no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def refused(act: Callable[[], object], kind: type[Exception], message: str) -> Exception:
+def check_refused(act: Callable[[], object], kind: type[Exception], message: str) -> Exception:
     began = time.perf_counter()
     with pytest.raises(kind, match=message) as error:
         act()
@@ -78,7 +78,7 @@ WRONG_VALUES: dict[str, list[object]] = {
 def test_a_wrong_value_of_a_parameter_is_an_option_error_that_names_it(ready: Table, parameter: str):
     for value in WRONG_VALUES[parameter]:
         for act in (ready.backfill, ready.backfill_async):
-            error = refused(lambda: act("double", **{parameter: value}), OptionError, parameter)  # noqa: B023 - called at once
+            error = check_refused(lambda: act("double", **{parameter: value}), OptionError, parameter)  # noqa: B023 - called at once
             assert isinstance(error, ValueError) and isinstance(error, OptionError) and error.option == parameter
     assert ready.version == 4 and ready.list_jobs() == []
 
@@ -86,18 +86,18 @@ def test_a_wrong_value_of_a_parameter_is_an_option_error_that_names_it(ready: Ta
 @pytest.mark.parametrize("parameter", ["num_frags", "skip_frags", "task_size", "concurrency", "read_version", "where"])
 def test_a_plan_takes_no_wrong_values_either(ready: Table, parameter: str):
     for value in WRONG_VALUES[parameter]:
-        refused(lambda: ready.plan_backfill("double", **{parameter: value}), OptionError, parameter)  # noqa: B023 - called at once
+        check_refused(lambda: ready.plan_backfill("double", **{parameter: value}), OptionError, parameter)  # noqa: B023 - called at once
 
 
 @pytest.mark.parametrize("columns", ["", [], [""], [3], ["double", "double"], None, 3, ("double", 3)])
 @pytest.mark.usefixtures("no_jobs")
 def test_what_names_no_column_is_refused(ready: Table, columns: object):
-    refused(lambda: ready.backfill(columns), OptionError, "columns")  # type: ignore[arg-type]
+    check_refused(lambda: ready.backfill(columns), OptionError, "columns")  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("no_jobs")
 def test_bounds_that_contradict_each_other_are_refused(ready: Table):
-    refused(
+    check_refused(
         lambda: ready.backfill("double", min_checkpoint_size=9, max_checkpoint_size=8),
         OptionError,
         "max_checkpoint_size",
@@ -107,7 +107,7 @@ def test_bounds_that_contradict_each_other_are_refused(ready: Table):
 @pytest.mark.promise("T57")
 @pytest.mark.usefixtures("no_jobs")
 def test_the_old_name_of_the_checkpoint_size_warns_and_excludes_the_new_one(ready: Table):
-    refused(lambda: ready.backfill("double", batch_size=5, checkpoint_size=5), OptionError, "batch_size")
+    check_refused(lambda: ready.backfill("double", batch_size=5, checkpoint_size=5), OptionError, "batch_size")
     with pytest.warns(DeprecationWarning, match="checkpoint_size") as caught, pytest.raises(OptionError, match="size"):
         ready.backfill("double", batch_size=-5)
     assert caught[0].filename == __file__, "the warning does not point at the caller"
@@ -131,7 +131,7 @@ def test_unknown_keywords_are_errors_and_not_ignored(ready: Table):
 @pytest.mark.usefixtures("no_jobs")
 def test_a_wrong_filter_is_found_at_once(ready: Table, where: str):
     for act in (ready.backfill, ready.backfill_async, ready.plan_backfill):
-        error = refused(lambda: act("double", where=where), FilterError, "filter")  # noqa: B023 - called at once
+        error = check_refused(lambda: act("double", where=where), FilterError, "filter")  # noqa: B023 - called at once
         assert where in str(error)
     assert ready.version == 4
 
@@ -139,16 +139,18 @@ def test_a_wrong_filter_is_found_at_once(ready: Table, where: str):
 @pytest.mark.parametrize("where", ["rlike(text, 'x')", "bround(id) = 1"])
 @pytest.mark.usefixtures("no_jobs")
 def test_a_function_that_only_spark_knows_gets_a_hint(ready: Table, where: str):
-    assert "Spark" in str(refused(lambda: ready.backfill("double", where=where), FilterError, "filter"))
+    assert "Spark" in str(check_refused(lambda: ready.backfill("double", where=where), FilterError, "filter"))
 
 
 @pytest.mark.usefixtures("no_jobs")
 def test_columns_that_cannot_be_filled_are_named(ready: Table):
-    refused(lambda: ready.backfill("nope"), ColumnNotFoundError, r"'nope'.*add_columns")
-    refused(lambda: ready.backfill("text"), RegistrationError, r"no UDF is registered for column 'text'.*alter_columns")
-    refused(lambda: ready.backfill("double.x"), UnsupportedOperationError, "struct")
-    refused(lambda: ready.backfill("double", read_version=99), VersionNotFoundError, "99")
-    refused(lambda: ready.backfill("double", read_version=2), ColumnNotFoundError, "double")
+    check_refused(lambda: ready.backfill("nope"), ColumnNotFoundError, r"'nope'.*add_columns")
+    check_refused(
+        lambda: ready.backfill("text"), RegistrationError, r"no UDF is registered for column 'text'.*alter_columns"
+    )
+    check_refused(lambda: ready.backfill("double.x"), UnsupportedOperationError, "struct")
+    check_refused(lambda: ready.backfill("double", read_version=99), VersionNotFoundError, "99")
+    check_refused(lambda: ready.backfill("double", read_version=2), ColumnNotFoundError, "double")
 
 
 def of_type(kind: pa.DataType, name: str = "other") -> UDF:
@@ -161,14 +163,14 @@ def of_type(kind: pa.DataType, name: str = "other") -> UDF:
 
 @pytest.mark.usefixtures("no_jobs")
 def test_a_udf_that_does_not_fit_the_column_is_refused(ready: Table):
-    refused(lambda: ready.backfill("double", udf=of_type(pa.int32())), RegistrationError, "int32.*int64")
-    refused(lambda: ready.backfill("double", udf=42), (OptionError, RegistrationError), "udf")  # type: ignore[arg-type]
+    check_refused(lambda: ready.backfill("double", udf=of_type(pa.int32())), RegistrationError, "int32.*int64")
+    check_refused(lambda: ready.backfill("double", udf=42), (OptionError, RegistrationError), "udf")  # type: ignore[arg-type]
 
     @udf
     def elsewhere(nope: int) -> int:
         return nope
 
-    refused(lambda: ready.backfill("double", udf=elsewhere), RegistrationError, "'nope'")
+    check_refused(lambda: ready.backfill("double", udf=elsewhere), RegistrationError, "'nope'")
 
 
 def test_a_udf_that_is_given_fills_a_column_that_has_none(table: Table, call_log: CallLog):
@@ -197,9 +199,9 @@ WISHES = [{"num_gpus": 1}, {"num_cpus": 64}, {"memory": 1 << 60}]
 @pytest.mark.usefixtures("no_jobs")
 def test_more_than_the_cluster_can_ever_give_is_an_error_before_a_job_starts(table: Table, wishes: dict[str, float]):
     table.add_columns({"x": demanding(**wishes)})
-    error = refused(lambda: table.backfill("x"), ResourcesUnavailableError, "no job was started")
+    error = check_refused(lambda: table.backfill("x"), ResourcesUnavailableError, "no job was started")
     assert "_admission_check=False" in str(error) and "big" in str(error)
-    refused(lambda: table.backfill_async("x", _admission_strict=True), ResourcesUnavailableError, "asks for")
+    check_refused(lambda: table.backfill_async("x", _admission_strict=True), ResourcesUnavailableError, "asks for")
     assert table.list_jobs() == [] and table.plan_backfill("x").total_rows_pending == 30
 
 
@@ -218,7 +220,7 @@ def test_without_the_check_the_job_runs_without_a_warning(table: Table):
 def test_the_environment_can_turn_the_check_off(table: Table, monkeypatch: pytest.MonkeyPatch, value: str):
     table.add_columns({"x": demanding(num_gpus=1)})
     monkeypatch.setenv("LANCE_SPARK_ADMISSION__CHECK", value)
-    refused(lambda: table.backfill("x", _admission_check=True), ResourcesUnavailableError, "GPUs")
+    check_refused(lambda: table.backfill("x", _admission_check=True), ResourcesUnavailableError, "GPUs")
     assert table.backfill("x").rows_computed == 30
 
 
@@ -233,7 +235,7 @@ def test_the_environment_can_make_it_a_warning(table: Table, monkeypatch: pytest
 @pytest.mark.usefixtures("no_jobs")
 def test_a_variable_that_says_neither_is_refused(ready: Table, monkeypatch: pytest.MonkeyPatch, variable: str):
     monkeypatch.setenv(variable, "maybe")
-    refused(lambda: ready.backfill("double"), OptionError, variable)
+    check_refused(lambda: ready.backfill("double"), OptionError, variable)
 
 
 @pytest.mark.parametrize("value", ["much", "0", "-5", "1.5", ""])
@@ -242,7 +244,7 @@ def test_a_blob_buffer_of_the_environment_that_is_no_number_is_refused(
     ready: Table, monkeypatch: pytest.MonkeyPatch, value: str
 ):
     monkeypatch.setenv("LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE", value)
-    refused(lambda: ready.backfill("double"), OptionError, "LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE")
+    check_refused(lambda: ready.backfill("double"), OptionError, "LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE")
 
 
 # Nothing to do
@@ -270,9 +272,9 @@ def test_a_window_past_the_end_is_nothing_to_do(ready: Table):
 
 
 def test_a_job_that_is_not_known_is_said(ready: Table):
-    refused(lambda: ready.get_job("nope"), JobNotFoundError, "'nope'")
-    refused(lambda: ready.get_job("it's"), JobNotFoundError, "it's")
-    refused(lambda: ready.get_failed_row_addresses("nope", "double"), JobNotFoundError, "'nope'")
+    check_refused(lambda: ready.get_job("nope"), JobNotFoundError, "'nope'")
+    check_refused(lambda: ready.get_job("it's"), JobNotFoundError, "it's")
+    check_refused(lambda: ready.get_failed_row_addresses("nope", "double"), JobNotFoundError, "'nope'")
     assert ready.list_jobs() == [] and ready.get_errors("nope") == []
 
 

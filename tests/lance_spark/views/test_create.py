@@ -37,7 +37,7 @@ def negative(x: int) -> int:
     return -x
 
 
-def refused(db: Connection, query: Query, error: type[Exception], match: str) -> None:
+def check_refused(db: Connection, query: Query, error: type[Exception], match: str) -> None:
     """Asserts that a view of a query is refused, and never created."""
     before = db.table_names()
     with pytest.raises(error, match=match):
@@ -45,7 +45,7 @@ def refused(db: Connection, query: Query, error: type[Exception], match: str) ->
     assert db.table_names() == before
 
 
-def copied(view: Table, source: Table, *columns: str) -> None:
+def check_copied(view: Table, source: Table, *columns: str) -> None:
     """Asserts that a view shows columns of all rows of its source, under the same names."""
     rows = source.to_lance().to_table(columns=list(columns), with_row_id=True).to_pylist()
     expected = sorted(((row.pop("_rowid"), row) for row in rows), key=lambda pair: pair[0])
@@ -58,11 +58,11 @@ def copied(view: Table, source: Table, *columns: str) -> None:
 @pytest.mark.parametrize("bound", ["limit", "offset"])
 def test_bounds_are_refused_by_name(bound: str, db: Connection) -> None:
     query = getattr(make_source(db).search(None).select(["k"]), bound)(10)
-    refused(db, query, RegistrationError, rf"{bound}\(10\)")
+    check_refused(db, query, RegistrationError, rf"{bound}\(10\)")
 
 
 def test_a_search_is_refused(db: Connection) -> None:
-    refused(db, make_source(db).search([1.0, 2.0]), RegistrationError, r"search\(None\)")
+    check_refused(db, make_source(db).search([1.0, 2.0]), RegistrationError, r"search\(None\)")
 
 
 @pytest.mark.parametrize("columns", [[], {}, "k", None, 3])
@@ -85,7 +85,7 @@ def test_a_condition_that_is_no_text(condition: Any, db: Connection) -> None:
 
 @pytest.mark.parametrize("condition", ["nothing = 3", "k =", "k + 1", "k = 'a' AND"])
 def test_a_condition_that_is_not_valid(condition: str, db: Connection) -> None:
-    refused(db, make_source(db).search(None).where(condition), FilterError, "k|nothing")
+    check_refused(db, make_source(db).search(None).where(condition), FilterError, "k|nothing")
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,16 @@ def test_columns_that_are_refused(columns: Any, error: Any, match: str, db: Conn
 
 @pytest.mark.parametrize("expression", ["_rowaddr", "_rowaddr + 1", "_rowoffset", "random()"])
 def test_expressions_whose_value_no_column_tells_are_refused(expression: str, db: Connection) -> None:
-    refused(
+    check_refused(
         db, make_source(db).search(None).select({"k": "k", "a": expression}), LanceSparkError, "expression|condition"
     )
 
 
 @pytest.mark.parametrize("condition", ["_rowaddr >= 10", "random() < 0.5"])
 def test_conditions_whose_value_no_column_tells_are_refused(condition: str, db: Connection) -> None:
-    refused(db, make_source(db).search(None).select(["k"]).where(condition), LanceSparkError, "expression|condition")
+    check_refused(
+        db, make_source(db).search(None).select(["k"]).where(condition), LanceSparkError, "expression|condition"
+    )
 
 
 def test_what_is_no_query_and_a_name_that_is_taken(db: Connection) -> None:
@@ -164,10 +166,10 @@ def test_all_columns_of_all_rows(db: Connection) -> None:
     view = db.create_materialized_view("v", source.search())
     assert view.schema.names == [ID, "k", "x", "p", "u"]
     view.refresh()
-    copied(view, source, "k", "x", "p", "u")
+    check_copied(view, source, "k", "x", "p", "u")
     source.to_lance().update({"u": "5"}, where="k < 5")
     view.refresh()
-    copied(view, source, "k", "x", "p", "u")
+    check_copied(view, source, "k", "x", "p", "u")
 
 
 def test_names_in_any_order(db: Connection) -> None:
@@ -175,7 +177,7 @@ def test_names_in_any_order(db: Connection) -> None:
     view = source.search(None).select(["x", "k"]).create_materialized_view(db, "v")
     assert view.schema.names == [ID, "x", "k"]
     view.refresh()
-    copied(view, source, "x", "k")
+    check_copied(view, source, "x", "k")
 
 
 def test_a_view_is_a_table_of_its_folder(db: Connection) -> None:
@@ -219,7 +221,7 @@ def test_a_source_in_another_folder(db: Connection, tmp_path: Path) -> None:
     other_db = lance_spark.connect(str(tmp_path / "other"), db.spark, progress=False)
     view = source.search(None).select({"k": "k", "b": negative}).create_materialized_view(other_db, "v")
     view.refresh()
-    copied(view, source, "k")
+    check_copied(view, source, "k")
 
 
 def test_a_folder_that_is_moved_with_both(db: Connection, tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_a_folder_that_is_moved_with_both(db: Connection, tmp_path: Path) -> Non
     (tmp_path / "db").rename(tmp_path / "moved")
     moved_db = lance_spark.connect(str(tmp_path / "moved"), db.spark, progress=False)
     assert moved_db.open_table("v").refresh().rows_added == 1
-    copied(moved_db.open_table("v"), moved_db.open_table("s"), "k")
+    check_copied(moved_db.open_table("v"), moved_db.open_table("s"), "k")
 
 
 def test_unusual_names(db: Connection) -> None:
@@ -237,12 +239,12 @@ def test_unusual_names(db: Connection) -> None:
     source = db.create_table("s", pa.table({name: pa.array(range(6), pa.int64()) for name in ["k", *names]}))
     view = source.search(None).select([*names, "k"]).create_materialized_view(db, "v")
     view.refresh()
-    copied(view, source, "k", *names)
+    check_copied(view, source, "k", *names)
     for number, name in enumerate(names):
         values = {column: pa.array([100 + number if column == name else 2], pa.int64()) for column in ["k", *names]}
         source.to_lance().merge_insert("k").when_matched_update_all().execute(pa.table(values))
     view.refresh()
-    copied(view, source, "k", *names)
+    check_copied(view, source, "k", *names)
 
 
 def test_capitals_in_conditions_and_expressions(db: Connection) -> None:
@@ -372,8 +374,8 @@ def test_blobs_as_inputs(db: Connection, log: Log) -> None:
     data = pa.table([pa.array([b"a" * k for k in range(6)], pa.large_binary()), pa.array(range(6), pa.int64())],
                     schema=pa.schema([field, pa.field("k", pa.int64())]))  # fmt: skip
     source = db.create_table("s", data)
-    refused(db, source.search(None), RegistrationError, "blobs")
-    refused(db, source.search(None).select(["b"]), RegistrationError, "blobs")
+    check_refused(db, source.search(None), RegistrationError, "blobs")
+    check_refused(db, source.search(None).select(["b"]), RegistrationError, "blobs")
     view = source.search(None).select({"k": "k", "n": size}).create_materialized_view(db, "v")
     view.refresh()
     assert [(row["k"], row["n"]) for row in rows_shown(view)] == [(k, k) for k in range(6)]
@@ -440,7 +442,7 @@ def test_columns_of_all_types(db: Connection) -> None:
     assert view.schema.types == [pa.int64(), *source.schema.types]
     for change in range(3):
         view.refresh()
-        copied(view, source, "k", *VALUES)
+        check_copied(view, source, "k", *VALUES)
         if change == 0:
             source.to_lance().update({"k": "k + 10"}, where="k < 2")
         source.add(data)
@@ -465,7 +467,7 @@ def test_values_of_udfs_of_all_types(kind: str, db: Connection, log: Log) -> Non
 
     def check(calls: int) -> None:
         view.refresh()
-        copied(view, source, "k", "v")
+        check_copied(view, source, "k", "v")
         assert all(repr(row["v"]) == repr(row["w"]) for row in rows_shown(view))
         assert len(log.take()) == calls
 
@@ -519,4 +521,4 @@ def test_a_view_of_a_tagged_version_or_a_branch_is_of_the_main_one(db: Connectio
     branch = lance.dataset(source.uri).checkout_version(("other", None))
     branch.delete("k < 10")
     view.refresh()
-    copied(view, source, "k")
+    check_copied(view, source, "k")

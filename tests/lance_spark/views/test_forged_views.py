@@ -33,7 +33,7 @@ def forge(view: Table, change: Change) -> None:
     dataset.update_schema_metadata(metadata | {"lance-spark:view": json.dumps(values)}, replace=True)
 
 
-def refused(view: Table, error: type[Exception] = ViewError, match: str = "no view can have") -> None:
+def check_refused(view: Table, error: type[Exception] = ViewError, match: str = "no view can have") -> None:
     with nothing_changes(view), pytest.raises(error, match=match):
         view.refresh()
 
@@ -103,16 +103,16 @@ def test_a_refresh_checks_the_stored_query_as_creation_does(
     changes += [where(f"k IN (TABLE parquet.`{secret}`)"), where("reflect('java.lang.System', 'nanoTime') > 0")]
     for change in changes:
         forge(view, change)
-        refused(view)
+        check_refused(view)
         lance.dataset(view.uri).update_schema_metadata(good, replace=True)
     forge(view, setting("spark.sql.warehouse.dir", "/tmp"))
-    refused(view, match="damaged.*spark.sql.warehouse.dir")
+    check_refused(view, match="damaged.*spark.sql.warehouse.dir")
     lance.dataset(view.uri).update_schema_metadata(good, replace=True)
     # A column of a view is the name of a column of the query.
     for expression, accepted in (("reflect('java.lang.System', 'nanoTime')", False), ("`q`", True)):
         lance.dataset(view.uri).update_field_metadata({"q": {"lance-spark:expression": expression}})
         if not accepted:
-            refused(view)
+            check_refused(view)
     assert spark._jvm.java.lang.System.getProperty("lance.pwned") is None  # type: ignore[union-attr]
     assert not (tmp_path / "secret" / "ran").exists()
     assert view.refresh().rows_added == 15
@@ -129,22 +129,22 @@ def test_the_plan_of_a_stored_query_is_checked_too(
     monkeypatch.setattr("lance_spark.views.spark.query.check_expression", lambda *_, **__: None)
     for text in ("reflect('java.lang.System', 'nanoTime')", f"(SELECT max(id) FROM parquet.`{tmp_path}/secret`)"):
         forge(view, selected(text))
-        refused(view, match="reads another table")
+        check_refused(view, match="reads another table")
 
 
 def test_a_refresh_checks_stored_texts_in_lance_sql(db: Connection) -> None:
     source = make_source(db)
     view = db.create_materialized_view("v", source.search(None).where("k < 5").select({"k": "k", "q": "p + 1"}))
     forge(view, lambda values: values.update(where="k < random() * 100"))
-    refused(view)
+    check_refused(view)
     forge(view, lambda values: values.update(where="k < 5) OR (nonsense"))
-    refused(view)
+    check_refused(view)
     forge(view, lambda values: values.update(where="k < 5"))
     lance.dataset(view.uri).update_field_metadata({"q": {"lance-spark:expression": "uuid()"}})
-    refused(view)
+    check_refused(view)
     for version in (1 << 64, -1, "main:1", 1.5, None):
         forge(view, lambda values, version=version: values.update(pin={"version": version, "incarnation": "x"}))
-        refused(view, match="damaged")
+        check_refused(view, match="damaged")
 
 
 def unpinned(values: dict[str, Any]) -> None:
@@ -204,9 +204,9 @@ def test_a_view_of_an_older_release_goes_on(
     elsewhere = lance_spark.connect(str(tmp_path / "elsewhere"), spark, progress=False)
     far = elsewhere.create_materialized_view("v", source.search(None).select(["k"]))
     forge(far, unpinned)
-    refused(far, ViewSourceError, "LANCE_SPARK_ALLOW_UNPINNED_VIEWS=1")
+    check_refused(far, ViewSourceError, "LANCE_SPARK_ALLOW_UNPINNED_VIEWS=1")
     monkeypatch.setenv("LANCE_SPARK_ALLOW_UNPINNED_VIEWS", "perhaps")
-    refused(far, OptionError, "LANCE_SPARK_ALLOW_UNPINNED_VIEWS")
+    check_refused(far, OptionError, "LANCE_SPARK_ALLOW_UNPINNED_VIEWS")
     monkeypatch.setenv("LANCE_SPARK_ALLOW_UNPINNED_VIEWS", "1")
     assert far.refresh().rows_added == 20
     monkeypatch.delenv("LANCE_SPARK_ALLOW_UNPINNED_VIEWS")
@@ -219,5 +219,5 @@ def test_stored_code_of_views_can_be_forbidden(db: Connection, log: Log, monkeyp
     monkeypatch.setenv("LANCE_SPARK_ALLOW_STORED_UDFS", "0")
     assert views[0].refresh().rows_added == 15, "the query runs no stored code"
     for view in views[1:]:
-        refused(view, StoredUdfError, "forbidden by LANCE_SPARK_ALLOW_STORED_UDFS")
+        check_refused(view, StoredUdfError, "forbidden by LANCE_SPARK_ALLOW_STORED_UDFS")
     assert log.take() == []

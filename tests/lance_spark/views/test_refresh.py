@@ -334,7 +334,7 @@ def change_at_random(pair: SourceAndView, dice: random.Random, fresh: Any) -> st
     return act
 
 
-def random_history(db: Connection, log: Log, seed: int, steps: int) -> None:
+def check_random_history(db: Connection, log: Log, seed: int, steps: int) -> None:
     dice, fresh = random.Random(seed), iter(range(1000, 1_000_000, 7))
     pair = watched(db, log)
     at = 1
@@ -363,10 +363,10 @@ def random_history(db: Connection, log: Log, seed: int, steps: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_random_histories(seed: int, db: Connection, log: Log) -> None:
-    random_history(db, log, seed, 4)
+    check_random_history(db, log, seed, 4)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 200))
 def test_many_random_histories(seed: int, db: Connection, log: Log) -> None:
-    random_history(db, log, seed, 12)
+    check_random_history(db, log, seed, 12)

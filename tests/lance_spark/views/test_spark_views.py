@@ -259,7 +259,7 @@ CHANGES: dict[str, Callable[[Table, random.Random], object]] = {
 }
 
 
-def histories(db: Connection, spark: SparkSession, seed: int, steps: int) -> None:
+def check_random_history(db: Connection, spark: SparkSession, seed: int, steps: int) -> None:
     chance = random.Random(seed)
     source = make_source(db)
     query = "SELECT {id} k, x + p AS xp, k * 2 AS k2 FROM {source} WHERE k % 2 = 0 AND p < 12"
@@ -279,13 +279,13 @@ def histories(db: Connection, spark: SparkSession, seed: int, steps: int) -> Non
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1))
 def test_random_histories(seed: int, db: Connection, spark: SparkSession) -> None:
-    histories(db, spark, seed, 4)
+    check_random_history(db, spark, seed, 4)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_long_random_histories(seed: int, db: Connection, spark: SparkSession) -> None:
-    histories(db, spark, seed, 12)
+    check_random_history(db, spark, seed, 12)
 
 
 # Views among tables

@@ -119,7 +119,7 @@ def test_the_column_is_read_back_and_the_version_before_is_not_changed(session: 
     assert "c" not in session.read.format("lance").option("version", version).load(path).columns
 
 
-def refused(df: DataFrame, path: str, text: str, **options: Any) -> None:
+def check_refused(df: DataFrame, path: str, text: str, **options: Any) -> None:
     version, before = lance.dataset(path).version, lance.dataset(path).to_table()
     with pytest.raises(Exception, match=text):
         backfill(df, path, **options)
@@ -134,16 +134,16 @@ def test_rows_given_twice_null_or_deleted_are_counted(
 ) -> None:
     make_table(path)
     df = load(session, path).select("_rowaddr", F.col("id").alias("c"))
-    refused(df.union(df), path, "30 given more than once")
+    check_refused(df.union(df), path, "30 given more than once")
     null = df.withColumn("_rowaddr", F.when(F.col("c") > 3, F.col("_rowaddr")))
     lost = {"version": lance.dataset(path).version}
-    refused(null, path, "4 without an address", **lost)
+    check_refused(null, path, "4 without an address", **lost)
     lance.dataset(path).delete("id in (1, 2)")
     read_version = {"version": lance.dataset(path).version}
     with_addresses = df.select((F.col("_rowaddr") + F.col("c") - F.col("c")).alias("_rowaddr"), "c")
     # The rule knows the read version better than the option.
     text = "2 deleted in the snapshot" if "no-rule" in request.node.name else "reads row addresses at version 3"
-    refused(with_addresses, path, text, **read_version)
+    check_refused(with_addresses, path, text, **read_version)
 
 
 @both
@@ -155,7 +155,7 @@ def test_the_version_is_lost_in_map_in_arrow_and_said_by_the_option(session: Spa
 
     schema = T.StructType([T.StructField("_rowaddr", T.LongType()), T.StructField("c", T.LongType())])
     df = load(session, path).select("_rowaddr", F.col("id").alias("c")).mapInArrow(same, schema)
-    refused(df, path, "say it with option")
+    check_refused(df, path, "say it with option")
     backfill(df, path, version=lance.dataset(path).version)
     assert column(path, "c") == {k: k for k in range(30)}
 
@@ -177,7 +177,7 @@ def test_a_table_made_anew_since_the_read_gets_no_value(session: SparkSession, p
     df = load(session, path).select("_rowaddr", F.col("id").alias("c"))
     shutil.rmtree(path)
     make_table(path)
-    refused(df, path, "made anew")
+    check_refused(df, path, "made anew")
 
 
 @both
@@ -185,7 +185,7 @@ def test_another_table_gets_no_value(session: SparkSession, path: str, tmp_path:
     make_table(path)
     other_path = str(tmp_path / "other.lance")
     make_table(other_path)
-    refused(load(session, other_path).select("_rowaddr", F.col("id").alias("c")), path, "another table")
+    check_refused(load(session, other_path).select("_rowaddr", F.col("id").alias("c")), path, "another table")
 
 
 @both
@@ -202,7 +202,7 @@ def test_a_union_of_two_versions_gets_no_value(
         upper.select("_rowaddr", F.col("id").alias("c"), "id")
     )
     text = "10 not in the snapshot" if "no-rule" in request.node.name else "2 reads"
-    refused(both_versions, path, text, verify_columns="id")
+    check_refused(both_versions, path, text, verify_columns="id")
 
 
 def test_a_backfill_does_not_replace_a_table(spark: SparkSession, path: str) -> None:
@@ -222,7 +222,7 @@ def test_a_task_that_fails_leaves_the_table_as_it_was(spark: SparkSession, path:
             raise ValueError("seventeen")
         return values
 
-    refused(load(spark, path).select("_rowaddr", breaks("id").alias("c")), path, "seventeen")
+    check_refused(load(spark, path).select("_rowaddr", breaks("id").alias("c")), path, "seventeen")
 
 
 def test_the_rule_lets_tasks_write_column_files_and_names_the_inputs(spark: SparkSession, path: str) -> None:
