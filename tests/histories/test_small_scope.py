@@ -279,7 +279,7 @@ SLIPPED, BETWEEN = ("B1", "L1", "o", "o", "C1"), ("B1", "o", "o", "L1", "C1")
         (BETWEEN, ("clean up", "cast target"), "some"),
     ],
 )
-def test_what_was_found(template: Path, moments: Moments, operations: tuple[str, str], where: str | None):
+def test_orders_that_once_failed(template: Path, moments: Moments, operations: tuple[str, str], where: str | None):
     play(template, moments, operations, ["v"], where)
 
 

@@ -103,7 +103,7 @@ def in_the_arguments(settings: dict[str, str], _: Path) -> SparkSession.Builder:
 
 
 @pytest.mark.parametrize("builder_for", [in_the_builder, in_the_file, in_a_file_of_properties, in_the_arguments])
-def test_what_a_user_has_set_stays(
+def test_settings_of_the_user_stay(
     builder_for: Callable[[dict[str, str], Path], SparkSession.Builder], conf_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "pyspark-shell")

@@ -166,7 +166,7 @@ def test_a_missing_version_is_an_error_that_tells_the_latest(table: str, version
     assert caught.value.version == version_name
 
 
-def test_a_table_made_anew_at_the_same_place_is_not_the_pinned_one(table: str) -> None:
+def test_a_table_recreated_at_the_same_place_is_not_the_pinned_table(table: str) -> None:
     ref = resolve(table)
     assert ref.open().count_rows() == 30
     shutil.rmtree(table)
@@ -187,7 +187,7 @@ def test_the_dataset_is_opened_once_per_process(table: str) -> None:
     assert pickle.loads(pickle.dumps(ref)).open().version == 3
 
 
-def test_what_is_not_a_table_is_told_apart(tmp_path: Path, table: str) -> None:
+def test_other_folders_are_distinguished_from_tables(tmp_path: Path, table: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     for folder in ("none", "empty"):
@@ -220,7 +220,7 @@ def test_an_unreachable_store_is_not_a_missing_table() -> None:
     assert time.monotonic() - start < 30
 
 
-def test_existence_is_told_by_versions(tmp_path: Path, table: str) -> None:
+def test_a_folder_with_versions_is_a_table(tmp_path: Path, table: str) -> None:
     (tmp_path / "started" / "data").mkdir(parents=True)
     assert table_exists(table, {})
     assert not table_exists(str(tmp_path / "started"), {})

@@ -37,7 +37,7 @@ def test_writers_that_make_a_table_at_once_lose_no_row(round_: int, tmp_path: Pa
     assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == [str(number) for number in range(WRITERS)]
 
 
-def test_a_table_beside_the_data_is_one_that_every_reader_of_lance_can_open(tmp_path: Path):
+def test_a_side_table_can_be_opened_by_every_lance_reader(tmp_path: Path):
     ref = DatasetRef.at(str(tmp_path / "table.lance"))
     append_rows(ref, ERRORS, error_row(1))
     side_table = lance.dataset(f"{ref.uri}/{ERRORS.name}")

@@ -214,7 +214,7 @@ def test_a_set_that_leads_back_to_itself_ends():
 @pytest.mark.parametrize(
     "value", ["threading.Lock()", "open('/dev/null')", "(i for i in range(3))", "threading.local()"]
 )
-def test_what_has_no_content_is_an_error_that_asks_for_a_version(value: str):
+def test_objects_without_content_are_an_error_that_asks_for_a_version(value: str):
     source = f"import threading\nresource = {value}\ndef f(x): return helper(x)\ndef helper(x): return resource\n"
     scope = notebook(source)
     with pytest.raises(UdfDefinitionError, match=r"global 'resource'.*version=") as caught:

@@ -107,7 +107,7 @@ def test_rows_that_a_restore_brought_back_are_computed_though_an_input_was_rewri
     assert wrong(lab.uri) == []
 
 
-def test_what_a_restore_took_from_fragments_that_the_job_has_committed_comes_back_without_a_call(lab: InlineLab):
+def test_values_removed_by_a_restore_come_back_without_a_call(lab: InlineLab):
     table = make(lab)
     before = lance.dataset(lab.uri).version
     with lab.after_commits(lambda n: n == 2 and lance.dataset(lab.uri, version=before).restore()):
@@ -176,7 +176,7 @@ def test_inputs_rewritten_before_the_first_commit_leave_no_row_that_counts_as_ou
     assert table.plan_backfill("v", stale=True).total_rows_pending == 0
 
 
-def test_what_was_committed_before_its_driver_died_does_not_count_as_out_of_date(lab: InlineLab, monkeypatch: Any):
+def test_values_committed_before_the_death_of_a_driver_are_not_outdated(lab: InlineLab, monkeypatch: Any):
     table = make(lab)
 
     def die(*_: object) -> None:

@@ -105,7 +105,7 @@ def test_a_driver_that_is_killed_loses_no_record_that_was_there(store: RecordSto
 
 
 @pytest.mark.long
-def test_appends_compactions_and_reads_beside_each_other_lose_nothing(store: RecordStore) -> None:
+def test_concurrent_appends_compactions_and_reads_lose_no_record(store: RecordStore) -> None:
     store.append([record(9, version) for version in range(1, 40)])
     failures: list[BaseException] = []
     rounds: dict[int, int] = dict.fromkeys(range(3), 0)
@@ -152,7 +152,7 @@ def test_appends_compactions_and_reads_beside_each_other_lose_nothing(store: Rec
     assert len(store.load("token")) == 120
 
 
-def test_a_compaction_drops_what_is_not_needed(store: RecordStore, folder: Path) -> None:
+def test_a_compaction_drops_unneeded_records(store: RecordStore, folder: Path) -> None:
     for version in range(1, 6):
         store.append([record(1, version), record(2, version), record(1, version, column="other")])
     assert store.compact("token", keep=lambda fragment_record: fragment_record.table_version > 3) == 6
@@ -165,7 +165,7 @@ def test_a_compaction_drops_what_is_not_needed(store: RecordStore, folder: Path)
     assert store.compact("token", keep=lambda fragment_record: True) == 0
 
 
-def test_a_table_of_records_that_was_deleted_is_made_anew(store: RecordStore, folder: Path) -> None:
+def test_a_deleted_table_of_records_is_created_again(store: RecordStore, folder: Path) -> None:
     for version in (1, 2, 3):
         store.append([record(1, version)])
     assert len(store.load("token")) == 3
@@ -224,7 +224,7 @@ def a_damaged_manifest(folder: Path) -> None:
 @pytest.mark.parametrize(
     "replace_by", [another_table, pytest.param(a_file, marks=pytest.mark.long), a_damaged_manifest]
 )
-def test_what_is_no_table_of_records_is_not_used_and_fails_no_job(
+def test_a_foreign_table_in_place_of_the_records_is_ignored(
     store: RecordStore, folder: Path, caplog: pytest.LogCaptureFixture, replace_by: Callable[[Path], None]
 ) -> None:
     store.append([record(1, 1)])

@@ -42,7 +42,7 @@ def test_a_job_id_that_is_used_for_other_rows_leaves_none_of_them_out(lab: Inlin
     assert lab.calls() == [30, 31, 32, 33, 34], "the job has computed the others"
 
 
-def test_a_run_with_nothing_to_do_says_nothing_of_what_others_of_its_id_have_computed(lab: InlineLab):
+def test_a_run_without_work_does_not_count_values_of_other_runs_with_its_id(lab: InlineLab):
     table = lab.make(pa.table({"id": range(10), "y": range(10)}))
     table.add_columns({"v": lab.udf()})
     table.backfill("v")
@@ -118,7 +118,7 @@ def test_a_job_that_dies_twice_finds_its_first_checkpoints_behind_a_compaction(
 
 
 @pytest.mark.parametrize("task_size", [1000, 10], ids=["one range", "four ranges"])
-def test_what_a_filter_computes_anew_is_what_the_table_has_then(task_size: int, lab: InlineLab):
+def test_values_recomputed_by_a_filter_replace_the_old_ones(task_size: int, lab: InlineLab):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
     table.backfill("v", task_size=task_size)
@@ -244,7 +244,7 @@ def test_a_job_whose_checkpoints_another_one_found_may_commit_and_drop_them(lab:
     assert lab.calls() == sorted([*range(20), *range(15, 20)]), "but for what both computed at once"
 
 
-def test_the_assembly_of_a_fragment_finds_what_another_job_committed_meanwhile(lab: InlineLab):
+def test_the_assembly_of_a_fragment_finds_values_committed_by_a_concurrent_job(lab: InlineLab):
     table = lab.make(pa.table({"id": range(20)}))
     table.add_columns({"v": lab.udf()})
     first_result, second_result = two_jobs(lab, table, 20, 15, **CUT)

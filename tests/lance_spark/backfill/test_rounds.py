@@ -97,7 +97,7 @@ def test_files_of_a_commit_whose_answer_was_lost_stay(lab: InlineLab, monkeypatc
     assert (result.rows_computed, result.fragments_done, wrong(lab.uri)) == (40, 4, [])
 
 
-def test_what_changed_in_place_before_a_compaction_is_found_by_comparing_where_the_old_version_is_kept(
+def test_inputs_changed_in_place_before_a_compaction_are_found_if_the_old_version_is_kept(
     lab: InlineLab,
 ) -> None:
     table = make(lab)
@@ -128,7 +128,7 @@ def test_stale_rows_are_found_by_comparing_with_a_version_that_a_tag_keeps(lab: 
 
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["", "moved"])
-def test_a_deletion_and_a_cleanup_beside_a_job_leave_it_to_go_on(is_moved: bool, lab: InlineLab) -> None:
+def test_a_job_continues_after_a_concurrent_deletion_and_cleanup(is_moved: bool, lab: InlineLab) -> None:
     data = pa.table({"id": range(ROWS), "x": range(ROWS), "y": range(ROWS)})
     lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
     lance.dataset(lab.uri).delete("id IN (3, 13, 23, 33)")
@@ -149,14 +149,14 @@ lance.dataset({lab.uri!r}).cleanup_old_versions(older_than=timedelta(0))
     assert lance.dataset(lab.uri).count_rows("v IS NULL") == 0
 
 
-def test_updates_of_rows_that_a_job_does_not_cover_are_none_of_its_business(lab: InlineLab) -> None:
+def test_updates_of_uncovered_rows_do_not_affect_a_job(lab: InlineLab) -> None:
     table = make(lab)
     with lab.after_commits(lambda _: lance.dataset(lab.uri).update({"y": "y + 1"}, where="id = 35")) as versions:
         result = run(table, num_frags=1)
     assert (len(versions), result.rows_computed, len(lab.calls())) == (1, 10, 10)
 
 
-def test_a_job_beside_steady_updates_ends_when_a_version_was_right(lab: InlineLab) -> None:
+def test_a_job_with_steady_concurrent_updates_ends_at_a_right_version(lab: InlineLab) -> None:
     table = make(lab)
     with lab.after_commits(lambda _: lance.dataset(lab.uri).update({"y": "y + 1"}, where="id = 5")) as versions:
         result = run(table)
@@ -164,7 +164,7 @@ def test_a_job_beside_steady_updates_ends_when_a_version_was_right(lab: InlineLa
     assert (result.rows_selected, result.rows_gone, result.new_rows) == (40, 0, 0)
 
 
-def test_a_job_beside_steady_updates_of_inputs_gives_up_in_the_end(lab: InlineLab) -> None:
+def test_a_job_with_steady_concurrent_updates_of_inputs_gives_up_in_the_end(lab: InlineLab) -> None:
     table = make(lab)
     update = lab.after_commits(lambda _: lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id = 5"))
     with (
@@ -216,7 +216,7 @@ def test_checkpoints_are_listed_once_where_an_update_mixes_rows_of_many_fragment
     assert 0 < len(listed) < 100, "a few times per fragment, and not once per pair of fragments"
 
 
-def test_rows_that_were_named_by_address_and_moved_are_said(lab: InlineLab) -> None:
+def test_moved_rows_of_a_filter_by_address_are_reported(lab: InlineLab) -> None:
     table = make(lab)
     addresses = [0, 1, *(3 << 32 | row for row in range(4))]
     lab.at(0, lambda: (compact(lab.uri), clean_up(lab.uri)))
@@ -253,7 +253,7 @@ def test_a_skipped_row_that_an_update_moves_is_not_gone(column: str, lab: Inline
     assert len(wrong(lab.uri)) == (0 if column == "x" else 1), "with other inputs it is called again"
 
 
-def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(lab: InlineLab) -> None:
+def test_a_recreated_table_is_not_mistaken_for_the_old_one(lab: InlineLab) -> None:
     for compacted in (False, True):
         shutil.rmtree(lab.uri, ignore_errors=True)
         lance.write_dataset(pa.table({"id": range(ROWS)}), lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)

@@ -89,7 +89,7 @@ def test_offsets_come_from_any_integers_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[-1], [2**32], np.array([0.5]), np.array([True])])
-def test_what_is_no_offset_is_refused(wrong: object) -> None:
+def test_invalid_offsets_are_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match="offsets"):
         RowSet.of(wrong)  # type: ignore[arg-type]
 

@@ -53,7 +53,7 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
     assert len(answers) == len(tasks)
 
 
-def test_a_udf_that_cannot_be_loaded_is_said_for_every_range_and_tried_once(
+def test_a_udf_that_cannot_be_loaded_is_reported_for_every_range_and_tried_once(
     lab: InlineLab, monkeypatch: pytest.MonkeyPatch
 ):
     table = lab.make(IDS, rows_per_file=10)

@@ -152,7 +152,7 @@ def test_a_version_of_a_load_is_told_from_the_version_of_a_udf():
     assert not re.fullmatch(LOAD_VERSION, "1-null")
 
 
-def test_a_job_beside_which_its_column_is_filled_counts_what_an_update_made_out_of_date(lab: InlineLab):
+def test_a_job_with_a_concurrent_backfill_counts_rows_outdated_by_an_update(lab: InlineLab):
     """If a cleanup removed the history, the result reports the rows as unverified."""
     table = make(lab)
 
@@ -171,7 +171,7 @@ def test_a_job_beside_which_its_column_is_filled_counts_what_an_update_made_out_
     assert lab.calls() == [1000 + i for i in range(8)]
 
 
-def test_a_job_whose_snapshot_is_gone_computes_what_the_rest_of_the_history_shows_to_be_out_of_date(lab: InlineLab):
+def test_a_job_without_its_snapshot_computes_rows_outdated_by_the_remaining_history(lab: InlineLab):
     table = make(lab)
 
     def act() -> None:

@@ -84,7 +84,7 @@ def states_of(result: Coverage) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_a_fragment_that_stayed_as_it_was_is_what_it_was(is_done: bool) -> None:
+def test_an_unchanged_fragment_keeps_its_state(is_done: bool) -> None:
     assert states_of(look(coverage({0: is_done}), [fragment(0)])) == {0: "done" if is_done else "open"}
 
 
@@ -142,7 +142,7 @@ def test_a_fragment_of_the_same_id_and_another_size_is_never_the_same() -> None:
 # Fragments without rows of the job
 
 
-def test_other_fragments_stay_what_they_are_whatever_happens_to_them() -> None:
+def test_foreign_fragments_keep_their_state_after_any_change() -> None:
     current = [fragment(1, version="-b", deleted=2)]
     assert states_of(look(coverage({0: True}, [1]), current, updates={1: frozenset([0])})) == {1: "other"}
 
@@ -188,7 +188,7 @@ def leaf(old: FragmentMetadata, *way: FragmentMetadata) -> Leaf:
         ({}, (0, 1), "other"),
     ],
 )
-def test_a_compacted_fragment_is_what_all_of_its_covered_rows_are(
+def test_a_compacted_fragment_is_done_only_if_all_covered_rows_are_done(
     is_done_by_id: dict[int, bool], other_ids: tuple[int, ...], state: str
 ) -> None:
     compacted = fragment(5, rows=2 * ROWS)
@@ -271,7 +271,7 @@ def look_at_targets(before: Coverage, *fragments: FragmentMetadata) -> tuple[int
     return before.look(2, fragments, lineage, [INPUT], [TARGET]).open
 
 
-def test_what_was_settled_is_done_and_what_is_not_there_is_ignored() -> None:
+def test_settled_fragments_are_done_and_missing_fragments_are_ignored() -> None:
     before = coverage({0: False, 1: False}, [2]).settled({0: "a.lance", 2: None, 9: None})
     assert before.covered[0].done and before.covered[0].committed == "a.lance"
     assert not before.covered[1].done and before.others == {2} and set(before.covered) == {0, 1}
@@ -384,7 +384,7 @@ class Model:
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_no_row_that_needs_a_value_is_missed_and_nothing_is_looked_at_in_vain(data: st.DataObject) -> None:
+def test_every_row_without_a_right_value_is_inspected_and_no_other_fragment(data: st.DataObject) -> None:
     model = Model({}, {})
     kinds = data.draw(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=5))
     for kind in kinds:

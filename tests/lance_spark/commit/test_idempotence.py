@@ -74,7 +74,7 @@ def test_the_same_job_is_committed_once(change: Callable[[str], None] | None, pa
     assert jobs(path).count("job") == 1 and values(path)[1] == 5
 
 
-def test_what_the_first_one_staged_is_what_is_there(path: str) -> None:
+def test_the_file_of_the_first_commit_stays(path: str) -> None:
     first, second = stage(path, 5), stage(path, 6)
     assert commit(path, 1, first, "job") == commit(path, 1, second, "job")
     assert values(path) == [None, 5, None]

@@ -204,7 +204,7 @@ def test_a_restore_takes_compactions_back(path: str, stable: bool) -> None:
     assert Lineage(table.head, compacted + 1, table.version).compacted == frozenset(), "it was before the start"
 
 
-def test_a_table_made_anew_has_nothing_of_the_old_one(path: str, stable: bool) -> None:
+def test_a_recreated_table_has_no_lineage_from_the_old_one(path: str, stable: bool) -> None:
     table = LineageTable(path, stable=stable)
     table.compact(1000)
     lance.write_dataset(pa.table({"id": range(8), "x": range(8)}), path, mode="overwrite", max_rows_per_file=4)
@@ -220,7 +220,7 @@ def clean(table: LineageTable) -> None:
     table.head.cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
 
 
-def test_what_lies_behind_a_lost_transaction_is_not_known(path: str, stable: bool) -> None:
+def test_lineage_before_a_lost_transaction_is_unknown(path: str, stable: bool) -> None:
     table = LineageTable(path, stable=stable)
     table.delete("id = 5")
     table.compact(40)
@@ -281,7 +281,7 @@ actions = st.one_of(
 
 @given(stable=st.booleans(), happened=st.lists(actions, min_size=2, max_size=6), since=st.integers(1, 4))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rows_are_followed_through_whatever_happens(tmp_path_factory, stable: bool, happened, since: int) -> None:
+def test_rows_are_followed_through_random_changes(tmp_path_factory, stable: bool, happened, since: int) -> None:
     table = LineageTable(str(tmp_path_factory.mktemp("t") / "t.lance"), stable=stable, rows=60, rows_per_file=13)
     for action, first, second in [*happened, ("compact", 200, True)]:
         if action == "append":

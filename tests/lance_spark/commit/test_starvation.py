@@ -75,7 +75,7 @@ def children(*all_of_them: WriterProcess) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_hot_writers_beside_others_all_come_through(path: str) -> None:
+def test_all_writers_of_a_busy_table_succeed(path: str) -> None:
     make_table(path, fragments=WRITERS, rows=ROWS, c=pa.int64())
     fillers = [WriterProcess("fill", path, number, ROUNDS) for number in range(WRITERS)]
     appender = WriterProcess("append", path, 0, APPENDS)

@@ -79,7 +79,7 @@ def check_successor(
 
 @pytest.mark.promise("F04")
 @pytest.mark.parametrize(("case", "stable"), variations(SUCCESSORS))
-def test_the_successor_calls_for_what_the_table_of_conflicts_says(case: Case, stable: bool, lab: ConflictLab):
+def test_the_next_job_calls_the_rows_of_the_table_of_conflicts(case: Case, stable: bool, lab: ConflictLab):
     fail_once(lab, stable=stable)
     case.act(lab.uri)
     assert isinstance(case.expected, Completed)
@@ -91,7 +91,7 @@ def test_the_successor_calls_for_what_the_table_of_conflicts_says(case: Case, st
 
 
 @EITHER
-def test_what_an_update_made_out_of_date_is_said_and_made_anew_where_that_is_asked_for(stable: bool, lab: ConflictLab):
+def test_rows_outdated_by_an_update_are_reported_and_recomputed_on_request(stable: bool, lab: ConflictLab):
     """Rows 5 and 35 have values of their former inputs, so a plain run does not select them."""
     fail_once(lab, stable=stable)
     update_input(lab.uri)

@@ -195,7 +195,7 @@ def test_a_snapshot_is_protected_by_a_tag_where_that_is_asked_for(lab: ConflictL
 
 
 @pytest.mark.parametrize("moment", ["before", "between", "staged", "slipped"])
-def test_a_table_that_was_deleted_is_said_to_be(moment: Moment, lab: ConflictLab):
+def test_the_deletion_of_the_table_is_reported(moment: Moment, lab: ConflictLab):
     lab.table()
     with pytest.raises(CommitImpossibleError, match="deleted") as caught:
         lab.run_while(delete_table, moment)
@@ -204,7 +204,7 @@ def test_a_table_that_was_deleted_is_said_to_be(moment: Moment, lab: ConflictLab
 
 
 @pytest.mark.parametrize("moment", ["between", "staged", "slipped"])
-def test_a_table_that_was_made_anew_is_left_as_it_is_or_is_once_the_error_is_followed(moment: Moment, lab: ConflictLab):
+def test_a_recreated_table_stays_as_it_is_or_is_repaired_by_following_the_error(moment: Moment, lab: ConflictLab):
     lab.table()
     with pytest.raises(CommitImpossibleError) as caught:
         lab.run_while(make_table_anew, moment)
@@ -270,7 +270,7 @@ def test_a_column_that_has_got_another_udf_takes_no_values_of_the_old_one(moment
     assert lab.calls() == Counter()
 
 
-def test_files_that_are_deleted_in_the_moment_of_the_commit_are_said_and_the_next_run_needs_no_call(lab: ConflictLab):
+def test_files_deleted_at_the_moment_of_the_commit_are_reported_and_the_next_run_needs_no_call(lab: ConflictLab):
     lab.table()
     with pytest.raises(CommitOutcomeUnknownError, match=r"restore version (\d+)") as caught:
         lab.run_while(clean_up_all, "slipped")
@@ -279,7 +279,7 @@ def test_files_that_are_deleted_in_the_moment_of_the_commit_are_said_and_the_nex
     assert column(lab.uri) == right(lab)
 
 
-def test_a_failed_job_has_left_what_it_had_committed(lab: ConflictLab):
+def test_a_failed_job_keeps_its_commits(lab: ConflictLab):
     """A failed job commits its completed fragments, and the next run uses the rest."""
     snapshot = lab.table().version
     with pytest.raises(CommitImpossibleError):
@@ -326,7 +326,7 @@ def test_repairs_after_a_commit_bring_no_deleted_row_back(lab: ConflictLab):
 
 
 @pytest.mark.parametrize("stable", [True, False])
-def test_a_job_beside_a_whole_job_of_the_same_column_keeps_its_values(stable: bool, lab: ConflictLab):
+def test_a_job_with_a_concurrent_whole_job_of_the_same_column_keeps_its_values(stable: bool, lab: ConflictLab):
     lab.table(stable=stable, indexed=True)
 
     def quick() -> None:

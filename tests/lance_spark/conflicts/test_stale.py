@@ -59,7 +59,7 @@ def check_fresh(lab: ConflictLab, foreign: Mapping[int, int] | None = None) -> N
 
 @pytest.mark.promise("F03")
 @pytest.mark.parametrize(("case", "stable"), variations(STALE))
-def test_what_the_table_of_conflicts_says_is_out_of_date(case: Case, stable: bool, lab: ConflictLab):
+def test_rows_are_outdated_as_the_table_of_conflicts_says(case: Case, stable: bool, lab: ConflictLab):
     filled_table(lab, stable=stable)
     case.act(lab.uri)
     expected = case.expected

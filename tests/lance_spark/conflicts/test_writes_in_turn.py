@@ -113,7 +113,7 @@ def test_a_write_without_rows_beside_a_compaction_commits_nothing(path: str) -> 
     assert column(path) == OLD
 
 
-def test_a_fragment_that_a_restore_brings_back_is_none_of_the_writes(path: str) -> None:
+def test_a_write_leaves_a_fragment_that_a_restore_brings_back(path: str) -> None:
     """Without stable row ids the former place of its rows is unknown, and irrelevant."""
     make(path, stable=False)
     before = lance.dataset(path).version
@@ -150,7 +150,7 @@ def test_an_index_on_the_column_does_not_return_old_values(path: str) -> None:
 # Rebuilt commits
 
 
-def test_deleted_rows_stay_deleted_where_the_commit_has_to_be_built_anew(path: str) -> None:
+def test_deleted_rows_stay_deleted_if_the_commit_is_rebuilt(path: str) -> None:
     make(path, indexed=True)
     first = one_after_another(delete_rows, lambda uri: lance.dataset(uri).add_columns({"late": "y"}))
     second = one_after_another(lambda uri: lance.dataset(uri).delete("id = 17"), lambda uri: rewrite(uri, "v", {8: -8}))
@@ -273,7 +273,7 @@ def test_a_reply_that_was_lost_does_not_commit_twice(path: str, monkeypatch: pyt
 
 
 @MOMENT
-def test_a_table_that_was_deleted_is_said_to_be(moment: Moment, path: str) -> None:
+def test_the_deletion_of_the_table_is_reported(moment: Moment, path: str) -> None:
     make(path)
     with pytest.raises(CommitImpossibleError, match="deleted"):
         write_while(path, delete_table, moment)
@@ -291,7 +291,7 @@ def test_a_task_whose_version_was_cleaned_up_says_so(path: str) -> None:
     assert path in str(caught.value) and "tag" in str(caught.value)
 
 
-def test_a_column_that_was_made_anew_is_not_guessed_about_where_history_is_gone(path: str) -> None:
+def test_without_history_a_recreated_column_is_an_error(path: str) -> None:
     make(path, kind="theirs")
     job, message = staged(path)
     lance.dataset(path).drop_columns(["v"])
@@ -304,7 +304,7 @@ def test_a_column_that_was_made_anew_is_not_guessed_about_where_history_is_gone(
     assert lance.dataset(path).to_table() == before
 
 
-def test_a_file_that_is_deleted_in_the_moment_of_the_commit_is_said_with_the_version_to_restore(path: str) -> None:
+def test_a_file_deleted_at_the_moment_of_the_commit_is_reported_with_the_version_to_restore(path: str) -> None:
     make(path)
     version = lance.dataset(path).version + 1  # the version of the cleanup
     with pytest.raises(
@@ -316,7 +316,7 @@ def test_a_file_that_is_deleted_in_the_moment_of_the_commit_is_said_with_the_ver
     assert column(path) == OLD
 
 
-def test_a_cleanup_that_deletes_what_was_written_is_said(path: str) -> None:
+def test_a_cleanup_that_deletes_written_files_is_reported(path: str) -> None:
     make(path, indexed=True)
     with pytest.raises(LanceSparkError, match=r"not there|missing|clean") as caught:
         write_while(path, clean_up_all, "before")

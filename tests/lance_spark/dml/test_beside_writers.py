@@ -125,7 +125,7 @@ def test_endless_changes_end_in_an_error_that_leaves_nothing(tmp_path: Path, mon
     assert {path.name for path in Path(uri, "data").iterdir()} == referenced_files
 
 
-def test_a_commit_over_one_that_was_cleaned_up_says_so(tmp_path: Path):
+def test_a_commit_over_a_cleaned_up_commit_is_an_error(tmp_path: Path):
     uri = str(tmp_path / "t")
     make(uri)
     with (
@@ -150,7 +150,7 @@ def test_a_repeated_commit_is_found(tmp_path: Path):
     assert (result.version, result.rows_updated) == (2, 15) and lance.dataset(uri).version == 2
 
 
-def test_a_table_that_is_made_anew_or_gone_is_noticed(tmp_path: Path):
+def test_a_recreated_or_deleted_table_is_noticed(tmp_path: Path):
     uri = str(tmp_path / "t")
     make(uri)
 

@@ -159,7 +159,7 @@ def test_two_rows_for_one_are_refused(table: Table):
     assert str(result) == "no row concerned, version 2"
 
 
-def test_what_a_merge_cannot_do_is_refused_first(table: Table, db: Connection, spark: SparkSession):
+def test_unsupported_merges_are_refused_before_they_run(table: Table, db: Connection, spark: SparkSession):
     blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     blobs = db.create_table("blobs", pa.table([[1, 2], [b"x", b"y"]], pa.schema([("id", pa.int64()), blob])))
     strict = db.create_table(
@@ -219,7 +219,7 @@ def test_what_a_merge_cannot_do_is_refused_first(table: Table, db: Connection, s
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_merge_beside_other_writers(table: Table, moment: str):
+def test_a_merge_with_concurrent_writers(table: Table, moment: str):
     uri = table.uri
     acts: list[Any] = [
         lambda: lance.dataset(uri).delete("id = 1"),

@@ -174,7 +174,7 @@ def test_nothing_to_do_makes_no_version(tmp_path: Path):
 
 
 @pytest.mark.promise("C06")
-def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path):
+def test_values_that_do_not_fit_are_refused_before_a_write(tmp_path: Path):
     uri = str(tmp_path / "t")
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int32()), ("s", pa.string())])
     lance.write_dataset(
@@ -217,7 +217,7 @@ QUERIES: dict[str, tuple[str, dict[str, object]]] = {
 @pytest.mark.parametrize("stable", [True, False])
 @pytest.mark.parametrize("way", ["rows", "columns"])
 @pytest.mark.parametrize("kind", QUERIES)
-def test_an_index_does_not_hide_what_rows_are_now(tmp_path: Path, kind: str, way: Way, stable: bool) -> None:
+def test_an_index_does_not_hide_current_values(tmp_path: Path, kind: str, way: Way, stable: bool) -> None:
     column, query = QUERIES[kind]
     initial = pa.Table.from_pylist([{"id": i, "k": i, "s": f"word{i}", "l": [i], "v": [i / 40, 0]} for i in range(20)])
     vectors = initial["v"].cast(pa.list_(pa.float32(), 2))

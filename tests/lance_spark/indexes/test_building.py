@@ -129,7 +129,7 @@ def test_an_index_is_replaced_where_that_is_asked_for(opened: Opened, table_path
     assert [index.name for index in table.list_indices()] == ["text_idx", "words", "x_idx"]
 
 
-def test_what_cannot_be_is_refused_before_anything_changes(opened: Opened):
+def test_impossible_indexes_are_refused_before_a_change(opened: Opened):
     table = opened()
     version = table.version
     refused: list[tuple[type[Exception], str, Callable[[], None]]] = [

@@ -99,7 +99,7 @@ def cases(quick: set[tuple[str, bool]]) -> list[Any]:
 
 @pytest.mark.parametrize("change", CONCURRENT_CHANGES)
 @pytest.mark.parametrize(("kind", "stable"), cases({("BTREE", True), ("IVF_FLAT", False)}))
-def test_what_others_do_while_an_index_is_built(
+def test_changes_by_other_writers_while_an_index_is_built(
     kind: str, stable: bool, change: str, opened: Opened, table_path: str, small_tasks: None, monkeypatch: Any
 ):
     table = opened(stable=stable)
@@ -164,7 +164,7 @@ def test_a_column_that_goes_meanwhile_ends_it(moment: str, act: Any, opened: Ope
 
 
 @pytest.mark.parametrize("change", ["rewrites the column", "compacts", "appends", "updates"])
-def test_what_slips_in_between_look_and_commit_is_no_matter(
+def test_changes_between_look_and_commit_do_not_harm_an_index(
     change: str, opened: Opened, table_path: str, small_tasks: None, monkeypatch: Any
 ):
     table = opened()

@@ -106,7 +106,7 @@ def test_keys_of_several_columns_are_doubled_only_where_all_are_and_null_where_a
         (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64())]), "whose values are no keys"),
     ],
 )
-def test_keys_of_another_type_and_types_that_are_none_of_keys_are_refused_before_a_row_is_read(
+def test_keys_of_a_wrong_type_are_refused_before_a_row_is_read(
     table_type: pa.DataType, source_type: pa.DataType, message: str, db: Connection
 ) -> None:
     table = make_table(db, numbered(rows=2, k=pa.array([None] * 2, table_type)))

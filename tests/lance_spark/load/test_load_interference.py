@@ -169,7 +169,7 @@ QUICK = [
 )
 @pytest.mark.parametrize("moment", [pytest.param("before the join", marks=pytest.mark.long), "before the commit"])
 @pytest.mark.sample(1)
-def test_a_row_without_a_match_keeps_its_value_wherever_others_move_it_and_whatever_is_known_of_that(
+def test_a_row_without_a_match_keeps_its_value_when_concurrent_writers_move_it(
     moment: str, moves: str, stable: bool, way: str, db: Connection, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layout, "_MOST_READS", float("inf"))
@@ -185,7 +185,7 @@ def test_a_row_without_a_match_keeps_its_value_wherever_others_move_it_and_whate
 @pytest.mark.long
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("in_place", [False, True], ids=["moved", "in place"])
-def test_what_others_write_to_the_column_stays_where_there_is_no_match_and_is_one_of_both_elsewhere(
+def test_concurrent_values_stay_in_rows_without_a_match_and_may_win_in_rows_with_a_match(
     moment: str, in_place: bool, db: Connection
 ) -> None:
     table = make(db, v=pa.array([-i for i in range(30)], pa.int64()))
@@ -206,7 +206,7 @@ def test_what_others_write_to_the_column_stays_where_there_is_no_match_and_is_on
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["moved", "in place"])
-def test_keys_that_change_between_two_commits_are_looked_up_again_in_what_is_committed_and_in_what_is_not(
+def test_keys_that_change_between_two_commits_are_looked_up_again_in_all_fragments(
     in_place: bool, db: Connection
 ) -> None:
     table = make(db)

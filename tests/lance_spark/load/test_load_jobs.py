@@ -72,7 +72,7 @@ def test_a_plan_says_what_a_load_would_do_and_starts_nothing(table: Table, files
 @pytest.mark.parametrize(
     ("on_missing", "says"), [("null", "rows become NULL"), ("error", "rows are an error"), ("carry", "keep")]
 )
-def test_a_plan_of_what_is_in_memory_says_so_too(on_missing: Any, says: str, table: Table, spark: SparkSession) -> None:
+def test_a_plan_of_a_source_in_memory_names_it(on_missing: Any, says: str, table: Table, spark: SparkSession) -> None:
     plan = table.plan_load_columns(of_ids([1]).to_pylist(), ["id"], ["v"], on_missing=on_missing)
     assert says in plan.explain() and (plan.source_format, plan.source_rows, plan.new_columns) == ("data", 1, ())
     plan = table.plan_load_columns(spark.range(3).selectExpr("id", "id AS v"), "id", ["v"])
@@ -189,7 +189,7 @@ def test_a_new_column_that_differs_from_another_only_in_capitals_is_refused(tabl
 
 
 @pytest.mark.promise("L12", "L14")
-def test_both_ways_to_load_have_the_same_parameters_and_a_plan_those_that_say_what_is_loaded() -> None:
+def test_load_columns_and_its_async_form_and_plan_share_their_parameters() -> None:
     signatures = [
         inspect.signature(parameter).parameters for parameter in (Table.load_columns, Table.load_columns_async)
     ]

@@ -137,9 +137,7 @@ def test_a_format_that_is_given_chooses_among_the_files_of_a_folder_or_reads_all
         ((), "there is no file to load"),
     ],
 )
-def test_files_whose_format_cannot_be_told_are_refused(
-    names: tuple[str, ...], what: str, db: Connection, files: Path
-) -> None:
+def test_files_of_an_unknown_format_are_refused(names: tuple[str, ...], what: str, db: Connection, files: Path) -> None:
     table = make_table(db, numbered())
     for name in names:
         write_file(of_ids([1]), files / name)
@@ -149,7 +147,7 @@ def test_files_whose_format_cannot_be_told_are_refused(
 
 
 @pytest.mark.promise("L05")
-def test_what_cannot_be_a_source_is_refused_by_name(db: Connection, files: Path, spark: SparkSession) -> None:
+def test_unsupported_sources_are_refused_by_name(db: Connection, files: Path, spark: SparkSession) -> None:
     table = make_table(db, numbered())
     path = write_file(of_ids([1]), files / "a.parquet")
     lance.write_dataset(of_ids([1]), str(files / "x.lance"))

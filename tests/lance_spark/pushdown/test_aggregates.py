@@ -104,7 +104,7 @@ def test_sums_averages_and_counts_are_those_of_spark(
     assert "aggregates: [sum(price), " in plan and ("sum(((price * (1 - small)) * (1 + small)))" in plan) == ansi
 
 
-def test_what_has_more_digits_than_64_bits_is_added_up_all_the_same(
+def test_sums_of_more_digits_than_64_bits_are_exact(
     spark: SparkSession, plain_spark: SparkSession, tmp_path: Path
 ) -> None:
     large = pa.decimal128(18, 2)
@@ -135,7 +135,7 @@ def test_what_has_more_digits_than_64_bits_is_added_up_all_the_same(
 @pytest.mark.parametrize(
     ("expression", "keys"), [("sum(n)", []), ("sum(n)", ["k"]), ("sum(a * a * a)", []), ("sum(a * a * a)", ["k"])]
 )
-def test_what_spark_cannot_hold_is_an_error_or_null_as_without_the_rule(
+def test_sums_that_overflow_in_spark_are_an_error_or_null_as_without_the_rule(
     spark: SparkSession, plain_spark: SparkSession, tmp_path: Path, ansi: bool, expression: str, keys: list[str]
 ) -> None:
     table = pa.table(
@@ -162,7 +162,7 @@ def test_what_spark_cannot_hold_is_an_error_or_null_as_without_the_rule(
 @pytest.mark.parametrize(
     "expression", ["sum(price * small * rate)", "sum(rate * rate * rate)", "sum(id + n)", "sum(price / 2)"]
 )
-def test_what_spark_rounds_or_computes_otherwise_is_left_to_it(spark: SparkSession, path: str, expression: str) -> None:
+def test_aggregates_that_spark_rounds_are_left_to_spark(spark: SparkSession, path: str, expression: str) -> None:
     assert "aggregates: [" not in described(spark.read.format("lance").load(path).selectExpr(expression))
 
 

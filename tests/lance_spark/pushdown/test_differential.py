@@ -282,7 +282,7 @@ def answered(session: SparkSession, query: RandomQuery, table: str) -> dict[int,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("calm")
-def test_what_raises_does_so_on_parquet_too_and_what_does_not_has_the_rows_that_cannot_fail(
+def test_queries_raise_exactly_where_they_raise_on_parquet(
     spark: SparkSession, plain_spark: SparkSession, tmp_path: Path
 ) -> None:
     raised: Counter[str] = Counter()

@@ -239,7 +239,7 @@ def test_thousands_of_disjuncts_and_deep_nesting_parse_or_are_left_to_spark() ->
         ({"op": "lit", "type": "boolean", "value": None}, "FALSE"),
     ],
 )
-def test_what_is_unknown_restricts_nothing(predicate: Predicate, sql: str | None) -> None:
+def test_unknown_predicates_select_all_rows(predicate: Predicate, sql: str | None) -> None:
     reference = column(["c"], pa.int64())
 
     def fill(p: Predicate) -> Predicate:

@@ -100,7 +100,7 @@ def test_a_limit_gives_as_many_rows_as_there_are_and_no_others(
     assert matching.limit(row_count).count() == len(got)
 
 
-def test_what_stands_above_a_limit_sees_its_rows_only(table: DataFrame, spark: SparkSession):
+def test_nodes_above_a_limit_see_only_its_rows(table: DataFrame, spark: SparkSession):
     assert (
         spark.sql("SELECT count(*) FROM (SELECT * FROM limits WHERE id >= 4 LIMIT 10) WHERE id >= 0").first()[0] == 10
     )

@@ -206,7 +206,7 @@ def test_whole_predicates_are_pushed_and_explain_shows_them(
     ]
 
 
-def test_what_cannot_be_translated_is_left_to_spark_and_the_rest_is_pushed(table: DataFrame) -> None:
+def test_untranslatable_predicates_are_left_to_spark_and_the_rest_is_pushed(table: DataFrame) -> None:
     df = table.filter("d = 3 AND length(s) = 2 AND cast(f AS int) > 10 AND s COLLATE UNICODE_CI = 'V3'")
     (description,) = descriptions(df)
     assert "`d` = 3" in description

@@ -110,7 +110,7 @@ def test_row_ids_and_addresses_are_signed_and_carry_their_snapshot(make_table: M
     assert all("lance.table" not in (f.metadata or {}) for f in schema.fields if not f.name.startswith("_row"))
 
 
-def test_row_versions_are_told_only_where_the_table_keeps_them(make_table: MakeTable, table_path: str):
+def test_row_versions_are_columns_only_of_tables_that_keep_them(make_table: MakeTable, table_path: str):
     dataset = make_table()
     names = ["_row_created_at_version", "_row_last_updated_at_version"]
     got = read(table_path, with_row_versions=True)

@@ -89,7 +89,7 @@ def packages(modules: set[str]) -> set[str]:
     return {root for root in roots if not root.startswith(("_", "cython"))}
 
 
-def test_a_worker_imports_nothing_but_what_reads(planned: Path):
+def test_a_worker_imports_only_modules_needed_for_reads(planned: Path):
     modules, seconds = first_batch(planned, "alone")
     ours = {name.split(".")[1] for name in modules if name.startswith("lance_spark.")}
     assert ours == OURS

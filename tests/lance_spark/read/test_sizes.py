@@ -52,9 +52,7 @@ def test_a_short_text_beside_a_long_one_counts_as_short(table_path: str, version
     assert stored(dataset, "`nested`.`a`") < stored(dataset, "nested") / 3
 
 
-def test_where_no_file_can_be_asked_variable_widths_share_what_is_left(
-    table_path: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_readable_files_variable_widths_share_the_rest(table_path: str, monkeypatch: pytest.MonkeyPatch):
     dataset = lance.write_dataset(mixed(), table_path)
     monkeypatch.setattr(sizes, "MAX_SAMPLES", 0)
     total = dataset.get_fragments()[0].metadata.files[0].file_size_bytes

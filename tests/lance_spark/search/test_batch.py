@@ -84,7 +84,7 @@ QUICK = {("float32", "l2"), ("float16", "cosine"), ("float64", "dot"), ("uint8",
         for kind, metric in CASES
     ],
 )
-def test_what_is_found_is_what_searches_of_pylance_find(kind: str, metric: str, spark: SparkSession, table_path: str):
+def test_a_batch_finds_the_rows_of_pylance_searches(kind: str, metric: str, spark: SparkSession, table_path: str):
     values = np.random.default_rng(1).standard_normal((300, SIZE)) + 100 * (metric == "l2" and kind != "float16")
     vectors = abs(values * 80).astype(int).clip(0, 255) if kind == "uint8" else values
     numbers = vectors.astype(KINDS[kind].to_pandas_dtype())
@@ -193,7 +193,7 @@ def test_queries_of_a_source_that_differs_each_time_stay_beside_their_rows(spark
         assert row._distance == pytest.approx(exact("l2", row.q, row.vec), abs=1e-4)
 
 
-def test_what_cannot_be_searched_is_refused(spark: SparkSession, table_path: str):
+def test_unsearchable_columns_are_refused(spark: SparkSession, table_path: str):
     make(table_path)
     table, queries = table_of(spark, table_path), queries_of(spark)
     search = table.search(queries)

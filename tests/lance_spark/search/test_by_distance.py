@@ -186,7 +186,7 @@ def found(path: str, k: int, *, filter: str | None = None, most: int = 10_000, c
     return None if batches is None else [n for batch in batches for n in batch.column("id").to_pylist()]
 
 
-def test_what_a_search_cannot_tell_apart_is_read_whole(path: str, table_path: str):
+def test_rows_at_equal_distance_are_all_read(path: str, table_path: str):
     everything = lance.dataset(path).to_table(["id", "vec", "kind"]).to_pylist()
     candidates = [row["id"] for row in everything if row["vec"] is not None and row["kind"] == 3]
     assert set(found(path, len(candidates), filter="kind = 3") or ()) == set(candidates)

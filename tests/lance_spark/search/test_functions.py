@@ -92,7 +92,7 @@ WRONG = {
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_said_before_anything_runs(
+def test_wrong_arguments_are_errors_before_a_search_runs(
     wrong: str, spark: SparkSession, table: Table, table_path: str, q: list[float]
 ):
     call, match = WRONG[wrong]

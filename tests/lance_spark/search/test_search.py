@@ -310,7 +310,7 @@ def test_a_reranker_orders_what_was_found(table: Table, q: list[float]):
 
 
 @pytest.mark.promise("I10")
-def test_what_cannot_be_searched_is_refused(table: Table, table_path: str, q: list[float]):
+def test_unsearchable_columns_are_refused(table: Table, table_path: str, q: list[float]):
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (OptionError, "fts_columns", lambda: table.search("apple").to_arrow()),
         (ColumnNotFoundError, "'no'", lambda: table.search("apple", fts_columns="no").to_arrow()),

@@ -35,7 +35,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("most", [3, pytest.param(len(CHANGES), marks=pytest.mark.long)])
-def test_what_is_cached_of_a_table_follows_its_statements(sql: Sql, db: Connection, most: int) -> None:
+def test_a_cached_table_is_refreshed_by_its_statements(sql: Sql, db: Connection, most: int) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(6)")
     sql("CACHE TABLE {c}.t")
     sql("CACHE TABLE total AS SELECT count(*) AS n, sum(a) AS a FROM {c}.t")

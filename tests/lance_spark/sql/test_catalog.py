@@ -211,7 +211,7 @@ def test_not_null_of_elements_and_of_values_of_maps(sql: Sql, db: Connection, sp
     assert sql("SELECT count(*), count(a), count(m), count(v) FROM {c}.t") == [(3, 2, 2, 2)]
 
 
-def test_what_show_create_table_says_makes_the_table_again(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_the_output_of_show_create_table_creates_the_table_again(sql: Sql, db: Connection, spark: SparkSession) -> None:
     sql(
         "CREATE TABLE {c}.t (id BIGINT NOT NULL COMMENT 'it''s the key', v ARRAY<FLOAT> COMMENT 'vector', b BINARY, "
         "s STRUCT<x: INT NOT NULL, e: ARRAY<DOUBLE>>, a ARRAY<STRUCT<z: STRING>>, d DECIMAL(9, 2), "
@@ -356,7 +356,7 @@ def test_names(sql: Sql, db: Connection, tmp_path: Path) -> None:
         sql("CREATE TABLE {c}.`a\nb` (x INT)")
 
 
-def test_what_cannot_be_is_refused_by_name(sql: Sql, db: Connection) -> None:
+def test_unsupported_table_options_are_refused_by_name(sql: Sql, db: Connection) -> None:
     for statement, reason in {
         "CREATE TABLE {c}.p (x INT) PARTITIONED BY (x)": "no partitions or buckets",
         "CREATE TABLE {c}.p (x INT) USING parquet": "are Lance tables",
@@ -473,7 +473,7 @@ def test_reads_and_writes_without_the_rule(sql: Sql, spark: SparkSession) -> Non
     assert sql("SELECT max(s) FROM {c}.t") == [("x",)]
 
 
-def test_what_lance_has_not_is_refused_before_anything_changes(sql: Sql, db: Connection) -> None:
+def test_features_that_lance_lacks_are_refused_before_a_change(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(4)")
     for statement in ("REPLACE COLUMNS (id BIGINT)", "SET LOCATION '/elsewhere'", "RENAME TO {c}.elsewhere.t"):
         with pytest.raises(Exception, match="nothing was changed"):

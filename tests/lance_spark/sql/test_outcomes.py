@@ -13,7 +13,7 @@ from tests.lance_spark.sql.outcomes import PAGE, PARTS, page
 pytestmark = pytest.mark.classic
 
 
-def test_the_page_is_what_the_cases_say() -> None:
+def test_the_page_lists_the_outcome_of_each_case() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.lance_spark.sql.outcomes"
 
 

@@ -146,7 +146,7 @@ def test_tags_branches_and_versions(filled: Connection, sql: Sql) -> None:
             sql(statement)
 
 
-def test_show_is_about_the_table_also_beside_a_folder_of_its_name(filled: Connection, sql: Sql) -> None:
+def test_show_uses_the_table_even_if_a_folder_has_its_name(filled: Connection, sql: Sql) -> None:
     sql("CREATE NAMESPACE {c}.t")
     sql("CREATE TABLE {c}.t.tags AS SELECT 1 AS other")
     assert sql("SELECT * FROM {c}.t.tags") == [(1,)]

@@ -82,7 +82,7 @@ def test_a_name_that_is_not_valid_taken_or_in_the_way_of_another_is_refused(tabl
     assert files_below(table.uri) == before and table.branches.checkout("work").count_rows() == 31
 
 
-def test_what_is_not_there_is_an_error_that_tells_what_is(db: Connection, table: Table):
+def test_missing_branches_are_an_error_that_lists_the_existing_ones(db: Connection, table: Table):
     table.branches.create("work")
     for call in (
         lambda: db.open_table("words", branch="wrok"),
@@ -142,7 +142,7 @@ def test_a_branch_is_deleted_with_its_files_unless_something_needs_it(table: Tab
     assert table.branches.create("work", 1).count_rows() == 10
 
 
-def test_what_is_left_of_a_branch_is_neither_opened_nor_taken_for_one(table: Table):
+def test_leftovers_of_a_branch_are_not_a_branch(table: Table):
     work = table.branches.create("work")
     (Path(table.uri) / "_refs" / "branches" / "work.json").unlink()  # the state after a death during the creation
     assert table.branches.list() == {} and work.to_lance().count_rows() == 30

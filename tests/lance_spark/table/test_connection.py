@@ -206,7 +206,7 @@ def test_data_that_does_not_fit_the_schema_makes_no_table(db: Connection):
 
 
 @pytest.mark.parametrize("data", [42, "text", [1, 2], object(), {"id": 1}, {"id": "many"}])
-def test_what_is_no_data_is_refused_with_what_would_be(db: Connection, data: object):
+def test_arguments_other_than_data_are_refused_with_the_accepted_types(db: Connection, data: object):
     with pytest.raises(SchemaMismatchError, match="list of dicts"):
         db.create_table("t", data)  # type: ignore[arg-type]
     assert db.table_names() == []

@@ -160,7 +160,7 @@ def test_a_branch_among_files_of_others_or_behind_a_link_is_not_deleted(
         assert not folder.exists() and table.count_rows() == 300
 
 
-def test_what_a_killed_drop_left_is_looked_for_in_the_folders_of_a_table_alone(
+def test_leftovers_of_a_killed_drop_are_searched_only_in_the_folders_of_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The location may be the root of a file system, and listing the root takes hours."""

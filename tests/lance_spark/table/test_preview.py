@@ -79,7 +79,7 @@ def test_on_a_terminal_it_is_text(table: Table):
     assert lines[4] == "2   <8 bytes>        <b>bold</b>"
 
 
-def test_what_cannot_be_shown_is_refused(table: Table, tmp_path: Path):
+def test_arguments_of_a_wrong_preview_are_refused(table: Table, tmp_path: Path):
     for n in (0, 101, True, "3"):
         with pytest.raises(OptionError, match=r"from 1 to 100|a whole number"):
             table.preview(n)  # type: ignore[arg-type]

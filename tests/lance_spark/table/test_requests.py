@@ -91,7 +91,7 @@ def test_a_plan_takes_no_wrong_values_either(ready: Table, parameter: str):
 
 @pytest.mark.parametrize("columns", ["", [], [""], [3], ["double", "double"], None, 3, ("double", 3)])
 @pytest.mark.usefixtures("no_jobs")
-def test_what_names_no_column_is_refused(ready: Table, columns: object):
+def test_targets_that_name_no_column_are_refused(ready: Table, columns: object):
     check_refused(lambda: ready.backfill(columns), OptionError, "columns")  # type: ignore[arg-type]
 
 
@@ -271,7 +271,7 @@ def test_a_window_past_the_end_is_nothing_to_do(ready: Table):
     assert ready.backfill("double", skip_frags=100, num_frags=5).rows_computed == 0 and ready.version == 4
 
 
-def test_a_job_that_is_not_known_is_said(ready: Table):
+def test_an_unknown_job_is_an_error(ready: Table):
     check_refused(lambda: ready.get_job("nope"), JobNotFoundError, "'nope'")
     check_refused(lambda: ready.get_job("it's"), JobNotFoundError, "it's")
     check_refused(lambda: ready.get_failed_row_addresses("nope", "double"), JobNotFoundError, "'nope'")

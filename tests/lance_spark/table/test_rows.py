@@ -182,7 +182,7 @@ def test_bytes_are_added_to_a_column_of_blobs(db: Connection):
         table.to_arrow(blob_handling="text")  # type: ignore[arg-type]
 
 
-def test_what_is_no_rows_is_refused_with_what_serves(table: Table):
+def test_arguments_other_than_rows_are_refused_with_the_accepted_types(table: Table):
     class Model:
         """As pydantic's are."""
 

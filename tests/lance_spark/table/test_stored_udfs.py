@@ -153,7 +153,7 @@ def test_a_flag_that_says_neither_yes_nor_no_forbids(table: Table, call_log: Cal
         table.backfill("double")
 
 
-def test_a_payload_that_is_gone_is_said_with_the_remedy_and_the_remedy_works(table: Table, call_log: CallLog):
+def test_a_missing_payload_is_an_error_with_a_remedy_that_works(table: Table, call_log: CallLog):
     double = call_log.times(2)
     table.add_columns({"double": double})
     stored(table)[0].unlink()

@@ -102,7 +102,7 @@ def test_a_version_is_restored_as_a_new_one(db: Connection, table: Table, call_l
     assert transaction is not None and type(transaction.operation).__name__ == "Restore"
 
 
-def test_what_is_no_version_is_refused(table: Table):
+def test_invalid_versions_are_refused(table: Table):
     for wrong in (99, "no-tag"):
         with pytest.raises(VersionNotFoundError, match=str(wrong)):
             table.checkout(wrong)

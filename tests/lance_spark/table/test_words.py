@@ -36,7 +36,7 @@ def test_a_backfill_is_shown_in_words(table: Table):
         assert displayed._repr_html_().startswith("<table><caption>")
 
 
-def test_what_did_not_end_well_says_why(table: Table, call_log: CallLog):
+def test_failed_jobs_display_their_reason(table: Table, call_log: CallLog):
     @udf
     def fails(id: int) -> int:
         raise ValueError("never")

@@ -290,7 +290,7 @@ def test_blobs_are_read_as_descriptors_or_bytes():
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("handling", ["descriptor", "bytes"])
-def test_the_schema_of_a_scan_is_foretold(version: str, handling: str, tmp_path):
+def test_the_schema_of_a_scan_is_known_before_it_runs(version: str, handling: str, tmp_path):
     nested = pa.struct([pa.field("b", pa.large_binary(), metadata=BLOB.metadata), pa.field("i", pa.int64())])
     schema = pa.schema([BLOB, pa.field("s", nested), ("i", pa.int64())])
     rows = [{"blob": b"x", "s": {"b": b"y", "i": 1}, "i": 2}]
@@ -380,7 +380,7 @@ STORABLE: list[tuple[pa.DataType, tuple[str, ...]]] = [
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize(("kind", "versions"), STORABLE, ids=str)
-def test_what_lance_cannot_store_is_refused_and_nothing_else(
+def test_exactly_the_types_that_lance_cannot_store_are_refused(
     kind: pa.DataType, versions: tuple[str, ...], version: str, tmp_path
 ):
     schema = single_column(kind)

@@ -280,7 +280,7 @@ def test_row_addresses_are_bigints_and_one_beyond_them_is_refused():
     assert caught.value.row == 2
 
 
-def test_what_a_null_hides_is_never_an_error():
+def test_values_under_nulls_are_never_errors():
     bad = pa.array([1, 1000, 7, 2000], pa.timestamp("ns"))
     mask = pa.array([True, False])
     struct = pa.StructArray.from_arrays([bad.slice(0, 2)], ["a"], mask=mask)

@@ -95,7 +95,7 @@ def test_finished_groups_are_committed_while_others_run(db: Connection):
     stable=st.booleans(),
     granularity=st.integers(1, 3),
 )
-def test_it_makes_of_a_table_what_pylance_makes_of_it(
+def test_a_compaction_gives_the_table_of_pylance(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],
     deleted: set[int],

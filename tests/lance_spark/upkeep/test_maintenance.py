@@ -84,7 +84,7 @@ def test_files_that_no_version_names_go_only_when_that_is_asked_for(table: Table
 
 
 @pytest.mark.promise("U01")
-def test_maintenance_does_what_is_due_and_says_so(table: Table):
+def test_maintenance_runs_due_steps_and_reports_them(table: Table):
     content = sorted(table.to_arrow()["id"].to_pylist())
     report = table.optimize(cleanup_older_than=NO_AGE)
     assert (report.compaction.fragments_removed, report.compaction.fragments_added) == (4, 1)

@@ -233,7 +233,7 @@ def test_too_many_skipped_rows_commit_nothing(db: Connection, log: Log, flag: st
     pair.refresh()
 
 
-def test_an_error_commits_nothing_and_what_was_chunked_is_kept(db: Connection, log: Log, flag: str) -> None:
+def test_an_error_commits_nothing_and_keeps_finished_chunks(db: Connection, log: Log, flag: str) -> None:
     pair = chunked(db, log, range(100), refreshed=False, chunker=chunking(log, bad=980, flag=flag, checkpoint_size=10))
     with flag_file(flag), pytest.raises(BackfillIncompleteError, match="row 980 is bad") as caught:
         pair.view.refresh()
@@ -352,7 +352,7 @@ def test_others_between_chunking_and_the_commit(what: str, db: Connection, log: 
 # Definitions and refusals
 
 
-def test_what_is_refused(db: Connection, log: Log) -> None:
+def test_refused_chunk_views(db: Connection, log: Log) -> None:
     source = make_source(db)
     pair = chunking(log)
     query = source.search(None)
@@ -412,7 +412,7 @@ def test_a_source_without_stable_row_ids_or_that_is_gone(db: Connection, log: Lo
         pair.view.refresh()
 
 
-def test_a_version_that_was_cleaned_up_makes_all_chunks_anew(db: Connection, log: Log) -> None:
+def test_after_a_cleanup_of_the_shown_version_all_chunks_are_recomputed(db: Connection, log: Log) -> None:
     pair = chunked(db, log)
     pair.change({"x": "x + 10"}, "k = 0")
     clean(pair.source)
@@ -420,7 +420,7 @@ def test_a_version_that_was_cleaned_up_makes_all_chunks_anew(db: Connection, log
     pair.refresh(sorted([10, *selected(range(2, 20))]))
 
 
-def test_a_cancelled_refresh_keeps_what_was_chunked(db: Connection, log: Log, flag: str) -> None:
+def test_a_cancelled_refresh_keeps_finished_chunks(db: Connection, log: Log, flag: str) -> None:
     pair = chunked(db, log, refreshed=False, chunker=chunking(log, waits=180, flag=flag, checkpoint_size=2))
     with flag_file(flag):
         job = pair.view.refresh_async()

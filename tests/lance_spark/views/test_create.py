@@ -72,7 +72,7 @@ def test_a_selection_that_is_none(columns: Any, db: Connection) -> None:
 
 
 @pytest.mark.parametrize("columns", [{"a": 3}, {"a": None}, [3], {"": "k"}, {3: "k"}, [negative], {"a": (negative, 3)}])
-def test_a_selection_of_what_makes_no_column(columns: Any, db: Connection) -> None:
+def test_a_selection_of_something_other_than_a_column(columns: Any, db: Connection) -> None:
     with pytest.raises((OptionError, RegistrationError), match="column"):
         make_source(db).search(None).select(columns)
 
@@ -127,7 +127,7 @@ def test_conditions_whose_value_no_column_tells_are_refused(condition: str, db: 
     )
 
 
-def test_what_is_no_query_and_a_name_that_is_taken(db: Connection) -> None:
+def test_a_view_of_no_query_or_with_a_used_name_is_refused(db: Connection) -> None:
     source = make_source(db)
     with pytest.raises(OptionError, match="query"):
         db.create_materialized_view("v", ["k"])  # type: ignore[arg-type]

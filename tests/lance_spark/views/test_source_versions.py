@@ -113,7 +113,7 @@ def test_a_source_that_was_dropped(db: Connection, log: Log) -> None:
 
 
 @pytest.mark.parametrize("versions", [1, 9])
-def test_a_source_that_was_made_anew(versions: int, db: Connection, log: Log) -> None:
+def test_a_source_that_was_recreated(versions: int, db: Connection, log: Log) -> None:
     pair = watched(db, log, refreshed=False)
     for k in range(20, 24):
         pair.source.add(rows_of([k]))
@@ -147,7 +147,7 @@ def test_a_view_of_an_overwritten_source_is_not_led_back_before_that(db: Connect
 
 
 @pytest.mark.parametrize(("column", "act"), [("k", "drop"), ("x", "rename"), ("p", "cast"), ("x", "anew")])
-def test_a_used_column_that_is_not_what_it_was(column: str, act: str, db: Connection, log: Log) -> None:
+def test_a_used_column_that_was_replaced(column: str, act: str, db: Connection, log: Log) -> None:
     pair = watched(db, log)
     dataset = pair.source.to_lance()
     if act in ("drop", "anew"):

@@ -76,7 +76,7 @@ def test_a_row_that_a_policy_skips_has_no_chunks(docs: DataFrame, spark: SparkSe
     assert log.take() == [0, 1, 2, 3]
 
 
-def test_what_a_chunker_raises_without_a_policy_ends_the_query(docs: DataFrame, spark: SparkSession) -> None:
+def test_an_error_of_a_chunker_without_a_policy_ends_the_query(docs: DataFrame, spark: SparkSession) -> None:
     @chunker
     def failing(text: str) -> Iterator[Word]:
         yield Word(text, 1)
@@ -138,7 +138,7 @@ def test_a_table_function_gets_all_rows_of_a_table(docs: DataFrame, spark: Spark
         spark.sql("SELECT * FROM totals(1)").collect()
 
 
-def test_what_makes_no_rows_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_functions_without_rows_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(RegistrationError, match="makes no rows"):
         table_function(udf(lambda x: x, data_type=pa.int64()), spark=spark)
     with pytest.raises(OptionError, match="option 'function'"):

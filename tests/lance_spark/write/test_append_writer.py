@@ -134,7 +134,7 @@ def test_two_concurrent_overwrites_make_two_versions(path: Path) -> None:
     assert [ids_in(path, v) for v in (1, 2, 3)] == [[0], [1], [2]]
 
 
-def test_an_append_beside_an_overwrite_of_the_same_columns_adds_to_it(path: Path) -> None:
+def test_an_append_concurrent_with_an_overwrite_of_equal_columns_adds_to_it(path: Path) -> None:
     write(path, 0)
     appending = plan(path)
     message = appending.write(batches(5))
@@ -143,7 +143,7 @@ def test_an_append_beside_an_overwrite_of_the_same_columns_adds_to_it(path: Path
     assert ids_in(path) == [1, 5]
 
 
-def test_an_append_beside_an_added_column_has_null_there(path: Path) -> None:
+def test_an_append_concurrent_with_a_new_column_has_null_there(path: Path) -> None:
     write(path, 0)
     appending = plan(path)
     message = appending.write(batches(5))
@@ -156,7 +156,7 @@ def test_an_append_beside_an_added_column_has_null_there(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["drop", "cast", "rename", "other"])
-def test_an_append_beside_a_changed_column_is_refused_and_leaves_nothing(path: Path, change: str) -> None:
+def test_an_append_concurrent_with_a_changed_column_is_refused_and_leaves_nothing(path: Path, change: str) -> None:
     write(path, 0)
     appending = plan(path)
     message = appending.write(batches(5))
@@ -349,7 +349,7 @@ def test_an_abort_after_a_commit_keeps_the_version_and_deletes_the_rest(
     assert unused_files(path) == set()
 
 
-def test_an_abort_after_the_death_of_the_commit_process_deletes_what_cannot_be_committed_any_more(path: Path) -> None:
+def test_an_abort_after_the_death_of_the_commit_process_deletes_uncommittable_files(path: Path) -> None:
     write(path, 0)
     job = plan(path)
     message = job.write(batches(1))

@@ -109,7 +109,7 @@ TYPES: list[tuple[spark.DataType, Any, Any]] = [
 
 @pytest.mark.parametrize("exclusive", [False, True], ids=["runs", "direct"])
 @pytest.mark.parametrize(("type", "first_value", "second_value"), TYPES, ids=[t[0].simpleString()[:12] for t in TYPES])
-def test_every_kind_of_value_goes_in_and_gaps_keep_theirs(
+def test_every_kind_of_value_is_written_and_other_rows_keep_their_values(
     type: spark.DataType,
     first_value: Any,
     second_value: Any,
@@ -296,7 +296,7 @@ def test_addresses_of_another_table_are_refused(path: str, tmp_path: Path) -> No
         plan(path, metadata=table_metadata(Backfill(other_path, "c", LONG).ref))
 
 
-def test_addresses_of_a_table_that_was_made_anew_are_refused(path: str) -> None:
+def test_addresses_of_a_recreated_table_are_refused(path: str) -> None:
     make_table(path)
     # No inputs: then nothing but the incarnation tells the tables apart.
     old = Backfill(path, "c", LONG, spec={"input_columns": []})
@@ -322,7 +322,7 @@ def test_addresses_without_a_version_are_refused_unless_an_option_says_it(path: 
 
 
 @pytest.mark.parametrize("contradiction", [{"version": 1}, {"uri": "/elsewhere"}, {"branch": "experiment"}])
-def test_what_contradicts_the_target_is_refused(contradiction: dict[str, Any], path: str) -> None:
+def test_columns_that_contradict_the_target_are_refused(contradiction: dict[str, Any], path: str) -> None:
     make_table(path)
     metadata = table_metadata(Backfill(path, "c", LONG).ref, **contradiction)
     with pytest.raises(SnapshotError):
@@ -361,7 +361,7 @@ def test_two_versions_in_one_query_are_refused(path: str) -> None:
     ],
     ids=range(11),
 )
-def test_what_cannot_be_backfilled_is_refused_before_a_row_is_written(
+def test_unsupported_backfills_are_refused_before_a_row_is_written(
     arguments: dict[str, Any], error: type[Exception], text: str, path: str
 ) -> None:
     make_table(path)

@@ -172,7 +172,7 @@ def test_a_table_compacted_since_the_read_gets_its_values_where_its_rows_are(ses
 
 
 @both
-def test_a_table_made_anew_since_the_read_gets_no_value(session: SparkSession, path: str) -> None:
+def test_a_table_recreated_since_the_read_gets_no_value(session: SparkSession, path: str) -> None:
     make_table(path)
     df = load(session, path).select("_rowaddr", F.col("id").alias("c"))
     shutil.rmtree(path)

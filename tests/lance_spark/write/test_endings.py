@@ -80,7 +80,7 @@ def test_a_commit_after_an_abort_commits_nothing(kind: str, path: Path) -> None:
 
 @pytest.mark.parametrize("kind", JOBS)
 @pytest.mark.parametrize("where", ["before the marker", "after the marker", "before the version"])
-def test_an_abort_beside_a_commit_leaves_all_or_nothing(
+def test_an_abort_during_a_commit_leaves_all_or_nothing(
     kind: str, where: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, message = JOBS[kind](path)

@@ -91,7 +91,7 @@ def test_values_that_were_carried_over_stay_where_the_answer_was_lost(
     assert orphans(path) == set()
 
 
-def test_inputs_that_changed_beside_a_commit_whose_answer_was_lost_leave_no_stale_value(
+def test_inputs_changed_during_a_commit_with_a_lost_reply_leave_no_stale_value(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, message = staged(path)
@@ -110,7 +110,7 @@ def test_a_repair_whose_answer_was_lost_stays(path: str, monkeypatch: pytest.Mon
     assert orphans(path) == set()
 
 
-def test_what_changes_beside_a_repair_is_repaired_too(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_during_a_repair_are_repaired_too(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, message = staged(path)
     acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5), 2: lambda: rewrite(path, 17)})
     result = job.commit(message)
@@ -144,7 +144,7 @@ def test_rows_of_changed_inputs_are_repaired_wherever_they_are_by_then(
     assert orphans(path) == set()
 
 
-def test_a_commit_that_cannot_be_repaired_is_taken_back_whatever_the_reason(
+def test_a_commit_that_cannot_be_repaired_is_taken_back_for_any_reason(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, message = staged(path)
@@ -186,7 +186,7 @@ def test_a_commit_that_cannot_be_repaired_in_time_is_taken_back_or_says_what_is_
     assert {key for key, value in column(path, "c").items() if value is not None} == remaining
 
 
-def test_a_table_that_is_deleted_in_the_moment_of_the_commit_is_said(
+def test_the_deletion_of_a_table_at_the_moment_of_the_commit_is_reported(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lance creates a folder with a version whose files belong to the deleted table."""
@@ -229,9 +229,7 @@ def test_a_column_that_a_dead_backfill_has_added_stays_filled_where_something_sl
     assert column(path, "n") == without(5)
 
 
-def test_a_new_column_that_is_renamed_beside_its_commit_is_not_added_again(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_column_renamed_during_its_commit_is_not_added_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, message = with_column_of_a_dead_backfill(path)
 
     def rewrite_and_rename() -> None:
@@ -271,7 +269,7 @@ def test_rows_of_a_dropped_column_are_taken_back_or_named(
     assert ids_in(uri) == [1, 2, 3, 4, *([5, 6] if is_moved else [])]
 
 
-def test_a_writer_that_rewrites_inputs_beside_each_commit_does_not_keep_a_write_for_ever(
+def test_a_writer_that_rewrites_inputs_at_each_commit_does_not_block_a_write_for_ever(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, message = staged(path, commit_timeout="1")

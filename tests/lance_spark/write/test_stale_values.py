@@ -98,7 +98,7 @@ def test_a_row_is_compared_as_a_whole(compacted: bool, path: str) -> None:
     assert (result.rows, result.rows_nulled) == (25, 2), "rows without a value are counted"
 
 
-def test_what_a_repair_takes_away_is_this_writes_value_alone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_removes_only_values_of_its_own_write(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, message = filled(path)
 
     def slip_in() -> None:

@@ -105,7 +105,7 @@ def test_a_speculative_task_doubles_nothing_and_leaves_nothing(way: str, table: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_a_driver_that_is_killed_beside_its_commit_leaves_the_table_as_before_or_complete(
+def test_a_driver_killed_during_its_commit_leaves_the_table_unchanged_or_complete(
     way: str, where: str, table: Path, tmp_path: Path
 ) -> None:
     job = start(way, f"a driver that is killed {where} its commit", table, tmp_path)

@@ -72,7 +72,7 @@ def test_any_header_survives(header) -> None:
     assert decode(encode(header, pa.table({"x": [1]})))[0] == header
 
 
-def test_what_json_cannot_say_is_refused() -> None:
+def test_values_outside_json_are_refused() -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         encode({"x": float("nan")}, TABLE)
 
@@ -108,7 +108,7 @@ def test_another_version_of_the_format_is_told_apart_from_damage() -> None:
         decode(payload[:7] + b"\x02" + payload[8:])
 
 
-def test_what_compresses_is_compressed() -> None:
+def test_compressible_data_is_compressed() -> None:
     assert len(encode({}, pa.table({"x": [7] * 10_000}))) < 2_000
 
 

@@ -24,7 +24,7 @@ def test_usual_ids_stay_readable() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x" * 161, "é" * 40])
-def test_what_makes_no_file_name_is_refused(text: str) -> None:
+def test_texts_that_are_no_file_names_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="file name"):
         quote(text)
     assert len(folder_name(text)) == 34

@@ -205,7 +205,7 @@ def test_a_udf_that_calls_another_one_or_itself_has_a_version():
     assert versions[0] == versions[1] != versions[2]
 
 
-def test_what_cannot_be_digested_is_said_where_the_udf_is_defined():
+def test_code_that_cannot_be_digested_is_an_error_at_the_definition():
     lock = threading.Lock()
 
     def f(a: int) -> int:
@@ -256,7 +256,7 @@ def test_bytes_that_are_no_udf_are_refused():
             UDF.loads(payload)
 
 
-def test_what_cannot_be_pickled_is_said_with_a_way_out():
+def test_code_that_cannot_be_pickled_is_an_error_with_advice():
     lock = threading.Lock()
     lock_udf = udf(lambda a: a if lock else 0, data_type=pa.int8(), version="1")
     with pytest.raises(UdfDefinitionError, match=r"cannot be pickled.*setup\(\)"):

@@ -106,7 +106,7 @@ def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
         (lambda: Manifest.create_pip("x").default_head_image(), "image"),
     ],
 )
-def test_what_cannot_work_is_refused_with_what_serves_instead(make, message: str):
+def test_unsupported_requirements_are_refused_with_an_alternative(make, message: str):
     with pytest.raises(UdfDefinitionError, match=message):
         make()
 
@@ -225,7 +225,7 @@ def test_a_key_within_a_json_value_is_hidden_by_its_lines():
             assert values.shows_in(text.encode())
 
 
-def test_what_is_short_or_everywhere_is_not_hidden():
+def test_short_or_common_values_are_not_hidden():
     values = Variables({"A": "abc", "B": "{\n}\nyes\nno\n", "C": "\n\n"})
     text = "abc {\n} yes, no"
     assert values.redact(text) == text and not values.shows_in(text.encode())

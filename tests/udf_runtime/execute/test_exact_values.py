@@ -194,7 +194,7 @@ def test_a_boolean_among_many_floats_is_an_error_of_its_row(row: int) -> None:
         assert caught.value.row == row
 
 
-def test_what_a_null_hides_is_no_misfit() -> None:
+def test_values_under_nulls_are_not_misfits() -> None:
     hidden = pa.StructArray.from_arrays([pa.array([1e300, 1.0])], names=["f"], mask=pa.array([True, False]))
     assert cast(hidden, pa.struct({"f": pa.float32()})).to_pylist() == [None, {"f": 1.0}]
 

@@ -33,7 +33,7 @@ def sizes_of(adaptive: AdaptiveSize, clock: Clock, seconds_of, batches: int) -> 
     return sizes
 
 
-def test_it_grows_from_the_first_size_to_what_takes_the_target_time():
+def test_the_batch_size_grows_until_a_batch_takes_the_target_time():
     clock = Clock()
     adaptive = AdaptiveSize(minimum=1, maximum=100_000, initial=1, target_s=10.0, clock=clock)
     assert sizes_of(adaptive, clock, lambda rows: rows / 512, 8) == [1, 8, 64, 512, 4096, 5120, 5120, 5120]

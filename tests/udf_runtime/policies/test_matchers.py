@@ -101,7 +101,7 @@ def test_policies_survive_pickling():
 
 
 @pytest.mark.parametrize("wrong", ["skip", 3, Skip, [Skip], [skip_on_error], [ValueError], {"on": "error"}])
-def test_what_is_no_policy_is_refused(wrong: object):
+def test_invalid_policies_are_refused(wrong: object):
     with pytest.raises(
         UdfDefinitionError, match=r"no error policy - in on_error - give|argument 'on_error' has the wrong value"
     ):

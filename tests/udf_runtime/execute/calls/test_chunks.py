@@ -180,7 +180,7 @@ def test_an_error_that_no_policy_forgives_names_the_row(folder: ChunkFolder) -> 
         (lambda: 7, "returned int instead of an iterator"),
     ],
 )
-def test_what_is_no_chunk_is_an_error(folder: ChunkFolder, make_chunks: Callable[[], object], message: str) -> None:
+def test_invalid_chunks_are_errors(folder: ChunkFolder, make_chunks: Callable[[], object], message: str) -> None:
     @chunker(output_schema=WORD)
     def wrong(text: str) -> object:
         return make_chunks()
@@ -237,7 +237,7 @@ def test_a_row_of_any_number_of_chunks_is_not_held(folder: ChunkFolder, monkeypa
     assert largest < 8 << 20
 
 
-def test_chunks_that_are_gone_or_damaged_are_told(folder: ChunkFolder, tmp_path: Path) -> None:
+def test_missing_or_damaged_chunks_are_reported(folder: ChunkFolder, tmp_path: Path) -> None:
     chunk_udf = chunker(split)
     result = run(chunk_udf, "a b", folder=folder)
     (part,) = tmp_path.rglob("*.chunks")
@@ -341,7 +341,7 @@ def test_a_table_function_makes_rows_of_a_whole_source(make: Callable[[Any], obj
         (pa.table({"sum": [1.5]}), "column 'sum'"),
     ],
 )
-def test_what_a_table_function_must_not_yield(part: object, message: str) -> None:
+def test_invalid_results_of_a_table_function_are_errors(part: object, message: str) -> None:
     @udtf(output_schema=SUM)
     def wrong(source: object) -> Iterator[object]:
         yield part

@@ -212,7 +212,7 @@ def test_a_retry_that_helps_leaves_no_failure_and_waits_as_the_policy_says():
     assert (calls, waits, result.retries) == ([0, 1, 1, 1, 2], [2.0, 4.0], 2)
 
 
-def test_a_retry_gets_its_arguments_anew():
+def test_a_retry_gets_fresh_arguments():
     @udf(data_type=INT, on_error=retry_all(backoff="fixed"))
     def consumes(x: list[int]) -> int:
         if len(x) != 2:
