@@ -29,8 +29,8 @@ help: ## this list
 demo: require-java $(VENV)/.ready $(JAR) $(VENV)/spark-classes.jsa ## the tour: the standard library as a Lance table, queried and backfilled
 	@SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS-$(SHORT_JVM)}" bash -c '$(BIN)/python examples/stdlib_features.py $(DEMO_ARGS) 2> >(sed -u "/^WARNING: Using incubator modules/d" >&2)'
 
-test: require-jdk $(VENV)/.ready-dev ## the whole test suite, linters included
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint java-test $(VENV)/spark-classes.jsa $(VENV)/.spark-python
+test: require-jdk $(VENV)/.ready-dev ## the whole test suite, linters and the site of docs/ included
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint java-test docs $(VENV)/spark-classes.jsa $(VENV)/.spark-python
 	$(BIN)/python -m pytest $(XDIST) -m "not long" $(PYTEST_ARGS)
 
 test-long: require-jdk $(VENV)/.ready-dev $(JAR) $(VENV)/spark-classes.jsa $(VENV)/.spark-python java-releases ## thousands of random cases; hours
