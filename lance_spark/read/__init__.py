@@ -1,1 +1,1 @@
-"""Reading: what a scan needs, how it is cut into partitions, and their Arrow batches for Spark."""
+"""Reads: the input of a scan, its partitions, and the Arrow batches for Spark."""

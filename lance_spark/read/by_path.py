@@ -1,6 +1,6 @@
-"""Reads by path: the version and the columns that options name, and the reader of columns.
+"""Reads by path: pins the version, resolves the columns, and makes the reader.
 
-Spark's Python data source and the gateway of the JVM both read by these functions.
+Spark's Python data source and the JVM gateway both use these functions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def open_source(options: Mapping[str, str]) -> tuple[DatasetRef, StructType]:
     """Pins the version of a read, and returns the version with its columns. Runs on the driver.
 
     Args:
-        options: The options of the read, by names in lower case; or those of CREATE TABLE.
+        options: Read options with lower-case names, or the options of CREATE TABLE.
 
     Raises:
-        OptionError, ColumnNotFoundError, FilterError: The options do not fit.
+        OptionError, ColumnNotFoundError, FilterError: The options are not valid for the table.
         TableNotFoundError, VersionNotFoundError, TableUnreadableError: The table cannot be read.
         UnsupportedTypeError: Spark cannot hold a column.
     """
@@ -44,13 +44,13 @@ def make_reader(options: Mapping[str, str], schema: StructType, pinned: DatasetR
     """Returns the reader of columns at a pinned version. Runs on the driver.
 
     Args:
-        options: The options of the read, by names in lower case. Without a path, the metadata of
-            the columns has the path of a catalog table.
+        options: Read options with lower-case names. Without `path`, the metadata of the columns
+            supplies the path of a catalog table.
         schema: The columns.
-        pinned: The version; None resolves the version that the options name.
+        pinned: The version. None resolves the version from the options.
 
     Raises:
-        OptionError: The options do not fit, or nothing has a path.
+        OptionError: An option is invalid, or neither options nor columns have a path.
         TableNotFoundError, VersionNotFoundError, TableUnreadableError: The table cannot be read.
     """
     from lance_spark.read.reader import LanceReader
@@ -69,12 +69,12 @@ def make_reader(options: Mapping[str, str], schema: StructType, pinned: DatasetR
 def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]) -> StructType:
     """Returns the columns with location and options of `CREATE TABLE` in their metadata.
 
-    Spark hands nothing else to the reader later.
+    Spark passes only the columns to the reader later.
     """
     from pyspark.sql.types import StructField, StructType
 
-    kept = {k: v for k, v in options.items() if k != "path" and not k.startswith(STORAGE_PREFIX)}
-    table = json.dumps({"uri": ref.uri, "options": kept}, sort_keys=True)
+    stored_options = {k: v for k, v in options.items() if k != "path" and not k.startswith(STORAGE_PREFIX)}
+    table = json.dumps({"uri": ref.uri, "options": stored_options}, sort_keys=True)
     return StructType(
         [
             StructField(f.name, f.dataType, f.nullable, {**(f.metadata or {}), TABLE_METADATA: table})
@@ -84,8 +84,9 @@ def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]
 
 
 def _catalog_options(schema: StructType) -> dict[str, str]:
-    """Returns location and options of a catalog table, from its columns' metadata."""
-    from lance_spark.stored_json import check_fields, load_object  # workers need none of it
+    """Returns location and options of a catalog table from the metadata of its columns."""
+    # Imported here, because workers do not need the module.
+    from lance_spark.stored_json import check_fields, load_object
 
     tables = {str(f.metadata[TABLE_METADATA]) for f in schema.fields if TABLE_METADATA in (f.metadata or {})}
     accepted = (
@@ -97,6 +98,6 @@ def _catalog_options(schema: StructType) -> dict[str, str]:
     try:
         table = {"options": {}, **load_object(tables.pop(), {"uri": str})}
         check_fields(table, {"options": dict})
-    except ValueError as error:  # anybody can write column metadata
+    except ValueError as error:  # Any user can write column metadata.
         raise OptionError(TABLE_METADATA, str(error), accepted) from error
     return {"path": normalize_uri(table["uri"]), **table["options"]}

@@ -1,7 +1,7 @@
-"""Which columns a scan fetches, and how they become the columns that Spark asked for.
+"""Selects the columns to fetch, and assembles the columns for Spark.
 
-Lance fetches a nested field alone only under a flattened name (`s.a`, not `s`), so a pruned struct
-is put together again here. Row ids, addresses and versions become signed.
+Lance fetches a single nested field only under a flattened name (`s.a`, not `s`). This module
+reassembles pruned structs. Row ids, addresses and versions become signed integers.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ ROW_ID = "_rowid"
 ROW_ADDRESS = "_rowaddr"
 ROW_VERSIONS = ("_row_created_at_version", "_row_last_updated_at_version")
 META_COLUMNS = (ROW_ID, ROW_ADDRESS, *ROW_VERSIONS)
-"""Columns that Lance makes up; uint64 there, bigint in Spark."""
+"""Virtual columns of Lance: uint64 in Lance, bigint in Spark."""
 
 TABLE_METADATA = "lance.table"
-"""Key of the column metadata that tells which snapshot a row id or address is from."""
+"""Key of the column metadata that records the snapshot of a row id or row address."""
 
 
 def lance_blob_handling(handling: BlobHandling) -> Literal["all_binary", "blobs_descriptions"]:
-    """Returns Lance's name for what a blob column reads as.
+    """Returns Lance's name for the blob handling.
 
     Raises:
-        OptionError: It is neither `descriptor` nor `bytes`.
+        OptionError: The value is neither `descriptor` nor `bytes`.
     """
     if handling not in ("descriptor", "bytes"):
         raise OptionError("blob_handling", handling, "descriptor or bytes")
@@ -51,17 +51,17 @@ def lance_blob_handling(handling: BlobHandling) -> Literal["all_binary", "blobs_
 def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOptions) -> StructType:
     """Returns the columns of a plain load, in order.
 
-    They are those of the option `columns`, else all, then the `with_*` columns.
+    The columns of the option `columns`, or all columns, come first. The `with_*` columns follow.
 
     Raises:
-        ColumnNotFoundError: `columns` names a column that is not there, or one that two columns
-            could be.
+        ColumnNotFoundError: `columns` names a column that does not exist, or an ambiguous name.
         OptionError: `columns` names one column twice, or `with_row_versions` is set on a table
-            without stable row ids.
+            without
+            stable row ids.
         UnsupportedTypeError: Spark cannot hold a column, or Lance cannot read it.
     """
-    wanted = [resolve_name(n, dataset, ref.uri) for n in options.columns or dataset.schema.names]
-    twice = [name for name, times in Counter(wanted).items() if times > 1]
+    names = [resolve_name(n, dataset, ref.uri) for n in options.columns or dataset.schema.names]
+    twice = [name for name, times in Counter(names).items() if times > 1]
     if options.columns and twice:
         raise OptionError(
             "columns",
@@ -69,18 +69,18 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
             "each column once, in whatever case it is written",
             problem=f"names columns twice ({', '.join(twice)})",
         )
-    refuse_unreadable(wanted, dataset)
-    asked = (
+    refuse_unreadable(names, dataset)
+    virtual_columns = (
         (ROW_ID, options.with_row_id),
         (ROW_ADDRESS, options.with_row_address),
         *((n, options.with_row_versions) for n in ROW_VERSIONS),
     )
-    wanted += [name for name, on in asked if on and name not in wanted]
-    arrow = pa.schema([dataset.schema.field(n) for n in wanted if n not in META_COLUMNS])
+    names += [name for name, on in virtual_columns if on and name not in names]
+    arrow = pa.schema([dataset.schema.field(n) for n in names if n not in META_COLUMNS])
     fields = {f.name: f for f in to_spark_schema(arrow, blob_handling=options.blob_handling).fields}
-    for name in wanted:
+    for name in names:
         if name in ROW_VERSIONS and not dataset.has_stable_row_ids:
-            # Lance answers 1 for every row there, which looks like a value and is none.
+            # Without stable row ids, Lance returns the meaningless version 1 for every row.
             raise OptionError(
                 "with_row_versions",
                 "true",
@@ -90,41 +90,41 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
         if name in META_COLUMNS:
             metadata = {TABLE_METADATA: ref.snapshot_json()} if name in (ROW_ID, ROW_ADDRESS) else None
             fields[name] = StructField(name, LongType(), False, metadata)
-    return StructType([fields[name] for name in wanted])
+    return StructType([fields[name] for name in names])
 
 
 def resolve_name(name: str, dataset: lance.LanceDataset, uri: str) -> str:
-    """Returns the table's own spelling of a top-level column.
+    """Returns the table's spelling of a top-level column.
 
-    It is an exact match, else the only one that differs in case.
+    An exact match wins. Otherwise exactly one column may match case-insensitively.
 
     Raises:
-        ColumnNotFoundError: There is none, or more than one.
+        ColumnNotFoundError: No column matches, or several columns do.
     """
-    known = [*dataset.schema.names, *META_COLUMNS]
-    if name in known:
+    table_names = [*dataset.schema.names, *META_COLUMNS]
+    if name in table_names:
         return name
-    alike = [k for k in known if k.lower() == name.lower()]
+    alike = [k for k in table_names if k.lower() == name.lower()]
     if len(alike) == 1:
         return str(alike[0])
     if alike:
         raise ColumnNotFoundError(
             name, uri, hint=f"it could be {' or '.join(map(repr, alike))}: write it as the table does"
         )
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, table_names, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ColumnNotFoundError(name, uri, hint=f"{hint}the columns are {', '.join(map(str, dataset.schema.names))}")
 
 
 def _scan_schema(dataset: lance.LanceDataset, names: Sequence[str], handling: BlobHandling) -> pa.Schema:
-    """Returns the Arrow schema in which Lance yields these top-level columns."""
+    """Returns the Arrow schema of a Lance scan of these top-level columns."""
     blobs = lance_blob_handling(handling)
     return pa.schema(list(dataset.scanner(columns=requested_columns(names), blob_handling=blobs).projected_schema))
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A column or nested field that is fetched as it is."""
+    """A column or nested field that is fetched whole."""
 
     path: tuple[str, ...]
 
@@ -137,66 +137,68 @@ class _Struct:
 
 
 class Projection:
-    """The columns of one scan: what Lance is asked for, and how its batches become what was wanted.
+    """The columns of one scan: the paths to fetch, and the assembly of the requested columns.
 
-    A struct of which only some fields are wanted arrives as a struct that is never NULL, with NULL
-    fields where it was: Lance tells whether a struct is NULL only with all of its fields.
+    A pruned struct is never NULL: a NULL struct becomes a struct of NULL fields. Lance reports
+    whether
+    a struct is NULL only if all of its fields are fetched.
 
     Attributes:
-        paths: What to ask Lance for, in this order; flattened names for fields of pruned structs.
-        source: Arrow schema of :meth:`assemble`'s batches; row ids, addresses and versions are
-            int64 there.
+        paths: Paths to fetch, in this order. Fields of pruned structs have flattened names.
+        source: Arrow schema of the batches of :meth:`assemble`. Row ids, addresses and versions are
+            int64.
     """
 
     def __init__(
         self, dataset: lance.LanceDataset, target: StructType, handling: BlobHandling, uri: str, *, prune: bool
     ) -> None:
-        """Plans the columns of `target`, whose names are the table's own.
+        """Plans the columns of `target`, in the table's spelling.
 
         Args:
             dataset: The table at its pinned version.
-            target: The columns that Spark wants, perhaps with fewer nested fields than the table
-                has.
-            handling: What blob columns are read as.
+            target: The columns for Spark. Structs may have fewer fields than in the table.
+            handling: Blob handling.
             uri: Location, for errors.
-            prune: Whether to fetch only the wanted fields of a struct. Without it, structs are
-                fetched whole.
+            prune: Whether to fetch only the requested fields of a struct. Otherwise structs are
+                fetched
+                whole.
 
         Raises:
-            ColumnNotFoundError: The table does not have one of them (any more).
-            UnsupportedTypeError: Lance cannot read one of them.
+            ColumnNotFoundError: The table does not have a column.
+            UnsupportedTypeError: Lance cannot read a column.
         """
         names = [resolve_name(f.name, dataset, uri) for f in target.fields]
         refuse_unreadable(names, dataset)
         data = _scan_schema(dataset, [n for n in names if n not in META_COLUMNS], handling)
         self._trees: list[_Whole | _Struct] = []
         fields: list[pa.Field[Any]] = []
-        for name, wanted in zip(names, target.fields, strict=True):
+        for name, requested in zip(names, target.fields, strict=True):
             if name in META_COLUMNS:
                 self._trees.append(_Whole((name,)))
-                fields.append(pa.field(wanted.name, pa.int64(), nullable=False))
+                fields.append(pa.field(requested.name, pa.int64(), nullable=False))
                 continue
             field = data.field(name)
-            # A blob is stored as bytes and read as a struct: nothing in it can be fetched alone.
+            # A blob is stored as bytes and read as a struct, so its fields cannot be fetched
+            # separately.
             stored_so = prune and dataset.schema.field(name).type.equals(field.type)
-            tree = _tree(field.type, wanted.dataType, (name,)) if stored_so else _Whole((name,))
+            tree = _tree(field.type, requested.dataType, (name,)) if stored_so else _Whole((name,))
             if any("`" in part for leaf in _leaves(tree) for part in leaf):
-                tree = _Whole((name,))  # a path has no way to write it
+                tree = _Whole((name,))  # Lance's path syntax cannot express this name.
             self._trees.append(tree)
             nullable = field.nullable and isinstance(tree, _Whole)
-            fields.append(field.with_name(wanted.name).with_type(_type_of(tree, field.type)).with_nullable(nullable))
+            fields.append(field.with_name(requested.name).with_type(_type_of(tree, field.type)).with_nullable(nullable))
         self._uri = uri
         self.source = pa.schema(fields)
         self.paths = [_dotted(leaf) for tree in self._trees for leaf in _leaves(tree)]
 
     def assemble(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns Lance's batch with the structs put together and the made-up columns signed.
+        """Assembles the structs of a Lance batch, and makes the virtual columns signed.
 
         Copies no values.
 
         Raises:
             ValueConversionError: A row id, address or version is 2^63 or more.
-            TableUnreadableError: The batch has other columns.
+            TableUnreadableError: The batch has unexpected columns.
         """
         if not self._trees:
             return batch
@@ -215,12 +217,12 @@ class Projection:
         return pa.RecordBatch.from_arrays(arrays, schema=self.source)
 
 
-def _tree(arrow: Kind, wanted: DataType, path: tuple[str, ...]) -> _Whole | _Struct:
-    if not (pa.types.is_struct(arrow) and isinstance(wanted, StructType) and wanted.fields):
+def _tree(arrow: Kind, requested: DataType, path: tuple[str, ...]) -> _Whole | _Struct:
+    if not (pa.types.is_struct(arrow) and isinstance(requested, StructType) and requested.fields):
         return _Whole(path)
-    if any(arrow.get_field_index(f.name) < 0 for f in wanted.fields):
-        return _Whole(path)  # the conversion to Spark's types says what is wrong
-    children = tuple((f.name, _tree(arrow.field(f.name).type, f.dataType, (*path, f.name))) for f in wanted.fields)
+    if any(arrow.get_field_index(f.name) < 0 for f in requested.fields):
+        return _Whole(path)  # The conversion to Spark's types reports the error.
+    children = tuple((f.name, _tree(arrow.field(f.name).type, f.dataType, (*path, f.name))) for f in requested.fields)
     complete = len(children) == arrow.num_fields
     return _Whole(path) if complete and all(isinstance(c, _Whole) for _, c in children) else _Struct(children)
 
@@ -246,7 +248,7 @@ def _leaves(tree: _Whole | _Struct) -> Iterator[tuple[str, ...]]:
 
 
 def _dotted(path: tuple[str, ...]) -> str:
-    """Returns a path as Lance takes it: a top-level name literally, the parts of others quoted."""
+    """Returns a path in Lance's syntax: top-level names as they are, nested names quoted."""
     return path[0] if len(path) == 1 else ".".join(f"`{part}`" for part in path)
 
 

@@ -1,4 +1,4 @@
-"""The filter of a scan: put together, checked, and answered from an index that knows the rows."""
+"""The filter of a scan: combination, validation, and evaluation with scalar indexes."""
 
 from __future__ import annotations
 
@@ -20,36 +20,39 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 MAX_INDEX_MATCHES = 1 << 20
-"""Rows that an index look-up on the driver may find; with more, the executors scan. Their addresses
-take 8 MiB."""
+"""Maximum number of matches of an index look-up on the driver. With more matches, the executors
+scan. The addresses take 8 MiB."""
 
 MIN_LISTED_ROWS = 1 << 15
-"""Rows that a scan reads by their addresses in a table of any size."""
+"""Rows that a scan reads by address, for tables of any size."""
 
 LISTED_SHARE = 16
-"""A scan of a large table reads one row in so many by its address at most. Of 800,000 rows, an
-index gave 48,000 in the time of a scan with a filter, and 400,000 in ten times as much."""
+"""A scan of a large table reads at most one row in 16 by address. Of 800,000 rows, 48,000 rows by
+address took as long as a filtered scan, and 400,000 rows ten times as long."""
 
 
 _EMPTY_LIST = "the list after IN is empty"
 
 
 def both(*filters: str | None) -> str | None:
-    """Returns the conjunction of the filters that are there, or None where none is."""
-    # The line break ends a comment that a filter may end with.
+    """Returns the conjunction of the filters that are not None, or None without a filter."""
+    # The line break ends a trailing comment of a filter.
     parts = [f"({text}\n)" for text in filters if text is not None]
     return " AND ".join(parts) if parts else None
 
 
 def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHandling) -> None:
-    """Checks a user's filter in Lance SQL by planning it; nothing is read.
+    """Validates a user's filter in Lance SQL by planning it. Reads no data.
 
-    Lance parses a filter as the end of a statement and ignores what follows it: `id = 1 LIMIT 3`
-    and even `id = 1) nonsense` select `id = 1`. In parentheses the first is an error, and
-    unbalanced ones are looked for.
+    Lance parses a filter as the end of a statement and ignores trailing text: `id = 1 LIMIT 3` and
+    even
+    `id = 1) nonsense` select `id = 1`. Inside parentheses, the first filter raises an error.
+    Unbalanced
+    parentheses are checked separately.
 
     Raises:
-        FilterError: It does not parse, names what is not there, or is no condition.
+        FilterError: The filter does not parse, names an unknown column or function, or is not
+            boolean.
     """
     reason = _malformed(text) or _problem(dataset, text) or _problem(dataset, both(text))
     if reason is None and _reads_null_blobs(dataset, text, blobs):
@@ -76,7 +79,7 @@ def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHa
 def usable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling) -> str | None:
     """Returns a pushed filter if Lance accepts it, else None.
 
-    Spark has its own filter above, so leaving it out is safe.
+    Spark applies its own filter above the scan, so dropping the pushed filter is safe.
     """
     if pushed is None or _reads_null_blobs(dataset, pushed, blobs):
         return None
@@ -88,7 +91,7 @@ def usable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling)
 
 
 def _malformed(text: str) -> str | None:
-    """Returns what is wrong with a filter that Lance would take for another or explain badly."""
+    """Returns the syntax error of a filter that Lance would misread or explain badly."""
     bare = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|--[^\n]*", "", text)
     if re.search(r"\bIN\s*\(\s*\)", bare, re.IGNORECASE):
         return _EMPTY_LIST
@@ -101,9 +104,9 @@ def _malformed(text: str) -> str | None:
 
 
 def _reads_null_blobs(dataset: lance.LanceDataset, text: str, blobs: BlobHandling) -> bool:
-    """Tells whether a filter names a blob column whose NULLs read as descriptors that are not NULL.
+    """Tells whether a filter reads the NULLs of a blob column in file format 2.0.
 
-    They do in files of format 2.0.
+    In that format, a NULL blob reads as a descriptor that is not NULL.
     """
     if blobs == "bytes" or dataset.data_storage_version != "2.0":
         return False
@@ -113,7 +116,7 @@ def _reads_null_blobs(dataset: lance.LanceDataset, text: str, blobs: BlobHandlin
 
 
 def _problem(dataset: lance.LanceDataset, text: str | None) -> str | None:
-    """Returns what is wrong with a filter, or None."""
+    """Returns Lance's error for a filter, or None."""
     try:
         with panics_as_errors():
             dataset.scanner(columns=[], filter=text).explain_plan()
@@ -130,15 +133,15 @@ def _spark_knows(function: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexAnswer:
-    """What scalar indexes know about a filter.
+    """The matches of a filter according to scalar indexes.
 
     Attributes:
-        exact: Whether they know the rows. If not, they only narrow the search.
-        matches: Matching rows of each fragment that they cover and that has any; None where there
-            are too many to list.
-        covered: Ids of the fragments that they cover; the others have to be searched.
-        names: Their names.
-        rows: Rows of the fragments that they cover.
+        exact: Whether the indexes know the matching rows. Otherwise they only narrow the search.
+        matches: Number of matching rows of each covered fragment with a match. None if the matches
+            exceed the limit.
+        covered: Ids of the fragments that the indexes cover. The remaining fragments are scanned.
+        names: Names of the indexes.
+        rows: Number of rows of the covered fragments.
     """
 
     exact: bool
@@ -149,9 +152,9 @@ class IndexAnswer:
 
     @property
     def serves(self) -> bool:
-        """Whether a scan uses it: not where the matches are many.
+        """Whether a scan uses the indexes. A scan with many matches does not.
 
-        Every task would search the index again then, and reading the column is cheaper.
+        Every task would search the index again, and reading the column is cheaper.
         """
         if not self.exact:
             return True
@@ -161,20 +164,22 @@ class IndexAnswer:
 
 @functools.lru_cache(maxsize=64)
 def ask_index(ref: DatasetRef, filter: str) -> IndexAnswer | None:
-    """Asks the table's scalar indexes which fragments hold matches.
+    """Looks up the fragments with matches in the table's scalar indexes.
 
-    Runs on the driver; bounded by MAX_INDEX_MATCHES. A point look-up in a table of many fragments
-    then reads the one that holds the row, and the executors do not search the index again. Cached,
-    because a scan is described and planned one after the other in one process.
+    Runs on the driver and finds at most MAX_INDEX_MATCHES rows. A point look-up then reads a single
+    fragment, and the executors do not search the index again. The result is cached, because a
+    process
+    describes a scan and then plans it.
 
     Returns:
-        None where no index takes part in the filter.
+        None if no index takes part in the filter.
     """
     dataset = ref.open()
     try:
         with panics_as_errors():
             return _ask(dataset, filter)
-    except (ValueError, OSError, RuntimeError) as error:  # a damaged index: the table's own files have the rows too
+    # A damaged index is skipped: the data files hold the rows too.
+    except (ValueError, OSError, RuntimeError) as error:
         _LOG.warning("the indexes of %s are not used: %s", ref.uri, plain(error))
         return None
 
@@ -208,7 +213,7 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
 def explained(
     error: Exception, dataset: lance.LanceDataset, fragment_id: int, filter: str | None = None
 ) -> FilterError | TableUnreadableError:
-    """Returns one of our errors for what Lance said while a fragment was read."""
+    """Converts an error of Lance while reading a fragment to an error of this package."""
     text = plain(error)
     if filter is not None and is_filter_failure(error):
         return FilterError(

@@ -1,10 +1,9 @@
-"""Row masks: which rows of one fragment a scan with a filter may look at.
+"""Row masks: the rows of one fragment that a filtered scan may read.
 
-A scanner's `offset` and `limit` count rows *after* the filter, and a condition on `_rowaddr` makes
-every range decode the filter's columns for the whole fragment. Lance's mask restricts what is
-decoded: of a fragment of 4 M rows, a quarter took a quarter of the time (25 ms instead of 96 ms for
-an equality on a string column). The mask names row *ids*, which are not addresses where they are
-stable.
+The `offset` and `limit` of a scanner count rows after the filter. With a condition on `_rowaddr`,
+every range decodes the filter columns of the whole fragment. Lance's mask restricts the decoding:
+a quarter of a fragment of 4 million rows took 25 ms instead of 96 ms, for an equality on a string
+column. The mask holds row ids, which differ from row addresses if row ids are stable.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ _Numbers = TypeVar("_Numbers", bound=np.generic)
 def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int, stop: int) -> bytes | None:
     """Returns the mask of a fragment's rows at positions `start` to before `stop`, or None.
 
-    Deleted rows are counted. None: the ids are not known, as :func:`stable_ids` says. Runs on an
-    executor. Where row ids are stable, 8 bytes a row of the fragment are held for a moment.
+    Positions count deleted rows. The result is None if the row ids are unknown
+    (:func:`stable_ids`).
+    Runs on an executor. With stable row ids, it briefly holds 8 bytes per row of the fragment.
     """
     if not dataset.has_stable_row_ids:
         return serialize_range(fragment.fragment_id, start, stop)
@@ -37,11 +37,11 @@ def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int,
 
 
 def rows_mask(dataset: lance.LanceDataset, fragment: LanceFragment, offsets: npt.NDArray[np.int64]) -> bytes | None:
-    """Returns the mask of some of a fragment's rows, as :func:`range_mask` does of a range.
+    """Returns the mask of some rows of a fragment, or None as :func:`range_mask` does.
 
     Args:
         dataset: The table.
-        fragment: One of its fragments.
+        fragment: A fragment of the table.
         offsets: Physical positions of the rows, ascending.
     """
     if not dataset.has_stable_row_ids:
@@ -51,7 +51,7 @@ def rows_mask(dataset: lance.LanceDataset, fragment: LanceFragment, offsets: npt
 
 
 def stable_ids(fragment: LanceFragment) -> npt.NDArray[np.uint64] | None:
-    """Returns the ids of all rows of a fragment, or None where they are in a file of their own."""
+    """Returns the ids of all rows of a fragment, or None if an external file holds them."""
     from lance.fragment import RowIdSequence
 
     meta = fragment.metadata.row_id_meta
@@ -66,12 +66,12 @@ def stable_ids(fragment: LanceFragment) -> npt.NDArray[np.uint64] | None:
 
 
 def distinct(numbers: npt.NDArray[_Numbers]) -> npt.NDArray[_Numbers]:
-    """Returns numbers each once, ascending.
+    """Returns the distinct numbers in ascending order.
 
-    Not `np.unique`, nor what is made of it: for integers its hash table takes sixty times as long
-    as sorting (numpy 2.4).
+    `np.unique` and functions based on it hash integers, which takes sixty times as long as sorting
+    (numpy 2.4).
     """
-    # A stable sort merges what is sorted already.
+    # A stable sort merges sorted runs.
     rows = np.sort(numbers, kind="stable")
     first = np.ones(len(rows), dtype=np.bool_)
     first[1:] = rows[1:] != rows[:-1]
@@ -79,7 +79,7 @@ def distinct(numbers: npt.NDArray[_Numbers]) -> npt.NDArray[_Numbers]:
 
 
 def serialize_ids(ids: npt.NDArray[np.uint64]) -> bytes:
-    """Returns the mask of any row ids."""
+    """Returns the mask of the row ids."""
     highs = ids >> np.uint64(32)
     bitmaps = {}
     for high in distinct(highs).tolist():
@@ -89,12 +89,12 @@ def serialize_ids(ids: npt.NDArray[np.uint64]) -> bytes:
 
 
 def serialize_range(high: int, start: int, stop: int) -> bytes:
-    """Returns the mask of row ids: upper 32 bits `high`, lower ones `start` to before `stop`."""
+    """Returns the mask of ids with upper half `high` and lower half `start` to before `stop`."""
     return _serialize({high: BitMap(range(start, stop))})
 
 
 def _serialize(bitmaps: dict[int, BitMap]) -> bytes:
-    """Returns Lance's form of a mask: 32-bit Roaring bitmaps, each after upper half and size."""
+    """Encodes 32-bit Roaring bitmaps for Lance, each preceded by its upper half and size."""
     parts = [struct.pack("<I", len(bitmaps))]
     for high, bitmap in bitmaps.items():
         bitmap.run_optimize()

@@ -1,8 +1,8 @@
-"""Cuts a scan into partitions: :func:`plan_scan_tasks`, a pure function of the fragments' sizes.
+"""Cuts a scan into partitions: :func:`plan_scan_tasks`, a pure function of the fragment sizes.
 
-Fragments are taken in the order of the table. A fragment bigger than a partition is cut into ranges
-of equal length, small ones are packed together until a partition is full: a partition is either one
-range of one fragment, or a run of whole fragments.
+The order of the fragments is the order of the table. A fragment larger than a partition is cut into
+ranges of equal length. Small fragments are packed together until a partition is full. A partition
+is either a range of a single fragment, or a sequence of whole fragments.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from lance_spark.read.spec import TopN
 
 MIN_PARTITION_BYTES = 4 << 20
-"""A table that is smaller than one partition per core is cut finer, but not finer than this. A task
-costs 40 to 100 ms."""
+"""Minimum size of a partition. Tables smaller than one partition per core are cut down to this
+size. A task costs 40 to 100 ms."""
 
 MAX_PARTITION_ROWS = 1 << 23
-"""Rows of a partition, however narrow: Spark takes about a second for a million of them."""
+"""Maximum number of rows of a partition, regardless of row width. Spark takes about a second per
+million rows."""
 
 FRAGMENT_COST_BYTES = 128 << 10
-"""What a fragment weighs at least. Opening one takes 0.1 ms on a local disk and 10 to 30 ms on an
-object store."""
+"""Minimum weight of a fragment. Opening a fragment takes 0.1 ms on a local disk and 10 to 30 ms on
+an object store."""
 
 RANGE_ALIGNMENT = 4096
-"""Ranges begin at a multiple of this many rows, which keeps most pages of a file in one range."""
+"""Ranges begin at a multiple of this number of rows, so most pages of a file fall into a single
+range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,19 +42,19 @@ class ScanTask(InputPartition):
     """One partition: the rows that one Spark task reads.
 
     Attributes:
-        fragments: Ids of the fragments, in the order they are read.
+        fragments: Ids of the fragments, in the order of reading.
         start: First row of the range in the only fragment, or None for whole fragments.
-        stop: Row after the last of the range, or None for whole fragments.
+        stop: Row after the last row of the range, or None for whole fragments.
         rows: Rows of the partition before any filter: exact without a filter, else an upper bound.
-        filter: What Lance selects the rows by, in Lance SQL, or None. It travels with the task:
-            Spark has sent the reader off before it asks for the partitions.
-        limit: Most rows to return after the filter, or None.
-        use_index: Whether scalar indexes may answer the filter.
-        batch_rows: Most rows of one batch.
-        late: Columns fetched only for the rows that pass the filter; None leaves the choice to
-            Lance.
-        nearest: The search that finds all rows that are needed, or None.
-        top: The first rows of a sort, which are enough, or None.
+        filter: Filter in Lance SQL, or None. The filter travels with the task, because Spark
+            pickles
+            the reader before it asks for the partitions.
+        limit: Maximum number of rows to return after the filter, or None.
+        use_index: Whether scalar indexes may evaluate the filter.
+        batch_rows: Maximum number of rows per batch.
+        late: Columns fetched only for the rows that pass the filter. None lets Lance choose.
+        nearest: Vector search that finds all required rows, or None.
+        top: Sort whose first rows are enough, or None.
     """
 
     fragments: tuple[int, ...]
@@ -70,14 +72,15 @@ class ScanTask(InputPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRule:
-    """How fragments may be cut.
+    """Rules for cutting fragments.
 
     Attributes:
-        target_bytes: Stored bytes that a partition aims at.
-        parallelism: Tasks that can run at once; smaller tables are cut into as many partitions.
+        target_bytes: Target for the stored bytes of a partition.
+        parallelism: Number of tasks that can run at once. Smaller tables are cut into as many
+            partitions.
         splittable: Whether a fragment may be cut into ranges.
-        physical: Whether ranges count row positions, deleted ones included; else live rows.
-        prefix: Only so many first live rows are read, or None for all. Needs `physical` to be
+        physical: Whether ranges count row positions, including deleted rows; else live rows.
+        prefix: Number of leading live rows to read, or None for all rows. Requires `physical` to be
             false.
     """
 
@@ -89,13 +92,13 @@ class CutRule:
 
 
 def plan_scan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[ScanTask]:
-    """Cuts fragments into partitions that together hold every live row once, in the table's order.
+    """Cuts fragments into partitions that hold every live row once, in the order of the table.
 
-    With `rule.prefix`, together they hold exactly the first so many live rows.
+    With `rule.prefix`, the partitions hold exactly the first `prefix` live rows.
 
     Args:
-        fragments: The fragments, in the order they are to be read.
-        rule: How to cut.
+        fragments: The fragments, in the order of reading.
+        rule: Rules for cutting.
     """
     if rule.prefix is not None:
         fragments, rest = _first_rows(fragments, rule.prefix)
@@ -107,11 +110,11 @@ def plan_scan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[Sc
     weight = 0
     for fragment in fragments:
         own = _weight(fragment, rule.target_bytes)
-        # As near to an even share as fragments let it, and never above the target of the user.
+        # As close to an even share as the fragments allow, and never above the user's target.
         if packed and (weight + own > rule.target_bytes or weight + own // 2 > target):
             tasks.append(_whole(packed))
             packed, weight = [], 0
-        # Halves of what is a little above its share would leave one core with half as much again.
+        # Halving a fragment slightly above its share would give one core half as much work again.
         pieces = max(math.ceil(own / rule.target_bytes), round(own / target))
         if pieces > 1 and rule.splittable:
             tasks += _ranges(fragment, pieces, rule.physical)
@@ -129,7 +132,7 @@ def plan_scan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[Sc
 def _first_rows(
     fragments: Sequence[FragmentSize], rows: int
 ) -> tuple[Sequence[FragmentSize], tuple[FragmentSize, int] | None]:
-    """Returns the fragments wholly within the first rows, and the next with its share of them."""
+    """Returns the fragments within the first rows, and the next fragment with its row count."""
     for position, fragment in enumerate(fragments):
         if fragment.live_rows > rows:
             return fragments[:position], (fragment, rows) if rows else None

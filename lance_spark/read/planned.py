@@ -1,4 +1,4 @@
-"""A planned read in the form in which Spark's JVM keeps a read: :func:`encode_read`."""
+"""A planned read in the encoding of Spark's JVM: :func:`encode_read`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _ROWS_PER_BATCH = 10_000
-"""Spark's size of batches for readers of rows; readers of this package give Arrow batches."""
+"""Spark's batch size for readers of rows. Readers of this package return Arrow batches."""
 
 
-class _Named(DataSource):
-    """The name of the data source for error messages of Spark's read function."""
+class _SourceName(DataSource):
+    """Supplies the name of the data source for error messages of Spark's read function."""
 
     @classmethod
     def name(cls) -> str:
@@ -29,14 +29,15 @@ class _Named(DataSource):
 def encode_read(reader: DataSourceReader, schema: StructType) -> str:
     """Plans a read, and returns the pickled read function and partitions as text.
 
-    Base64 of a zlib stream: Spark's own form of a planned read. Each pickle is preceded by its
-    length, and the partitions by their number, in big-endian 32 bits. Runs on the driver.
+    The text is Base64 of a zlib stream of Spark's own encoding. Each pickle is preceded by its
+    length,
+    and the partitions by their number, in big-endian 32 bits. Runs on the driver.
     """
     sent = io.BytesIO()
     write_read_func_and_partitions(
         sent,
         reader=reader,
-        data_source=_Named({}),
+        data_source=_SourceName({}),
         schema=schema,
         max_arrow_batch_size=_ROWS_PER_BATCH,
         binary_as_bytes=True,

@@ -1,7 +1,7 @@
-"""The reader that Spark calls: :class:`LanceReader`, and the schemas that it is called with.
+"""The reader that Spark calls: :class:`LanceReader`, and its schemas.
 
-A reader is a plain value. It is made on the driver, plans there, and is sent to every executor,
-which opens the pinned version by itself (once per Python worker) and gives Spark Arrow batches.
+A reader is a plain value. The driver makes the reader and plans the scan. Spark sends the reader to
+every executor, which opens the pinned version once per Python worker and returns Arrow batches.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from lance_spark.options import ReadOptions
 
 _EMPTY_BATCH_ROWS = 1 << 16
-"""Rows of a batch without columns. With one huge batch `count(*)` was 7 times slower than Parquet;
-from 8192 up it makes no difference."""
+"""Rows per batch without columns. With one huge batch, `count(*)` was 7 times slower than Parquet.
+From 8192 rows up, the size makes no difference."""
 
 
 def read_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
-    """Returns the columns of a plain load, and checks the options against the table.
+    """Returns the columns of a plain load, and validates the options against the table.
 
-    Runs on the driver; no data is read.
+    Runs on the driver and reads no data.
 
     Raises:
-        ColumnNotFoundError: `columns` names a column that is not there.
-        OptionError: `fragments` or `with_row_versions` do not fit the table.
+        ColumnNotFoundError: `columns` names a column that does not exist.
+        OptionError: `fragments` or `with_row_versions` are invalid for the table.
         FilterError: `filter` is not valid.
         UnsupportedTypeError: Spark cannot hold a column.
     """
@@ -62,16 +62,22 @@ def read_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
 
 
 def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> tuple[LanceReader, dict[str, Any]]:
-    """Returns the reader of a scan of the planner rule, and what the rule has to know of the scan.
+    """Returns the reader of a scan of the planner rule, and the facts of the scan for the rule.
 
-    That is `description` (for `explain()`), `rows` (at most) and `bytes` (estimate), `limited`
-    (whether the limit that was asked for ends each partition, and Spark's filter drops none of its
-    rows), `serves` (false for aggregates above a filter that Lance does not apply exactly: the scan
-    is of no use), `splits` (whether a fragment is cut into several partitions), `dense` (names of
-    columns that are given in two), `unscaled` (names of decimals that are given as integers),
-    `elements` (how many elements those vectors have of which only leading ones are given) and
-    `answer` (the values of the aggregates where the manifest tells them, or null). Runs on the
-    driver.
+    The facts are:
+
+    - `description`: text for `explain()`
+    - `rows`: maximum number of rows
+    - `bytes`: estimated size
+    - `limited`: whether each partition ends at the limit, and Spark's filter drops none of its rows
+    - `serves`: false for aggregates above a filter that Lance does not apply exactly
+    - `splits`: whether a fragment is cut into several partitions
+    - `dense`: names of the columns that the scan returns in two
+    - `unscaled`: names of the decimals that the scan returns as integers
+    - `elements`: full number of elements of each shortened vector
+    - `answer`: values of the aggregates if the manifest has them, or null
+
+    Runs on the driver.
 
     Raises:
         As :func:`read_schema`.
@@ -130,15 +136,16 @@ def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanP
 class LanceReader(DataSourceReader):
     """Reads one version of a table, in partitions.
 
-    `pushFilters` is left alone on purpose: Spark keeps what is pushed in an object that all
-    queries over a DataFrame share, and then returns wrong rows (see docs/reading.md).
+    `pushFilters` is not implemented on purpose. Spark keeps pushed filters in an object shared by
+    all
+    queries over a DataFrame, and then returns wrong rows (see docs/reading.md).
 
     Attributes:
         ref: The table and its pinned version.
         schema: The columns that Spark expects, in this order.
         options: The user's options.
-        spec: What the planner rule asks for.
-        plan: The plan of the scan, where there is one already; it stays on the driver.
+        spec: The request of the planner rule.
+        plan: The plan of the scan, if it exists already. The plan stays on the driver.
     """
 
     def __init__(
@@ -150,18 +157,18 @@ class LanceReader(DataSourceReader):
         spec: ScanSpec | None,
         plan: ScanPlan | None = None,
     ) -> None:
-        """Keeps the values; nothing is opened."""
+        """Stores the values. Opens no table."""
         self.ref = ref
         self.schema = schema
         self.options = options
         self.spec = spec if spec is not None else ScanSpec()
-        # Of a scan that the planner rule has planned, `schema` has columns in another form.
+        # For a scan of the planner rule, `schema` has columns in another form.
         plain = None if self.spec.aggregate or self.spec.columns is not None else schema
         self.target = target_columns(ref, options, self.spec, plain)
         self.plan = plan
 
     def __getstate__(self) -> dict[str, object]:
-        """Returns what executors need."""
+        """Returns the state for executors."""
         return {**self.__dict__, "plan": None}
 
     def partitions(self) -> list[InputPartition]:
@@ -184,7 +191,7 @@ class LanceReader(DataSourceReader):
             TableUnreadableError: A file of the table is missing or damaged.
             FilterError: The option `filter` failed on a value.
             ValueConversionError: A value does not fit Spark's type.
-            SnapshotError: The table was made anew since the version was pinned.
+            SnapshotError: The table was recreated since the version was pinned.
         """
         if not isinstance(partition, ScanTask):
             raise TypeError(f"expected a partition that this reader planned, got {partition!r}")
@@ -199,7 +206,7 @@ class LanceReader(DataSourceReader):
 
     @property
     def counts_only(self) -> bool:
-        """Whether all it gives are numbers of rows."""
+        """Whether the scan only returns numbers of rows."""
         return bool(self.spec.aggregate) and all(call.fn == "count_star" for call in self.spec.aggregate)
 
     def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
@@ -219,7 +226,7 @@ class LanceReader(DataSourceReader):
         return sum(batch.num_rows for batch in batches)
 
     def _grouped(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
-        # Most workers never need it.
+        # Imported here, because most workers do not need the module.
         from lance_spark.read.aggregates.grouped import grouped
 
         schema = spark_arrow_schema(aggregate_schema(self.spec.aggregate, self.target))
@@ -237,7 +244,7 @@ class LanceReader(DataSourceReader):
         return partial.row(spark_arrow_schema(aggregate_schema(self.spec.aggregate, self.target)))
 
     def _calls(self) -> list[AggregateCall]:
-        """Returns the aggregates with the names that the columns of a batch have."""
+        """Returns the aggregates with the column names of a batch."""
         return [call.renamed(lambda name: find_field(self.target, name).name) for call in self.spec.aggregate]
 
 

@@ -1,4 +1,4 @@
-"""What one scan has to do, by the user's options and the planner rule's wishes; its partitions."""
+"""Plans a scan from the user's options and the request of the planner rule."""
 
 from __future__ import annotations
 
@@ -26,43 +26,45 @@ if TYPE_CHECKING:
     from lance_spark.read.search.by_distance import NearestRows
 
 BATCH_BYTES = 1 << 20
-"""Bytes that a batch aims at, estimated from the width of a row."""
+"""Target size of a batch, estimated from the width of a row."""
 
 _SUM_DIGITS = 38
-"""Digits of partial sums of decimals, the most that there are."""
+"""Maximum precision of Spark's decimals, used for partial sums."""
 
 MAX_RUNTIME_CHARS = 32 << 10
-"""Longest runtime filter, of some thousand keys. A look-up of 10,000 keys takes as long as a scan
-of a million rows. q03 of TPC-H had 9,000 keys, and took 1.14 of its processor time without them."""
+"""Maximum length of a runtime filter, about some thousand keys. A look-up of 10,000 keys takes as
+long as a scan of a million rows. q03 of TPC-H had 9,000 keys: the filter raised its processor time
+by 14 %."""
 
 LATE_BYTES_LOCAL, LATE_BYTES_REMOTE = 128, 1024
 """Width of a value from which a column is fetched only for the rows that pass the filter.
 
-Lance takes a filter to keep one row in a thousand and fetches nearly everything late, which costs
-about 0.5 us for each row kept: for a filter that keeps half of 4 M rows, 1.2 s against 0.15 s.
-Vectors of 3 KiB gain from it unless nearly all rows pass.
+Lance assumes that a filter keeps one row in a thousand, and fetches nearly all columns late. Late
+fetching costs about 0.5 us per kept row: for a filter that keeps half of 4 million rows, 1.2 s
+instead of 0.15 s. Vectors of 3 KiB gain from late fetching unless nearly all rows pass.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanPlan:
-    """The partitions of a scan, and what is known about it beforehand.
+    """The partitions of a scan, and its estimates.
 
     Attributes:
         tasks: The partitions.
-        rows: Rows they give at most.
-        stored_bytes: Estimated bytes of what is read: on storage, or where that is more, as Spark
-            estimates those of files (:class:`~lance_spark.read.sizes.ScanSize`).
+        rows: Maximum number of rows in the result.
+        stored_bytes: Estimated bytes to read: the bytes on storage, or Spark's estimate for files
+            if
+            larger (:class:`~lance_spark.read.sizes.ScanSize`).
         splits: Whether a fragment is cut into several partitions.
         filter: The filter that Lance applies, in Lance SQL, or None.
-        pushed: The part of it that comes from Spark, or None.
-        limit: Rows after which a partition ends, by the option or by Spark, or None.
-        limited: Whether that is the limit that Spark asked for: then Spark drops none of the rows.
-        exact: Whether Spark drops none of the rows that pass the filter, as aggregates need it.
-        indexes: Names of the scalar indexes that serve the filter.
-        nearest: The search that finds all rows that Spark needs, or None.
-        unserved: Why no search does where Spark sorts by distance, or None.
-        top: The first rows of a sort, where a partition gives no others, or None.
+        pushed: The pushed-down part of the filter, or None.
+        limit: Rows after which a partition ends, from the option or from Spark, or None.
+        limited: Whether `limit` is Spark's limit. Spark then drops none of the rows.
+        exact: Whether Spark drops none of the rows that pass the filter. Aggregates require it.
+        indexes: Names of the scalar indexes used for the filter.
+        nearest: Vector search for all rows that Spark needs, or None.
+        unserved: Reason why a sort by distance uses no search, or None.
+        top: Sort whose first rows are the whole output of a partition, or None.
     """
 
     tasks: tuple[ScanTask, ...]
@@ -83,16 +85,18 @@ class ScanPlan:
 def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: StructType) -> ScanPlan:
     """Plans a scan of the given columns.
 
-    Runs on the driver; reads the manifest, and a scalar index where one answers the filter. How the
-    parts combine: the option `limit` comes first, then what Spark pushes. With it, a pushed filter
-    is therefore left to Spark. Without a filter the limit is planned from the counts of live rows,
-    as the first rows in the order of the table; with one, a single partition reads the matching
-    rows in that order until it has enough.
+    Runs on the driver. Reads the manifest, and a scalar index if the filter has one. The option
+    `limit`
+    applies before everything that Spark pushes down, so Spark alone applies a filter above it.
+    Without
+    a filter, the limit selects the first rows of the table from the counts of live rows. With a
+    filter,
+    a single partition reads the matching rows in table order until it has enough.
 
     Raises:
-        OptionError: `fragments` names a fragment that is not there.
+        OptionError: `fragments` names a fragment that does not exist.
         FilterError: The option `filter` is not valid.
-        ColumnNotFoundError: A column is not there (any more).
+        ColumnNotFoundError: A column does not exist.
     """
     dataset = ref.open()
     if options.filter is not None:
@@ -149,7 +153,8 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
     total = sum(t.rows for t in tasks)
     stored = sum(f.stored_bytes for f in size.fragments if f.fragment_id in read)
     live = sum(f.live_rows for f in size.fragments)
-    if nearest is not None:  # an estimate: it reads all where it does not find enough
+    # An estimate: the search falls back to a full scan if it finds too few rows.
+    if nearest is not None:
         total = min(total, nearest.call.k)
         stored = min(stored, int(total * size.row_bytes))
     return ScanPlan(
@@ -170,27 +175,27 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
 
 
 def _is_served(dataset: lance.LanceDataset, options: ReadOptions, top: TopN) -> bool:
-    """Tells whether the first rows of a sort can be told by its key."""
-    # Imported here: workers of plain scans import this module, and start sooner without more.
+    """Tells whether the scan can find the first rows of a sort by its key."""
+    # Imported here, so that workers of plain scans start faster.
     from lance_spark.read.top_n import is_sortable
 
     name = top.column
     if options.limit is not None or name not in dataset.schema.names or "." in name or "`" in name:
         return False
     field = dataset.schema.field(name)
-    # Of a blob the scan gives where it lies.
+    # A blob column reads as descriptors.
     return _reads_by_address(dataset) and not is_blob(field) and is_sortable(field.type)
 
 
 def _nearest(
     ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanSize, *, keeps_all: bool
 ) -> tuple[NearestRows | None, str | None]:
-    """Returns the search that serves a sort by distance, or why none does."""
+    """Returns the search for a sort by distance, or the reason for its absence."""
     if spec.nearest is None:
         return None, None
     if not keeps_all:
         return None, "a filter is left to Spark"
-    # Imported here: workers of plain scans import this module, and start sooner without more.
+    # Imported here, so that workers of plain scans start faster.
     from lance_spark.read.search.by_distance import plan_nearest
 
     rows = sum(fragment.live_rows for fragment in size.fragments)
@@ -203,22 +208,22 @@ def check_fragments(dataset: lance.LanceDataset, ids: Sequence[int], uri: str) -
     """Checks that the fragments of the option `fragments` are in the table.
 
     Raises:
-        OptionError: One is not.
+        OptionError: A fragment is not in the table.
     """
-    missing = [number for number in ids if dataset.get_fragment(number) is None]
-    if missing:
+    missing_ids = [number for number in ids if dataset.get_fragment(number) is None]
+    if missing_ids:
         raise OptionError(
             "fragments",
             ",".join(map(str, ids)),
             f"ids of fragments that are in version {dataset.version} of {uri}",
-            problem=f"names fragments that are not there ({', '.join(map(str, missing))})",
+            problem=f"names fragments that are not there ({', '.join(map(str, missing_ids))})",
         )
 
 
 def aggregate_schema(calls: Sequence[AggregateCall], columns: StructType) -> StructType:
     """Returns the columns of a row of partial results.
 
-    Counts are bigint, `min` and `max` keep the column's type, and a sum says which one it has.
+    Counts are bigint, `min` and `max` keep the type of the column, and each sum has its own scale.
     """
     fields = []
     for call in calls:
@@ -234,12 +239,12 @@ def aggregate_schema(calls: Sequence[AggregateCall], columns: StructType) -> Str
 
 
 def aggregate_inputs(calls: Sequence[AggregateCall], columns: StructType) -> StructType:
-    """Returns the distinct columns that aggregates are computed from, in order."""
+    """Returns the distinct input columns of aggregates, in order."""
     return StructType(list({(f := find_field(columns, n)).name: f for c in calls for n in c.inputs}.values()))
 
 
 def find_field(columns: StructType, name: str) -> StructField:
-    """Returns the field of that name, which Spark may write in another case."""
+    """Returns the field with a name, which Spark may spell in another case."""
     for field in columns.fields:
         if field.name == name:
             return field
@@ -249,7 +254,7 @@ def find_field(columns: StructType, name: str) -> StructField:
 def target_columns(
     ref: DatasetRef, options: ReadOptions, spec: ScanSpec, schema: StructType | None = None
 ) -> StructType:
-    """Returns the columns to read: the inputs of aggregates, else what Spark asks for."""
+    """Returns the columns to read: the inputs of aggregates, else the requested columns."""
     if spec.aggregate:
         base = (
             spec.columns if spec.columns is not None and spec.columns.fields else table_schema(ref.open(), ref, options)
@@ -268,7 +273,7 @@ def _rule(
 ) -> CutRule:
     return CutRule(
         target_bytes=options.target_partition_bytes,
-        # Planning knows nothing of the cluster; on one machine this is the number of its cores.
+        # Planning knows nothing of the cluster. On a single machine, this is its number of cores.
         parallelism=os.cpu_count() or 1,
         splittable=splittable and not spec.whole_fragments,
         physical=physical,
@@ -277,9 +282,9 @@ def _rule(
 
 
 def _usable_runtime_filter(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> str | None:
-    """Returns the condition that Spark knows while the query runs.
+    """Returns the runtime filter in Lance SQL.
 
-    None without an index of the column, or if most rows pass.
+    Returns None without an index of the column, or if most rows pass.
     """
     text = spec.runtime_sql
     if text is None or options.limit is not None or len(text) > MAX_RUNTIME_CHARS:
@@ -294,7 +299,7 @@ def _usable_runtime_filter(ref: DatasetRef, options: ReadOptions, spec: ScanSpec
 
 
 def _least(ref: DatasetRef, *filters: str | None) -> IndexAnswer | None:
-    """Returns what an index knows about one of the conjuncts: the one with the fewest rows."""
+    """Returns the index answer of the conjunct with the fewest matching rows."""
     answers = [ask_index(ref, text) for text in filters if text is not None]
     serving = [answer for answer in answers if answer is not None and answer.serves]
     return min(serving, key=lambda a: math.inf if a.matches is None else sum(a.matches.values()), default=None)
@@ -303,21 +308,24 @@ def _least(ref: DatasetRef, *filters: str | None) -> IndexAnswer | None:
 def _filtered(
     ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanSize, answer: IndexAnswer | None
 ) -> list[ScanTask]:
-    """Plans a scan with a filter: of the matches that an index lists, else of all fragments."""
+    """Plans a filtered scan over the matches of an index, else over all fragments."""
     can_mask = _reads_by_address(ref.open())
     if answer is None or not answer.serves:
         tasks = plan_scan_tasks(size.fragments, _rule(options, spec, splittable=can_mask, physical=True))
         return [replace(t, use_index=False) for t in tasks]
     if answer.matches is None:
         return plan_scan_tasks(size.fragments, _rule(options, spec, splittable=False))
-    found = [_matching(f, answer, size.row_bytes) for f in size.fragments if f.fragment_id in answer.matches]
+    matching = [_matching(f, answer, size.row_bytes) for f in size.fragments if f.fragment_id in answer.matches]
     unknown = [f for f in size.fragments if f.fragment_id not in answer.covered]
     rest = plan_scan_tasks(unknown, _rule(options, spec, splittable=can_mask, physical=True))
-    return plan_scan_tasks(found, _rule(options, spec, splittable=False)) + [replace(t, use_index=False) for t in rest]
+    return plan_scan_tasks(matching, _rule(options, spec, splittable=False)) + [
+        replace(t, use_index=False) for t in rest
+    ]
 
 
 def _reads_by_address(dataset: lance.LanceDataset) -> bool:
-    """Tells whether Lance reads chosen rows of a table: of its first format it cannot."""
+    """Tells whether Lance can read single rows of a table. The legacy file format does not allow
+    it."""
     return dataset.data_storage_version not in ("legacy", "0.1")
 
 
@@ -328,7 +336,7 @@ def _matching(fragment: FragmentSize, answer: IndexAnswer, row_bytes: float) -> 
 
 
 def _in_one(tasks: Sequence[ScanTask], fragments: Sequence[FragmentSize]) -> list[ScanTask]:
-    """Returns one partition with the fragments of all tasks, in the order of the table."""
+    """Returns a single partition with the fragments of all tasks, in table order."""
     read = {number for task in tasks for number in task.fragments}
     ids = tuple(f.fragment_id for f in fragments if f.fragment_id in read)
     whole = {t.fragments: t.rows for t in tasks if t.start is None}

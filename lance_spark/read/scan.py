@@ -1,4 +1,4 @@
-"""Reads one partition: Arrow batches from Lance, as Lance has them. Runs on executors."""
+"""Reads one partition as the Arrow batches of Lance. Runs on executors."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ if TYPE_CHECKING:
     from lance_spark.read.spec import TopN
 
 BATCH_BYTES_LIMIT = 32 << 20
-"""Bytes at which a batch ends before it has its rows: values of very different sizes, such as
-blobs, defeat an estimate by width."""
+"""Maximum size of a batch. Values of very different sizes, such as blobs, defeat an estimate by
+width."""
 
 MERGED_BYTES = 4 << 20
-"""Bytes up to which small batches are put together."""
+"""Maximum size of merged batches."""
 
 KEY_BATCH_ROWS = 1 << 16
-"""Rows of a batch in which the first rows of a sort are looked for."""
+"""Rows per batch while searching for the first rows of a sort."""
 
 MERGE_S = 0.1
-"""Seconds for which rows are held back for others to join them. A LIMIT above a filter that few
-rows pass must not wait."""
+"""Maximum delay in seconds for merging rows. A LIMIT above a selective filter must not wait."""
 
 
 def read_batches(
@@ -46,66 +45,67 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a partition in the order of the table. Runs on an executor.
 
-    Memory: beside the batch that is taken Lance decodes ahead, at most one batch per core of the
-    machine, each of at most `task.batch_rows` rows and about BATCH_BYTES_LIMIT bytes (one row may
-    be more), and holds the file pages that these are in.
+    Lance decodes ahead of the consumer: at most one batch per core, each of at most
+    `task.batch_rows`
+    rows and about BATCH_BYTES_LIMIT bytes (a single row may exceed the limit). Lance also holds the
+    file pages of these batches.
 
     Raises:
         TableUnreadableError: A file of the table is missing or damaged.
-        FilterError: The filter failed on a value, for example dividing by zero.
+        FilterError: The filter failed on a value, for example a division by zero.
     """
     scan = _Scan(ref=ref, dataset=ref.open(), task=task, columns=columns, blobs=blobs)
     if task.nearest is not None:
-        found = task.nearest.found(scan.dataset, columns, task.filter, blobs)
-        if found is not None:
-            yield from found
+        nearest_rows = task.nearest.search(scan.dataset, columns, task.filter, blobs)
+        if nearest_rows is not None:
+            yield from nearest_rows
             return
     if task.top is not None:
         scan = scan.of_first_rows(task.top)
     batches = scan.batches()
-    # A batch without columns is a number of rows, which merging would lose.
+    # A batch without columns is only a row count, which merging would lose.
     yield from merged(batches, task.batch_rows, clock=time.monotonic) if columns else batches
 
 
 def merged(batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], float]) -> Iterator[pa.RecordBatch]:
-    """Puts batches of few rows together, so that fewer go to the JVM, each a message of its own.
+    """Merges small batches, because each batch is a separate message to the JVM.
 
-    Small fragments and filters make many of them.
+    Small fragments and filters produce many small batches.
 
     Args:
-        batches: The batches; their order is kept.
-        rows: Rows that a batch should have. One of half as many is passed on as it is.
-        clock: Tells the time in seconds.
+        batches: The batches. The order is kept.
+        rows: Target number of rows per batch. A batch of at least half as many rows is not merged.
+        clock: Returns the time in seconds.
     """
-    held: list[pa.RecordBatch] = []
-    held_rows, held_bytes, since = 0, 0, 0.0
+    pending: list[pa.RecordBatch] = []
+    pending_rows, pending_bytes, since = 0, 0, 0.0
     for batch in batches:
         if batch.num_rows == 0:
             continue
         size = batch.nbytes
-        alone = 2 * batch.num_rows >= rows or size >= MERGED_BYTES
-        if held and (alone or held_rows + batch.num_rows > rows or held_bytes + size > MERGED_BYTES):
-            yield from _joined(held)
-            held, held_rows, held_bytes = [], 0, 0
-        if alone:
+        is_large = 2 * batch.num_rows >= rows or size >= MERGED_BYTES
+        if pending and (is_large or pending_rows + batch.num_rows > rows or pending_bytes + size > MERGED_BYTES):
+            yield from _joined(pending)
+            pending, pending_rows, pending_bytes = [], 0, 0
+        if is_large:
             yield batch
             continue
-        if not held:
+        if not pending:
             since = clock()
-        held.append(batch)
-        held_rows += batch.num_rows
-        held_bytes += size
+        pending.append(batch)
+        pending_rows += batch.num_rows
+        pending_bytes += size
         if clock() - since > MERGE_S:
-            yield from _joined(held)
-            held, held_rows, held_bytes = [], 0, 0
-    if held:
-        yield from _joined(held)
+            yield from _joined(pending)
+            pending, pending_rows, pending_bytes = [], 0, 0
+    if pending:
+        yield from _joined(pending)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Returns the batches as one, or as they are where Arrow cannot.
+    """Returns the batches as one batch, or unchanged if Arrow cannot merge them.
 
-    Together, dictionaries may have more values than their indices count.
+    Merged dictionaries may have more values than their index type can count.
     """
     try:
         return pa.Table.from_batches(batches).combine_chunks().to_batches()
@@ -115,7 +115,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
-    """The scanner over the fragments of a task; its errors name table and fragment."""
+    """The scanner over the fragments of a task. Its errors name the table and the fragment."""
 
     ref: DatasetRef
     dataset: lance.LanceDataset
@@ -124,7 +124,7 @@ class _Scan:
     blobs: BlobHandling
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields Lance's batches as they come."""
+        """Yields the batches of Lance."""
         fragments = [self._fragment(number) for number in self.task.fragments]
         with self._explained(fragments):
             reader = self.scanner(fragments).to_reader()
@@ -136,21 +136,21 @@ class _Scan:
             yield batch
 
     def of_first_rows(self, top: TopN) -> _Scan:
-        """Returns the scan of the rows that may be first by a key, or of all, if it cannot tell."""
-        # Most workers never need it.
+        """Returns the scan of the candidate rows of a sort, or this scan if all rows qualify."""
+        # Imported here, because most workers do not need the module.
         from lance_spark.read.top_n import first_rows
 
         if self.task.rows <= 2 * top.n:
             return self
-        # Batches of a task have few rows where these are wide, and keys are narrow.
+        # Tasks over wide rows have small batches. Keys are narrow.
         keys = replace(self, columns=[top.column, ROW_ADDRESS], task=replace(self.task, batch_rows=KEY_BATCH_ROWS))
         addresses = first_rows(keys.batches(), top)
         if addresses is None:
             return self
         chosen: list[int] = addresses.tolist()
-        found = {address >> 32 for address in chosen}
+        fragment_ids = {address >> 32 for address in chosen}
         task = ScanTask(
-            fragments=tuple(number for number in self.task.fragments if number in found),
+            fragments=tuple(number for number in self.task.fragments if number in fragment_ids),
             filter=f"{ROW_ADDRESS} IN ({', '.join(map(str, chosen))})",
             use_index=False,
             batch_rows=self.task.batch_rows,
@@ -205,15 +205,15 @@ class _Scan:
             raise self._explain(error, fragments) from error
 
     def _explain(self, error: BaseException, fragments: list[LanceFragment]) -> LanceSparkError:
-        """Returns one of our errors for Lance's."""
+        """Converts an error of Lance to an error of this package."""
         text = plain(error)
         if self.task.filter is not None and is_filter_failure(error):
             hint = "it fails on a value of the table: exclude that value in the filter"
             return FilterError(self.task.filter, text, uri=self.ref.uri, hint=hint)
-        named = [f for f in fragments if any(file.path in text for file in f.metadata.files)] or self._culprit(
-            fragments
-        )
-        ids = [f.fragment_id for f in named or fragments]
+        named_fragments = [
+            f for f in fragments if any(file.path in text for file in f.metadata.files)
+        ] or self._culprit(fragments)
+        ids = [f.fragment_id for f in named_fragments or fragments]
         where = f"fragment {ids[0]}" if len(ids) == 1 else f"one of the {len(ids)} fragments from {ids[0]} to {ids[-1]}"
         return TableUnreadableError(
             self.ref.uri,
@@ -222,17 +222,17 @@ class _Scan:
         )
 
     def _culprit(self, fragments: list[LanceFragment]) -> list[LanceFragment]:
-        """Returns the first fragment that cannot be read by itself.
+        """Returns the first fragment that fails when read alone.
 
         Most of Lance's errors about damaged files do not name the file.
         """
         if len(fragments) < 2:
             return fragments
         for fragment in fragments:
-            alone = replace(self, task=replace(self.task, fragments=(fragment.fragment_id,)))
+            single = replace(self, task=replace(self.task, fragments=(fragment.fragment_id,)))
             try:
                 with panics_as_errors():
-                    for _ in alone.scanner([fragment]).to_reader():
+                    for _ in single.scanner([fragment]).to_reader():
                         pass
             except (ValueError, OSError, RuntimeError, NotImplementedError):
                 return [fragment]

@@ -1,10 +1,10 @@
-"""How big each fragment is for one scan: live rows, and stored bytes of the columns that are read.
+"""Sizes of the fragments of one scan: live rows, and stored bytes of the columns to read.
 
-The manifest tells the size of each data file, but not how it divides into columns. One file of each
-kind (each set of columns) is looked at for that, of at most MAX_SAMPLES kinds: its footer, 3 ms on
-a local disk. Where that fails, a fixed-width column takes its width, and what is then left is
-divided evenly among the columns of variable width. Measured for 100,000 fragments: 2 s and 180 MiB,
-nearly all of it pylance's objects, which are dropped as they are read.
+The manifest records the size of each data file, but not the size of each column. For each distinct
+list of fields, up to MAX_SAMPLES lists, the footer of one file supplies the column sizes. Reading a
+footer takes 3 ms on a local disk. If the footer cannot be read, a fixed-width column takes its
+width, and columns of variable width share the remaining bytes evenly. Measuring 100,000 fragments
+takes 2 s and 180 MiB, nearly all for temporary objects of pylance.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ _Field: TypeAlias = Any
 """A `lance.schema.LanceField`, whose stub lacks `to_arrow`."""
 
 _UNKNOWN_WIDTH = 32.0
-"""Bytes of a value of variable width where no file size is known."""
+"""Width of a variable-width value without a known file size, in bytes."""
 
 _DECLARED_WIDTH = 20.0
-"""Bytes of a value of variable width, as Spark estimates them."""
+"""Spark's estimate for the width of a variable-width value, in bytes."""
 
 _ROW_WIDTH = 8.0
-"""Bytes of a row without any column, as Spark estimates them."""
+"""Spark's estimate for the width of a row without columns, in bytes."""
 
 _LEAST_WIDTH = 1.0
 
 _DESCRIPTOR_WIDTH = 32.0
-"""Bytes of a blob's descriptor, all that is read of a blob that is not read as bytes."""
+"""Bytes of a blob's descriptor, the only part that a scan reads unless blobs are read as bytes."""
 
 _SAMPLED_FRAGMENTS = 1000
 
 MAX_SAMPLES = 8
-"""Data files whose footers are read for the sizes of their columns."""
+"""Maximum number of data files whose footers are read for column sizes."""
 
 _BLOB_SAMPLE = 256
-"""Blobs whose descriptors are looked at for their average size."""
+"""Number of blobs whose descriptors are sampled for the average size."""
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentSize:
-    """One fragment, as one scan sees it.
+    """The size of one fragment for one scan.
 
     Attributes:
-        fragment_id: Its id.
-        physical_rows: Row positions, deleted ones included.
+        fragment_id: Id of the fragment.
+        physical_rows: Row positions, including deleted rows.
         live_rows: Rows that are not deleted.
-        stored_bytes: Estimated bytes on storage of the columns read, live or not.
+        stored_bytes: Estimated stored bytes of the columns to read, deleted rows included.
     """
 
     fragment_id: int
@@ -74,16 +74,16 @@ class FragmentSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSize:
-    """All fragments of a scan, in the order of the table, and the width of its rows.
+    """The fragments of a scan in the order of the table, and the width of its rows.
 
     Attributes:
         fragments: Every fragment with at least one live row.
-        row_bytes: Estimated bytes of one row in memory, over all columns read.
-        column_bytes: The same for each top-level column.
-        even_bytes: What the columns read would take on storage, if the bytes of all columns were
-            spread over them by the widths of their types, and at most what they take in Spark's
-            rows. Spark estimates files so, and compares it with what may be broadcast: what is
-            encoded far below its width is not small.
+        row_bytes: Estimated bytes in memory per row, over all columns to read.
+        column_bytes: Estimated bytes in memory per row, by top-level column.
+        even_bytes: Estimated stored bytes of the columns to read if the file bytes were spread over
+            all columns by type width, and at most their size in Spark's rows. Spark estimates file
+            sources this way and compares the result with the broadcast threshold. Data encoded far
+            below its width therefore does not count as small.
     """
 
     fragments: tuple[FragmentSize, ...]
@@ -97,8 +97,9 @@ class _Leaf:
     """A column without children.
 
     Attributes:
-        width: Bytes of a row's values; None where they vary, as all do below lists and maps.
-        declared: Bytes of a value by its type alone, as Spark estimates them.
+        width: Bytes of a row's values. None for variable width, as for all values in lists and
+            maps.
+        declared: Spark's estimate for the bytes of a value, by type alone.
     """
 
     column: str
@@ -109,13 +110,13 @@ class _Leaf:
     descriptor: bool
 
     def memory(self, stored: float) -> float:
-        """Returns bytes of a value in memory, given those on storage."""
+        """Returns the bytes of a value in memory for the given bytes on storage."""
         return _DESCRIPTOR_WIDTH if self.descriptor else stored if self.width is None else self.width
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a row takes in data files of one list of field ids: in all, and what is read of it."""
+    """Stored bytes per row for one list of field ids: in total, and of the columns to read."""
 
     row_bytes: float
     read_bytes: float
@@ -131,21 +132,21 @@ def measure(
 ) -> ScanSize:
     """Measures the fragments of a dataset for a scan of the given columns.
 
-    Runs on the driver; reads a few footers.
+    Runs on the driver and reads a few footers.
 
     Args:
         dataset: The table at its pinned version.
-        paths: Top-level columns, or quoted paths of nested fields as
-            :class:`~lance_spark.read.columns.Projection` gives them.
-        only: Ids of the fragments that are read, or None for all.
-        blob_bytes: Whether blobs are read as bytes. Those of file format 2.2 may lie in files of
-            their own, whose sizes no manifest tells: the first descriptors are read for the
-            average.
+        paths: Top-level columns, or quoted paths of nested fields from
+            :class:`~lance_spark.read.columns.Projection`.
+        only: Ids of the fragments to read, or None for all fragments.
+        blob_bytes: Whether blobs are read as bytes. In file format 2.2, blobs may lie in separate
+            files, and no manifest records their sizes. The average size then comes from the first
+            descriptors.
         storage: Options of the object store.
     """
     leaves = _leaves(dataset, paths, blob_bytes)
-    apart = _blobs_apart(dataset, paths) if blob_bytes else {}
-    apart_width = sum(apart.values())
+    external_widths = _external_blob_widths(dataset, paths) if blob_bytes else {}
+    external_width = sum(external_widths.values())
     shapes: dict[tuple[int, ...], _Shape] = {}
     widths: dict[int, float] = {}
     chosen = None if only is None else frozenset(only)
@@ -165,15 +166,15 @@ def measure(
             shape = shapes.get(key)
             if shape is None:
                 sample = _column_bytes(dataset.uri, file, storage) if len(shapes) < MAX_SAMPLES else {}
-                found = _file_widths(key, leaves, sample, (file.file_size_bytes or 0) / rows, rows)
-                shape = shapes[key] = _shape(found, leaves)
-                widths = {**found, **widths}
+                file_widths = _file_widths(key, leaves, sample, (file.file_size_bytes or 0) / rows, rows)
+                shape = shapes[key] = _shape(file_widths, leaves)
+                widths = {**file_widths, **widths}
             size = file.file_size_bytes
             file_bytes += size or 0
             scale = size / shape.row_bytes if size and shape.row_bytes else rows
             stored += shape.read_bytes * scale
-        fragments.append(FragmentSize(handle.fragment_id, rows, live, int(stored + rows * apart_width)))
-    columns = dict(apart)
+        fragments.append(FragmentSize(handle.fragment_id, rows, live, int(stored + rows * external_width)))
+    columns = dict(external_widths)
     for number, leaf in leaves.items():
         if leaf.read:
             columns[leaf.column] = columns.get(leaf.column, 0.0) + leaf.memory(widths.get(number, _UNKNOWN_WIDTH))
@@ -188,28 +189,29 @@ def measure(
 
 
 def measure_row(dataset: lance.LanceDataset, columns: Sequence[str], storage: tuple[tuple[str, str], ...]) -> float:
-    """Returns about how many bytes of memory a row of some columns takes, blobs as descriptors.
+    """Estimates the bytes of memory per row of some columns, with blobs as descriptors.
 
-    Runs on the driver; looks at no more than 1,000 fragments, spread evenly.
+    Runs on the driver. Samples at most 1,000 fragments, evenly spread.
     """
     numbers = sorted(dataset.fragment_ids())
     some = numbers[:: math.ceil(len(numbers) / _SAMPLED_FRAGMENTS) or 1]
     return measure(dataset, columns, some, storage=storage).row_bytes
 
 
-def _blobs_apart(dataset: lance.LanceDataset, paths: Sequence[str]) -> dict[str, float]:
+def _external_blob_widths(dataset: lance.LanceDataset, paths: Sequence[str]) -> dict[str, float]:
     """Returns the average blob size of each column whose blobs may lie outside of data files."""
-    found = {}
+    widths = {}
     for field in dataset.schema:
         if field.name in paths and is_blob(field) and extension_name(field) == BLOB_V2:
             try:
                 with panics_as_errors():
                     sizes = _first_blob_sizes(dataset, field.name)
-            except (ValueError, OSError, RuntimeError) as error:  # a damaged file: the scan will say which
+            # A damaged file. The scan will report it.
+            except (ValueError, OSError, RuntimeError) as error:
                 _LOG.warning("sizes of the blobs in column %s are not known: %s", field.name, error)
                 continue
-            found[field.name] = float(pc.mean(sizes).as_py() or 0)
-    return found
+            widths[field.name] = float(pc.mean(sizes).as_py() or 0)
+    return widths
 
 
 def _first_blob_sizes(dataset: lance.LanceDataset, column: str) -> Array:
@@ -222,14 +224,15 @@ def _first_blob_sizes(dataset: lance.LanceDataset, column: str) -> Array:
 
 @functools.lru_cache(maxsize=256)
 def _statistics(uri: str, path: str, storage: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
-    from lance_spark.objects import open_session  # a worker that reads needs no sizes
+    # Imported here, because workers that read need no sizes.
+    from lance_spark.objects import open_session
 
     reader = open_session(uri, storage).open_reader(path)
     return tuple(column.size_bytes for column in reader.file_statistics().columns)
 
 
 def _column_bytes(uri: str, file: DataFile, storage: tuple[tuple[str, str], ...]) -> dict[int, int]:
-    """Returns the stored bytes of each field of a data file; none where it cannot be opened."""
+    """Returns the stored bytes of each field of a data file, or none if the file does not open."""
     try:
         with panics_as_errors():
             sizes = _statistics(uri, f"data/{file.path}", storage)
@@ -237,7 +240,7 @@ def _column_bytes(uri: str, file: DataFile, storage: tuple[tuple[str, str], ...]
         ValueError,
         OSError,
         RuntimeError,
-    ) as error:  # files of the legacy format, of another base path, damaged ones
+    ) as error:  # Files of the legacy format or of another base path, and damaged files.
         _LOG.debug("sizes of the columns in %s are estimated: %s", file.path, error)
         return {}
     columns = zip(file.fields, file.column_indices, strict=False)
@@ -247,16 +250,16 @@ def _column_bytes(uri: str, file: DataFile, storage: tuple[tuple[str, str], ...]
 def _file_widths(
     fields: Sequence[int], leaves: dict[int, _Leaf], sample: dict[int, int], row_bytes: float, rows: int
 ) -> dict[int, float]:
-    """Returns the stored bytes per row of each field of a data file, known or estimated."""
+    """Returns the stored bytes per row of each field of a data file, measured or estimated."""
     if sample:
         widths = {number: size / rows for number, size in sample.items()}
-        # Bytes of blobs lie in the file outside of its columns.
+        # Blob bytes lie outside of the columns of the file.
         outside = max(0.0, row_bytes - sum(widths.values()))
         blobs = [number for number in widths if number in leaves and leaves[number].blob]
         return {number: width + (outside / len(blobs) if number in blobs else 0) for number, width in widths.items()}
     declared = {number: leaves[number].width if number in leaves else 0.0 for number in fields if number >= 0}
     fixed = sum(width for width in declared.values() if width is not None)
-    # Columns that a newer file replaced (-2) are still in this one, of an unknown type.
+    # Columns replaced by a newer file (-2) are still in this file, with unknown types.
     variable = sum(1 for width in declared.values() if width is None) + sum(1 for number in fields if number < 0)
     share = max(_LEAST_WIDTH, (row_bytes - fixed) / max(1, variable)) if row_bytes else _UNKNOWN_WIDTH
     return {number: share if width is None else width for number, width in declared.items()}
@@ -271,13 +274,13 @@ def _shape(widths: dict[int, float], leaves: dict[int, _Leaf]) -> _Shape:
 
 
 def _leaves(dataset: lance.LanceDataset, paths: Sequence[str], blob_bytes: bool) -> dict[int, _Leaf]:
-    wanted = {
+    requested = {
         tuple(p[1:-1].split("`.`")) if p.startswith("`") and p.endswith("`") and "`.`" in p else (p,) for p in paths
     }
     leaves: dict[int, _Leaf] = {}
     for field in dataset.lance_schema.fields():
         for path, leaf, repeated in _walk(field, ()):
-            read = any(path[: len(w)] == w for w in wanted)
+            read = any(path[: len(w)] == w for w in requested)
             arrow = leaf.to_arrow()
             blob = is_blob(arrow)
             width = _width(arrow.type)
@@ -295,7 +298,7 @@ def _leaves(dataset: lance.LanceDataset, paths: Sequence[str], blob_bytes: bool)
 def _walk(
     field: _Field, above: tuple[str, ...], repeated: bool = False
 ) -> Iterator[tuple[tuple[str, ...], _Field, bool]]:
-    """Yields leaves below a field: path, field, and whether a row may have several values."""
+    """Yields the leaves below a field: path, field, and whether a row may hold several values."""
     path = (*above, field.name())
     children = field.children()
     arrow = field.to_arrow()
@@ -307,7 +310,7 @@ def _walk(
 
 
 def _width(arrow: Kind) -> float | None:
-    """Returns bytes of one value, or None where they vary from value to value."""
+    """Returns the bytes of one value, or None for variable width."""
     if pa.types.is_boolean(arrow):
         return 1 / 8
     if pa.types.is_fixed_size_list(arrow):

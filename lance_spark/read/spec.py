@@ -1,9 +1,8 @@
-"""What the planner rule asks of one scan: :class:`ScanSpec`.
+"""The request of the planner rule for a scan: :class:`ScanSpec`.
 
-It is a part of the gateway's command `plan_scan`. The rule runs in the JVM and only moves
-structure; this is the form in which its wishes reach Python. A spec never changes the result of a
-query: Spark keeps its own filter above the scan, so everything here may only leave out
-rows that Spark would drop anyway.
+The request is part of the gateway's command `plan_scan`. The rule runs in the JVM and only moves
+structure. A request never changes the result of a query: Spark keeps its own filter above the scan,
+and the scan only drops rows outside of this filter.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ _KEYS = {"columns", "elements", "predicate", "limit", "aggregate", "whole_fragme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateCall:
-    """One aggregate that the scan answers instead of returning rows.
+    """An aggregate computed by the scan instead of returning rows.
 
     Attributes:
-        fn: `count_star` counts rows, `count` values that are not NULL; `min`, `max` and `sum` skip
-            NULL, as in SQL. `group` is a column that rows are grouped by.
-        column: Top-level column, as Spark writes it; None for `count_star` and `sum`.
+        fn: `count_star` counts rows, `count` counts values other than NULL. `min`, `max` and `sum`
+            skip NULL, as in SQL. `group` is a grouping column.
+        column: Top-level column, as Spark spells it; None for `count_star` and `sum`.
         name: Name of the result column.
-        term: What `sum` adds up.
-        scale: Digits behind the point of the sum, which is a decimal of 38 digits; None where it is
-            a bigint, without its point where the term has one.
+        term: Argument of `sum`.
+        scale: Scale of the sum, a decimal of 38 digits. None if the sum is a bigint, unscaled for a
+            term of decimals.
     """
 
     fn: AggregateFunction
@@ -59,11 +58,11 @@ class AggregateCall:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The columns that it needs."""
+        """The input columns of the aggregate."""
         return tuple(columns_of(self.term)) if self.term is not None else (self.column,) if self.column else ()
 
     def renamed(self, name: Callable[[str], str]) -> AggregateCall:
-        """Returns the same aggregate of columns with other names."""
+        """Returns the same aggregate with renamed columns."""
         return replace(
             self,
             column=None if self.column is None else name(self.column),
@@ -72,10 +71,10 @@ class AggregateCall:
 
     @staticmethod
     def parse(raw: Mapping[str, Any]) -> AggregateCall:
-        """Returns the aggregate that the planner rule describes.
+        """Parses an aggregate of the planner rule's request.
 
         Raises:
-            ValueError: There is no such aggregate.
+            ValueError: The aggregate is unknown.
         """
         term, scale = raw.get("term"), raw.get("scale")
         return AggregateCall(
@@ -89,14 +88,14 @@ class AggregateCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestCall:
-    """The first rows of a sort by distance, which a search may find instead of reading all rows.
+    """The first rows of a sort by distance. A vector search may replace the full scan.
 
     Attributes:
-        column: Top-level column of vectors, as Spark writes it.
-        q: The vector, of finite numbers.
-        k: Rows after which Spark needs no more.
-        metric: How distances are measured.
-        nulls_first: Whether rows without a distance come before the others, and may be there.
+        column: Top-level column of vectors, in Spark's spelling.
+        q: The query vector, of finite numbers.
+        k: Number of required rows.
+        metric: Metric of the distance.
+        nulls_first: Whether rows without a distance come first, and may exist.
     """
 
     column: str
@@ -112,13 +111,13 @@ class NearestCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopN:
-    """The first rows of a sort, of which Spark needs no more.
+    """The first rows of a sort by a column. Spark needs no more rows.
 
     Attributes:
-        column: Top-level column that is the first key, as Spark writes it.
-        n: How many rows.
-        ascending: Whether the smallest come first.
-        nulls_first: Whether rows without a key come before the others.
+        column: Top-level column of the first sort key, in Spark's spelling.
+        n: Number of rows.
+        ascending: Whether the order is ascending.
+        nulls_first: Whether rows without a key come first.
     """
 
     column: str
@@ -137,7 +136,7 @@ class TopN:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFilter:
-    """A condition that Spark knows only while the query runs, such as the keys of a join.
+    """A condition computed while the query runs, for example the keys of a join.
 
     The condition may drop only rows that Spark drops later.
 
@@ -152,32 +151,38 @@ class RuntimeFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSpec:
-    """What one scan is asked for, beside the user's options.
+    """The request for a scan, in addition to the user's options.
 
     Attributes:
-        columns: Columns that the query needs, nested pruning included, in the order of the result;
-            None means all of them.
-        elements: How many leading elements the query uses of a vector, by column; of the others it
-            may use all. The data source leaves those out that it does not shorten.
-        predicate: Spark's predicate as an expression tree, or None where there is none (any more).
-        filtered: Whether Spark filters the rows above this scan, translated or not. It outlives
-            `predicate`, because a limit may only be applied below when nothing is filtered above.
-        filter_sql: The predicate in Lance SQL, which keeps every row that Spark would keep; set by
-            the data source.
-        exact: Whether it keeps no other row; set by the data source.
-        limit: Rows after which Spark needs no more, or None. Of a scan without a filter they are
-            the first of the table; with one, an upper bound per partition.
-        aggregate: Aggregates to be answered instead of rows: each partition gives one row of
-            partial results, or several per group where rows are grouped. Empty means rows.
-        whole_fragments: Whether all rows of a fragment must arrive in one partition.
-        nearest: Rows that are enough, where nothing between them and the sort is left to Spark.
-        top: The same, of a sort by a column.
-        runtime: Condition that narrows the scan while the query runs, or None.
-        runtime_sql: That condition in Lance SQL; set by the data source.
-        dense: Columns that the scan gives in two (:mod:`lance_spark.read.border.dense`); set by the
-            data source.
-        unscaled: Decimals that it gives as integers (:mod:`lance_spark.read.border.unscaled`); set
-            by the data source.
+        columns: Columns of the query, in the order of the result, with pruned structs. None means
+            all
+            columns.
+        elements: Number of leading elements in use, by vector column. Vectors without an entry are
+            used
+            whole. The data source removes the entries of vectors it does not shorten.
+        predicate: Spark's predicate as an expression tree. None without a predicate, or after its
+            translation.
+        filtered: Whether Spark filters the rows above this scan. The translation keeps this flag,
+            because a limit may only move below the scan without a filter above.
+        filter_sql: The predicate in Lance SQL. It keeps every row of Spark's predicate, and perhaps
+            more. Set by the data source.
+        exact: Whether `filter_sql` keeps exactly the rows of Spark's predicate. Set by the data
+            source.
+        limit: Number of required rows, or None. Without a filter, the first rows of the table. With
+            a
+            filter, an upper bound per partition.
+        aggregate: Aggregates to compute. Each partition returns a row of partial results, or
+            several
+            per group with grouping columns. Empty means rows instead of aggregates.
+        whole_fragments: Whether all rows of a fragment must arrive in the same partition.
+        nearest: Sort by distance whose first rows are enough, or None.
+        top: Sort by a column whose first rows are enough, or None.
+        runtime: Condition to narrow the scan while the query runs, or None.
+        runtime_sql: The runtime condition in Lance SQL. Set by the data source.
+        dense: Vector columns returned as two columns
+            (:mod:`lance_spark.read.border.dense`). Set by the data source.
+        unscaled: Decimals returned as integers
+            (:mod:`lance_spark.read.border.unscaled`). Set by the data source.
     """
 
     columns: StructType | None = None
@@ -198,7 +203,7 @@ class ScanSpec:
 
     @property
     def grouped(self) -> bool:
-        """Whether the aggregates are of groups."""
+        """Whether the aggregates have grouping columns."""
         return any(call.fn == "group" for call in self.aggregate)
 
     def __post_init__(self) -> None:
@@ -209,11 +214,11 @@ class ScanSpec:
 
     @staticmethod
     def parse(raw: Mapping[str, Any]) -> ScanSpec:
-        """Returns the scan that the planner rule asks for.
+        """Parses the request of the planner rule.
 
         Raises:
-            ValueError, TypeError, LookupError: The request is not a request of this release's rule.
-            PySparkException: The same, of columns.
+            ValueError, TypeError, LookupError: The request does not match this release's rule.
+            PySparkException: The schema of the columns does not parse.
         """
         unknown = raw.keys() - _KEYS
         if unknown:
@@ -242,5 +247,5 @@ def _parse_columns(text: str) -> StructType:
     try:
         return parse_spark_schema(text)
     except UnsupportedTypeError as error:
-        # The query then runs without the rule, and Spark says what is wrong, if anything.
+        # The query then runs without the rule, and Spark reports the error, if any.
         raise ValueError(str(error)) from error

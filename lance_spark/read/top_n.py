@@ -1,8 +1,8 @@
-"""The first rows of a sort, found by its first key alone: :func:`first_rows`.
+"""The first rows of a sort by its first key: :func:`first_rows`.
 
-The planner rule asks for it below a sort and a limit, which stay in the plan: every partition gives
-the rows that may be among the first, and those that are equal to the last of them in that key.
-Other columns are read for these rows only.
+The planner rule pushes a sort with a limit down, and keeps both in the plan. Every partition
+returns its candidates for the first rows, plus all rows with the same key as the last candidate.
+Other columns are read for the candidates only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from lance_spark.read.spec import TopN
 
 MOST_ROWS = 1 << 14
-"""Rows of a partition that are told apart from the others, at most. Where more are equal to the
-last of the first ones, all rows are read instead."""
+"""Maximum number of candidate rows of a partition. If more rows share the key of the last
+candidate, the partition returns all rows."""
 
 
 def is_sortable(kind: pa.DataType) -> bool:
-    """Tells whether Arrow orders the values of a type as Spark orders what is read from it.
+    """Tells whether Arrow and Spark order the values of a type alike.
 
-    Nanoseconds are left out: Spark has microseconds, and a value that does not fit is an error.
+    Nanoseconds are excluded: Spark has microseconds, and raises an error if a value does not fit.
     """
     return bool(
         pa.types.is_integer(kind)
@@ -40,29 +40,30 @@ def is_sortable(kind: pa.DataType) -> bool:
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], top: TopN) -> npt.NDArray[np.uint64] | None:
-    """Returns the addresses of the rows that may be among the first of all, ascending.
+    """Returns the addresses of the candidate rows, ascending, or None if the scan needs all rows.
 
-    Runs on an executor; holds MOST_ROWS keys and a batch. Zeros of both signs are equal, as in
+    Runs on an executor. Holds MOST_ROWS keys and one batch. Zeros of both signs are equal, as in
     Spark.
 
     Args:
         batches: The key and the address of each row of a partition.
-        top: What is asked for.
+        top: The requested sort and number of rows.
 
     Returns:
-        None where they cannot be told from the others: a key is NaN, fewer rows than asked for have
-        a key, or too many are equal to the last.
+        None if a key is NaN, fewer rows than requested have a key, or too many rows share the key
+        of
+        the last candidate.
     """
-    held = _Held(top)
+    candidates = _Candidates(top)
     for batch in batches:
-        if not held.add(batch):
+        if not candidates.add(batch):
             return None
-    addresses = held.addresses()
+    addresses = candidates.addresses()
     return None if addresses is None else np.sort(addresses)
 
 
-class _Held:
-    """The keys and addresses of the rows that may be among the first, of those seen so far."""
+class _Candidates:
+    """The keys and addresses of the candidate rows in the batches so far."""
 
     def __init__(self, top: TopN) -> None:
         self._top = top
@@ -71,7 +72,7 @@ class _Held:
         self._bound: pa.Scalar[Any] | None = None
 
     def add(self, batch: pa.RecordBatch) -> bool:
-        """Takes a batch; returns whether the rows can still be told from the others."""
+        """Adds a batch. Returns False if the candidates can no longer be told from the rest."""
         keys = batch.column(0)
         if pa.types.is_floating(keys.type) and pc.any(pc.is_nan(keys)).as_py():
             return False
@@ -82,13 +83,13 @@ class _Held:
         return self._rows <= MOST_ROWS or self._narrow()
 
     def addresses(self) -> npt.NDArray[np.uint64] | None:
-        """Returns the addresses of the rows."""
+        """Returns the addresses of the candidates."""
         if not self._parts or not self._narrow() or self._bound is None:
             return None
         return self._parts[0]["address"].to_numpy()
 
     def _narrow(self) -> bool:
-        """Leaves the first rows, and those that are equal to the last of them."""
+        """Keeps the first rows and all rows with the key of the last candidate."""
         rows = pa.concat_tables(self._parts)
         values = rows["key"].drop_null()
         if len(values) >= self._top.n:
@@ -103,5 +104,5 @@ class _Held:
         if self._bound is None:
             return rows if self._top.nulls_first else rows.drop_null()
         compare = pc.less_equal if self._top.ascending else pc.greater_equal
-        kept: Any = compare(rows["key"], self._bound)
-        return rows.filter(kept.fill_null(self._top.nulls_first))
+        selected: Any = compare(rows["key"], self._bound)
+        return rows.filter(selected.fill_null(self._top.nulls_first))

@@ -1,1 +1,1 @@
-"""What a scan answers instead of rows: counts, sums, extremes, and those of groups."""
+"""Pushed-down aggregates: counts, sums, minima and maxima, with and without groups."""

@@ -1,8 +1,8 @@
 """Partial aggregates of groups: :func:`grouped`. Runs on executors.
 
-Rows of one group that come near each other become one row of partial results, which Spark
-aggregates again. How many are looked at at once is bounded, and so is memory: the keys, and one
-column for each aggregate, of 2 million rows.
+Rows of a group that arrive close together become one row of partial results. Spark aggregates the
+partial results again. The number of rows grouped at once is bounded, and so is memory: the keys
+and a column per aggregate, for 2 million rows.
 """
 
 from __future__ import annotations
@@ -18,51 +18,50 @@ from lance_spark.read.spec import AggregateCall
 from lance_spark.types.fields import Array, Kind
 
 _GROUPED_ROWS = (1 << 18, 1 << 21)
-"""Rows that are grouped at once: the first number, or where that does not pay, the second."""
+"""Rows grouped at once: first the smaller number, then the larger if the smaller does not pay."""
 
 _LEAST_GAIN = 2
-"""Rows per group below which grouping does not pay: it costs more than it saves."""
+"""Rows per group below which grouping costs more than it saves."""
 
 _LEAST_HOPE = 1.2
-"""Rows per group below which more rows at once are not tried either. Of 200,000 keys in no order,
-2^18 rows have 1.8 each, and 2^21 rows 10."""
+"""Rows per group below which the larger number of rows is not tried either. With 200,000 keys in
+random order, 2^18 rows have 1.8 rows per group, and 2^21 rows have 10."""
 
 
 def grouped(
     batches: Iterable[pa.RecordBatch], calls: Sequence[AggregateCall], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yields partial results per group: several of one group, from rows that came together.
+    """Yields partial results per group. A group may have several partial results.
 
-    Where the first rows have nearly as many groups, each further row is a group of its own.
+    If the first rows have nearly as many groups as rows, each further row becomes its own group.
 
     Args:
         batches: Rows, in the Arrow types of Spark.
-        calls: The aggregates, and the columns that rows are grouped by, with names of the batches'
-            columns.
-        schema: What is yielded, in the order of the calls.
+        calls: The aggregates and the grouping columns, by the names of the columns of the batches.
+        schema: Schema of the result, in the order of the calls.
     """
     sizes = list(_GROUPED_ROWS)
-    held: list[_Inputs] = []
+    batches_held: list[_Inputs] = []
     rows = 0
     for batch in batches:
         inputs = _Inputs(batch, calls)
         if not sizes:
             yield inputs.ungrouped(schema)
             continue
-        held.append(inputs)
+        batches_held.append(inputs)
         rows += batch.num_rows
         if rows >= sizes[0]:
-            found = _of_groups(held, calls, schema)
-            if found.num_rows * _LEAST_GAIN > rows:
-                sizes = sizes[1:] if found.num_rows * _LEAST_HOPE <= rows else []
-            held, rows = [], 0
-            yield from found.to_batches()
-    if held:
-        yield from _of_groups(held, calls, schema).to_batches()
+            partial = _of_groups(batches_held, calls, schema)
+            if partial.num_rows * _LEAST_GAIN > rows:
+                sizes = sizes[1:] if partial.num_rows * _LEAST_HOPE <= rows else []
+            batches_held, rows = [], 0
+            yield from partial.to_batches()
+    if batches_held:
+        yield from _of_groups(batches_held, calls, schema).to_batches()
 
 
 class _Inputs:
-    """A batch of rows: for each call its column, if it has one; of sums, computed already."""
+    """The columns of one batch by the index of the call. Terms of sums are already evaluated."""
 
     def __init__(self, batch: pa.RecordBatch, calls: Sequence[AggregateCall]) -> None:
         values = Evaluation(batch)
@@ -76,7 +75,7 @@ class _Inputs:
         }
 
     def ungrouped(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Returns the partial results of groups of one row each."""
+        """Returns the partial results with a group per row."""
         arrays: list[Array] = []
         for i, (call, field) in enumerate(zip(self.calls, schema, strict=True)):
             if call.fn == "count_star":
@@ -90,47 +89,47 @@ class _Inputs:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _of_groups(held: Sequence[_Inputs], calls: Sequence[AggregateCall], schema: pa.Schema) -> pa.Table:
-    """Returns one row per group of some rows, or more where a sum would not fit its type."""
-    rows = sum(inputs.rows for inputs in held)
+def _of_groups(inputs: Sequence[_Inputs], calls: Sequence[AggregateCall], schema: pa.Schema) -> pa.Table:
+    """Returns a row per group, or several if a sum would overflow its type."""
+    rows = sum(inputs.rows for inputs in inputs)
     columns: dict[str, Any] = {}
     most = rows
     for i, (call, field) in enumerate(zip(calls, schema, strict=True)):
         if call.term is not None:
-            bound = max(inputs.sums[i].bound for inputs in held)
+            bound = max(inputs.sums[i].bound for inputs in inputs)
             if field.type == pa.int64():
                 most = min(most, max(1, MAX_BIGINT // max(1, bound)))
-            columns[f"c{i}"] = _chunked([inputs.sums[i] for inputs in held], bound, rows, field.type)
+            columns[f"c{i}"] = _chunked([inputs.sums[i] for inputs in inputs], bound, rows, field.type)
         elif call.column is not None:
-            columns[f"c{i}"] = pa.chunked_array([inputs.columns[i] for inputs in held])
+            columns[f"c{i}"] = pa.chunked_array([inputs.columns[i] for inputs in inputs])
     table = pa.table(columns)
-    found = [_aggregated(table.slice(start, most), calls, schema) for start in range(0, rows, most)]
-    return pa.concat_tables([schema.empty_table(), *found]).combine_chunks()
+    partials = [_aggregated(table.slice(start, most), calls, schema) for start in range(0, rows, most)]
+    return pa.concat_tables([schema.empty_table(), *partials]).combine_chunks()
 
 
 def _chunked(values: Sequence[Numbers], bound: int, rows: int, kind: Kind) -> pa.ChunkedArray[Any]:
-    """Returns numbers of several batches in one type, in which so many can be added up."""
+    """Returns the numbers of several batches in one type, wide enough to add `rows` values."""
     if kind == pa.int64():
-        return pa.chunked_array([one.values for one in values], kind)
-    kinds = {one.values.type for one in values}
-    return pa.chunked_array([summable(one.values, bound * rows, wide=kinds != {pa.int64()}) for one in values])
+        return pa.chunked_array([numbers.values for numbers in values], kind)
+    kinds = {numbers.values.type for numbers in values}
+    return pa.chunked_array([summable(numbers.values, bound * rows, wide=kinds != {pa.int64()}) for numbers in values])
 
 
 def _aggregated(table: pa.Table, calls: Sequence[AggregateCall], schema: pa.Schema) -> pa.Table:
     keys = [f"c{i}" for i, call in enumerate(calls) if call.fn == "group"]
-    asked: list[Any] = [
+    aggregations: list[Any] = [
         ([], "count_all") if call.fn == "count_star" else (f"c{i}", call.fn)
         for i, call in enumerate(calls)
         if call.fn != "group"
     ]
-    found = table.group_by(keys, use_threads=False).aggregate(asked)
+    groups = table.group_by(keys, use_threads=False).aggregate(aggregations)
     results: list[Any] = []
     for i, (call, field) in enumerate(zip(calls, schema, strict=True)):
         if call.fn == "sum":
-            results.append(_as_sums(found.column(f"c{i}_sum").combine_chunks(), field.type, call))
+            results.append(_as_sums(groups.column(f"c{i}_sum").combine_chunks(), field.type, call))
         else:
             name = f"c{i}" if call.fn == "group" else "count_all" if call.fn == "count_star" else f"c{i}_{call.fn}"
-            results.append(found.column(name).cast(field.type))
+            results.append(groups.column(name).cast(field.type))
     return pa.table(results, schema=schema)
 
 

@@ -1,10 +1,10 @@
-"""Exact arithmetic on integers and decimals, without their points. Runs on executors.
+"""Exact arithmetic on the unscaled integers of decimals. Runs on executors.
 
-Decimals of up to 18 digits are stored as integers that fit 64 bits, and mostly what is computed
-from them does, too. Each result comes with a bound, from the extremes of the columns that a batch
-really has: while it fits 64 bits, Arrow computes with integers, at a nanosecond a value. Where it
-does not, the batch is computed again with integers of 256 bits, and what Spark's decimals cannot
-hold is an error, as it is there in ANSI mode.
+Decimals of up to 18 digits are stored as integers of 64 bits, and most results fit 64 bits too.
+Each result carries a bound, computed from the minimum and maximum of the columns of the batch.
+While the bound fits 64 bits, Arrow computes with int64, at one nanosecond per value. Otherwise the
+batch is computed again with integers of 256 bits. A result beyond Spark's decimals raises an error,
+as Spark does in ANSI mode.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lance_spark.read.border.unscaled import low_words
 from lance_spark.types.fields import Array, Kind
 
 _Scalar: TypeAlias = Any
-"""One number, of 64 or of 256 bits."""
+"""A number of 64 or 256 bits."""
 
 MAX_BIGINT = (1 << 63) - 1
 
@@ -38,12 +38,12 @@ _COMPUTE: dict[str, Any] = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Values without their decimal point.
+    """Unscaled values: integers without the decimal point.
 
     Attributes:
-        values: int64, or decimal256 with scale 0 where that may not hold them. NULL is NULL.
-        bound: No value is further from zero.
-        scale: Digits behind the point.
+        values: int64, or decimal256 with scale 0 if int64 may be too small. NULL stays NULL.
+        bound: Upper bound of the absolute values.
+        scale: Digits after the decimal point.
     """
 
     values: Array
@@ -52,7 +52,7 @@ class Numbers:
 
 
 class Evaluation:
-    """Values of terms over one batch, each computed once."""
+    """Values of terms over one batch. Each term is computed once."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         """Takes rows in the Arrow types of Spark.
@@ -60,7 +60,7 @@ class Evaluation:
         Columns of terms are integers, or decimals of up to 18 digits.
         """
         self._batch = batch
-        self._known: dict[tuple[Term, bool], Numbers] = {}
+        self._computed: dict[tuple[Term, bool], Numbers] = {}
 
     def of(self, term: Term) -> Numbers:
         """Returns the value of a term for each row.
@@ -74,10 +74,10 @@ class Evaluation:
             return self._evaluated(term, wide=True)
 
     def _evaluated(self, term: Term, *, wide: bool) -> Numbers:
-        known = self._known.get((term, wide))
-        if known is None:
-            known = self._known[term, wide] = self._evaluate(term, wide=wide)
-        return known
+        numbers = self._computed.get((term, wide))
+        if numbers is None:
+            numbers = self._computed[term, wide] = self._evaluate(term, wide=wide)
+        return numbers
 
     def _evaluate(self, term: Term, *, wide: bool) -> Numbers:
         if isinstance(term, Column):
@@ -85,15 +85,15 @@ class Evaluation:
         if isinstance(term, Constant):
             number = _number(term.unscaled, wide=wide)
             return Numbers(pa.repeat(number, self._batch.num_rows), abs(term.unscaled), term.scale)
-        left, right = (self._evaluated(side, wide=wide) for side in (term.left, term.right))
+        left_numbers, right_numbers = (self._evaluated(side, wide=wide) for side in (term.left, term.right))
         if term.op == "*":
-            bound, scale = left.bound * right.bound, left.scale + right.scale
+            bound, scale = left_numbers.bound * right_numbers.bound, left_numbers.scale + right_numbers.scale
         else:
-            scale = max(left.scale, right.scale)
-            left, right = (_rescaled(side, scale, wide=wide) for side in (left, right))
-            bound = left.bound + right.bound
+            scale = max(left_numbers.scale, right_numbers.scale)
+            left_numbers, right_numbers = (_rescaled(side, scale, wide=wide) for side in (left_numbers, right_numbers))
+            bound = left_numbers.bound + right_numbers.bound
         _refuse_too_large(bound, wide=wide)
-        values = _COMPUTE[term.op](left.values, right.values)
+        values = _COMPUTE[term.op](left_numbers.values, right_numbers.values)
         return Numbers(values, _checked_bound(values, bound, term), scale)
 
 
@@ -131,25 +131,25 @@ def _rescaled(numbers: Numbers, scale: int, *, wide: bool) -> Numbers:
 
 
 def _farthest(values: Array) -> int:
-    """Returns how far the values are from zero."""
+    """Returns the largest absolute value."""
     extremes: Any = pc.min_max(values).as_py()
     return max(abs(int(extremes[end] or 0)) for end in ("min", "max"))
 
 
 def _checked_bound(values: Array, bound: int, term: Term) -> int:
-    """Returns a bound that Spark's decimals can hold."""
+    """Returns the bound, or the largest absolute value if the bound exceeds Spark's decimals."""
     if bound < _LEAST_TOO_LARGE:
         return bound
-    found = _farthest(values)
-    if found >= _LEAST_TOO_LARGE:
+    largest = _farthest(values)
+    if largest >= _LEAST_TOO_LARGE:
         raise _too_large(str(term))
-    return found
+    return largest
 
 
 def summable(values: Array, bound: int, *, wide: bool) -> Array:
-    """Returns values in a type that holds their sum, which is not further from zero than `bound`.
+    """Returns values in a type that can hold their sum, whose absolute value is at most `bound`.
 
-    With `wide`, it is the one that also holds those of 256 bits.
+    With `wide`, the type is decimal256.
     """
     if wide:
         return values.cast(_WIDEST)
@@ -157,17 +157,17 @@ def summable(values: Array, bound: int, *, wide: bool) -> Array:
 
 
 def total(numbers: Numbers) -> int | None:
-    """Returns the sum of all values without its point; None where all are NULL."""
+    """Returns the unscaled sum of all values, or None if all values are NULL."""
     values = numbers.values
-    found = pc.sum(summable(values, numbers.bound * len(values), wide=values.type != pa.int64())).as_py()
-    return None if found is None else int(found)
+    value = pc.sum(summable(values, numbers.bound * len(values), wide=values.type != pa.int64())).as_py()
+    return None if value is None else int(value)
 
 
 def as_decimals(values: Array, kind: Kind, what: str) -> Array:
-    """Returns whole numbers as decimals of `kind`, whose point goes before the last digits.
+    """Returns unscaled integers as decimals of `kind`.
 
     Raises:
-        ValueConversionError: One has more digits.
+        ValueConversionError: A value has more digits than `kind`.
     """
     try:
         wide = values.cast(pa.decimal128(kind.precision, 0))

@@ -1,11 +1,11 @@
-"""What a sum adds up: columns, constants, and their sums, differences and products.
+"""Terms of pushed-down sums: columns, constants, and their sums, differences and products.
 
-A value object without values; :mod:`~lance_spark.read.aggregates.numbers` evaluates it. The JSON
-that `Partials.java` makes:
+A term holds no values. :mod:`~lance_spark.read.aggregates.numbers` evaluates terms. `Partials.java`
+sends terms as JSON:
 
-- `{"op": "col", "name": "a"}`, an integer, or a decimal of up to 18 digits
-- `{"op": "unscaled", "name": "a"}`, the integer that such a decimal is stored as
-- `{"op": "lit", "unscaled": "105", "scale": 2}`, which is 1.05
+- `{"op": "col", "name": "a"}`: an integer, or a decimal of up to 18 digits
+- `{"op": "unscaled", "name": "a"}`: the stored integer of such a decimal
+- `{"op": "lit", "unscaled": "105", "scale": 2}`: the number 1.05
 - `{"op": "+" | "-" | "*", "args": [term, term]}`
 """
 
@@ -22,7 +22,7 @@ _OPERATORS = get_args(Operator)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of integers or decimals; with `unscaled`, decimals without their point."""
+    """A column of integers or decimals. With `unscaled`, the stored integers of the decimals."""
 
     name: str
     unscaled: bool = False
@@ -46,7 +46,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """An exact sum, difference or product; NULL where one side is."""
+    """An exact sum, difference or product. NULL if either side is NULL."""
 
     op: Operator
     left: Term
@@ -60,10 +60,10 @@ Term: TypeAlias = Column | Constant | Arithmetic
 
 
 def parse_term(raw: Mapping[str, Any]) -> Term:
-    """Returns the term that the planner rule describes.
+    """Parses the JSON of a term.
 
     Raises:
-        ValueError: There is no such operation.
+        ValueError: The operation is unknown.
     """
     op = raw["op"]
     if op in ("col", "unscaled"):
@@ -71,13 +71,13 @@ def parse_term(raw: Mapping[str, Any]) -> Term:
     if op == "lit":
         return Constant(int(raw["unscaled"]), int(raw["scale"]))
     if op in _OPERATORS:
-        left, right = raw["args"]
-        return Arithmetic(cast(Operator, op), parse_term(left), parse_term(right))
+        left_term, right_term = raw["args"]
+        return Arithmetic(cast(Operator, op), parse_term(left_term), parse_term(right_term))
     raise ValueError(f"the planner rule asks for a sum of an unknown operation {op!r}")
 
 
 def columns_of(term: Term) -> Iterator[str]:
-    """Yields the names of the columns in a term, some perhaps more than once."""
+    """Yields the names of the columns in a term. A name may repeat."""
     if isinstance(term, Column):
         yield term.name
     elif isinstance(term, Arithmetic):
@@ -86,7 +86,7 @@ def columns_of(term: Term) -> Iterator[str]:
 
 
 def renamed(term: Term, name: Callable[[str], str]) -> Term:
-    """Returns the term with other names of its columns."""
+    """Returns the term with renamed columns."""
     if isinstance(term, Column):
         return replace(term, name=name(term.name))
     if isinstance(term, Arithmetic):

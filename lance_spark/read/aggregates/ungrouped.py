@@ -15,10 +15,10 @@ from lance_spark.types.fields import Array
 
 
 class PartialAggregates:
-    """Counts and adds up values, and keeps the least and greatest one, over Arrow batches.
+    """Computes counts, sums, minima and maxima over Arrow batches.
 
-    Their types are Spark's own. NULL is skipped by all but `count_star`; no value gives NULL. As in
-    Spark, NaN is equal to itself and greater than any other number.
+    The types are those of Spark. All aggregates but `count_star` skip NULL, and return NULL for no
+    values. As in Spark, NaN equals NaN and is greater than any other number.
     """
 
     def __init__(self, calls: Sequence[AggregateCall]) -> None:
@@ -28,23 +28,23 @@ class PartialAggregates:
         self._values: list[Array | None] = [None] * len(self._calls)
 
     def add_rows(self, rows: int) -> None:
-        """Counts rows of which no column is needed."""
+        """Counts rows without reading a column."""
         for i, call in enumerate(self._calls):
             if call.fn == "count_star":
                 self._counts[i] += rows
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes rows in, in the Arrow types of Spark; calls name the batch's columns.
+        """Adds a batch in the Arrow types of Spark. Calls name the columns of the batch.
 
         Raises:
-            ValueConversionError: A number to be added up has more than 38 digits.
+            ValueConversionError: A number to sum has more than 38 digits.
         """
         self.add_rows(batch.num_rows)
         numbers = Evaluation(batch)
         for i, call in enumerate(self._calls):
             if call.term is not None:
-                found, before = total(numbers.of(call.term)), self._totals[i]
-                self._totals[i] = before if found is None else found + (before or 0)
+                total_of_batch, before = total(numbers.of(call.term)), self._totals[i]
+                self._totals[i] = before if total_of_batch is None else total_of_batch + (before or 0)
             elif call.column is not None:
                 column = batch.column(call.column)
                 if call.fn == "count":
@@ -53,7 +53,7 @@ class PartialAggregates:
                     self._values[i] = _extreme(column, call.fn, self._values[i])
 
     def row(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Returns the one row of results.
+        """Returns the results as a batch of one row.
 
         Raises:
             ValueConversionError: A sum has more than 38 digits.
@@ -74,7 +74,7 @@ class PartialAggregates:
 
 
 def _extreme(array: Array, fn: Literal["min", "max"], before: Array | None) -> Array | None:
-    """Returns the least or greatest of an array and earlier ones, as an array of one, or None."""
+    """Returns the minimum or maximum of an array and an earlier result, as an array of length 1."""
     values = array.drop_null()
     if before is not None:
         values = pa.concat_arrays([before, values])
@@ -86,6 +86,6 @@ def _extreme(array: Array, fn: Literal["min", "max"], before: Array | None) -> A
         if len(numbers) == 0 or (fn == "max" and len(numbers) < len(values)):
             return values.filter(nan).slice(0, 1)
         values = numbers
-    found = pc.min_max(values)[fn]
+    extreme = pc.min_max(values)[fn]
     # A slice would keep the whole batch alive.
-    return pa.concat_arrays([values.slice(pc.index(values, found).as_py(), 1)])
+    return pa.concat_arrays([values.slice(pc.index(values, extreme).as_py(), 1)])

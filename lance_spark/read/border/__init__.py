@@ -1,1 +1,1 @@
-"""Forms in which columns cross from Python to the JVM quicker than in their own."""
+"""Encodings that make the transfer of columns from Python to the JVM cheaper."""

@@ -1,8 +1,8 @@
-"""Vectors of which a query uses only leading elements, such as `v[0]` or `size(v)`.
+"""Shortens vectors if a query uses only leading elements, for example `v[0]` or `size(v)`.
 
-Nearly all of a scan of vectors goes into bringing their elements to the JVM. The planner rule says
-how many of them the query uses (`Elements.java`), and the scan gives Spark a shorter
-array in the place of the vector. Lance reads the vectors whole in any case.
+Most of the time of a vector scan is the transfer of elements to the JVM. The planner rule reports
+how many elements the query uses (`Elements.java`), and the scan returns a shorter array. Lance
+reads the whole vectors in any case.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import pyarrow.compute as pc
 from lance_spark.read.scan import merged
 
 _ROWS = 1 << 13
-"""Rows of a batch of shortened vectors: those of the vectors themselves have a few hundred."""
+"""Rows per batch of shortened vectors. Batches of whole vectors have a few hundred rows."""
 
 
 def leading_elements(sizes: Mapping[str, int], used: Mapping[str, int]) -> dict[str, int]:
-    """Returns how many elements are given of the vectors that are shortened, by column.
+    """Returns the number of elements to transfer, for each column to shorten.
 
     Args:
-        sizes: How many elements vectors have, by column.
-        used: How many leading elements the query uses, by column. Where these are more than half,
-            or an element is beyond the end, the vector stays whole.
+        sizes: Number of elements per vector, by column.
+        used: Number of leading elements that the query uses, by column. A vector stays whole if the
+            query uses more than half of its elements, or an element beyond its end.
     """
     return {name: count for name, count in used.items() if 2 * count <= sizes.get(name, 0)}
 
@@ -39,7 +39,7 @@ def shortened_schema(schema: pa.Schema, elements: Mapping[str, int]) -> pa.Schem
 def shortened(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, elements: Mapping[str, int]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows with the leading elements of some vectors alone, in fewer batches."""
+    """Yields the rows with shortened vectors, in fewer batches."""
 
     def short(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [

@@ -1,1 +1,1 @@
-"""Rows by rank: nearest vectors, best texts, and both together."""
+"""Searches: nearest vectors, best texts, and hybrid ranking."""

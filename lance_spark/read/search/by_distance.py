@@ -1,7 +1,7 @@
-"""The first rows of a sort by distance, found by a search: :class:`NearestRows`.
+"""Vector search for a sort by distance: :class:`NearestRows`.
 
-The planner rule asks for it where a session allows it. Spark sorts what is found by the distances
-that it computes itself, and takes the first rows of that.
+The planner rule requests the search if the session allows it. Spark then sorts the returned rows by
+its own distances and takes the first rows.
 """
 
 from __future__ import annotations
@@ -26,56 +26,58 @@ if TYPE_CHECKING:
     from lance_spark.read.spec import NearestCall
 
 EFFORT = 0.9
-"""How much of an index is searched: of n partitions n to the power of it. Measured with IVF_PQ,
-50,000 vectors of 32, 64 and 512 partitions: 97 % of the ten nearest of vectors without clusters,
-all of those with. With a filter all partitions are, since rows that pass lie further away: half as
-many hits, where one row in a hundred does."""
+"""Exponent for the share of an index to search: n ** EFFORT of n partitions. Measured with IVF_PQ
+and 50,000 vectors in 32, 64 and 512 partitions: the search found 97 % of the ten nearest vectors in
+data without clusters, and all of them in data with clusters. A filtered search reads all
+partitions, because passing rows are farther away: with one passing row in a hundred, it found half
+as many."""
 
 REFINE = 10
-"""Of so many times as many rows distances are computed from the vectors themselves."""
+"""Factor of extra rows whose exact distances Lance computes."""
 
 SPARE_ROWS = 10
-"""Rows that are found beyond those that are asked for, at least: Spark's distances differ from
-Lance's in their last digits."""
+"""Minimum number of extra rows to search. Spark's distances differ from Lance's in the last digits.
+"""
 
 FOUND_BYTES = 64 << 20
-"""Bytes that the rows of a search may take in memory, estimated by their width."""
+"""Maximum memory for the rows of a search, estimated from their width."""
 
 CHECKED_BYTES = 128 << 20
-"""Bytes of a column in which NULLs are looked for while a query is planned: 0.1 s."""
+"""Maximum size of a column that is checked for NULLs during planning. The check takes 0.1 s."""
 
 _ROUNDING = 1e-5
 _TINY = {"l2": 0.0, "cosine": 1e-6, "dot": 0.0}
-"""How far two distances that are the same lie apart: relatively, and at least."""
+"""Tolerance for equal distances: relative, and absolute by metric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestRows:
-    """A search for the first rows of a sort by distance. A picklable value.
+    """A vector search for the first rows of a sort by distance. A picklable value.
 
     Attributes:
-        call: What the planner rule asked for.
-        index: Name of the index that serves.
-        most: Most rows that it holds in memory.
+        call: The request of the planner rule.
+        index: Name of the vector index.
+        most: Maximum number of rows in memory.
     """
 
     call: NearestCall
     index: str
     most: int
 
-    def found(
+    def search(
         self, dataset: lance.LanceDataset, columns: Sequence[str], filter: str | None, blobs: BlobHandling
     ) -> list[pa.RecordBatch] | None:
-        """Returns the nearest rows, and all that are as near as the last of them.
+        """Returns the nearest rows, including all rows as near as the last one.
 
         Runs on an executor.
 
         Returns:
-            None where they cannot be told from the others: fewer rows have a distance than are
-            asked for, too many have the same, or elements of a vector are NULL.
+            None if the scan needs all rows: fewer rows than requested have a distance, too many
+                rows have
+            the same distance, or a vector has NULL elements.
 
         Raises:
-            SearchError: Lance cannot search so.
+            SearchError: Lance does not support the search.
             FilterError: The filter failed on a value.
             TableUnreadableError: A file is missing or damaged.
         """
@@ -107,7 +109,7 @@ class NearestRows:
         ).to_table()
 
     def _tells_apart(self, distances: pa.ChunkedArray[Any]) -> bool:
-        """Tells whether the last row that is asked for is nearer than the last one found."""
+        """Tells whether the k-th row is clearly nearer than the last row of the search."""
         first, kth, last = (distances[at].as_py() for at in (0, self.call.k - 1, -1))
         return bool(last - kth > max(_TINY[self.call.metric], _ROUNDING * max(abs(first), abs(kth))))
 
@@ -115,17 +117,18 @@ class NearestRows:
 def plan_nearest(
     ref: DatasetRef, options: ReadOptions, call: NearestCall, *, row_bytes: float, vector_bytes: int
 ) -> NearestRows | str:
-    """Returns the search that serves a sort by distance, or in words why none does.
+    """Returns the search for a sort by distance, or the reason for its absence.
 
-    Runs on the driver. Reads the manifest, and where rows without a vector come first a column of
+    Runs on the driver. Reads the manifest. If rows without a vector come first, also reads a column
+    of
     up to CHECKED_BYTES.
 
     Args:
         ref: The table at a version.
         options: The user's options.
-        call: What the planner rule asks for.
-        row_bytes: Estimated bytes of a row of the scan.
-        vector_bytes: Estimated bytes of the column of vectors.
+        call: The request of the planner rule.
+        row_bytes: Estimated bytes per row of the scan.
+        vector_bytes: Estimated bytes of the vector column.
     """
     dataset = ref.open()
     if options.fragments is not None or options.limit is not None:
@@ -139,10 +142,12 @@ def plan_nearest(
         return f"the vector has {len(call.q)} numbers, and those of {call.column} have {kind.list_size}"
     if call.metric == "cosine" and not any(call.q):
         return "nothing has an angle to a vector of zeros"
-    found = [one for one in dataset.describe_indices() if one.field_names == [call.column]]
-    vectors = [one for one in found if "VectorIndex" in one.type_url]
-    # With several, Lance chooses one by itself.
-    if not vectors or {str((one.details or {}).get("metric_type")).lower() for one in vectors} != {call.metric}:
+    column_indexes = [index for index in dataset.describe_indices() if index.field_names == [call.column]]
+    vector_indexes = [index for index in column_indexes if "VectorIndex" in index.type_url]
+    # With several indexes, Lance chooses one.
+    if not vector_indexes or {str((index.details or {}).get("metric_type")).lower() for index in vector_indexes} != {
+        call.metric
+    }:
         return f"no index of {call.column} measures by {call.metric}"
     most = int(FOUND_BYTES / max(1.0, row_bytes))
     if call.k + max(SPARE_ROWS, call.k // 4) > most:
@@ -150,16 +155,16 @@ def plan_nearest(
     may_be_null = call.nulls_first and dataset.schema.field(call.column).nullable
     if may_be_null and (vector_bytes > CHECKED_BYTES or _any_null(ref, call.column)):
         return f"rows without {call.column} may come first: say NULLS LAST, or {call.column} IS NOT NULL"
-    return NearestRows(call=call, index=vectors[0].name, most=most)
+    return NearestRows(call=call, index=vector_indexes[0].name, most=most)
 
 
 @functools.lru_cache(maxsize=64)
 def _any_null(ref: DatasetRef, column: str) -> bool:
     """Tells whether a column may have NULLs.
 
-    Cached, because a scan is described and planned one after the other in one process.
+    The result is cached, because a process describes a scan and then plans it.
     """
-    if "`" in column:  # there is no way to write it in Lance SQL
+    if "`" in column:  # Lance SQL cannot express this name.
         return True
     dataset = ref.open()
     with search_errors(dataset, None):

@@ -1,9 +1,9 @@
-"""Searches as table functions of Spark SQL, also joined laterally: :func:`register_functions`.
+"""Searches as table functions of Spark SQL, with lateral joins: :func:`register_functions`.
 
     SELECT * FROM lance_vector_search('/tables/docs.lance', array(0.1, 0.2), k => 3)
     SELECT * FROM q, LATERAL lance_text_search('/tables/docs.lance', q.words, filter => 'lang = 1')
 
-The version is pinned while the query is analyzed, and a task searches for each row that it has.
+Analysis pins the version. A task runs one search per input row.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "lance_text_search": (TEXT,),
     "lance_hybrid_search": (VECTOR, TEXT),
 }
-"""The table functions, and what each searches for."""
+"""The table functions with their query arguments."""
 
 _OF_VECTORS = ("column", "metric", "nprobes", "refine_factor", "ef", "use_index")
 _OF_TEXTS = ("text_columns", "phrase")
 _OF_BOTH = ("k", "offset", "prefilter")
 _OF_READS = ("filter", "columns", "version", "timestamp", "with_row_id", "blob_handling", "options")
 _TEXTS = ("path", "column", "metric", "filter", "timestamp", "blob_handling")
-"""Arguments that are texts."""
+"""Arguments of type string."""
 
 _PARAMETERS = {"q": VECTOR, "query": TEXT, "columns": "text_columns"}
-"""Parameters of the functions, by the fields of queries."""
+"""Parameters of the functions, by the fields of the query classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchCall:
-    """A call of a table function: all but the queries, which each row has.
+    """A call of a table function. Each row supplies its own queries.
 
     Attributes:
         ref: The table at a version.
-        queries: Names of the queries.
+        queries: Names of the query arguments.
         settings: The other arguments of a search, by name.
         options: Options of the read.
         schema: Columns of the result.
@@ -70,10 +70,10 @@ class SearchCall:
     schema: spark_types.StructType
 
     def options_for(self, values: Mapping[str, Any]) -> ReadOptions:
-        """Returns the options of a read that searches for the queries of a row.
+        """Returns the read options of a search with the queries of one row.
 
         Raises:
-            OptionError: A query or a setting of it is not valid.
+            OptionError: A query or a setting is not valid.
         """
         try:
             return self._options_for(values)
@@ -85,30 +85,30 @@ class SearchCall:
             raise OptionError(name, value, error.accepted) from error
 
     def _options_for(self, values: Mapping[str, Any]) -> ReadOptions:
-        asked = self.settings
-        both = {name: asked[name] for name in _OF_BOTH if name in asked}
+        settings = self.settings
+        shared = {name: settings[name] for name in _OF_BOTH if name in settings}
         nearest = words = None
         if VECTOR in self.queries:
-            own = {name: asked[name] for name in _OF_VECTORS if name in asked}
-            if "metric" in own:
-                own["metric"] = metric_of(own["metric"])
-            given = values[VECTOR]
-            if not isinstance(given, list | tuple):
-                raise OptionError(VECTOR, given, "an array of numbers")
-            nearest = VectorQuery(q=tuple(map(_number, given)), **own, **both)
+            vector_settings = {name: settings[name] for name in _OF_VECTORS if name in settings}
+            if "metric" in vector_settings:
+                vector_settings["metric"] = metric_of(vector_settings["metric"])
+            vector = values[VECTOR]
+            if not isinstance(vector, list | tuple):
+                raise OptionError(VECTOR, vector, "an array of numbers")
+            nearest = VectorQuery(q=tuple(map(_number, vector)), **vector_settings, **shared)
         if TEXT in self.queries:
-            columns = asked.get("text_columns")
+            columns = settings.get("text_columns")
             columns = columns if isinstance(columns, list | None) else [columns]
             words = TextQuery(
                 query=values[TEXT],
                 columns=None if columns is None else tuple(columns),
-                phrase=asked.get("phrase", False),
-                **both,
+                phrase=settings.get("phrase", False),
+                **shared,
             )
         return dataclasses.replace(self.options, nearest=nearest, full_text_query=words)
 
     def rows(self, values: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
-        """Yields the rows of a search, as Python values; none where a query is NULL."""
+        """Yields the rows of a search as Python values. Yields no rows if a query is NULL."""
         if any(values[name] is None for name in self.queries):
             return
         reader = SearchReader(ref=self.ref, schema=self.schema, options=self.options_for(values))
@@ -118,50 +118,50 @@ class SearchCall:
 
 
 def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a row holds; the query checks it
-    """Returns a decimal, as SQL writes numbers, as a float."""
+    """Converts a decimal, the type of SQL literals, to a float."""
     return float(value) if isinstance(value, Decimal) else value
 
 
 @dataclass
 class _Analyzed(AnalyzeResult):
-    """What is known of a call before it runs: Spark hands it to the tasks."""
+    """The result of the analysis. Spark sends it to the tasks."""
 
     call: SearchCall | None = None
 
 
 def _analyzed(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[str, AnalyzeArgument]) -> _Analyzed:
-    """Checks the arguments of a call against the table. Runs in a Python process of Spark's."""
-    given = dict(_by_name(function, args, named))
+    """Checks the arguments of a call against the table. Runs in a Python process of Spark."""
+    arguments = dict(_by_name(function, args, named))
     queries = FUNCTIONS[function]
-    for name, argument in given.items():
+    for name, argument in arguments.items():
         if argument.isTable:
             raise OptionError(name, "a table", f"a value: {_usage(function)}")
         if name not in queries and not argument.isConstantExpression:
             raise OptionError(name, "an expression", "a constant: only queries may differ from row to row")
     for name in ("path", *queries):
-        if name not in given:
+        if name not in arguments:
             raise OptionError(name, None, _usage(function))
-    values = {name: one.value for name, one in given.items()}
+    values = {name: argument.value for name, argument in arguments.items()}
     _check_types(values)
-    asked = _OF_VECTORS + _OF_TEXTS + _OF_BOTH
-    settings = {name: values[name] for name in asked if values.get(name) is not None}
+    setting_names = _OF_VECTORS + _OF_TEXTS + _OF_BOTH
+    settings = {name: values[name] for name in setting_names if values.get(name) is not None}
     _refuse_borrowed(values.get("options") or {})
     read = {"path": values["path"], **(values.get("options") or {})}
     read |= {name: _text(values[name]) for name in _OF_READS[:-1] if values.get(name) is not None}
     options = ReadOptions.parse(read)
     call = SearchCall(DatasetRef.resolve(options), queries, settings, options, spark_types.StructType())
-    # A query that differs from row to row is checked there.
+    # The task checks a query that is not constant.
     examples = {VECTOR: _example(call), TEXT: "words"}
-    known = {
-        name: values[name] if given[name].isConstantExpression and values[name] is not None else examples[name]
+    queried = {
+        name: values[name] if arguments[name].isConstantExpression and values[name] is not None else examples[name]
         for name in queries
     }
-    schema = search_schema(call.ref, call.options_for(known))
+    schema = search_schema(call.ref, call.options_for(queried))
     return _Analyzed(schema=schema, call=dataclasses.replace(call, schema=schema))
 
 
 def _check_types(values: Mapping[str, object]) -> None:
-    """Raises an OptionError for a value that has to be a text, or a map of texts."""
+    """Raises an OptionError for an argument that is not a string, or not a map of strings."""
     if values["path"] is None:
         raise OptionError("path", None, "the location of a table")
     for name in _TEXTS:
@@ -169,7 +169,7 @@ def _check_types(values: Mapping[str, object]) -> None:
         if value is not None and not isinstance(value, str):
             raise OptionError(name, value, "a text")
     options = values.get("options") or {}
-    if not isinstance(options, Mapping) or not all(isinstance(one, str) for pair in options.items() for one in pair):
+    if not isinstance(options, Mapping) or not all(isinstance(text, str) for pair in options.items() for text in pair):
         raise OptionError("options", "***", "a map of texts, such as map('storage.region', 'eu-west-1')")
 
 
@@ -177,9 +177,10 @@ _PLAIN = re.compile(r"(aws_)?(default_)?region|((connect|request)_)?timeout|clie
 
 
 def _refuse_borrowed(options: Mapping[str, str]) -> None:
-    """Refuses options that would send credentials of the environment to a receiver of a statement.
+    """Refuses options that would send the server's credentials to an endpoint named in a statement.
 
-    Views and reads by path have the same rule, and take credentials too: LanceCredentials.java.
+    `LanceCredentials.java` applies the same rule to views and reads by path, and also accepts
+    credentials.
     """
     for key, value in options.items():
         name = key.lower().removeprefix(STORAGE_PREFIX)
@@ -194,7 +195,7 @@ def _refuse_borrowed(options: Mapping[str, str]) -> None:
 
 
 def _example(call: SearchCall) -> list[float]:
-    """Returns a vector as those of the column that is searched."""
+    """Returns a zero vector with the size of the searched column."""
     if VECTOR not in call.queries:
         return [0.0]
     dataset = call.ref.open()
@@ -203,14 +204,14 @@ def _example(call: SearchCall) -> list[float]:
 
 
 def _by_name(function: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the arguments by their names."""
+    """Yields the arguments by name."""
     places = ("path", *FUNCTIONS[function], "k")
     if len(args) > len(places):
         raise OptionError(function, f"{len(args)} arguments by position", _usage(function))
-    known = _names(function)
+    accepted = _names(function)
     for name in named:
-        if name not in known:
-            raise OptionError(name, "an argument", ", ".join(known), problem=f"is no argument of {function}")
+        if name not in accepted:
+            raise OptionError(name, "an argument", ", ".join(accepted), problem=f"is no argument of {function}")
         if name in places[: len(args)]:
             raise OptionError(name, "an argument", _usage(function), problem="is given twice")
     yield from zip(places, args, strict=False)
@@ -234,7 +235,7 @@ def _text(value: object) -> str:
 
 
 class _Handler:
-    """What Spark calls for each row."""
+    """The class that Spark calls for each row."""
 
     function: str
 
@@ -251,7 +252,7 @@ class _Handler:
 
 
 class VectorSearch(_Handler):
-    """`lance_vector_search`."""
+    """The table function `lance_vector_search`."""
 
     function = "lance_vector_search"
 
@@ -262,7 +263,7 @@ class VectorSearch(_Handler):
 
 
 class TextSearch(_Handler):
-    """`lance_text_search`."""
+    """The table function `lance_text_search`."""
 
     function = "lance_text_search"
 
@@ -273,7 +274,7 @@ class TextSearch(_Handler):
 
 
 class HybridSearch(_Handler):
-    """`lance_hybrid_search`."""
+    """The table function `lance_hybrid_search`."""
 
     function = "lance_hybrid_search"
 
@@ -290,9 +291,9 @@ HANDLERS: Mapping[str, type[_Handler]] = {
 
 
 def register_functions(spark: SparkSession) -> None:
-    """Makes the table functions known to a session, classic or over Connect, once.
+    """Registers the table functions once per session, classic or Spark Connect.
 
-    Sessions with the extension of the jar have the functions: LanceFunctions.java.
+    The session extension of the jar provides the functions otherwise (`LanceFunctions.java`).
     """
     module = type(spark).__module__
     if not module.startswith("pyspark.sql.") or _are_registered(spark):
@@ -310,5 +311,5 @@ def _are_registered(spark: SparkSession) -> bool:
     try:
         return spark.catalog.functionExists(VectorSearch.function)
     except PySparkException:
-        # After temporary functions Spark asks the current catalog, and ours has no functions.
+        # After temporary functions, Spark asks the current catalog. LanceCatalog has no functions.
         return False

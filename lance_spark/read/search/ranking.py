@@ -1,7 +1,7 @@
-"""Finds rows by rank in one version of a table, with pylance: :class:`Ranking`. Runs anywhere.
+"""Ranks the rows of one version of a table with pylance: :class:`Ranking`. Runs anywhere.
 
-Lance finds rows that no index serves by a scan, leaves deleted rows and NULL vectors out, and looks
-further where a filter leaves fewer rows than were asked for.
+Lance scans rows outside of any index, skips deleted rows and NULL vectors, and searches further if
+a filter leaves too few rows.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     import lance
 
 DISTANCE, SCORE, RELEVANCE = "_distance", "_score", "_relevance_score"
-"""Columns that a search adds: how far a vector is, how good a text, and how good a row for both."""
+"""Columns that a search adds: distance of a vector, score of a text, and fused score."""
 
 RRF_K = 60
-"""The constant of reciprocal rank fusion, from the paper that introduced it."""
+"""The constant of reciprocal rank fusion, from the paper that introduced the method."""
 
 _VECTOR = "__lance_spark_vector"
-"""Name of the vectors beside the columns of a search."""
+"""Name of the extra vector column of a search."""
 
 Columns = Sequence[str] | Mapping[str, str]
 """Columns of the result: names, or names with expressions in Lance SQL."""
@@ -50,13 +50,13 @@ Columns = Sequence[str] | Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """A search of one table. A picklable value; both of its queries are searched and fused.
+    """A search of one table. A picklable value. With both queries, the rankings are fused.
 
     Attributes:
-        vector: What vectors are searched for.
-        text: What texts are.
-        filter: The rows among which, in Lance SQL, or None.
-        blobs: What a blob column reads as.
+        vector: Vector query, or None.
+        text: Full-text query, or None.
+        filter: Filter in Lance SQL, or None.
+        blobs: Blob handling.
     """
 
     vector: VectorQuery | None = None
@@ -66,24 +66,24 @@ class Ranking:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Names of the columns that it adds, each a float."""
+        """Names of the score columns, each float32."""
         if self.vector is not None and self.text is not None:
             return (DISTANCE, SCORE, RELEVANCE)
         return (DISTANCE,) if self.vector is not None else (SCORE,)
 
     @property
     def most_rows(self) -> int:
-        """How many rows it gives at most."""
+        """Maximum number of rows of the result."""
         query = self.vector or self.text
         assert query is not None
         return query.k
 
     def checked(self, dataset: lance.LanceDataset) -> Ranking:
-        """Returns it with the columns of this version that it means.
+        """Returns the ranking with resolved columns for this version.
 
         Raises:
-            ColumnNotFoundError: A column is not there.
-            OptionError: A column cannot be searched so, or is not named where there are several.
+            ColumnNotFoundError: A column does not exist.
+            OptionError: A column does not support the search, or the column is ambiguous.
         """
         for name in self.scores:
             if name in dataset.schema.names:
@@ -98,10 +98,10 @@ class Ranking:
         return dataclasses.replace(self, vector=vector, text=text)
 
     def batches(self, dataset: lance.LanceDataset, columns: Columns) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in the order of their rank, with the columns and the scores after them.
+        """Yields the rows in rank order: the columns, then the scores.
 
         Raises:
-            SearchError: Lance cannot search so.
+            SearchError: Lance does not support the search.
             FilterError: The filter failed on a value.
             TableUnreadableError: A file is missing or damaged.
         """
@@ -113,14 +113,14 @@ class Ranking:
             yield from self._fused(dataset, columns).to_batches()
 
     def schema(self, dataset: lance.LanceDataset, columns: Columns) -> pa.Schema:
-        """Returns the columns of :meth:`batches`."""
+        """Returns the schema of :meth:`batches`."""
         with search_errors(dataset, self.filter):
-            found = dataset.scanner(columns=_with(columns, ()), blob_handling=lance_blob_handling(self.blobs))
-            fields: list[pa.Field[Any]] = list(found.projected_schema)
+            scanner = dataset.scanner(columns=_with(columns, ()), blob_handling=lance_blob_handling(self.blobs))
+            fields: list[pa.Field[Any]] = list(scanner.projected_schema)
         return pa.schema([*fields, *(pa.field(name, pa.float32()) for name in self.scores)])
 
     def scanner(self, dataset: lance.LanceDataset, columns: Columns) -> lance.LanceScanner:
-        """Returns the scanner of a search of one kind."""
+        """Returns the scanner of a vector search or a text search."""
         search: dict[str, Any]
         query: VectorQuery | TextQuery
         if self.vector is not None:
@@ -152,7 +152,7 @@ class Ranking:
     def _nearest(self, dataset: lance.LanceDataset, query: VectorQuery, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Yields the nearest rows with searchable vectors.
 
-        Where Lance returns other vectors too, another search asks for twice as many rows.
+        If Lance returns other vectors too, the next search requests twice as many rows.
         """
         names, total_rows = [*columns, *self.scores], query.k + query.offset
         is_filtered_later = self.filter is not None and not query.prefilter
@@ -173,7 +173,7 @@ class Ranking:
             search_rows *= 2
 
     def _reach(self, dataset: lance.LanceDataset, query: VectorQuery) -> int:
-        """Returns how many nearest rows hold `k + offset` searchable vectors without the filter."""
+        """Returns how many nearest rows hold `k + offset` searchable vectors without a filter."""
         unfiltered, total_rows = dataclasses.replace(self, filter=None), query.k + query.offset
         search_rows = total_rows
         while True:
@@ -189,13 +189,13 @@ class Ranking:
     def _nearest_with_vectors(
         self, dataset: lance.LanceDataset, query: VectorQuery, columns: Columns, search_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yields as many nearest rows as `search_rows` says, with their row ids and vectors."""
+        """Yields the `search_rows` nearest rows with row ids and vectors."""
         search = dataclasses.replace(self, vector=dataclasses.replace(query, k=min(search_rows, MOST_ROWS), offset=0))
         requested = {**_with(columns, (ROW_ID,)), _VECTOR: f"`{query.column}`"}
         return self._read(dataset, search.scanner(dataset, requested))
 
     def only(self, kind: Literal["vector", "text"]) -> Ranking:
-        """Returns its part for vectors or for text, with the rows that an offset leaves out."""
+        """Returns the vector or text part of the search, with the rows that the offset skips."""
         vector, text = (self.vector, None) if kind == "vector" else (None, self.text)
         if vector is not None:
             vector = dataclasses.replace(vector, k=vector.k + vector.offset, offset=0)
@@ -204,13 +204,13 @@ class Ranking:
         return dataclasses.replace(self, vector=vector, text=text)
 
     def _fused(self, dataset: lance.LanceDataset, columns: Columns) -> pa.Table:
-        """Returns the best rows of both searches, by reciprocal rank fusion."""
+        """Returns the best rows of both searches by reciprocal rank fusion."""
         assert self.vector is not None
-        near, good = (
-            pa.Table.from_batches(found.batches(dataset, [ROW_ID]), schema=found.schema(dataset, [ROW_ID]))
-            for found in (self.only("vector"), self.only("text"))
+        nearest, texts = (
+            pa.Table.from_batches(ranking.batches(dataset, [ROW_ID]), schema=ranking.schema(dataset, [ROW_ID]))
+            for ranking in (self.only("vector"), self.only("text"))
         )
-        ranked = fused(near, good).slice(self.vector.offset, self.vector.k)
+        ranked = fused(nearest, texts).slice(self.vector.offset, self.vector.k)
         if not len(ranked):
             return self.schema(dataset, columns).empty_table()
         ids: list[Any] = ranked[ROW_ID].to_pylist()
@@ -227,7 +227,7 @@ class Ranking:
 
 @contextlib.contextmanager
 def search_errors(dataset: lance.LanceDataset, filter: str | None) -> Iterator[None]:
-    """Says in our words what Lance raises within it, while it reads a dataset with a filter."""
+    """Converts errors of Lance while it reads a dataset with a filter."""
     try:
         with panics_as_errors():
             yield
@@ -260,30 +260,31 @@ def fused(near: pa.Table, good: pa.Table) -> pa.Table:
         good: `_rowid` and `_score`, best first.
 
     Returns:
-        `_rowid`, `_distance` and `_score`, each NULL where only the other search found the row, and
-        `_relevance_score`. Rows of one relevance are in the order of their ids.
+        `_rowid`, `_distance`, `_score` and `_relevance_score`. `_distance` or `_score` is NULL if
+        only
+        the other search returned the row. Rows of equal relevance are ordered by id.
     """
     ids, places = np.unique(np.concatenate([t[ROW_ID].to_numpy() for t in (near, good)]), return_inverse=True)
     relevance = np.zeros(len(ids))
     scores = []
-    for found, name, at in ((near, DISTANCE, places[: len(near)]), (good, SCORE, places[len(near) :])):
-        np.add.at(relevance, at, 1 / (RRF_K + 1 + np.arange(len(found))))
-        values, there = np.zeros(len(ids), np.float32), np.zeros(len(ids), bool)
-        values[at], there[at] = found[name].to_numpy(), True
-        scores.append(pa.array(values, mask=~there))
+    for ranked, name, at in ((near, DISTANCE, places[: len(near)]), (good, SCORE, places[len(near) :])):
+        np.add.at(relevance, at, 1 / (RRF_K + 1 + np.arange(len(ranked))))
+        values, has_score = np.zeros(len(ids), np.float32), np.zeros(len(ids), bool)
+        values[at], has_score[at] = ranked[name].to_numpy(), True
+        scores.append(pa.array(values, mask=~has_score))
     table = pa.table({ROW_ID: pa.array(ids, pa.uint64()), DISTANCE: scores[0], SCORE: scores[1]})
     table = table.append_column(RELEVANCE, pa.array(relevance.astype(np.float32)))
     return table.take(np.lexsort((ids, -relevance)))
 
 
 def nearest_of(query: VectorQuery, q: object) -> dict[str, Any]:
-    """Returns what pylance's scanner takes for a search, of one vector or several."""
+    """Returns the `nearest` argument of pylance's scanner for one or several vectors."""
     nearest: dict[str, Any] = {
         "column": query.column,
         "q": q,
         "k": query.k + query.offset,
         "metric": query.metric,
-        # By `nprobes` Lance would look no further where so many partitions have fewer than k rows.
+        # `nprobes` would also be a maximum, even if the probed partitions hold fewer than k rows.
         "minimum_nprobes": query.nprobes,
         "refine_factor": query.refine_factor,
         "ef": query.ef,
@@ -306,9 +307,10 @@ def _full_text(query: TextQuery) -> Any:  # noqa: ANN401 - a class of pylance, w
 
 
 def split_phrases(text: str) -> tuple[list[str], str]:
-    """Returns the phrases between pairs of quotation marks, and the words outside of them.
+    """Returns the phrases in quotation marks, and the remaining words.
 
-    A single word needs no phrase. A text with an odd number of marks has no phrases.
+    A quoted single word counts as a word. A text with an odd number of quotation marks has no
+    phrases.
     """
     if text.count('"') % 2:
         return [], text
@@ -325,11 +327,11 @@ def _with(columns: Columns, names: Sequence[str]) -> Any:  # noqa: ANN401 - a li
 
 
 def vector_column(dataset: lance.LanceDataset, name: str | None) -> str:
-    """Returns the column of vectors that is meant.
+    """Returns the vector column of a search.
 
     Raises:
-        ColumnNotFoundError: It is not there.
-        OptionError: None is named, and the table has none, or several.
+        ColumnNotFoundError: The column does not exist.
+        OptionError: No column is named, and the table has no vector column, or several.
     """
     if name is not None:
         if dataset.lance_schema.field(name) is None:
@@ -343,7 +345,7 @@ def vector_column(dataset: lance.LanceDataset, name: str | None) -> str:
 
 
 def vector_size(kind: Kind) -> int | None:
-    """Returns how many elements the vectors of a type have; None where it is no type of vectors."""
+    """Returns the number of elements of a vector type, or None for any other type."""
     kind = getattr(kind, "storage_type", kind)
     if not pa.types.is_fixed_size_list(kind):
         return None
@@ -352,11 +354,11 @@ def vector_size(kind: Kind) -> int | None:
 
 
 def checked_vector(dataset: lance.LanceDataset, query: VectorQuery) -> VectorQuery:
-    """Returns a query with the column that it means, where its vector can be compared with those.
+    """Returns a query with its resolved column and metric.
 
     Raises:
-        ColumnNotFoundError: The column is not there.
-        OptionError: It cannot, or no column is named where there are several.
+        ColumnNotFoundError: The column does not exist.
+        OptionError: The vector does not match the column, or the column is ambiguous.
     """
     column = vector_column(dataset, query.column)
     field: Any = dataset.lance_schema.field(column)
@@ -377,19 +379,19 @@ def checked_vector(dataset: lance.LanceDataset, query: VectorQuery) -> VectorQue
 
 
 def text_columns(dataset: lance.LanceDataset, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the columns of text that are meant: by default those with an index for it.
+    """Returns the text columns of a search, by default all columns with a full-text index.
 
     Raises:
-        ColumnNotFoundError: One is not there.
-        OptionError: One has no text; or none is named, and none has an index.
+        ColumnNotFoundError: A column does not exist.
+        OptionError: A column holds no text. Or no column is named, and no column has an index.
     """
     if names is None:
         indexed = {
-            name for found in dataset.describe_indices() if found.index_type == "Inverted" for name in found.field_names
+            name for index in dataset.describe_indices() if index.index_type == "Inverted" for name in index.field_names
         }
         if not indexed:
-            named = "columns of text, in fts_columns or full_text_query, since none has an index (create_fts_index)"
-            raise OptionError("fts_columns", None, named)
+            accepted = "columns of text, in fts_columns or full_text_query, since none has an index (create_fts_index)"
+            raise OptionError("fts_columns", None, accepted)
         return tuple(sorted(indexed))
     for name in names:
         field = dataset.lance_schema.field(name)

@@ -1,7 +1,7 @@
 """Rows by rank for Spark: the reader of a load with the options `nearest` or `full_text_query`.
 
-One task searches: an index answers it in milliseconds. The planner rule leaves such a scan as it
-is, since a filter or a limit below a search would change its result.
+A single task runs the search, because an index answers in milliseconds. The planner rule does not
+change such a scan: a filter or a limit below a search would change its result.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _ONE_ANSWER = "leave it out: k in nearest or full_text_query says how many rows,
 
 
 def ranking_of(options: ReadOptions) -> Ranking:
-    """Returns what the options of a load search for."""
+    """Returns the ranking for the options of a load."""
     return Ranking(
         vector=options.nearest, text=options.full_text_query, filter=options.filter, blobs=options.blob_handling
     )
 
 
 def search_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
-    """Returns the columns of a search: those of a plain load, then `_distance`, `_score` or both.
+    """Returns the columns of a plain load, followed by `_distance`, `_score` or both.
 
-    Runs on the driver; no data is read.
+    Runs on the driver and reads no data.
 
     Raises:
-        OptionError: The search does not fit the table, or another option does not fit a search.
+        OptionError: The table does not support the search, or another option excludes a search.
         ColumnNotFoundError, FilterError, UnsupportedTypeError: As in a plain load.
     """
     for name in ("limit", "fragments", "with_row_versions"):
@@ -63,20 +63,20 @@ class SearchReader(DataSourceReader):
     """
 
     def __init__(self, *, ref: DatasetRef, schema: StructType, options: ReadOptions) -> None:
-        """Keeps the values; nothing is opened."""
+        """Stores the values. Opens no table."""
         self.ref = ref
         self.schema = schema
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Returns the only one."""
+        """Returns the only partition."""
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - there is one
-        """Yields the rows in the order of their rank. Runs on an executor.
+        """Yields the rows in rank order. Runs on an executor.
 
         Raises:
-            SearchError: Lance cannot search so.
+            SearchError: Lance does not support the search.
             FilterError: The option `filter` failed on a value.
             TableUnreadableError: A file of the table is missing or damaged.
         """

@@ -1,4 +1,4 @@
-"""Vectors that a search can find: vectors of which every coordinate is a finite number."""
+"""Searchable vectors: every coordinate is a finite number."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lance_spark.types.fields import Array
 
 
 def is_searchable(vectors: Array) -> NDArray[np.bool_]:
-    """Tells which vectors a search can find. Every route of a search uses this rule.
+    """Tells which vectors a search can return. Every kind of search uses this rule.
 
     A vector with a NULL, NaN or infinite coordinate has no distance, and no index holds such a
-    vector. Lance's search without an index gives some of them a distance.
+    vector. Lance's search without an index computes a distance for some of these vectors.
 
     Args:
-        vectors: An array of lists of one fixed size, or of an extension type of such lists.
+        vectors: An array of fixed-size lists, or of an extension type of fixed-size lists.
 
     Example:
         >>> import pyarrow as pa

@@ -182,7 +182,7 @@ def test_without_a_word_about_null_a_search_serves_where_none_is(near: SparkSess
 def found(path: str, k: int, *, filter: str | None = None, most: int = 10_000, column: str = "vec") -> list[int] | None:
     call = NearestCall(column=column, q=tuple(Q), k=k, metric="l2", nulls_first=False)
     search = NearestRows(call=call, index="", most=most)
-    batches = search.found(lance.dataset(path), ["id", column], filter, "descriptor")
+    batches = search.search(lance.dataset(path), ["id", column], filter, "descriptor")
     return None if batches is None else [n for batch in batches for n in batch.column("id").to_pylist()]
 
 
