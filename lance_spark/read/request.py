@@ -324,8 +324,7 @@ def _filtered(
 
 
 def _reads_by_address(dataset: lance.LanceDataset) -> bool:
-    """Tells whether Lance can read single rows of a table. The legacy file format does not allow
-    it."""
+    """Tells whether Lance can read single rows: not in the legacy file format."""
     return dataset.data_storage_version not in ("legacy", "0.1")
 
 

@@ -1,1 +1,1 @@
-"""Rows of one fragment: sets of them, addresses, streams of values, and reading of inputs."""
+"""Rows of one fragment: row sets, row addresses, streams of values, and input columns."""

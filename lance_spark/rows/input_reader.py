@@ -1,7 +1,7 @@
-"""Reads input columns of chosen rows of one fragment in batches: for a UDF, or to compare them.
+"""Reads input columns for chosen rows of a fragment in batches, for a UDF or for a comparison.
 
-Only the input columns and only the chosen rows are read. Blobs are fetched batch by batch, so that
-a column of blobs is never held.
+Only the input columns of the chosen rows are read. Blobs are fetched per batch, so memory never
+holds a whole column of blobs.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ if TYPE_CHECKING:
 BlobReadStrategy = Literal["auto", "legacy", "range"]
 
 _SCAN_ROWS = 1 << 15
-"""Several batches of the UDF's default size: joining smaller ones into one costs as much as reading
+"""Several batches of the UDF's default size. Joining smaller batches costs as much as reading
 narrow columns."""
 _TAKE_ROWS = 8192
 _SCAN_BYTES = 32 << 20
 _BATCH_BYTES = 128 << 20
-"""Bytes at which a batch for the UDF ends before it has its rows: rows may be much wider than
-expected."""
+"""Maximum size of a batch for the UDF. Rows may be much wider than expected."""
 
 
 class InputReader:
-    """Reads batches of input columns. Belongs to one thread; memory is a few batches."""
+    """Reads batches of input columns. Belongs to one thread. Memory: a few batches."""
 
     def __init__(
         self,
@@ -51,24 +50,24 @@ class InputReader:
         blob_strategy: BlobReadStrategy,
         blob_buffer_bytes: int,
     ) -> None:
-        self.seconds = 0.0  # spent on reading
+        self.seconds = 0.0  # Time spent on reading.
         self._dataset = rows.dataset
         self._rows = rows
         self._fragment = fragment
         self._columns = columns
-        # Two parameters may read one column.
+        # Two parameters may read the same column.
         self._scanned = list(dict.fromkeys(columns))
         self._blobs = [name for name in self._scanned if is_blob(self._dataset.schema.field(name))]
         self._strategy = blob_strategy
         self._blob_bytes = blob_buffer_bytes
 
     def batches(
-        self, offsets: Offsets, next_rows: Callable[[], int], taken: deque[Offsets]
+        self, offsets: Offsets, next_rows: Callable[[], int], batch_offsets: deque[Offsets]
     ) -> Iterator[pa.RecordBatch]:
         """Yields batches of the input columns for ascending rows.
 
-        `next_rows` says how many rows the next batch should have; `taken` gets the offsets of each
-        batch before it is yielded.
+        `next_rows` returns the size of the next batch. The offsets of each batch are appended to
+        `batch_offsets` before the batch is yielded.
 
         Raises:
             TableUnreadableError: A file is missing or damaged.
@@ -87,18 +86,18 @@ class InputReader:
                     self._bytes(name, addresses) if name in self._blobs else part.column(name) for name in self._columns
                 ]
                 self.seconds += time.perf_counter() - began
-                taken.append(self._offsets(part))
+                batch_offsets.append(self._offsets(part))
                 yield pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
 
     def _offsets(self, batch: pa.RecordBatch) -> Offsets:
-        """Returns which rows of the fragment a batch is of."""
+        """Returns the offsets of a batch in the fragment."""
         return offsets_of(batch.column(ROW_ADDRESS).to_numpy())
 
     def _scan(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
-        """Yields the rows with their addresses; blobs as descriptors."""
+        """Yields the rows with their addresses, and blobs as descriptors."""
         file = self._fragment.metadata
-        # All live rows need no mask: making one costs more than the scan of a narrow column, and 60
-        # bytes a row.
+        # A scan of all live rows needs no mask. A mask costs more than the scan of a narrow column,
+        # and 60 bytes per row.
         everything = len(offsets) == file.physical_rows - file.num_deletions
         mask = None if everything else rows_mask(self._dataset, self._fragment, offsets)
         try:
@@ -121,7 +120,7 @@ class InputReader:
             raise explained(error, self._dataset, self._fragment.fragment_id) from error
 
     def _take(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
-        """Does what a mask does where none can be made: row ids are kept in a file of their own."""
+        """Takes rows by position if no mask exists, because a separate file holds the row ids."""
         for first in range(0, len(offsets), _TAKE_ROWS):
             part = offsets[first : first + _TAKE_ROWS]
             positions = self._rows.live_positions(self._fragment.fragment_id, part)
@@ -138,16 +137,16 @@ class InputReader:
         for name in self._blobs:
             size: Any = pc.struct_field(batch.column(name), "size")
             sizes += np.asarray(size.cast(pa.int64()).fill_null(0))
-        first, held = 0, 0
+        first, buffered = 0, 0
         for row, size in enumerate(sizes.tolist()):
-            if row > first and held + size > self._blob_bytes:
+            if row > first and buffered + size > self._blob_bytes:
                 yield batch.slice(first, row - first)
-                first, held = row, 0
-            held += size
+                first, buffered = row, 0
+            buffered += size
         yield batch.slice(first)
 
     def _bytes(self, column: str, addresses: pa.Array[Any]) -> pa.Array[Any]:
-        """Returns the bytes of a column of blobs, in the place of descriptors."""
+        """Returns the bytes of a blob column instead of its descriptors."""
         try:
             with panics_as_errors():
                 if self._strategy == "legacy":

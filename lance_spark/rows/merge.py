@@ -1,7 +1,7 @@
-"""Values of a fragment's rows from wherever they are, merged in the order of the rows.
+"""Merges values of a fragment's rows from several sources in row order.
 
-Every stream yields pairs of offsets (physical rows, ascending, never twice) and values of as many
-rows, in chunks of bounded size; a merge holds one chunk per stream.
+Every stream yields chunks of bounded size. A chunk is a pair of offsets and values: physical rows,
+strictly ascending, and a value per row. A merge holds one chunk per stream.
 """
 
 from __future__ import annotations
@@ -26,74 +26,74 @@ Offsets: TypeAlias = NDArray[np.int64]
 Chunk: TypeAlias = "tuple[Offsets, pa.Array[Any]]"
 
 _Head: TypeAlias = "tuple[int, int, Chunk, Iterator[Chunk]]"
-"""What is next of a stream: its first row, the number of the stream, a chunk, and what follows."""
+"""The head of a stream: first row, stream number, chunk, and the rest of the stream."""
 
 _FILE_ROWS = 4096
-"""Rows that are read of a column file at once."""
+"""Rows per read of a column file."""
 _FEWEST_FILE_ROWS = 64
-"""The same where very many column files are read at once."""
+"""Rows per read if very many column files are open."""
 _NULL_ROWS = 2048
-"""NULLs that are made at once: those of a vector take as much as any other."""
+"""NULLs per chunk. NULLs of a vector type take as much memory as vectors."""
 _MANY_STREAMS = 64
 
 
 class Piece(Protocol):
-    """Rows of a fragment whose values are in one place."""
+    """Rows of a fragment with values in a single source."""
 
     @property
     def offsets(self) -> Offsets:
-        """The rows as they are numbered now, ascending; there are some."""
+        """The current offsets of the rows, ascending and not empty."""
 
-    def chunks(self, beside: int) -> Iterator[Chunk]:
-        """Yields the rows, where so many pieces are read at a time.
+    def chunks(self, streams: int) -> Iterator[Chunk]:
+        """Yields the rows in chunks while `streams` pieces are read at once.
 
         Raises:
-            MissingFileError: The values are not there any more.
+            MissingFileError: The file of the values was deleted.
         """
 
 
 def no_rows() -> Offsets:
-    """Returns no rows."""
+    """Returns an empty array of offsets."""
     return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moved:
-    """Where rows of an older fragment are now: row `old[i]`, ascending, is row `new[i]`."""
+    """Maps rows of an older fragment to current rows: row `old[i]`, ascending, is row `new[i]`."""
 
     old: Offsets
     new: Offsets
 
     def find(self, old: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
-        """Returns what old rows are now, in their order, and which of them are still there."""
+        """Maps old row offsets to new ones, with a mask of the old rows that still exist."""
         at = np.searchsorted(self.old, old)
         inside = at < len(self.old)
         inside[inside] = self.old[at[inside]] == old[inside]
         return self.new[at[inside]], inside
 
     def into(self, rows: RowSet) -> Moved:
-        """Returns those of the moves that end in some rows."""
+        """Restricts the mapping to the given new rows."""
         if not rows or not len(self.new):
             return Moved(old=self.old[:0], new=self.new[:0])
         chosen = rows.mask(0, int(self.new.max()) + 1)[self.new]
         return self if chosen.all() else Moved(old=self.old[chosen], new=self.new[chosen])
 
     def new_rows(self, old: RowSet) -> RowSet:
-        """Returns what those of the old rows are now that are still there."""
+        """Maps old row offsets to new ones, dropping deleted rows."""
         return RowSet.of(self.find(old.to_numpy())[0]) if old else old
 
     def chunk(self, old: Offsets, values: pa.Array[Any]) -> Chunk:
-        """Returns values of old rows as values of the rows that they are now, ascending."""
-        now, inside = self.find(old)
+        """Maps values of old rows to the new rows, ascending."""
+        new_offsets, inside = self.find(old)
         values = values if inside.all() else values.filter(pa.array(inside))
-        if (now[1:] > now[:-1]).all():
-            return now, values
-        order: Any = np.argsort(now)
-        return now[order], values.take(order)
+        if (new_offsets[1:] > new_offsets[:-1]).all():
+            return new_offsets, values
+        order: Any = np.argsort(new_offsets)
+        return new_offsets[order], values.take(order)
 
 
 class MissingFileError(OSError):
-    """A column file or a checkpoint is gone: a cleanup or the end of its job has deleted it."""
+    """A cleanup or the end of a job deleted a column file or a checkpoint."""
 
     def __init__(self, file: str, what: str = "column file") -> None:
         super().__init__(f"the {what} {file} is not there any more")
@@ -101,10 +101,12 @@ class MissingFileError(OSError):
 
 
 class FileRows:
-    """Columns of a column file in `data/`, by position; no version needs to name it.
+    """Columns of a column file in `data/`, read by position.
+
+    The file may be uncommitted.
 
     Raises:
-        MissingFileError: It is not there any more, when it is opened or read.
+        MissingFileError: The file was deleted before opening or reading.
     """
 
     def __init__(self, session: LanceFileSession, file: str, columns: Sequence[str]) -> None:
@@ -115,21 +117,21 @@ class FileRows:
             raise MissingFileError(file) from error
 
     def take(self, at: Offsets) -> list[pa.Array[Any]]:
-        """Returns the columns of rows at some positions, in any order."""
+        """Returns the columns of the rows at these positions, in any order."""
         order: Any = np.argsort(at)
         try:
             table: pa.Table = self._reader.take_rows(at[order].tolist()).to_table().combine_chunks()
         except (OSError, ValueError, RuntimeError) as error:
             raise MissingFileError(self._file) from error
-        columns = [_one(table.column(name)) for name in self._columns]
+        columns = [_combine_chunks(table.column(name)) for name in self._columns]
         return columns if (at[1:] > at[:-1]).all() else [column.take(np.argsort(order)) for column in columns]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePiece:
-    """Rows that a column file in `data/` serves, committed or not; `at` are their positions in it.
+    """Rows with values in a column file in `data/`, committed or not.
 
-    `outputs` are pairs of output field and column.
+    `at` holds their positions in the file. `outputs` are pairs of output field and column.
     """
 
     offsets: Offsets
@@ -138,9 +140,9 @@ class FilePiece:
     outputs: tuple[tuple[str, str], ...]
     session: LanceFileSession
 
-    def chunks(self, beside: int) -> Iterator[Chunk]:
-        """Does what :class:`Piece` says."""
-        rows = max(_FILE_ROWS // beside, _FEWEST_FILE_ROWS)
+    def chunks(self, streams: int) -> Iterator[Chunk]:
+        """Implements :class:`Piece`."""
+        rows = max(_FILE_ROWS // streams, _FEWEST_FILE_ROWS)
         file = FileRows(self.session, self.file, [column for _, column in self.outputs])
         fields = [field for field, _ in self.outputs]
         for first in range(0, len(self.offsets), rows):
@@ -151,27 +153,27 @@ class FilePiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NullPiece:
-    """Rows that become NULL, as values of some type."""
+    """Rows that become NULL, with the type of the values."""
 
     offsets: Offsets
     type: pa.DataType
 
-    def chunks(self, beside: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
-        """Does what :class:`Piece` says."""
+    def chunks(self, streams: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
+        """Implements :class:`Piece`."""
         for first in range(0, len(self.offsets), _NULL_ROWS):
             rows = self.offsets[first : first + _NULL_ROWS]
             nulls: Any = pa.nulls(len(rows), self.type)  # type: ignore[call-overload]
             yield rows, nulls
 
 
-def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+def _combine_chunks(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     combined: Any = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
     whole: pa.Array[Any] = combined
     return whole
 
 
 def output_type(outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.DataType:
-    """Returns the type of values for columns: the type of one column, or a struct of several."""
+    """Returns the value type for columns: the type of a single column, or a struct of several."""
     if not outputs[0][0]:
         single: pa.DataType = schema.field(0).type
         return single
@@ -180,26 +182,27 @@ def output_type(outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.Dat
 
 
 def cast_chunks(stream: Iterator[Chunk], kind: pa.DataType) -> Iterator[Chunk]:
-    """Yields the chunks with their values cast to a type that holds all of them."""
+    """Casts the values of all chunks to a type that can hold them."""
     return ((offsets, cast(values, kind)) for offsets, values in stream)
 
 
 def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the columns that hold a UDF's values: one, or one per field.
+    """Returns the columns for values of a UDF: a single column, or a column per field.
 
-    A NULL value is NULL in all of them. Buffers are where Lance can take them: those of a decoded
-    checkpoint need not be.
+    A NULL value is NULL in all columns. Buffers are aligned for Lance, unlike the buffers of a
+    decoded
+    checkpoint.
     """
     if not outputs[0][0]:
         return pa.RecordBatch.from_arrays([aligned(values)], schema=schema)
     flat: Any = values
-    # flatten() applies the struct's own NULLs to its fields.
+    # flatten() applies the NULLs of the struct to its fields.
     parts = dict(zip((f.name for f in flat.type), flat.flatten(), strict=True))
     return pa.RecordBatch.from_arrays([aligned(parts[field]) for field, _ in outputs], schema=schema)
 
 
 def rows_with_null(offsets: Offsets, batch: pa.RecordBatch) -> Offsets:
-    """Returns the rows that have no value in one of the columns."""
+    """Returns the rows with a NULL in any column."""
     if not any(column.null_count for column in batch.columns):
         return no_rows()
     empty = np.zeros(len(offsets), dtype=np.bool_)
@@ -209,7 +212,7 @@ def rows_with_null(offsets: Offsets, batch: pa.RecordBatch) -> Offsets:
 
 
 def chained(pieces: Iterable[Piece]) -> list[list[Piece]]:
-    """Sorts pieces into as few chains as there can be, in which one comes after the other."""
+    """Groups pieces into a minimal number of chains without overlapping rows."""
     chains: list[list[Piece]] = []
     ends: list[tuple[int, int]] = []
     for piece in sorted(pieces, key=lambda piece: int(piece.offsets[0])):
@@ -224,7 +227,7 @@ def chained(pieces: Iterable[Piece]) -> list[list[Piece]]:
 
 
 def streams_of(pieces: Iterable[Piece]) -> list[Iterator[Chunk]]:
-    """Returns streams of the values of pieces; of each chain, one is read at a time."""
+    """Returns a stream per chain of pieces. A chain reads one piece at a time."""
     chains = chained(pieces)
 
     def read(chain: Sequence[Piece]) -> Iterator[Chunk]:
@@ -235,9 +238,9 @@ def streams_of(pieces: Iterable[Piece]) -> list[Iterator[Chunk]]:
 
 
 def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
-    """Merges streams into one in the order of the rows.
+    """Merges streams into a single stream in row order.
 
-    A row of several streams comes once for each, in one chunk.
+    A row of several streams appears once per stream, in the same chunk.
     """
     heads: list[_Head] = []
     ends: list[int] = []
@@ -258,15 +261,15 @@ def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
     if heads:
         _, _, chunk, stream = heads.pop()
         yield chunk
-        del chunk  # a checkpoint's values are large, and this frame lives as long as the stream
+        del chunk  # Values of a checkpoint are large, and this frame lives as long as the stream.
         yield from (more for more in stream if len(more[0]))
 
 
 def _limit(heads: Sequence[_Head], ends: list[int]) -> int:
-    """Returns the row up to which streams are merged next: rows may alternate between streams.
+    """Returns the last row of the next merge step: rows may alternate between streams.
 
-    That is the first end of a chunk: nothing more has to be held. Among very many streams there is
-    an end every few rows.
+    The limit is the first end of a chunk, so no more chunks are held. Among very many streams, some
+    chunk ends every few rows.
     """
     first = heads[0][0]
     while ends[0] < first:
@@ -275,7 +278,7 @@ def _limit(heads: Sequence[_Head], ends: list[int]) -> int:
 
 
 def _in_order(parts: Sequence[Chunk]) -> Chunk:
-    """Returns the rows of several chunks in one."""
+    """Returns the rows of several chunks in a single sorted chunk."""
     if len(parts) == 1:
         return parts[0]
     offsets = np.concatenate([part[0] for part in parts])

@@ -1,8 +1,7 @@
-"""Row addresses of a backfill: which of them are usable, and an account of those that are not.
+"""Row addresses of a backfill: validation, and counts of invalid rows.
 
-Unusable rows do not raise where they are found: a task sees only its own, and one error with the
-totals of all tasks is worth more than the first task's first row. They are counted, and the commit
-raises.
+Invalid rows do not fail a task, because a task sees only its own rows. The tasks count invalid
+rows, and the commit raises a single error with the totals of all tasks.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ Mask = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Rejected:
-    """Counts of unusable rows by kind, with the first few addresses of each.
+    """Counts of invalid rows by kind, with the first addresses of each kind.
 
-    Picklable; travels in commit messages. Examples are row ids where ids were given.
+    Picklable. Travels in commit messages. The examples are row ids if the write uses row ids.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -62,17 +61,17 @@ class Rejected:
         if count == 0:
             return
         self.counts[kind] = self.counts.get(kind, 0) + count
-        shown = self.examples.setdefault(kind, [])
+        examples = self.examples.setdefault(kind, [])
         if first is not None:
-            shown.extend(int(value) for value in first[: max(0, _EXAMPLES - len(shown))])
+            examples.extend(int(value) for value in first[: max(0, _EXAMPLES - len(examples))])
 
-    def merge(self, other: Rejected) -> None:
-        """Adds another account to this one."""
-        for kind, count in other.counts.items():
-            self.add(kind, count, np.asarray(other.examples.get(kind, []), dtype=np.int64))
+    def merge(self, rejected: Rejected) -> None:
+        """Adds the counts of another task."""
+        for kind, count in rejected.counts.items():
+            self.add(kind, count, np.asarray(rejected.examples.get(kind, []), dtype=np.int64))
 
     def to_error(self, uri: str, version: int, column: str) -> RowAddressError:
-        """Returns the error that ends the write."""
+        """Returns the error for the write."""
         hints = {
             DUPLICATE: f"drop the duplicates, for example with dropDuplicates([{column!r}])",
             DIFFERENT: "the addresses are of another version or table: read the table again and write without a "
@@ -93,12 +92,12 @@ def fragments_of(addresses: Addresses) -> Addresses:
 
 
 def offsets_of(addresses: Addresses) -> NDArray[np.int64]:
-    """Returns the physical positions that row addresses have in their fragments."""
+    """Returns the physical offsets of row addresses in their fragments."""
     return (addresses & _OFFSET_MASK).astype(np.int64)
 
 
 def runs_of(fragments: Addresses) -> list[tuple[int, int, int]]:
-    """Cuts a sequence of fragment ids into stretches of equal ones: (fragment, start, end)."""
+    """Splits a sequence of fragment ids into runs of equal ids: (fragment, start, end)."""
     if len(fragments) == 0:
         return []
     cuts = np.flatnonzero(fragments[1:] != fragments[:-1]) + 1
@@ -107,11 +106,12 @@ def runs_of(fragments: Addresses) -> list[tuple[int, int, int]]:
 
 
 _TRUSTED_ROWS = 1 << 22
-"""Rows of a fragment up to which a read of missing rows fails within seconds, without a check."""
+"""Maximum number of rows of a fragment without a metadata check. Reading missing rows of such a
+fragment fails within seconds."""
 
 
 class SnapshotRows:
-    """Which rows a snapshot has; reads only manifests and deletion files. Lives in one task."""
+    """The rows of a snapshot. Reads only manifests and deletion files. Belongs to a task."""
 
     def __init__(self, dataset: lance.LanceDataset) -> None:
         self.dataset = dataset
@@ -120,17 +120,18 @@ class SnapshotRows:
         self._deleted: tuple[int, Mask | None] = (-1, None)
 
     def fragment(self, fragment_id: int) -> LanceFragment | None:
-        """Returns a fragment, or None if the snapshot has none of this id."""
+        """Returns a fragment, or None if the snapshot has no fragment with this id."""
         if fragment_id not in self._fragments:
-            known = 0 <= fragment_id < 1 << 32
-            self._fragments[fragment_id] = self.dataset.get_fragment(fragment_id) if known else None
+            is_valid_id = 0 <= fragment_id < 1 << 32
+            self._fragments[fragment_id] = self.dataset.get_fragment(fragment_id) if is_valid_id else None
         return self._fragments[fragment_id]
 
     def existing_fragment(self, fragment_id: int) -> LanceFragment:
-        """Returns a fragment that the snapshot has.
+        """Returns a fragment of the snapshot.
 
         Raises:
-            TableUnreadableError: It has none of this id; or the metadata of a large fragment claims
+            TableUnreadableError: The fragment does not exist. Or the metadata of a large fragment
+                claims
                 rows that its data files do not have. Work on such rows would take hours.
         """
         fragment = self.fragment(fragment_id)
@@ -145,21 +146,21 @@ class SnapshotRows:
             self._checked.add(fragment_id)
         return fragment
 
-    def seen(self) -> tuple[FragmentMetadata, ...]:
-        """Returns the fragments that were asked for."""
+    def opened_fragments(self) -> tuple[FragmentMetadata, ...]:
+        """Returns the fragments opened so far."""
         return tuple(handle.metadata for handle in self._fragments.values() if handle is not None)
 
     def deleted(self, fragment_id: int) -> Mask | None:
-        """Returns which physical rows of a fragment are deleted; None if none is.
+        """Returns a mask of the deleted physical rows of a fragment, or None without deletions.
 
-        Remembers only the last fragment: one byte a row.
+        Caches only the last fragment, at one byte per row.
         """
         if self._deleted[0] != fragment_id:
             self._deleted = (fragment_id, self._read_deleted(fragment_id))
         return self._deleted[1]
 
     def live_positions(self, fragment_id: int, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns positions as `fragment.take` counts: without deleted rows (measured)."""
+        """Returns positions for `fragment.take`, which does not count deleted rows (measured)."""
         deleted = self.deleted(fragment_id)
         return offsets if deleted is None else offsets - np.cumsum(deleted)[offsets]
 
@@ -176,9 +177,9 @@ class SnapshotRows:
         return deleted
 
     def usable(self, addresses: Addresses, rejected: Rejected) -> Mask:
-        """Tells which of the addresses are live rows of the snapshot, and counts the others.
+        """Returns a mask of the addresses of live rows, and counts the invalid addresses.
 
-        In any order; fastest where rows of one fragment stand together.
+        Addresses may have any order. Grouping by fragment is fastest.
         """
         usable = np.ones(len(addresses), dtype=np.bool_)
         offsets = offsets_of(addresses)
@@ -190,18 +191,18 @@ class SnapshotRows:
                 rejected.add(UNKNOWN, int((~inside).sum()), addresses[part][~inside])
             deleted = self.deleted(fragment_id) if inside.any() else None
             if deleted is not None:
-                gone = np.zeros(end - start, dtype=np.bool_)
-                gone[inside] = deleted[offsets[part][inside]]
-                rejected.add(DELETED, int(gone.sum()), addresses[part][gone])
-                inside &= ~gone
+                is_deleted = np.zeros(end - start, dtype=np.bool_)
+                is_deleted[inside] = deleted[offsets[part][inside]]
+                rejected.add(DELETED, int(is_deleted.sum()), addresses[part][is_deleted])
+                inside &= ~is_deleted
             usable[part] = inside
         return usable
 
 
 class Verifier:
-    """Compares columns that were written along with the snapshot's. Lives in one task.
+    """Compares written columns with the snapshot. Belongs to a task.
 
-    Row addresses of another version look like any others; the values of their rows do not.
+    Row addresses of another version look valid, but the values of their rows differ.
     """
 
     def __init__(self, rows: SnapshotRows, columns: tuple[str, ...]) -> None:
@@ -209,10 +210,11 @@ class Verifier:
         self._columns = columns
 
     def equal(self, addresses: Addresses, values: pa.Table, rejected: Rejected) -> Mask:
-        """Tells which rows hold the same values as the table, and counts the others.
+        """Returns a mask of the rows with the values of the table, and counts the other rows.
 
-        Takes usable addresses, ascending within each fragment, none twice, and the rows with the
-        columns to compare in the table's own types.
+        Takes valid addresses, distinct and ascending within each fragment. The compared columns
+        have the
+        types of the table.
         """
         equal = np.ones(len(addresses), dtype=np.bool_)
         if not self._columns:
@@ -224,59 +226,60 @@ class Verifier:
                 raise ValueError("rows are given twice")
             stored = fragment.take(self._rows.live_positions(fragment_id, positions), columns=list(self._columns))
             for name in self._columns:
-                given = values.column(name).slice(start, end - start).combine_chunks()
-                equal[start:end] &= equal_values(given, stored.column(name).combine_chunks())
+                written_values = values.column(name).slice(start, end - start).combine_chunks()
+                equal[start:end] &= equal_values(written_values, stored.column(name).combine_chunks())
         rejected.add(DIFFERENT, int((~equal).sum()), addresses[~equal])
         return equal
 
 
-def equal_values(given: pa.Array[Any], stored: pa.Array[Any]) -> Mask:
-    """Tells which values are equal, at any depth: NULL equals NULL, and NaN equals NaN."""
-    one: Any = given.storage if isinstance(given, pa.ExtensionArray) else given
-    other: Any = stored.storage if isinstance(stored, pa.ExtensionArray) else stored
-    if one.type != other.type:
-        other = other.cast(one.type)
-    if one.equals(other) or pa.types.is_null(one.type):
-        return np.ones(len(one), dtype=np.bool_)
-    if pa.types.is_dictionary(one.type):
-        return equal_values(one.dictionary_decode(), other.dictionary_decode())
-    valid = _as_mask(one.is_valid()), _as_mask(other.is_valid())
+def equal_values(values: pa.Array[Any], stored: pa.Array[Any]) -> Mask:
+    """Returns a mask of equal values. NULL equals NULL, and NaN equals NaN, at any depth."""
+    first: Any = values.storage if isinstance(values, pa.ExtensionArray) else values
+    second: Any = stored.storage if isinstance(stored, pa.ExtensionArray) else stored
+    if first.type != second.type:
+        second = second.cast(first.type)
+    if first.equals(second) or pa.types.is_null(first.type):
+        return np.ones(len(first), dtype=np.bool_)
+    if pa.types.is_dictionary(first.type):
+        return equal_values(first.dictionary_decode(), second.dictionary_decode())
+    valid = _as_mask(first.is_valid()), _as_mask(second.is_valid())
     same: Mask = ~(valid[0] | valid[1])
     both = valid[0] & valid[1]
-    same[both] = _equal_present(one.filter(pa.array(both)), other.filter(pa.array(both)))
+    same[both] = _equal_present(first.filter(pa.array(both)), second.filter(pa.array(both)))
     return same
 
 
-def _equal_present(one: Any, other: Any) -> Mask:  # noqa: ANN401 - arrays of one type, whichever
+def _equal_present(first: Any, second: Any) -> Mask:  # noqa: ANN401 - arrays of one type, whichever
     """Compares arrays without NULLs."""
-    kind = one.type
+    kind = first.type
     if pa.types.is_struct(kind):
-        equal = np.ones(len(one), dtype=np.bool_)
-        for pair in zip(one.flatten(), other.flatten(), strict=True):
+        equal = np.ones(len(first), dtype=np.bool_)
+        for pair in zip(first.flatten(), second.flatten(), strict=True):
             equal &= equal_values(*pair)
         return equal
     if pa.types.is_fixed_size_list(kind):
-        elements = equal_values(one.flatten(), other.flatten())
-        return np.array(elements.reshape(len(one), kind.list_size).all(axis=1))
+        elements = equal_values(first.flatten(), second.flatten())
+        return np.array(elements.reshape(len(first), kind.list_size).all(axis=1))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _equal_lists(one, other)
+        return _equal_lists(first, second)
     if pa.types.is_nested(kind):
-        # One Python object per row. As text where they differ: NaN equals NaN there.
-        pairs = zip(one, other, strict=True)
+        # Compares one Python object per row. Unequal objects are compared as text, because NaN
+        # equals NaN in text.
+        pairs = zip(first, second, strict=True)
         return np.array([a.equals(b) or repr(a.as_py()) == repr(b.as_py()) for a, b in pairs], dtype=np.bool_)
     if pa.types.is_float16(kind):
-        # There is no kernel that compares them.
-        one, other = one.cast(pa.float32()), other.cast(pa.float32())
-    same = _as_mask(pc.equal(one, other))
+        # Arrow has no kernel for comparing half floats.
+        first, second = first.cast(pa.float32()), second.cast(pa.float32())
+    same = _as_mask(pc.equal(first, second))
     if pa.types.is_floating(kind):
-        same |= _as_mask(pc.is_nan(one)) & _as_mask(pc.is_nan(other))
+        same |= _as_mask(pc.is_nan(first)) & _as_mask(pc.is_nan(second))
     return same
 
 
-def _equal_lists(one: Any, other: Any) -> Mask:  # noqa: ANN401 - list arrays of one type
-    lengths = pc.list_value_length(one).to_numpy()
-    same: Mask = lengths == pc.list_value_length(other).to_numpy()
-    equal = equal_values(*(lists.filter(pa.array(same)).flatten() for lists in (one, other)))
+def _equal_lists(first: Any, second: Any) -> Mask:  # noqa: ANN401 - list arrays of one type
+    lengths = pc.list_value_length(first).to_numpy()
+    same: Mask = lengths == pc.list_value_length(second).to_numpy()
+    equal = equal_values(*(lists.filter(pa.array(same)).flatten() for lists in (first, second)))
     rows = np.repeat(np.flatnonzero(same), lengths[same])
     same[rows[~equal]] = False
     return same
@@ -289,10 +292,11 @@ def _as_mask(array: pa.BooleanArray) -> Mask:
 def addresses_in(
     column: pa.Int64Array, rejected: Rejected, *, ids_of: lance.LanceDataset | None
 ) -> tuple[Addresses, Mask]:
-    """Reads the address column of a batch: usable addresses, and which rows have them.
+    """Reads the address column of a batch: valid addresses, and a mask of their rows.
 
-    What is NULL, negative, or an unknown id is counted. `ids_of` is the snapshot, if the column
-    holds stable row ids.
+    Counts NULLs, negative numbers and unknown ids. `ids_of` is the snapshot if the column holds
+    stable
+    row ids.
     """
     usable = _as_mask(column.is_valid())
     rejected.add(NULLS, int((~usable).sum()))
@@ -301,27 +305,27 @@ def addresses_in(
     if negative.any():
         rejected.add(NEGATIVE, int(negative.sum()), values[negative])
         usable = usable & ~negative
-    kept = values[usable].astype(np.uint64)
+    candidates = values[usable].astype(np.uint64)
     if ids_of is None:
-        return kept, usable
-    addresses, found = look_up(ids_of, kept)
-    if not found.all():
-        rejected.add(UNKNOWN_ID, int((~found).sum()), kept[~found])
-        usable[np.flatnonzero(usable)[~found]] = False
-    return addresses[found], usable
+        return candidates, usable
+    addresses, is_known = look_up(ids_of, candidates)
+    if not is_known.all():
+        rejected.add(UNKNOWN_ID, int((~is_known).sum()), candidates[~is_known])
+        usable[np.flatnonzero(usable)[~is_known]] = False
+    return addresses[is_known], usable
 
 
 def look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mask]:
-    """Maps stable row ids to addresses, and tells which of them the snapshot has."""
+    """Maps stable row ids to addresses, and returns a mask of the ids in the snapshot."""
     unique = distinct(ids)
     table = take_known_rows(dataset, unique.tolist(), [ROW_ID, ROW_ADDRESS])
-    known = table.column(ROW_ID).to_numpy()
-    order = np.argsort(known)
-    known, mapped = known[order], table.column(ROW_ADDRESS).to_numpy()[order]
-    if len(known) == 0:
+    known_ids = table.column(ROW_ID).to_numpy()
+    order = np.argsort(known_ids)
+    known_ids, mapped = known_ids[order], table.column(ROW_ADDRESS).to_numpy()[order]
+    if len(known_ids) == 0:
         return np.zeros(len(ids), dtype=np.uint64), np.zeros(len(ids), dtype=np.bool_)
-    at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-    return mapped[at], known[at] == ids
+    at = np.minimum(np.searchsorted(known_ids, ids), len(known_ids) - 1)
+    return mapped[at], known_ids[at] == ids
 
 
 def row_ids(fragment: LanceFragment, offsets: NDArray[np.int64]) -> Addresses:

@@ -1,9 +1,9 @@
-"""Sets of rows of one fragment, compressed: :class:`RowSet`.
+"""Compressed sets of rows of one fragment: :class:`RowSet`.
 
-A backfill keeps several per fragment: rows to compute, rows computed, rows computed as NULL, rows
-that failed. Most of them are all rows, no rows, or all rows but a few, and there may be 100,000
-fragments. A roaring bitmap takes some bytes for each 65,536 rows of a run, and at most about two
-bytes a row and one bit of each row.
+A backfill keeps several sets per fragment: selected rows, computed rows, rows with a computed
+NULL, and failed rows. Most sets hold all rows, no rows, or all but a few rows, for up to 100,000
+fragments. A roaring bitmap takes a few bytes per 65,536 rows of a run, and at most about two bytes
+per row or one bit per row of the fragment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _ROWS = 1 << 32
-"""Offsets are below this: a row address has 32 bits for them."""
+"""Exclusive upper bound of offsets: a row address has 32 bits for the offset."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,7 +36,7 @@ class RowSet:
 
     @staticmethod
     def empty() -> RowSet:
-        """Returns the set without rows."""
+        """Returns the empty set."""
         return _EMPTY
 
     @staticmethod
@@ -53,7 +53,7 @@ class RowSet:
 
     @staticmethod
     def of(offsets: Iterable[int] | npt.NDArray[np.integer]) -> RowSet:
-        """Returns the set of some offsets, in any order; quick for NumPy arrays.
+        """Returns the set of some offsets, in any order. Fast for NumPy arrays.
 
         Raises:
             ValueError: An offset is negative or not below 2^32.
@@ -68,18 +68,18 @@ class RowSet:
             raise ValueError(f"rows {low}..{high} are no rows of a fragment - offsets are at least 0 and below 2^32")
         if high - low + 1 == values.size and bool(np.all(values[1:] > values[:-1])):
             return RowSet.span(low, high + 1)
-        # By far the quickest way in, 5 ns a row: the bitmap reads a NumPy array or a memory view
-        # item by item.
+        # By far the fastest conversion, at 5 ns per row. The bitmap would read a NumPy array or a
+        # memory view item by item.
         return RowSet(FrozenBitMap(array.array("I", values.astype(np.uint32).tobytes())))
 
-    def __or__(self, other: RowSet) -> RowSet:
-        return RowSet(self.bitmap | other.bitmap)
+    def __or__(self, rows: RowSet) -> RowSet:
+        return RowSet(self.bitmap | rows.bitmap)
 
-    def __and__(self, other: RowSet) -> RowSet:
-        return RowSet(self.bitmap & other.bitmap)
+    def __and__(self, rows: RowSet) -> RowSet:
+        return RowSet(self.bitmap & rows.bitmap)
 
-    def __sub__(self, other: RowSet) -> RowSet:
-        return RowSet(self.bitmap - other.bitmap)
+    def __sub__(self, rows: RowSet) -> RowSet:
+        return RowSet(self.bitmap - rows.bitmap)
 
     def __len__(self) -> int:
         return len(self.bitmap)
@@ -93,8 +93,8 @@ class RowSet:
     def __iter__(self) -> Iterator[int]:
         return iter(self.bitmap)
 
-    def __le__(self, other: RowSet) -> bool:
-        return self.bitmap.issubset(other.bitmap)
+    def __le__(self, rows: RowSet) -> bool:
+        return self.bitmap.issubset(rows.bitmap)
 
     def __repr__(self) -> str:
         return f"RowSet({len(self)} rows)" if self else "RowSet(empty)"
@@ -102,12 +102,12 @@ class RowSet:
     def __reduce__(self) -> tuple[Callable[[bytes], RowSet], tuple[bytes]]:
         return (RowSet.loads, (self.dumps(),))
 
-    def isdisjoint(self, other: RowSet) -> bool:
+    def isdisjoint(self, rows: RowSet) -> bool:
         """Tells whether the sets share no row."""
-        return self.bitmap.isdisjoint(other.bitmap)
+        return self.bitmap.isdisjoint(rows.bitmap)
 
     def count(self, start: int, stop: int) -> int:
-        """Returns how many offsets from `start` to `stop - 1` are in the set."""
+        """Returns the number of offsets from `start` to `stop - 1` in the set."""
         return self.bitmap.range_cardinality(start, stop) if start < stop else 0
 
     def to_numpy(self) -> npt.NDArray[np.int64]:
@@ -115,16 +115,17 @@ class RowSet:
         return np.frombuffer(self.bitmap.to_array(), dtype=np.uint32).astype(np.int64)
 
     def mask(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Returns for each of the offsets `start` to `stop - 1` whether it is in the set."""
-        found = np.zeros(max(stop - start, 0), dtype=np.bool_)
-        found[(self & RowSet.span(start, stop)).to_numpy() - start] = True
-        return found
+        """Returns a mask of the offsets `start` to `stop - 1`."""
+        flags = np.zeros(max(stop - start, 0), dtype=np.bool_)
+        flags[(self & RowSet.span(start, stop)).to_numpy() - start] = True
+        return flags
 
     def dumps(self) -> bytes:
-        """Returns the portable serialisation of roaring bitmaps, in runs where those are shorter.
+        """Returns the portable serialisation of roaring bitmaps, with runs if they are shorter.
 
-        All of a million rows are 230 bytes, 5,000 scattered ones 10 kB; compression of many makes
-        little of the former. Equal sets may have different forms.
+        A full set of a million rows takes 230 bytes, and 5,000 scattered rows take 10 kB. Many full
+        sets
+        compress well. Equal sets may have different serialisations.
         """
         packed = BitMap(self.bitmap)
         packed.run_optimize()
@@ -132,11 +133,12 @@ class RowSet:
 
     @staticmethod
     def loads(payload: bytes) -> RowSet:
-        """Returns the set of which :meth:`dumps` made `payload`.
+        """Parses the result of :meth:`dumps`.
 
         Raises:
-            ValueError: It is no stored row set, or was cut short. What was changed inside has to be
-                noticed by a checksum.
+            ValueError: The bytes are not a row set, or are truncated. Detecting other damage
+                requires a
+                checksum.
         """
         try:
             bitmap = FrozenBitMap.deserialize(payload)
@@ -152,7 +154,7 @@ class RowSet:
 
     @staticmethod
     def from_text(text: str) -> RowSet:
-        """Returns the set of which :meth:`to_text` made `text`; raises as :meth:`loads` does."""
+        """Parses the result of :meth:`to_text`. Raises as :meth:`loads` does."""
         try:
             return RowSet.loads(base64.b64decode(text, validate=True))
         except binascii.Error as error:

@@ -1,1 +1,1 @@
-"""Queries over one table: rows by a condition, nearest vectors, best texts, and many at once."""
+"""Queries over one table: filters, vector search, full-text search, and batches of vectors."""

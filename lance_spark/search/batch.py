@@ -1,4 +1,4 @@
-"""Searches for many vectors at once, by Spark's tasks: :class:`BatchSearch`."""
+"""Vector searches for the rows of a DataFrame, run by Spark tasks: :class:`BatchSearch`."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 INDEX_NUMBERS = 100_000_000
-"""Numbers in the vectors of an index from which it is asked: measured on one core, comparing a
-query with so many takes 10 ms, and Lance answers it from an index in 2 to 4 ms, however many."""
+"""Minimum number of vector elements in an index for using the index. On one core, comparing a query
+with 100,000,000 elements takes 10 ms. An index answers a query in 2 to 4 ms, regardless of its
+size."""
 
 _SHARES = 16
-"""Tasks that ask an index, where the size of the cluster is not known."""
+"""Number of index tasks if the size of the cluster is unknown."""
 
 _VECTOR_BYTES = 8 << 20
 _TAKEN_BYTES = 32 << 20
@@ -53,46 +54,63 @@ _TAKEN_ROWS = 8192
 @ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch(Search):
-    """A search for each vector of a Spark DataFrame: its nearest rows, 10 where no `limit` says.
+    """A vector search for each row of a Spark DataFrame, 10 rows per query without a `limit`.
 
-    Made by :meth:`lance_spark.Table.search` of a DataFrame. The result is a DataFrame: the columns
-    of the queries, the selected columns of the table, and `_distance` (float, smaller is nearer);
-    a query has as many rows as were found for it, in no certain order of queries. One whose vector
-    is NULL has none. Vectors of queries are arrays of numbers, in the column that has the name of
-    the table's, else in the only one there is.
+    :meth:`lance_spark.Table.search` makes a batch search from a DataFrame. The result is a
+    DataFrame
+    with the columns of the queries, the selected columns of the table, and `_distance` (float,
+    smaller
+    is nearer). Each query has a row per match, and the order of the queries is undefined. A query
+    with
+    a NULL vector has no rows. The query vectors are arrays of numbers. Their column has the name of
+    the
+    table's vector column, or is the only column of vectors.
 
-    All runs on executors. Rows are compared with all queries, exactly, in parts of about the
-    session's `target_partition_bytes`; where an index has vectors of 100,000,000 numbers or more
-    and measures as is asked for, it answers instead for the rows that it serves. What is shuffled
-    are the vectors of the queries, once for each part, and `limit` rows of ids for each query and
-    part. Memory of a worker: some 550 MiB, a batch of queries (Spark's `arrow.maxRecordsPerBatch`,
-    10,000 rows), and rows of the result of 32 MiB.
+    Executors do all of the work. Tasks compare rows with all queries exactly, in parts of about the
+    session's `target_partition_bytes`. If the index has vectors of 100,000,000 elements or more and
+    the
+    requested metric, the index covers its rows instead. The shuffle moves the query vectors, once
+    per part, and `limit` row ids per query and part. A worker needs about 550 MiB, a batch of
+    queries
+    (Spark's `arrow.maxRecordsPerBatch`, 10,000 rows), and 32 MiB of result rows.
 
     Attributes:
         queries: The DataFrame.
+
+    Example:
+        ```python
+        import lance_spark
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.getOrCreate()
+        docs = lance_spark.connect("tables", spark=spark).open_table("docs")
+        vectors = [(1, [0.1, 0.2]), (2, [0.9, 0.8])]
+        queries = spark.createDataFrame(vectors, "query int, vec array<float>")
+        nearest = docs.search(queries).limit(3).select(["id"]).to_spark()
+        ```
     """
 
     queries: DataFrame = field(compare=False)
 
-    # Its shape
+    # Shape of the result
 
     def where(self, condition: str, prefilter: bool = True) -> BatchSearch:
-        """Searches among the rows that match a condition in Lance SQL.
+        """Filters the rows of the table before the search, with a condition in Lance SQL.
 
         Raises:
-            OptionError: It is no text.
-            UnsupportedOperationError: It is to come after the search.
+            OptionError: The condition is not a string.
+            UnsupportedOperationError: `prefilter` is false.
         """
         if not prefilter:
             raise UnsupportedOperationError(
                 "a filter after the search is one of its result - in a search for many vectors - call where() of the "
                 "DataFrame that to_spark() returns"
             )
-        # A class with slots is made anew, which `super()` without arguments does not know.
+        # A class with slots is created twice, and `super()` without arguments uses the first class.
         return replace(self, condition=Query.where(self, condition).condition)
 
     def rerank(self, reranker: object, query_string: str | None = None) -> BatchSearch:  # noqa: ARG002 - as inherited
-        """Refuses it: rerankers order the rows of one query, in one process.
+        """Raises an error: rerankers order the rows of a single query, in a single process.
 
         Raises:
             UnsupportedOperationError: Always.
@@ -102,14 +120,14 @@ class BatchSearch(Search):
             "DataFrame that to_spark() returns"
         )
 
-    # Its rows
+    # Rows of the result
 
     def to_spark(self) -> DataFrame:
-        """Returns queries with their rows as a DataFrame, pinned to one version of the table.
+        """Returns the queries with their nearest rows as a DataFrame, pinned to one table version.
 
         Raises:
-            UnsupportedOperationError: An expression is selected.
-            OptionError: The queries have no vectors, or columns of one name with the table's.
+            UnsupportedOperationError: The query selects an expression.
+            OptionError: The queries have no vectors, or share a column name with the table.
             ColumnNotFoundError, FilterError: As in any search.
         """
         self._refuse_computed()
@@ -125,7 +143,7 @@ class BatchSearch(Search):
         result = StructType(
             [*self.queries.schema.fields, *read.fields, StructField(DISTANCE, FloatType(), nullable=False)]
         )
-        _refuse_two_of_one_name(names)
+        _refuse_duplicate_names(names)
         width = max(1.0, measure_row(plan.ref.open(), read.names, plan.ref.storage_options)) if read.names else 1.0
         most = plan.search.k - self.skipped_rows
         take = TakeNearest(
@@ -136,15 +154,15 @@ class BatchSearch(Search):
             columns=read,
             rows=max(1, min(_TAKEN_ROWS, int(_TAKEN_BYTES / width))),
         )
-        found = self._sent(vector, plan).mapInArrow(plan.find, _found(self.queries.schema))
+        candidates = self._sent(vector, plan).mapInArrow(plan.find, _candidate_schema(self.queries.schema))
         return (
-            found.repartition(QUERY)
+            candidates.repartition(QUERY)
             .sortWithinPartitions(QUERY, sf.col(OWN).isNull(), DISTANCE, ROW)
             .mapInArrow(take, result)
         )
 
     def to_arrow(self) -> pa.Table:
-        """Returns queries with their rows in this process's memory, as Arrow.
+        """Returns the queries with their nearest rows as an Arrow table in this process.
 
         Raises:
             LanceSparkError: As in :meth:`to_spark`.
@@ -156,7 +174,7 @@ class BatchSearch(Search):
         """Yields the batches of :meth:`to_arrow`.
 
         Args:
-            batch_size: Most rows of a batch, or None as Spark has it.
+            batch_size: Maximum number of rows per batch. None uses Spark's batches.
 
         Raises:
             LanceSparkError: As in :meth:`to_spark`.
@@ -164,22 +182,24 @@ class BatchSearch(Search):
         return iter(self.to_arrow().to_batches(max_chunksize=batch_size))
 
     def explain_plan(self, verbose: bool = False) -> str:  # noqa: ARG002 - as inherited
-        """Returns how the rows are found: which index serves, and how many rows are compared.
+        """Describes the plan: the index, and the number of rows to compare.
 
         Raises:
             LanceSparkError: As in :meth:`to_spark`.
         """
         plan = self._planned()
-        served = [] if plan.index is None else [f"index: {plan.index}, rows: {plan.served}, tasks: {plan.shares}"]
+        index_lines = (
+            [] if plan.index is None else [f"index: {plan.index}, rows: {plan.indexed_rows}, tasks: {plan.shares}"]
+        )
         rows = sum(task.rows for task in plan.parts)
         compared = f"compared: rows: {rows}, tasks: {len(plan.parts)}"
-        asked = f"metric: {plan.search.metric}, k: {plan.search.k}"
-        return "; ".join([f"{plan.ref.uri}@{plan.ref.version}", asked, *served, compared])
+        request = f"metric: {plan.search.metric}, k: {plan.search.k}"
+        return "; ".join([f"{plan.ref.uri}@{plan.ref.version}", request, *index_lines, compared])
 
-    # How
+    # Planning
 
     def _planned(self) -> _Plan:
-        """Plans the parts of the table, and which index serves."""
+        """Plans the parts of the table, and selects the index."""
         ref = self.source if self.source.version is not None else self.source.pin(None)
         dataset = replace(self, source=ref)._opened()  # noqa: SLF001 - its own
         settings: dict[str, Any] = dict(self.settings)
@@ -197,23 +217,23 @@ class BatchSearch(Search):
         query = replace(query, metric=query.metric or "l2")
         if index is not None and (not query.use_index or index.metric != query.metric):
             index = None
-        served, left = 0, None
+        indexed_rows, unindexed = 0, None
         if index is not None:
-            live = {one.fragment_id: one.metadata.num_rows for one in dataset.get_fragments()}
-            served = sum(rows for number, rows in live.items() if number in index.fragments)
-            left = tuple(sorted(live.keys() - index.fragments))
-            if served * size < INDEX_NUMBERS:
-                index, served, left = None, 0, None
+            live = {handle.fragment_id: handle.metadata.num_rows for handle in dataset.get_fragments()}
+            indexed_rows = sum(rows for number, rows in live.items() if number in index.fragments)
+            unindexed = tuple(sorted(live.keys() - index.fragments))
+            if indexed_rows * size < INDEX_NUMBERS:
+                index, indexed_rows, unindexed = None, 0, None
         element = getattr(kind, "storage_type", kind).value_type
-        options = ReadOptions(path=ref.uri, filter=self.condition, fragments=left, columns=(column,))
+        options = ReadOptions(path=ref.uri, filter=self.condition, fragments=unindexed, columns=(column,))
         parts: tuple[ScanTask, ...] = ()
-        if left != ():
+        if unindexed != ():
             scan = plan_scan(ref, options, ScanSpec(), table_schema(dataset, ref, options))
             rows = max(1, _VECTOR_BYTES // (size * 4))
             parts = tuple(replace(task, batch_rows=rows) for task in scan.tasks)
         find = FindNearest(
             ref=ref,
-            # Distances of rows that an index has compressed are compared with exact ones.
+            # Distances of compressed index rows are compared with exact distances.
             search=replace(query, refine_factor=query.refine_factor or 1),
             element=element,
             size=size,
@@ -221,27 +241,28 @@ class BatchSearch(Search):
             parts=parts,
         )
         shares = 0 if index is None else known_slots(self.queries.sparkSession) or _SHARES
-        return _Plan(find=find, index=None if index is None else index.name, served=served, shares=shares)
+        return _Plan(find=find, index=None if index is None else index.name, indexed_rows=indexed_rows, shares=shares)
 
     def _vectors(self, column: str | None) -> str:
-        """Returns the name of the queries' column of vectors."""
+        """Returns the name of the vector column of the queries."""
         fields = self.queries.schema.fields
-        found = [
-            one.name
-            for one in fields
-            if isinstance(one.dataType, ArrayType) and isinstance(one.dataType.elementType, NumericType)
+        vector_columns = [
+            column_field.name
+            for column_field in fields
+            if isinstance(column_field.dataType, ArrayType)
+            and isinstance(column_field.dataType.elementType, NumericType)
         ]
-        if column in found:
+        if column in vector_columns:
             return str(column)
-        if len(found) != 1:
-            has = f"has {', '.join(found)}" if found else "has none"
+        if len(vector_columns) != 1:
+            has = f"has {', '.join(vector_columns)}" if vector_columns else "has none"
             raise OptionError(
                 "query",
-                f"a DataFrame of {', '.join(one.name for one in fields)}",
+                f"a DataFrame of {', '.join(column_field.name for column_field in fields)}",
                 f"one that has vectors, arrays of numbers, in {column!r}, or in one column alone",
                 problem=f"{has}",
             )
-        return found[0]
+        return vector_columns[0]
 
     def _read_columns(self, plan: _Plan) -> StructType:
         names = tuple(self._names())
@@ -249,11 +270,11 @@ class BatchSearch(Search):
         options = ReadOptions(path=plan.ref.uri, columns=names or None, with_row_id=self._has_row_ids())
         fields = table_schema(dataset, plan.ref, options).fields
         if self.columns is not None and not names:
-            fields = [one for one in fields if one.name == ROW_ID]
+            fields = [column_field for column_field in fields if column_field.name == ROW_ID]
         return StructType(fields)
 
     def _sent(self, vector: str, plan: _Plan) -> DataFrame:
-        """Returns each query once for each part that it goes to; one of them has its columns."""
+        """Sends each query to every part. One copy carries the columns of the query."""
         count = len(plan.parts)
         places = [f"c{number}" for number in range(len(self.queries.columns))]
         at = places[self.queries.columns.index(vector)]
@@ -288,18 +309,18 @@ class _Index:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """Where the rows are found.
+    """The plan of a batch search.
 
     Attributes:
-        find: What finds them.
-        index: Name of the index that answers.
-        served: Rows that it does for.
-        shares: Into how many shares queries are cut for it.
+        find: Function of the tasks that find rows.
+        index: Name of the index, or None.
+        indexed_rows: Number of rows covered by the index.
+        shares: Number of shares into which the queries are split for the index.
     """
 
     find: FindNearest
     index: str | None
-    served: int
+    indexed_rows: int
     shares: int
 
     @property
@@ -316,18 +337,18 @@ class _Plan:
 
 
 def _index_of(dataset: lance.LanceDataset, column: str, metric: Metric | None) -> _Index | None:
-    """Returns an index of a column that measures so, or else in any way."""
-    found = []
-    for one in dataset.describe_indices():
-        measured = str((one.details or {}).get("metric_type", "")).lower()
-        if one.index_type.startswith("IVF") and list(one.field_names) == [column] and measured:
-            served = frozenset(number for segment in one.segments for number in segment.fragment_ids)
-            found.append(_Index(name=one.name, metric=measured, fragments=served))  # type: ignore[arg-type]  # Lance's
-    return next((one for one in found if one.metric == metric), found[0] if found else None)
+    """Returns an index of the column with the metric, else any index of the column."""
+    indexes = []
+    for index in dataset.describe_indices():
+        measured = str((index.details or {}).get("metric_type", "")).lower()
+        if index.index_type.startswith("IVF") and list(index.field_names) == [column] and measured:
+            fragment_ids = frozenset(number for segment in index.segments for number in segment.fragment_ids)
+            indexes.append(_Index(name=index.name, metric=measured, fragments=fragment_ids))  # type: ignore[arg-type]  # Lance's
+    return next((index for index in indexes if index.metric == metric), indexes[0] if indexes else None)
 
 
-def _found(queries: StructType) -> StructType:
-    own = StructType([_renamed(one, f"c{number}") for number, one in enumerate(queries.fields)])
+def _candidate_schema(queries: StructType) -> StructType:
+    own = StructType([_renamed(column_field, f"c{number}") for number, column_field in enumerate(queries.fields)])
     return StructType(
         [
             StructField(QUERY, LongType(), nullable=False),
@@ -338,14 +359,14 @@ def _found(queries: StructType) -> StructType:
     )
 
 
-def _renamed(one: StructField, name: str) -> StructField:
-    return StructField(name, one.dataType, one.nullable)
+def _renamed(column_field: StructField, name: str) -> StructField:
+    return StructField(name, column_field.dataType, column_field.nullable)
 
 
-def _refuse_two_of_one_name(names: list[str]) -> None:
-    seen: set[str] = set()
+def _refuse_duplicate_names(names: list[str]) -> None:
+    lower_names: set[str] = set()
     for name in names:
-        if name.lower() in seen:
+        if name.lower() in lower_names:
             raise OptionError(
                 "query",
                 f"a DataFrame with {name!r}",
@@ -353,11 +374,11 @@ def _refuse_two_of_one_name(names: list[str]) -> None:
                 "other columns of the table",
                 problem=f"gives two columns the name {name!r}",
             )
-        seen.add(name.lower())
+        lower_names.add(name.lower())
 
 
 def batch_search_of(queries: DataFrame, base: Query, vector_column_name: str | None) -> BatchSearch:
-    """Returns the search that a DataFrame of queries begins."""
-    shape = {one.name: getattr(base, one.name) for one in dataclasses.fields(base)}
+    """Returns the batch search for a DataFrame of queries."""
+    shape = {attribute.name: getattr(base, attribute.name) for attribute in dataclasses.fields(base)}
     settings = () if vector_column_name is None else (("column", vector_column_name),)
     return BatchSearch(**shape, kind="vector", settings=settings, queries=queries)

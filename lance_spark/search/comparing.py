@@ -1,7 +1,7 @@
-"""The nearest of many vectors to each of many others, by comparing all: :class:`NearestRows`.
+"""Exact nearest neighbours of many query vectors: :class:`NearestRows`.
 
-Products of matrices (BLAS) tell distances about; those that may be among the nearest are computed
-again from the vectors themselves, so that ranks and distances are those of a plain comparison.
+Matrix products (BLAS) approximate the distances. The distances of all candidates are computed again
+from the vectors, so ranks and distances equal a direct comparison.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from lance_spark.types.fields import Array, Kind
 Numbers: TypeAlias = NDArray[Any]
 
 _TILE_NUMBERS = 1 << 22
-"""Distances that are held at once: 16 MiB."""
+"""Number of distances in memory: 16 MiB."""
 
 _NO_ROW = -1
 
 
 class NearestRows:
-    """The nearest rows to each of some queries, among the rows that were added so far.
+    """The nearest rows of each query, among the rows added so far.
 
-    Memory: 16 bytes for each of `k` rows of a query, and about 50 MiB while rows are added.
-    Vectors with a NaN are never found, and those of zeros have no cosine distance.
+    Memory: 16 bytes for each of the `k` rows of a query, and about 50 MiB while adding rows.
+    Vectors
+    with a NaN never match, and zero vectors have no cosine distance.
     """
 
     def __init__(self, queries: Numbers, k: int, metric: Metric) -> None:
-        """Keeps the queries: vectors as :func:`numbers_of` gives them."""
+        """Takes the query vectors in the form of :func:`numbers_of`."""
         self._metric = metric
         self._queries = queries
         self._centre: Numbers | None = None
@@ -41,7 +42,7 @@ class NearestRows:
         self._row = np.full((len(queries), k), _NO_ROW, np.int64)
 
     def add(self, vectors: Numbers, rows: NDArray[np.int64]) -> None:
-        """Adds rows by their vectors and their numbers."""
+        """Adds rows with their vectors and row numbers."""
         if not len(rows) or not len(self._queries):
             return
         if self._centre is None:
@@ -53,20 +54,20 @@ class NearestRows:
             step = max(1, _TILE_NUMBERS // len(rows))
             for first in range(0, len(self._queries), step):
                 tile = slice(first, first + step)
-                queries, found = self._candidates(tile, near, norms)
-                distances = self._exact(queries + first, vectors, found)
-                self._keep(queries + first, distances, rows[found])
+                queries, positions = self._candidates(tile, near, norms)
+                distances = self._exact(queries + first, vectors, positions)
+                self._keep(queries + first, distances, rows[positions])
 
-    def found(self) -> tuple[NDArray[np.int64], Numbers, NDArray[np.int64]]:
-        """Returns numbers of queries, and for each the distance and the number of a row.
+    def matches(self) -> tuple[NDArray[np.int64], Numbers, NDArray[np.int64]]:
+        """Returns query numbers, distances and row numbers of the matches.
 
-        They are in the order of queries, and of the distances of each.
+        The matches are sorted by query, then by distance.
         """
         queries, places = np.nonzero(self._row != _NO_ROW)
         return queries, self._distance[queries, places], self._row[queries, places]
 
     def _begin(self, vectors: Numbers) -> None:
-        """Moves vectors to around 0, which changes no distance, and loses fewer digits."""
+        """Centres the vectors around 0. Distances stay the same, and fewer digits are lost."""
         centred = self._metric == "l2" and np.isfinite(vectors).all()
         self._centre = vectors.mean(axis=0) if centred else np.zeros(vectors.shape[1], vectors.dtype)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -80,10 +81,10 @@ class NearestRows:
         return vectors - self._centre
 
     def _candidates(self, tile: slice, near: Numbers, norms: Numbers) -> tuple[Numbers, Numbers]:
-        """Returns pairs of queries of a tile and rows that may be nearer than what is known."""
+        """Returns pairs of queries and rows that may be nearer than the current matches."""
         products = self._near[tile] @ near.T
         own, largest = self._norms[tile], np.nanmax(norms, initial=0)
-        # The error of a product is at most that of its sum of so many terms.
+        # The rounding error of a product is at most the error of a sum with as many terms.
         slack = (near.shape[1] + 8) * np.finfo(near.dtype).eps
         if self._metric in ("l2", "hamming"):
             products *= -2
@@ -102,7 +103,7 @@ class NearestRows:
         return queries, rows
 
     def _exact(self, queries: Numbers, vectors: Numbers, rows: Numbers) -> Numbers:
-        """Returns the distances of pairs of queries and rows."""
+        """Returns the exact distances of pairs of queries and rows."""
         distances = np.empty(len(rows), self._queries.dtype)
         step = max(1, _TILE_NUMBERS // vectors.shape[1])
         for first in range(0, len(rows), step):
@@ -119,7 +120,7 @@ class NearestRows:
         return distances
 
     def _keep(self, queries: Numbers, distances: Numbers, rows: NDArray[np.int64]) -> None:
-        """Merges new rows into the nearest of their queries."""
+        """Merges new rows into the matches of their queries."""
         if not len(queries):
             return
         k = self._distance.shape[1]
@@ -136,14 +137,14 @@ class NearestRows:
 
 
 def numbers_of(vectors: Array, element: Kind) -> Numbers:
-    """Returns lists of one length, none of them NULL, as rows of a matrix to compare.
+    """Returns lists of equal length without NULLs as the rows of a matrix.
 
-    Those of 16 and 32 bits are float32, of 64 bits float64; bytes become the bits that they have,
-    as float32, of which the squared distance is what differs.
+    Elements of 16 and 32 bits become float32, and of 64 bits float64. Bytes become their bits as
+    float32, so the squared distance is the Hamming distance.
 
     Args:
-        vectors: The vectors; other numbers are rounded to the type of the elements first.
-        element: The type of the elements of the table's vectors.
+        vectors: The vectors. Other number types are first rounded to the element type.
+        element: The element type of the table's vectors.
     """
     values = vectors.flatten().to_numpy(zero_copy_only=False)
     size = len(values) // max(1, len(vectors))

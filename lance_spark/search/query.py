@@ -1,4 +1,4 @@
-"""Queries over one table: which columns of which rows. A description, until rows are taken."""
+"""Queries over one table: selected columns, filter and limits. Reads nothing until `to_*`."""
 
 from __future__ import annotations
 
@@ -40,30 +40,40 @@ Selection: TypeAlias = "Sequence[str | UDF | UnpackedUDF] | Mapping[str, str | U
 
 @runtime_checkable
 class ViewMaker(Protocol[_Table_co]):
-    """What makes views: a :class:`lance_spark.Connection`."""
+    """Creates materialized views, as :class:`lance_spark.Connection` does."""
 
     def create_materialized_view(self, name: str, query: Query) -> _Table_co:
-        """Makes a materialized view."""
+        """Creates a materialized view."""
 
 
 @refusing("GenevaQueryBuilder")
 @ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A query over one table. Each method that shapes it returns another one, and reads nothing.
+    """A query over a table. Each shaping method returns a new query, and reads no data.
 
-    Made by :meth:`lance_spark.Table.search`. `to_*` read its rows: `to_spark` by Spark's tasks, the
-    others by Lance in this process.
+    :meth:`lance_spark.Table.search` starts a query. The methods `to_*` read the rows: `to_spark`
+    with
+    Spark tasks, the other methods with Lance in this process.
 
     Attributes:
         source: The table.
         columns: Names of the selected columns, with expressions in Lance SQL; None selects all.
-        computed: Selected columns of UDFs.
+        computed: Selected UDF columns.
         condition: The filter in Lance SQL.
-        most_rows: What was asked for with `limit`.
-        skipped_rows: What was asked for with `offset`.
-        row_ids: Whether rows come with their ids.
-        spark: Gives the session for `to_spark`.
+        most_rows: Argument of `limit`.
+        skipped_rows: Argument of `offset`.
+        row_ids: Whether the result has row ids.
+        spark: Returns the session for `to_spark`.
+
+    Example:
+        ```python
+        import lance_spark
+
+        docs = lance_spark.connect("tables").open_table("docs")
+        query = docs.search().where("stock > 0").select(["id", "price"]).limit(5)
+        rows = query.to_list()
+        ```
     """
 
     source: DatasetRef
@@ -75,21 +85,32 @@ class Query:
     row_ids: bool = False
     spark: Callable[[], SparkSession] = field(default=lambda: session_or_local(None), compare=False, repr=False)
 
-    # Its shape
+    # Shape of the result
 
     def select(self: _Query, columns: Selection) -> _Query:
         """Selects columns.
 
         Args:
-            columns: Names, in the order of the result; a list may also have UDFs that return
-                `Columns[T]`, or `UnpackedUDF`. Or a dict of names, each with an expression in Lance
-                SQL, a UDF whose parameters are named like columns of the table, or `(udf, ["a",
-                "b"])`, which binds its parameters to these columns in order. Columns of UDFs are
+            columns: A list of names in the order of the result, or a dict of names. A list may also
+                hold
+                UDFs with the return type `Columns[T]`, or `UnpackedUDF`. The values of a dict are
+                expressions in Lance SQL, UDFs with parameters named like columns of the table, or
+                `(udf, ["a", "b"])`, which binds the parameters to these columns in order. UDF
+                columns are
                 for materialized views.
 
         Raises:
-            OptionError: It is neither, or empty.
-            RegistrationError: A value of the dict is none of these.
+            OptionError: The argument is not a list or dict, or is empty.
+            RegistrationError: A value of the dict has another type.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            names = docs.search().select(["id", "text"]).to_arrow()
+            totals = docs.search().select({"id": "id", "total": "price * stock"}).to_arrow()
+            ```
         """
         if isinstance(columns, Mapping) and columns:
             sql, computed = parse_transforms(columns)
@@ -97,57 +118,95 @@ class Query:
         if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
             raise OptionError("select", columns, "a list of columns, or a dict of names and expressions")
         names = [name for name in columns if isinstance(name, str)]
-        computed = [one for udf in columns if not isinstance(udf, str) for one in parse_transforms(udf)[1]]
+        computed = [transform for udf in columns if not isinstance(udf, str) for transform in parse_transforms(udf)[1]]
         return replace(self, columns=tuple((name, quoted(name)) for name in names), computed=tuple(computed))
 
     def where(self: _Query, condition: str) -> _Query:
         """Selects the rows that match a condition in Lance SQL.
 
-        Several calls select the rows that match all conditions.
-
-        Example:
-            >>> table.search().where("price > 10").where("stock > 0").to_arrow()
+        Repeated calls combine their conditions with AND.
 
         Raises:
-            OptionError: It is no text.
+            OptionError: The condition is not a string.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            rows = docs.search().where("price > 10").where("stock > 0").to_arrow()
+            ```
         """
         if not isinstance(condition, str) or not condition.strip():
             raise OptionError("where", condition, "a condition in Lance SQL")
         return replace(self, condition=condition if self.condition is None else both(self.condition, condition))
 
     def limit(self: _Query, rows: int) -> _Query:
-        """Takes at most so many rows; a materialized view refuses it.
+        """Limits the number of rows. Materialized views do not support a limit.
 
         Raises:
-            OptionError: It is no number of rows.
+            OptionError: The argument is not a positive integer.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            sample = docs.search().limit(5).to_list()
+            ```
         """
         return replace(self, most_rows=_count("limit", rows, 1))
 
     def offset(self: _Query, rows: int) -> _Query:
-        """Leaves so many rows out, the first ones; a materialized view refuses it.
+        """Skips the first rows. Materialized views do not support an offset.
 
         Raises:
-            OptionError: It is no number of rows.
+            OptionError: The argument is not an integer, or is negative.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            second_page = docs.search().offset(5).limit(5).to_list()
+            ```
         """
         return replace(self, skipped_rows=_count("offset", rows, 0))
 
     def with_row_id(self: _Query, with_row_id: bool = True) -> _Query:
-        """Adds the column `_rowid`: the ids of rows, which stay theirs where ids are stable."""
+        """Adds the column `_rowid` with the row ids. Stable row ids never change.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            ids = docs.search().select(["id"]).with_row_id().to_arrow()["_rowid"]
+            ```
+        """
         return replace(self, row_ids=with_row_id)
 
-    # Its rows
+    # Rows of the result
 
     def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the rows as Arrow batches, read by Lance in this process as they are taken.
+        """Yields the rows as Arrow batches. Lance reads each batch on demand in this process.
 
         Args:
-            batch_size: Most rows of a batch, or None as Lance has it.
+            batch_size: Maximum number of rows per batch. None uses Lance's default.
 
         Raises:
             FilterError: The condition is not valid, or fails on a value.
-            ColumnNotFoundError: A column is not there.
-            SearchError: Lance cannot search so.
+            ColumnNotFoundError: A column does not exist.
+            SearchError: Lance does not support the search.
             TableUnreadableError: A file is missing or damaged.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            rows = sum(batch.num_rows for batch in docs.search().to_batches(1024))
+            ```
         """
         if batch_size is not None:
             _count("batch_size", batch_size, 1)
@@ -157,37 +216,71 @@ class Query:
                 yield batch.slice(start, batch_size)
 
     def to_arrow(self) -> pa.Table:
-        """Returns the rows in this process's memory, as Arrow.
+        """Returns the rows as an Arrow table in this process.
 
         Raises:
             LanceSparkError: As in :meth:`to_batches`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            prices = docs.search().select(["price"]).to_arrow()["price"]
+            ```
         """
         dataset = self._opened()
         return pa.Table.from_batches(self._batches(dataset, None), schema=self._schema(dataset))
 
     def to_pandas(self) -> pd.DataFrame:
-        """Returns the rows in this process's memory, as pandas.
+        """Returns the rows as a pandas DataFrame in this process.
 
         Raises:
             LanceSparkError: As in :meth:`to_batches`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            average = docs.search().where("stock > 0").to_pandas()["price"].mean()
+            ```
         """
         return to_pandas(self.to_arrow())
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Returns the rows in this process's memory, as dicts.
+        """Returns the rows as a list of dicts in this process.
 
         Raises:
             LanceSparkError: As in :meth:`to_batches`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            for row in docs.search().where("id < 3").to_list():
+                print(row["id"], row["text"])
+            ```
         """
         return to_rows(self.to_arrow())
 
     def to_spark(self) -> DataFrame:
         """Returns the rows as a Spark DataFrame, pinned to one version.
 
-        Spark's tasks read them: those of a search one task, in the order of their rank.
+        Spark tasks read the rows. A search runs in one task and keeps the rank order.
 
         Raises:
-            UnsupportedOperationError: It has an expression or an offset, which Spark cannot read.
+            UnsupportedOperationError: The query has an expression or an offset.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            frame = docs.search().where("price > 10").to_spark()
+            frame.groupBy("stock").count().show()
+            ```
         """
         self._refuse_computed()
         if any(expression != quoted(name) for name, expression in self.columns or ()):
@@ -197,7 +290,7 @@ class Query:
             )
         spark, ref = self.spark(), self.source
         if ref.version is None and not is_classic(spark):
-            ref = ref.pin(None)  # over Connect a DataFrame is made where it is first used
+            ref = ref.pin(None)  # On Spark Connect, the first use resolves a DataFrame.
         options = {f"storage.{key}": value for key, value in ref.storage.items()} | self._read_options()
         if self.columns is not None:
             options["columns"] = json.dumps(self._names())
@@ -210,27 +303,53 @@ class Query:
         return spark.read.format("lance").options(**options).load(ref.uri)
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """Returns how Lance finds the rows: which indexes serve, and what is scanned.
+        """Describes Lance's plan: the indexes in use, and the scans.
 
         Raises:
             LanceSparkError: As in :meth:`to_batches`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            print(docs.search().where("id = 7").explain_plan())
+            ```
         """
         dataset = self._opened()
         with search_errors(dataset, self.condition):
             return self._plan(dataset, verbose)
 
-    # A materialized view
+    # Materialized views
 
     def create_materialized_view(self, db: ViewMaker[_Table_co], name: str) -> _Table_co:
-        """Makes a materialized view of this query: `db.create_materialized_view(name, query)`."""
+        """Creates a materialized view: `db.create_materialized_view(name, query)`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("tables")
+            query = db.open_table("docs").search().where("stock > 0").select(["id", "price"])
+            view = query.create_materialized_view(db, "in_stock")
+            ```
+        """
         return db.create_materialized_view(name, self)
 
     def check_view(self) -> None:
-        """Refuses what no view can keep up to date.
+        """Checks that a materialized view can follow this query.
 
         Raises:
             RegistrationError: The query has a limit or an offset, or ranks rows.
-            UnsupportedOperationError: It is over an older version that is checked out.
+            UnsupportedOperationError: The query reads an older version.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            docs.search().where("stock > 0").check_view()
+            ```
         """
         if self.source.version is not None:
             raise UnsupportedOperationError(
@@ -246,7 +365,7 @@ class Query:
                     f"{self.source.uri} - select rows with where(...), or leave the {bound} to queries over the view"
                 )
 
-    # What a search does otherwise
+    # Overridden by searches
 
     def _read_options(self) -> dict[str, str]:
         if self.skipped_rows:
@@ -285,7 +404,7 @@ class Query:
         )
 
     def _opened(self) -> lance.LanceDataset:
-        """Opens the version that is meant, and checks the query against it."""
+        """Opens the version of the query, and validates the query."""
         self._refuse_computed()
         dataset = self.source.open()
         if self.condition is not None:
@@ -297,22 +416,22 @@ class Query:
         return dataset
 
     def _names(self) -> list[str]:
-        """Returns the selected columns that the table has, by name."""
+        """Returns the names of the selected table columns."""
         return [name for name, _ in self.columns or () if name != ROW_ID]
 
     def _has_row_ids(self) -> bool:
         return self.row_ids or any(name == ROW_ID for name, _ in self.columns or ())
 
     def _projection(self, dataset: lance.LanceDataset) -> Any:  # noqa: ANN401 - a list or a dict, as pylance takes them
-        wanted = self._names()
+        selected_names = self._names()
         chosen = ((name, quoted(name)) for name in dataset.schema.names)
         if self.columns is not None:
-            chosen = ((name, expression) for name, expression in self.columns if name in wanted)
+            chosen = ((name, expression) for name, expression in self.columns if name in selected_names)
         return {**dict(chosen), **({ROW_ID: ROW_ID} if self._has_row_ids() else {})} or []
 
     def _refuse_computed(self) -> None:
         if self.computed:
-            names = ", ".join(name for one in self.computed for _, name in one.columns)
+            names = ", ".join(name for transform in self.computed for _, name in transform.columns)
             raise UnsupportedOperationError(
                 f"columns of UDFs ({names}) are computed by a materialized view - in a query of {self.source.uri} - "
                 "call create_materialized_view, or select other columns"
@@ -326,5 +445,5 @@ def _count(name: str, value: object, least: int) -> int:
 
 
 def quoted(name: str) -> str:
-    """Returns a column's name as an expression in Lance SQL."""
+    """Quotes a column name for Lance SQL."""
     return f"`{name}`"

@@ -1,4 +1,4 @@
-"""Searches: rows of a table by rank, to be shaped like any query of it: :class:`Search`."""
+"""Searches of one table: :class:`Search`, a query with rows in rank order."""
 
 from __future__ import annotations
 
@@ -33,23 +33,34 @@ _ANY_VECTOR = (0.0,)
 @ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search(Query):
-    """A search: rows of one table by their rank, 10 where no `limit` says how many.
+    """A search of a table: rows in rank order, 10 rows without a `limit`.
 
-    Made by :meth:`lance_spark.Table.search`. The result has the selected columns, then `_distance`
-    (smaller is nearer), `_score` (larger is better), or both and `_relevance_score`. Rows whose
-    vector is NULL are never found. What each `to_*` reads is the version that is latest by then, or
-    the one that is checked out.
+    :meth:`lance_spark.Table.search` starts a search. The result has the selected columns, followed
+    by
+    `_distance` (smaller is nearer), `_score` (larger is better), or both and `_relevance_score`.
+    Rows
+    with a NULL vector never match. Each `to_*` reads the latest version, or the checked-out
+    version.
 
     Attributes:
-        kind: What it searches for.
-        q: The vector.
-        words: The text.
-        settings: How vectors are searched, by names of :class:`~lance_spark.queries.VectorQuery`.
-        text_columns: Columns of text; None means all that have an index for it.
-        phrase: Whether words have to follow each other.
-        prefilter: Whether the condition comes before the search.
-        reranker: What orders the rows anew.
-        rerank_words: The words that a reranker gets for a query that is a vector.
+        kind: Vector, full-text or hybrid search.
+        q: The query vector.
+        words: The query text.
+        settings: Settings of the vector search, by names of
+            :class:`~lance_spark.queries.VectorQuery`.
+        text_columns: Text columns; None means all columns with a full-text index.
+        phrase: Whether the words must follow each other.
+        prefilter: Whether the condition applies before the search.
+        reranker: Reranker for the rows, or None.
+        rerank_words: Text for the reranker if the query is a vector.
+
+    Example:
+        ```python
+        import lance_spark
+
+        docs = lance_spark.connect("tables").open_table("docs")
+        nearest = docs.search([0.1, 0.2]).where("stock > 0").limit(3).to_arrow()
+        ```
     """
 
     kind: QueryKind
@@ -63,92 +74,211 @@ class Search(Query):
     rerank_words: str | None = None
 
     def where(self, condition: str, prefilter: bool = True) -> Search:
-        """Searches among the rows that match a condition in Lance SQL.
+        """Restricts the search to rows that match a condition in Lance SQL.
 
         Args:
             condition: The condition.
-            prefilter: Whether it comes before the search. After it, rows that do not match are
-                taken out of what was found, so that fewer may be left.
+            prefilter: Whether the condition applies before the search. Otherwise the condition
+                removes
+                rows from the matches, and fewer rows than the limit may remain.
 
         Raises:
-            OptionError: The condition is no text, or an earlier one has another `prefilter`.
+            OptionError: The condition is not a string, or an earlier condition has another
+                `prefilter`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            rows = docs.search([0.1, 0.2]).where("price > 10").to_list()
+            ```
         """
         if self.condition is not None and prefilter != self.prefilter:
             raise OptionError("prefilter", prefilter, f"{self.prefilter}, as in the first where() of the search")
         return replace(super(Search, self).where(condition), prefilter=prefilter)
 
     def vector(self, vector: VectorLike) -> Search:
-        """Sets the vector of a hybrid search."""
+        """Sets the vector of a hybrid search.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            search = docs.search(query_type="hybrid").vector([0.1, 0.2]).text("fresh pears")
+            rows = search.to_list()
+            ```
+        """
         self._only("vector()", "hybrid")
         return replace(self, q=vector_of(vector))
 
     def text(self, text: str) -> Search:
-        """Sets the words of a hybrid search."""
+        """Sets the text of a hybrid search.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            search = docs.search(query_type="hybrid").vector([0.1, 0.2]).text("fresh pears")
+            rows = search.to_list()
+            ```
+        """
         self._only("text()", "hybrid")
         return replace(self, words=text)
 
     def distance_type(self, distance_type: str) -> Search:
-        """Sets how distances are measured: `l2`, `cosine`, `dot`, or `hamming` for `uint8`.
+        """Sets the metric: `l2`, `cosine`, `dot`, or `hamming` for `uint8`.
 
-        By default as the index does, else `l2`. An index of another distance does not serve.
+        The default is the metric of the index, else `l2`. Lance ignores an index with another
+        metric.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            rows = docs.search([0.1, 0.2]).distance_type("cosine").to_list()
+            ```
         """
         return self._set("metric", metric_of(distance_type, option="distance_type"))
 
     def metric(self, metric: str) -> Search:
-        """Is :meth:`distance_type`, under its older name."""
+        """Sets the metric. This is the older name of :meth:`distance_type`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            rows = docs.search([0.1, 0.2]).metric("dot").to_list()
+            ```
+        """
         return self._set("metric", metric_of(metric))
 
     def nprobes(self, nprobes: int) -> Search:
-        """Sets how many partitions of an index are searched; more find more, and take longer.
+        """Sets the number of index partitions to search. More partitions find more rows.
 
-        Where these have fewer rows than are asked for, others are searched too.
+        Lance searches further partitions if these hold fewer rows than requested.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            rows = docs.search([0.1, 0.2]).nprobes(20).to_list()
+            ```
         """
         return self._set("nprobes", nprobes)
 
     def refine_factor(self, refine_factor: int) -> Search:
-        """Has distances of so many times as many rows computed from the vectors themselves.
+        """Computes exact distances for `refine_factor` times the requested rows.
 
-        An index that compresses vectors (PQ, SQ) knows them about; with 1 only `_distance` of the
-        rows that it finds becomes exact.
+        A compressed index (PQ, SQ) only approximates distances. With 1, the index selects the rows
+        and
+        their `_distance` is exact.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            rows = docs.search([0.1, 0.2]).refine_factor(10).to_list()
+            ```
         """
         return self._set("refine_factor", refine_factor)
 
     def ef(self, ef: int) -> Search:
-        """Sets how many candidates a search of a graph (HNSW) keeps; more find more."""
+        """Sets the number of candidates of an HNSW search. More candidates improve recall.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            rows = docs.search([0.1, 0.2]).ef(64).to_list()
+            ```
+        """
         return self._set("ef", ef)
 
     def bypass_vector_index(self) -> Search:
-        """Compares all vectors, also those that an index serves: exact, and slow."""
+        """Compares all vectors without an index. The result is exact, and the search is slow.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            exact = docs.search([0.1, 0.2]).bypass_vector_index().to_list()
+            ```
+        """
         return self._set("use_index", False)
 
     def phrase_query(self, phrase_query: bool = True) -> Search:
-        """Has the words follow each other. An index of the text needs positions for it."""
+        """Requires the words to follow each other. The full-text index must have positions.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            rows = docs.search("fresh pears").phrase_query().to_list()
+            ```
+        """
         self._only("phrase_query()", "fts", "hybrid")
         return replace(self, phrase=phrase_query)
 
     def rerank(self, reranker: Reranker, query_string: str | None = None) -> Search:
-        """Has the rows ordered anew, in this process. A hybrid search fuses both rankings without.
+        """Reorders the rows in this process. By default, a hybrid search fuses both rankings.
 
         Args:
-            reranker: What orders them; it sees the selected columns.
-            query_string: The words that it gets for a query that is a vector alone.
+            reranker: The reranker. Its tables have the selected columns.
+            query_string: Query text for the reranker of a vector search.
+
+        Example:
+            ```python
+            import lance_spark
+            import pyarrow as pa
+
+
+            class NewestFirst:
+                def rerank_vector(self, query: str, vector_results: pa.Table) -> pa.Table:
+                    rows = vector_results.sort_by([("id", "descending")])
+                    return rows.append_column("_relevance_score", rows["id"].cast("float32"))
+
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            rows = docs.search([0.1, 0.2]).rerank(NewestFirst(), "fresh pears").to_list()
+            ```
         """
         if self.kind == "vector" and query_string is None:
             raise OptionError("query_string", None, "words that say what the vector stands for")
         return replace(self, reranker=reranker, rerank_words=query_string)
 
     def check_view(self) -> None:
-        """Refuses a view of a search.
+        """Raises an error: a materialized view cannot follow a search.
 
         Raises:
             RegistrationError: Always.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            try:
+                docs.search([0.1, 0.2]).check_view()
+            except lance_spark.RegistrationError as error:
+                print(error)
+            ```
         """
         raise RegistrationError(
             "a materialized view cannot be of a search: which rows are the best ones changes with every row that is "
             f"added or deleted - over {self.source.uri} - begin with search(None)"
         )
 
-    # Its rows
+    # Rows of the result
 
     def _ranking(self) -> Ranking:
         most, first = self.most_rows or DEFAULT_K, self.skipped_rows
@@ -184,26 +314,28 @@ class Search(Query):
         return schema.append(pa.field(RELEVANCE, pa.float32()))
 
     def _reranked(self, dataset: lance.LanceDataset, ranking: Ranking, reranker: Reranker) -> pa.Table:
-        """Returns the rows as a reranker orders them: columns, scores where they have any."""
+        """Returns the rows in the order of the reranker: columns, then scores."""
         columns = replace(self, row_ids=True)._projection(dataset)  # noqa: SLF001 - its own
         words = self.rerank_words or self.words or ""
 
-        def found(kind: Literal["vector", "text"]) -> pa.Table:
+        def results_of(kind: Literal["vector", "text"]) -> pa.Table:
             part = ranking.only(kind)
             return pa.Table.from_batches(part.batches(dataset, columns), schema=part.schema(dataset, columns))
 
         if self.kind == "hybrid":
-            ranked = reranker.rerank_hybrid(words, found("vector"), found("text"))
+            ranked = reranker.rerank_hybrid(words, results_of("vector"), results_of("text"))
         elif self.kind == "vector":
-            ranked = reranker.rerank_vector(words, found("vector"))
+            ranked = reranker.rerank_vector(words, results_of("vector"))
         else:
-            ranked = reranker.rerank_fts(words, found("text"))
+            ranked = reranker.rerank_fts(words, results_of("text"))
         if not isinstance(ranked, pa.Table) or RELEVANCE not in ranked.schema.names:
             raise OptionError("rerank", reranker, f"an object whose methods return tables with {RELEVANCE}")
         schema = self._schema(dataset)
         arrays = [
-            ranked[one.name].cast(one.type) if one.name in ranked.schema.names else pa.nulls(len(ranked), one.type)
-            for one in schema
+            ranked[score_field.name].cast(score_field.type)
+            if score_field.name in ranked.schema.names
+            else pa.nulls(len(ranked), score_field.type)
+            for score_field in schema
         ]
         rows: pa.Table = pa.Table.from_arrays(arrays, schema=schema)
         return rows.slice(self.skipped_rows, self.most_rows or DEFAULT_K)
@@ -232,7 +364,7 @@ class Search(Query):
         added = (ROW_ID, DISTANCE, SCORE, RELEVANCE)
         return [name for name, _ in self.columns or () if name not in added]
 
-    # Its settings
+    # Settings
 
     def _only(self, what: str, *kinds: QueryKind) -> None:
         if self.kind not in kinds:
@@ -244,7 +376,7 @@ class Search(Query):
     def _set(self, name: str, value: object) -> Search:
         self._only(f"{name}()", "vector", "hybrid")
         settings = {**dict(self.settings), name: value}
-        VectorQuery(q=_ANY_VECTOR, **settings)  # checks the value
+        VectorQuery(q=_ANY_VECTOR, **settings)  # Validates the value.
         return replace(self, settings=tuple(settings.items()))
 
 
@@ -256,7 +388,7 @@ def search_of(
     query_type: str,
     fts_columns: str | Sequence[str] | None,
 ) -> Search:
-    """Returns the search that a query begins: by default of text for a string, else of vectors.
+    """Returns the search for a query: full-text search for a string, else vector search.
 
     Raises:
         OptionError: The query, its type or a column is not valid.
@@ -269,15 +401,15 @@ def search_of(
         raise OptionError("query", query, "a vector; words are searched for with query_type='fts'")
     if kind == "fts" and words is None:
         raise OptionError("query", query, "words; a vector is searched for with query_type='vector'")
-    for option, value, other in (
+    for option, value, excluded_kind in (
         ("vector_column_name", vector_column_name, "fts"),
         ("fts_columns", fts_columns, "vector"),
     ):
-        if value is not None and kind == other:
-            raise OptionError(option, value, f"nothing in a search of type {other!r}")
+        if value is not None and kind == excluded_kind:
+            raise OptionError(option, value, f"nothing in a search of type {excluded_kind!r}")
     settings: Mapping[str, str] = {} if vector_column_name is None else {"column": vector_column_name}
     columns = None if fts_columns is None else (fts_columns,) if isinstance(fts_columns, str) else tuple(fts_columns)
-    shape = {one.name: getattr(base, one.name) for one in dataclasses.fields(base)}
+    shape = {attribute.name: getattr(base, attribute.name) for attribute in dataclasses.fields(base)}
     return Search(
         **shape,
         kind=kind,
@@ -289,10 +421,10 @@ def search_of(
 
 
 def vector_of(vector: object) -> tuple[float, ...]:
-    """Returns the numbers of a vector of any kind: a list, an array of NumPy or Arrow, a tensor.
+    """Returns the numbers of a vector: a list, a NumPy or Arrow array, or a tensor.
 
     Raises:
-        OptionError: It is none.
+        OptionError: The value is not a vector of numbers.
     """
     try:
         array = np.asarray(vector.to_pylist() if isinstance(vector, pa.Array | pa.ChunkedArray) else vector)

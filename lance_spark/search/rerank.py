@@ -1,4 +1,4 @@
-"""What orders the rows of a search anew: :class:`Reranker`."""
+"""Rerankers of search results: :class:`Reranker`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pyarrow as pa
 
 
 class Reranker(Protocol):
-    """Orders rows that a search found; what LanceDB calls by this name is one.
+    """Orders the rows of a search. LanceDB's rerankers have the same methods.
 
-    Each method gets the selected columns, `_rowid`, and `_distance` or `_score`, and returns rows
-    of them, best first, with a column `_relevance_score`.
+    Each method takes tables with the selected columns, `_rowid`, and `_distance` or `_score`. It
+    returns rows of these tables, best first, with a column `_relevance_score`.
     """
 
     def rerank_vector(self, query: str, vector_results: pa.Table) -> pa.Table:
-        """Orders the rows of a search for a vector."""
+        """Orders the rows of a vector search."""
 
     def rerank_fts(self, query: str, fts_results: pa.Table) -> pa.Table:
-        """Orders the rows of a search for words."""
+        """Orders the rows of a full-text search."""
 
     def rerank_hybrid(self, query: str, vector_results: pa.Table, fts_results: pa.Table) -> pa.Table:
-        """Orders the rows of both searches, each once."""
+        """Orders the distinct rows of both searches."""

@@ -138,7 +138,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             runs = RunWriter(attempt, rows, plan.targets.schema, rejected, verifier)
             for addresses, values in addressed:
                 runs.append(addresses, values)
-            return ColumnsWritten(runs=runs.finish(), seen=rows.seen(), rejected=rejected)
+            return ColumnsWritten(runs=runs.finish(), seen=rows.opened_fragments(), rejected=rejected)
         finally:
             # Run files are never read after the end of the job.
             attempt.clear_if_over()

@@ -31,7 +31,7 @@ class CheckpointPiece:
         offsets, values = np.asarray(stored[0].to_numpy(), dtype=np.int64), stored[1]
         return (offsets, values) if self.moved is None else self.moved.chunk(offsets, values)
 
-    def chunks(self, beside: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
+    def chunks(self, streams: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
         """Does what :class:`~lance_spark.rows.merge.Piece` says."""
         chunk = self.read()
         if chunk is None:
