@@ -1,1 +1,1 @@
-"""The planner rule, which gives Lance scans columns, filters and limits, and SQL of predicates."""
+"""The planner rule, and the translation of Spark predicates to Lance SQL."""

@@ -1,29 +1,31 @@
-"""Spark predicates in Lance SQL.
+"""Translates Spark predicates to Lance SQL.
 
-The planner rule describes Spark's filter condition as JSON; :func:`translate` turns it into Lance
-SQL that selects **at least** the rows that Spark keeps. Spark filters again, so too many rows cost
-time and too few are lost: where a faithful SQL is not known, a condition is left out.
+The planner rule describes Spark's filter condition as JSON. :func:`translate` turns the JSON into
+Lance SQL that selects **at least** the rows that Spark keeps. Spark filters again: extra rows cost
+time, and absent rows would be lost. A condition without a faithful translation is therefore left
+out.
 
-The JSON that `LancePredicates.java` makes:
+`LancePredicates.java` sends the JSON:
 
 - `{"op": "and" | "or", "args": [two or more]}`, `{"op": "not", "args": [one]}`
 - `{"op": "=" | "<=>" | "<" | "<=" | ">" | ">=", "args": [value, value]}`
-- `{"op": "in", "args": [value, literal, ...]}`, with an optional `"most"`: the longest list that is
-  sent to every task, in place of `MAX_IN_VALUES`.
+- `{"op": "in", "args": [value, literal, ...]}`, with an optional `"most"`: the longest list to send
+  to every task, instead of `MAX_IN_VALUES`
 - `{"op": "is_null" | "is_not_null", "args": [column]}`
 - `{"op": "starts_with" | "ends_with" | "contains", "args": [value, literal]}`
 - `{"op": "like", "args": [value, literal], "escape": "<one character>"}`
-- `{"op": "unknown"}`: anything else: casts, functions, UDFs, subqueries, runtime filters.
-- a value is `{"op": "col", "name": ["a", "b"], "type": "<Spark catalog string>"}`, the path of a
-  field in structs, or `{"op": "lit", "type": "<Spark catalog string>", "value": v}`. `v` is null
-  for NULL, true or false, a string for text, base64 for binary, and else a number as text: integers
+- `{"op": "unknown"}`: anything else, such as casts, functions, UDFs, subqueries and runtime filters
+- a column as value: `{"op": "col", "name": ["a", "b"], "type": "<Spark catalog string>"}`, with the
+  path of a field in structs
+- a literal as value: `{"op": "lit", "type": "<Spark catalog string>", "value": v}`. `v` is null for
+  NULL, a JSON boolean, a string for text, base64 for binary, and else a number as text: integers
   and decimals in plain digits, floats as Java prints them (with `NaN` and `Infinity`), days since
-  the epoch for dates, microseconds since the epoch for timestamps.
-- a boolean column or literal is a predicate too.
+  the epoch for dates, microseconds since the epoch for timestamps
+- a boolean column or literal as predicate
 
-Negation is carried down to the leaves (De Morgan holds in three-valued logic), so that each leaf,
-negated or not, needs only its own superset: a leaf that cannot be translated simply restricts
-nothing, under AND, OR and NOT alike.
+Negations move down to the leaves (De Morgan's laws hold in three-valued logic). Each leaf, negated
+or not, then needs only its own superset. A leaf without a translation restricts nothing, under AND,
+OR and NOT alike.
 """
 
 from __future__ import annotations
@@ -40,20 +42,22 @@ from lance_spark.pushdown.literals import NEVER, Comparison, Domain, Untranslata
 Predicate = Mapping[str, Any]
 
 MAX_IN_VALUES = 1_000
-"""Longest IN list that is sent to every task: 1,000 values parse in 5 to 25 ms, 10,000 in 40 ms.
-Longer ones become a range."""
+"""Longest IN list to send to every task. 1,000 values parse in 5 to 25 ms, and 10,000 in 40 ms. A
+longer list becomes a range."""
 
 MAX_SQL_CHARS = 256 << 10
-"""Longest filter. It is parsed once per task, at about 4 ms for 10,000 characters."""
+"""Maximum length of a filter. Each task parses the filter once, at about 4 ms per 10,000
+characters."""
 
 MAX_EXACT_CHARS = 16 << 10
-"""Longest predicate, as JSON, that counts as translated exactly: none of its parts is left out."""
+"""Maximum length, as JSON, of a predicate that counts as exactly translated. No part of such a
+predicate is left out."""
 
 MAX_DEPTH = 16
-"""Deepest nesting of AND and OR. Lance's parser gives up at about 50 parentheses."""
+"""Maximum nesting of AND and OR. Lance's parser fails at about 50 parentheses."""
 
 ROW_COLUMNS = ("_rowid", "_rowaddr")
-"""Columns that Lance adds to every table; both are unsigned 64-bit integers."""
+"""Columns that Lance adds to every table, both uint64."""
 
 
 def translate(predicate: Predicate, schema: pa.Schema) -> str | None:
@@ -64,18 +68,18 @@ def translate(predicate: Predicate, schema: pa.Schema) -> str | None:
         schema: Arrow schema of the table as Lance stores it.
 
     Returns:
-        The SQL, or None where nothing that restricts rows can be said. `FALSE` where no row can
-        match.
+        The SQL, or None if no restriction is known. `FALSE` if no row can match.
     """
     sql = _translate(predicate, negated=False, schema=schema, depth=0)
     return None if sql is None or len(sql) > MAX_SQL_CHARS else sql
 
 
 def is_exact(predicate: Predicate, schema: pa.Schema) -> bool:
-    """Tells whether :func:`translate` selects no other rows than those that Spark keeps.
+    """Tells whether :func:`translate` selects exactly the rows that Spark keeps.
 
-    Then Lance may apply a limit that stands above Spark's filter. Not of long predicates, of which
-    parts may be left out.
+    Lance may then apply a limit above Spark's filter. Always false for long predicates, because
+    their
+    translation may leave parts out.
     """
     return len(json.dumps(predicate)) <= MAX_EXACT_CHARS and _is_exact(predicate, False, schema, depth=0)
 
@@ -133,20 +137,20 @@ def _translate(predicate: Predicate, *, negated: bool, schema: pa.Schema, depth:
 def _all_of(parts: Sequence[str | None]) -> str | None:
     if NEVER in parts:
         return NEVER
-    kept: list[str] = []
+    conjuncts: list[str] = []
     room = MAX_SQL_CHARS // 2
     for part in dict.fromkeys(parts):
         # Leaving a conjunct out only lets more rows through.
         if part is not None and len(part) + 7 <= room and not _is_implied(part, parts):
             room -= len(part) + 7
-            kept.append(part)
-    return " AND ".join(_wrap(part) for part in kept) if len(kept) > 1 else next(iter(kept), None)
+            conjuncts.append(part)
+    return " AND ".join(_wrap(part) for part in conjuncts) if len(conjuncts) > 1 else next(iter(conjuncts), None)
 
 
 def _is_implied(part: str, parts: Sequence[str | None]) -> bool:
     """Tells whether `x IS NOT NULL` follows from another conjunct.
 
-    Spark adds it to most filters, and an index would be asked for it as well.
+    Spark adds this test to most filters, and an index would be searched for it too.
     """
     column = part.removesuffix(" IS NOT NULL")
     if column == part or " " in column:
@@ -160,22 +164,22 @@ def _is_implied(part: str, parts: Sequence[str | None]) -> bool:
         f"{column} <> ",
         f"{column} IN (",
     )
-    return any(other is not None and other.startswith((*tests, f"starts_with({column}, ")) for other in parts)
+    return any(conjunct is not None and conjunct.startswith((*tests, f"starts_with({column}, ")) for conjunct in parts)
 
 
 def _any_of(parts: Sequence[str | None]) -> str | None:
     if any(part is None for part in parts):
         return None
-    kept = [part for part in dict.fromkeys(parts) if part is not None and part != NEVER]
-    if not kept:
+    alternatives = [part for part in dict.fromkeys(parts) if part is not None and part != NEVER]
+    if not alternatives:
         return NEVER
-    sql = " OR ".join(_wrap(part) for part in kept) if len(kept) > 1 else kept[0]
+    sql = " OR ".join(_wrap(part) for part in alternatives) if len(alternatives) > 1 else alternatives[0]
     return sql if len(sql) <= MAX_SQL_CHARS // 2 else None
 
 
 def _wrap(sql: str) -> str:
-    # A leaf without AND or OR would not need it, but a string literal may hold those words: look
-    # only at what cannot be one.
+    # Only AND and OR need parentheses, but a string literal may hold these words. The test ignores
+    # the difference.
     return f"({sql})" if " AND " in sql or " OR " in sql else sql
 
 
@@ -191,13 +195,14 @@ def _column(value: Predicate, schema: pa.Schema) -> _Column:
     """Finds the stored column of a Spark column.
 
     Raises:
-        UntranslatableError: It is no column, not stored as such, inside a list, or has a name that
-            Lance SQL cannot write.
+        UntranslatableError: The value is not a column, is stored differently, is inside a list, or
+            has
+            a name that Lance SQL cannot express.
     """
     if value.get("op") != "col":
         raise UntranslatableError
     path: list[str] = list(value["name"])
-    # There is no way to write a backtick inside a quoted name (measured: doubling it is taken
+    # Lance SQL cannot express a backtick in a quoted name (measured: a doubled backtick is taken
     # literally).
     if not all(path) or any("`" in part for part in path):
         raise UntranslatableError
@@ -219,7 +224,7 @@ def _column(value: Predicate, schema: pa.Schema) -> _Column:
 
 
 def _refuse_extension(field: pa.Field[Any]) -> None:
-    """Blobs, JSON and other extension types are stored as something else than what Spark sees."""
+    """Refuses extension types such as blobs and JSON: their stored values differ from Spark's."""
     metadata = field.metadata or {}
     if isinstance(field.type, pa.BaseExtensionType) or any(
         key.startswith((b"ARROW:extension", b"lance-encoding:blob")) for key in metadata
@@ -235,10 +240,10 @@ def _comparable(value: Predicate, schema: pa.Schema) -> tuple[_Column, Domain]:
 
 
 def _literal(value: Predicate, domain: Domain) -> Any:  # noqa: ANN401 - a JSON value
-    """Returns a literal's JSON value; None is NULL.
+    """Returns the JSON value of a literal. None is NULL.
 
     Raises:
-        UntranslatableError: It is no literal, or of a type that this column is not compared with.
+        UntranslatableError: The value is not a literal, or its type does not match the column.
     """
     if value.get("op") != "lit":
         raise UntranslatableError
@@ -252,41 +257,41 @@ _MIRROR: dict[Comparison, Comparison] = {"=": "=", "<>": "<>", "<": ">", "<=": "
 
 
 def _compare(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
-    left, right = predicate["args"]
+    column_side, value_side = predicate["args"]
     op = cast(Comparison, predicate["op"])
-    if left.get("op") == "lit":
-        left, right, op = right, left, _MIRROR[op]
+    if column_side.get("op") == "lit":
+        column_side, value_side, op = value_side, column_side, _MIRROR[op]
     if negated:
         op = _NEGATION[op]
-    column, domain = _comparable(left, schema)
-    if right.get("op") == "col":
-        return f"{column.sql} {op} {_same_type(column, right, schema).sql}"
-    value = _literal(right, domain)
+    column, domain = _comparable(column_side, schema)
+    if value_side.get("op") == "col":
+        return f"{column.sql} {op} {_same_type(column, value_side, schema).sql}"
+    value = _literal(value_side, domain)
     return NEVER if value is None else domain.compare(column.sql, op, value)
 
 
-def _same_type(column: _Column, other: Predicate, schema: pa.Schema) -> _Column:
-    """Returns the other column where two may be compared.
+def _same_type(column: _Column, second_value: Predicate, schema: pa.Schema) -> _Column:
+    """Returns the second column if both columns can be compared.
 
-    Floats may not: Lance compares their NaNs by their bits.
+    Floats cannot: Lance compares NaNs by their bits.
     """
-    second, _ = _comparable(other, schema)
+    second, _ = _comparable(second_value, schema)
     if second.stored != column.stored or pa.types.is_floating(column.stored) or pa.types.is_dictionary(column.stored):
         raise UntranslatableError
     return second
 
 
 def _null_safe_equal(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
-    left, right = predicate["args"]
-    if left.get("op") == "lit":
-        left, right = right, left
-    if right.get("op") == "lit" and right["value"] is None:
-        return _null_test(left, schema, is_null=not negated)
-    column, domain = _comparable(left, schema)
-    if right.get("op") == "col":
+    column_side, value_side = predicate["args"]
+    if column_side.get("op") == "lit":
+        column_side, value_side = value_side, column_side
+    if value_side.get("op") == "lit" and value_side["value"] is None:
+        return _null_test(column_side, schema, is_null=not negated)
+    column, domain = _comparable(column_side, schema)
+    if value_side.get("op") == "col":
         same = "IS DISTINCT FROM" if negated else "IS NOT DISTINCT FROM"
-        return f"{column.sql} {same} {_same_type(column, right, schema).sql}"
-    value = _literal(right, domain)
+        return f"{column.sql} {same} {_same_type(column, value_side, schema).sql}"
+    value = _literal(value_side, domain)
     if not negated:
         return domain.compare(column.sql, "=", value)
     return _any_of([f"{column.sql} IS NULL", domain.compare(column.sql, "<>", value)])
@@ -298,7 +303,7 @@ def _in(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
     values = list(dict.fromkeys(v for v in literals if v is not None))
     if negated:
         if len(values) < len(set(literals)):
-            return NEVER  # x NOT IN (.., NULL) is never TRUE
+            return NEVER  # x NOT IN (.., NULL) is never TRUE.
         if len(values) > MAX_IN_VALUES:
             return None
         return _all_of([domain.compare(column.sql, "<>", value) for value in values])
@@ -312,7 +317,7 @@ def _in(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
 
 
 def _range(column: _Column, domain: Domain, values: Sequence[Any]) -> str | None:
-    """Returns the range that many integers span; other types are left to Spark."""
+    """Returns the range of many integers. Spark alone filters other types."""
     if not pa.types.is_integer(column.stored):
         return None
     numbers = [int(value) for value in values]
@@ -338,7 +343,7 @@ def _text_match(predicate: Predicate, negated: bool, schema: pa.Schema) -> str |
 
 
 def _like(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
-    """Tests for the text before LIKE's first wildcard: a superset, which so has no negation."""
+    """Tests for the prefix before LIKE's first wildcard, a superset without a negation."""
     column, domain = _comparable(predicate["args"][0], schema)
     pattern = _literal(predicate["args"][1], domain)
     if "string" not in domain.spark_types:
@@ -354,14 +359,14 @@ def _like(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
 
 
 def _literal_prefix(pattern: str, escape: str) -> tuple[str, str]:
-    """Returns the text before the first wildcard, escapes resolved, and the rest from there on."""
+    """Returns the text before the first wildcard with resolved escapes, and the rest."""
     prefix = ""
     at = 0
     while at < len(pattern):
         if pattern[at] in "%_":
             break
         if pattern[at] == escape:
-            # Anything else after an escape is an error in Spark, and Spark is who raises it.
+            # Spark raises an error for any other character after an escape.
             if pattern[at + 1 : at + 2] not in ("%", "_", escape):
                 raise UntranslatableError
             at += 1
@@ -400,4 +405,4 @@ LEAVES: dict[str, Callable[[Predicate, bool, pa.Schema], str | None]] = {
     "col": _boolean_column,
     "lit": _boolean_literal,
 }
-"""The translation of each operation, given predicate, whether it is negated, and stored schema."""
+"""Translations by operation. Arguments: predicate, whether it is negated, stored schema."""

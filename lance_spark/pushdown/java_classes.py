@@ -1,8 +1,8 @@
-"""Puts the Java of this package, `lance-spark.jar`, where Spark finds it.
+"""Adds the Java classes of this package, `lance-spark.jar`, to Spark.
 
-The planner rule, the SQL catalog and the session extension are Java. Their jar lies in the package.
-:func:`lance_spark.configure` names the jar in `spark.jars` before the JVM starts; :func:`load` adds
-the jar to a JVM that runs already.
+The planner rule, the SQL catalog and the session extension are written in Java, and their jar is
+part of the package. :func:`lance_spark.configure` adds the jar to `spark.jars` before the JVM
+starts. :func:`load` adds the jar to a running JVM.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from pyspark.sql import SparkSession
 from lance_spark.errors import GatewayError
 
 EXTENSIONS = "lancespark.LanceExtensions"
-"""Class of `spark.sql.extensions`."""
+"""Class for `spark.sql.extensions`."""
 
 _JAR = "lance-spark.jar"
 _PROPERTIES = "lancespark/release.properties"
 
 
 def jar() -> str:
-    """Returns the path of the jar with the Java of this package.
+    """Returns the path of the jar with the Java classes of this package.
 
-    `spark-submit --jars`, `spark.jars`, the libraries of a cluster and images take the path. With
-    `spark.sql.extensions=lancespark.LanceExtensions`, a session or a stock Connect server then has
-    pushdown, and its catalogs are settings (docs/sql.md).
+    Pass the path to `spark-submit --jars`, to `spark.jars`, to the libraries of a cluster, or to an
+    image. With `spark.sql.extensions=lancespark.LanceExtensions`, a session or a stock Connect
+    server
+    then has pushdown, and its catalogs are settings (docs/sql.md).
 
     Raises:
-        GatewayError: This is a checkout whose Java was not compiled.
+        GatewayError: This is a checkout without compiled Java.
 
     Example:
         >>> builder = SparkSession.builder.config("spark.jars", lance_spark.jar())
@@ -46,7 +47,7 @@ def find_jar() -> Path:
     """Returns the path of the jar.
 
     Raises:
-        GatewayError: This is a checkout whose Java was not compiled.
+        GatewayError: This is a checkout without compiled Java.
     """
     path = Path(str(resources.files("lance_spark").joinpath(_JAR)))
     if not path.is_file():
@@ -58,8 +59,8 @@ def load(gateway: JavaGateway, name: str) -> JavaObject:
     """Returns a class of this package in the JVM behind a gateway.
 
     Raises:
-        Py4JError: The JVM takes no jar while it runs.
-        GatewayError: The package has no jar; or the JVM has the classes of another release of this
+        Py4JError: The running JVM does not accept a jar.
+        GatewayError: The package has no jar, or the JVM has the classes of another release of this
             package.
     """
     return _loader(gateway).loadClass(name)
@@ -69,7 +70,7 @@ def add_jar(gateway: JavaGateway) -> None:
     """Adds the jar to the JVM behind a gateway, before the JVM has a session.
 
     Raises:
-        GatewayError: The JVM takes no jar while it runs.
+        GatewayError: The running JVM does not accept a jar.
     """
     try:
         load(gateway, EXTENSIONS)
@@ -91,13 +92,13 @@ def send_to_executors(spark: SparkSession) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _loader(gateway: JavaGateway) -> JavaObject:
-    """Returns the class loader that Spark asks, with the classes of this package."""
+    """Returns Spark's class loader with the classes of this package."""
     java: Any = gateway.jvm
     loader = java.Thread.currentThread().getContextClassLoader()
     try:
         loader.loadClass(EXTENSIONS)
     except Py4JError:
-        # A JVM that PySpark or spark-submit starts has a loader that takes jars while it runs.
+        # The class loader of a JVM started by PySpark or spark-submit accepts jars at run time.
         loader.addURL(java.java.net.URL(find_jar().as_uri()))
     properties = java.java.util.Properties()
     stream = loader.getResourceAsStream(_PROPERTIES)

@@ -1,10 +1,10 @@
-"""Comparisons of one stored column with one literal, in Lance SQL that means what Spark means.
+"""Compares a stored column with a literal in Lance SQL, with Spark's semantics.
 
-Spark and Lance disagree about the edges of their types: Lance refuses a literal that does not fit
-the stored type (`u8 > -1` is an error), has other NaNs, stores other units of time, and parses
-`1.23` as a float. So each stored type has a :class:`Domain` that writes comparisons so that they
-hold for the rows for which Spark's comparison is TRUE, and for no others: Spark filters again, but
-a limit above its filter is applied to what Lance selects.
+Spark and Lance differ at the edges of their types. Lance rejects a literal outside of the stored
+type (`u8 > -1` is an error), orders NaNs differently, stores other time units, and parses `1.23` as
+a float. Each stored type therefore has a :class:`Domain`. A domain writes comparisons that hold for
+exactly the rows for which Spark's comparison is TRUE. Exactness matters although Spark filters
+again: a limit above the filter applies to the rows that Lance selects.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ _INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint", "decimal(20,0)"})
 
 
 class UntranslatableError(Exception):
-    """A comparison cannot be written so that it surely selects every row that Spark selects."""
+    """No SQL is known to select every row that Spark selects."""
 
 
 class Domain(ABC):
-    """How the values of one stored type compare with a literal."""
+    """Compares the values of a stored type with a literal."""
 
     __slots__ = ()
 
     spark_types: frozenset[str]
-    """Spark types, as catalog strings, that a column and a literal may have."""
+    """Spark types of columns and literals, as catalog strings."""
 
     @abstractmethod
     def compare(self, column: str, op: Comparison, value: Any) -> str:  # noqa: ANN401 - a JSON value
-        """Returns SQL that is TRUE where Spark's comparison is, and nowhere else.
+        """Returns SQL that is TRUE exactly if Spark's comparison is TRUE.
 
         Args:
-            column: The column in Lance SQL, already quoted.
+            column: The quoted column in Lance SQL.
             op: The comparison.
             value: JSON value of the literal, never None.
 
         Raises:
-            UntranslatableError: There is no such SQL.
+            UntranslatableError: No such SQL exists.
         """
 
     def accepts(self, spark_type: str) -> bool:
@@ -61,11 +61,11 @@ class Domain(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Discrete(Domain):
-    """Types whose values are whole numbers of some unit: integers, decimals, dates, timestamps.
+    """Types with whole numbers of some unit: integers, decimals, dates, timestamps.
 
-    A literal is brought to the stored unit exactly. Where it falls between two stored values or
-    outside of all, the comparison becomes one with the neighbouring value, `FALSE`, or
-    `IS NOT NULL`.
+    A literal is converted exactly to the stored unit. If it falls between two stored values or
+    outside
+    of their range, the comparison uses the neighbouring value, `FALSE`, or `IS NOT NULL`.
 
     Attributes:
         spark_types: As in :class:`Domain`.
@@ -74,7 +74,7 @@ class Discrete(Domain):
         units: Stored units per unit of Spark's literal: 100 for a decimal of scale 2, 1/1000 for
             milliseconds.
         literal: Lance SQL for a stored value, with `{}` for its number.
-        scale: Digits after the point, where a stored value is written with one.
+        scale: Digits after the decimal point of the SQL literal, or 0.
     """
 
     spark_types: frozenset[str]
@@ -87,7 +87,8 @@ class Discrete(Domain):
     def compare(self, column: str, op: Comparison, value: Any) -> str:  # noqa: ANN401
         """See :meth:`Domain.compare`."""
         digits = str(value)
-        if op == "=" and self.units == 1 and digits.lstrip("-").isdigit():  # quick, for long lists of keys
+        # A fast path for long lists of keys.
+        if op == "=" and self.units == 1 and digits.lstrip("-").isdigit():
             number = int(digits)
             return f"{column} = {self._encode(number)}" if self.low <= number <= self.high else NEVER
         exact = Fraction(Decimal(digits)) * self.units
@@ -110,7 +111,7 @@ class Discrete(Domain):
         if self.scale:
             digits = f"{abs(stored):0{self.scale + 1}d}"
             return self.literal.format(f"{'-' if stored < 0 else ''}{digits[: -self.scale]}.{digits[-self.scale :]}")
-        # -9223372036854775808 is a float to Lance's parser, 9223372036854775808 negated.
+        # Lance parses -9223372036854775808 as the negation of the float 9223372036854775808.
         if stored == -(1 << 63):
             return self.literal.format(f"arrow_cast('{stored}', 'Int64')")
         return self.literal.format(stored)
@@ -120,9 +121,10 @@ class Discrete(Domain):
 class Floating(Domain):
     """Floats of 16, 32 and 64 bits.
 
-    To Spark all NaNs are equal and greater than everything, and -0.0 equals 0.0. Lance treats the
-    zeros so too, but compares NaNs by their bits, and those with the sign bit set are smaller than
-    everything: every "greater" adds `isnan`, and every "less" takes it away.
+    In Spark, all NaNs are equal and greater than all other values, and -0.0 equals 0.0. Lance
+    treats
+    zeros alike, but compares NaNs by their bits, so NaNs with the sign bit are less than all other
+    values. Every "greater" therefore adds `isnan`, and every "less" excludes it.
 
     Attributes:
         spark_types: As in :class:`Domain`.
@@ -169,9 +171,9 @@ class Floating(Domain):
 
 @dataclass(frozen=True, slots=True)
 class Text(Domain):
-    """Strings, also large and dictionary-encoded ones.
+    """Strings, including large and dictionary-encoded strings.
 
-    Lance orders them by their bytes, as Spark's UTF8_BINARY does (measured).
+    Lance orders strings by their bytes, as Spark's UTF8_BINARY does (measured).
     """
 
     spark_types: frozenset[str] = frozenset({"string"})
@@ -183,11 +185,11 @@ class Text(Domain):
 
 @dataclass(frozen=True, slots=True)
 class Bytes(Domain):
-    """Binary values, ordered by unsigned bytes on both sides.
+    """Binary values. Both sides order them by unsigned bytes.
 
     Attributes:
         spark_types: As in :class:`Domain`.
-        size: Width of a fixed-size binary; Lance refuses a literal of another length.
+        size: Width of a fixed-size binary. Lance rejects a literal of another length.
     """
 
     spark_types: frozenset[str] = frozenset({"binary"})
@@ -207,7 +209,7 @@ class Bytes(Domain):
 
 @dataclass(frozen=True, slots=True)
 class Truth(Domain):
-    """Booleans; FALSE is smaller than TRUE on both sides."""
+    """Booleans. FALSE is less than TRUE on both sides."""
 
     spark_types: frozenset[str] = frozenset({"boolean"})
 
@@ -217,7 +219,7 @@ class Truth(Domain):
 
 
 def quote(text: str) -> str:
-    """Returns a string literal of Lance SQL, where only the quote itself is special."""
+    """Quotes a string for Lance SQL. Only the single quote is special."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -232,7 +234,7 @@ _ZONE = re.compile(r"[A-Za-z0-9_+:/-]+")
 
 
 def domain_of(type_: pa.DataType) -> Domain | None:
-    """Returns the domain of a stored type, or None where Spark keeps comparisons to itself."""
+    """Returns the domain of a stored type, or None if Spark alone compares the type."""
     if pa.types.is_dictionary(type_):
         return domain_of(type_.value_type) if _is_text(type_.value_type) else None
     if pa.types.is_integer(type_):
@@ -245,7 +247,7 @@ def domain_of(type_: pa.DataType) -> Domain | None:
             return None
         limit = 10**type_.precision - 1
         name = f"decimal({type_.precision},{type_.scale})"
-        # In quotes, because a bare 1.23 is a float to Lance.
+        # Quoted, because a bare 1.23 is a float in Lance.
         literal = f"CAST('{{}}' AS {name})"
         return Discrete(frozenset({name}), -limit, limit, Fraction(10**type_.scale), literal, type_.scale)
     if pa.types.is_date32(type_):
@@ -276,8 +278,7 @@ def _timestamp(type_: pa.TimestampType[Any, Any]) -> Domain | None:
     tz = cast("str | None", type_.tz)
     if tz is not None and not _ZONE.fullmatch(tz):
         return None
-    # The values are instants since the epoch in both systems: the zone only has to be the stored
-    # one.
+    # Both systems store instants since the epoch, so the literal only needs the stored time zone.
     zone = "None" if tz is None else f'Some("{tz}")'
     spark = "timestamp_ntz" if tz is None else "timestamp"
     literal = f"arrow_cast({{}}, 'Timestamp({unit}, {zone})')"

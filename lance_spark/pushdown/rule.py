@@ -1,7 +1,7 @@
-"""Gives a session the planner rule, which is Java (:mod:`lance_spark.pushdown.java_classes`).
+"""Installs the planner rule, a Java class (:mod:`lance_spark.pushdown.java_classes`).
 
-A session that :func:`lance_spark.configure` starts has the rule through `spark.sql.extensions`;
-:func:`enable_pushdown` gives the rule to a session that runs already.
+A session started with :func:`lance_spark.configure` has the rule through `spark.sql.extensions`.
+:func:`enable_pushdown` adds the rule to a running session.
 """
 
 from __future__ import annotations
@@ -26,32 +26,38 @@ PYTHON_GATEWAY = "lancespark.PythonGateway"
 """Class that calls this process."""
 
 CATALOG = "lancespark.LanceCatalog"
-"""Class of `spark.sql.catalog.<name>`."""
+"""Class for `spark.sql.catalog.<name>`."""
 
 ARROW_SETTINGS = {"arrow.enable_unsafe_memory_access": "true", "arrow.enable_null_check_for_get": "false"}
-"""Properties of Java with which Arrow does not check the bounds of each value that is read."""
+"""Java properties that disable Arrow's bounds checks for each value."""
 
 
 @ARGUMENTS.function
 def enable_pushdown(spark: SparkSession) -> bool:
-    """Makes a session push columns, filters, limits and simple aggregates down to Lance.
+    """Pushes columns, filters, limits and simple aggregates of a session down to Lance.
 
-    Runs on the driver. Sessions that are made from this one later (`spark.newSession()`) have the
-    rule as well. A second call changes nothing. Other rules in the session's
-    `experimental.extraOptimizations` stay. Where the JVM has not used Arrow yet, it reads Arrow
-    batches without checking bounds from then on, unless its properties say otherwise
-    (docs/performance.md); with a local master that holds for the tasks, too.
+    Runs on the driver. Sessions made later from this session (`spark.newSession()`) also have the
+    rule.
+    A second call changes nothing. Other rules in the session's `experimental.extraOptimizations`
+    stay.
+    If the JVM has not used Arrow yet, Arrow reads batches without bounds checks from then on,
+    unless
+    the JVM's properties say otherwise (docs/performance.md). With a local master, this also applies
+    to
+    tasks.
 
     Args:
-        spark: A session. On Spark Connect, which has no JVM to install a rule in, everything works
-            without it, only slower; the options `columns` and `filter` serve by hand.
+        spark: A session. A Spark Connect session has no JVM for the rule. Everything works without
+            the
+            rule, only slower, and the options `columns` and `filter` push down explicitly.
 
     Returns:
         Whether the rule is active. If not, the reason is logged at level INFO.
 
     Raises:
         WorkerPythonError: The session is local, and its Python workers run an interpreter without
-            this package.
+            this
+            package.
     """
     try:
         require_pushdown(spark)
@@ -62,10 +68,10 @@ def enable_pushdown(spark: SparkSession) -> bool:
 
 
 def require_pushdown(spark: SparkSession) -> None:
-    """Gives a session the rule, as :func:`enable_pushdown`.
+    """Adds the rule to a session, as :func:`enable_pushdown` does.
 
     Raises:
-        GatewayError: The session does not take the Java of this package.
+        GatewayError: The session does not accept the Java classes of this package.
         WorkerPythonError: As :func:`enable_pushdown`.
     """
     if not is_classic(spark):
@@ -88,32 +94,33 @@ def require_pushdown(spark: SparkSession) -> None:
 def _install(spark: SparkSession) -> None:
     load(_gateway(spark), EXTENSIONS).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
     send_to_executors(spark)
-    # Imported here, by its name: SQL stands on everything else, this rule too.
+    # Imported by name, because the SQL package depends on all others, including this module.
     import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), PYTHON_GATEWAY))
     _read_arrow_unchecked(spark._jvm)  # noqa: SLF001 - as below
 
 
 @ARGUMENTS.function
 def disable_pushdown(spark: SparkSession) -> None:
-    """Takes the rule out of a session again. Queries that are planned already keep what it did."""
+    """Removes the rule from a session. Plans made before keep the effect of the rule."""
     jvm = getattr(spark, "_jvm", None) if is_classic(spark) else None
     if jvm is not None:
-        # Extensions of the session add the rule while Spark makes the analyzer.
+        # Session extensions add the rule while Spark creates the analyzer.
         spark._jsparkSession.sessionState().analyzer()  # noqa: SLF001 - as below
         _set_rules(spark, jvm, [rule for rule in _rules(spark) if not _is_ours(rule)])
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Tells whether a session has its JVM in this process's reach; over Connect it has not."""
-    # A Connect session raises on `_jvm`, with an error that says to use the classic one.
+    """Tells whether a session has its JVM in this process. A Connect session does not."""
+    # A Connect session raises an error on access to `_jvm`.
     return type(spark).__module__ == "pyspark.sql.session"
 
 
 def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
-    """Sets Arrow's properties in the driver's JVM, where its user has not.
+    """Sets Arrow's properties in the driver's JVM, unless the user has set them.
 
-    Arrow looks at them when it is first used there; later it makes no difference. Executors of a
-    cluster have JVMs of their own.
+    Arrow reads the properties on first use and ignores later changes. Executors of a cluster have
+    their
+    own JVMs.
     """
     system = jvm.java.lang.System
     for name, value in ARROW_SETTINGS.items():
@@ -136,11 +143,11 @@ def _rules(spark: SparkSession) -> list[JavaObject]:
 
 def _set_rules(spark: SparkSession, jvm: JVMView, rules: list[JavaObject]) -> None:
     java: Any = jvm
-    kept = java.java.util.ArrayList()
+    rule_list = java.java.util.ArrayList()
     for rule in rules:
-        kept.add(rule)
+        rule_list.add(rule)
     setter = getattr(_experimental(spark), "extraOptimizations_$eq")
-    setter(java.scala.jdk.javaapi.CollectionConverters.asScala(kept).toSeq())
+    setter(java.scala.jdk.javaapi.CollectionConverters.asScala(rule_list).toSeq())
 
 
 def _is_ours(rule: JavaObject) -> bool:

@@ -1,1 +1,1 @@
-"""Values at the latest version: where rows were, whose inputs changed, what is carried over."""
+"""Rebasing of values on the latest version: row origins, changed inputs, and carry-over."""

@@ -1,11 +1,12 @@
-"""Carries values of a DataFrame write over to where their rows are now: :class:`CarryOver`.
+"""Carries values of a DataFrame write over to the current places of their rows: :class:`CarryOver`.
 
-A concurrent writer compacted fragments, moved rows by an update, or rewrote inputs or the target in
-place, between the read and the commit. Here the staged values are streamed into column files of the
-latest version's fragments. A row whose inputs are not those any more that its value was computed
-from gets none: there is no UDF here to compute it again.
+Between the read and the commit, a concurrent writer compacted fragments, moved rows by an update,
+or rewrote inputs or the target in place. The carry-over streams the staged values into column files
+of the latest fragments. A row with changed inputs gets no value, because a DataFrame write has no
+UDF to recompute it.
 
-Runs where the write commits. Memory: a few batches of rows, and 50 bytes a row of one fragment.
+Runs in the process of the commit. Memory: a few batches of rows, and 50 bytes per row of one
+fragment.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarryPlan:
-    """What values are carried, and how.
+    """The parameters of a carry-over.
 
     Attributes:
-        snapshot: The table at the version that the values were computed on.
-        inputs: The columns that the values depend on.
-        on_stale: What a row whose inputs changed is.
-        max_bytes: Most bytes of staged values to carry; None is without a limit.
+        snapshot: The table at the version of the computation.
+        inputs: The input columns of the values.
+        on_stale: Whether a row with changed inputs becomes NULL or an error.
+        max_bytes: Maximum bytes of staged values to carry; None means no limit.
     """
 
     snapshot: DatasetRef
@@ -60,7 +61,7 @@ class CarryPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Versions:
-    """The snapshot, the latest version, its rows' origins, and whether an input was cast."""
+    """The snapshot, the latest version, the origins of its rows, and whether an input was cast."""
 
     base: SnapshotRows
     head: SnapshotRows
@@ -69,10 +70,10 @@ class _Versions:
 
 
 class CarryOver:
-    """Stages values anew; a :data:`~lance_spark.commit.protocols.Rebaser`."""
+    """Stages values again. A :data:`~lance_spark.commit.protocols.Rebaser`."""
 
     def __init__(self, staging: Staging, plan: CarryPlan, parts: Mapping[int, FragmentColumns]) -> None:
-        """Takes the job's files, and what it has written, by fragment of the snapshot."""
+        """Takes the files of the job, and the written columns by fragment of the snapshot."""
         self._staging = staging
         self._plan = plan
         self._parts = parts
@@ -84,13 +85,13 @@ class CarryOver:
         return open_session(self._staging.uri, self._staging.storage_options)
 
     def __call__(self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /) -> list[RebasedColumns]:
-        """Does what :data:`~lance_spark.commit.protocols.Rebaser` says."""
+        """Implements :data:`~lance_spark.commit.protocols.Rebaser`."""
         self._carried_bytes = 0
         if lineage.cleaned_up:
             raise cleaned_up(self._plan.snapshot, "versions after it are not there any more")
         base, rows = open_snapshot(self._plan.snapshot), SnapshotRows(head)
         fields = field_identities(head.lance_schema)
-        # Data files keep naming the field that was cast, so that they do not tell.
+        # Data files keep the field id of a cast column, so file lists do not reveal the cast.
         recast = any(judge_input(column, fields, ()).verdict is Verdict.CONFLICT for column in self._plan.inputs)
         origins = Origins(base, rows, lineage, self._plan.inputs)
         versions = _Versions(base=SnapshotRows(base), head=rows, origins=origins, recast=recast)
@@ -108,26 +109,28 @@ class CarryOver:
 
     def _carry(self, number: int, versions: _Versions) -> RebasedColumns:
         handle = versions.head.existing_fragment(number)
-        found = versions.origins.of(handle.metadata)
-        if len(found.unknown) and versions.head.dataset.has_stable_row_ids:
-            text = f"where {len(found.unknown)} rows of fragment {number} were is not known"
+        rows = versions.origins.of(handle.metadata)
+        if len(rows.unknown) and versions.head.dataset.has_stable_row_ids:
+            text = f"where {len(rows.unknown)} rows of fragment {number} were is not known"
             raise cleaned_up(self._plan.snapshot, text)
         pieces: list[FilePiece | NullPiece] = []
         carried, nulled = 0, 0
-        for origin in found.origins:
+        for origin in rows.origins:
             part = self._parts.get(origin.fragment.id)
             if part is None:
                 continue
-            written = origin.moved.new_rows(part.given)
-            changed = written if versions.recast else versions.origins.changed(handle.metadata, origin, written)
-            good = origin.moved.into(written - changed)
+            carried_rows = origin.moved.new_rows(part.given)
+            changed = (
+                carried_rows if versions.recast else versions.origins.changed(handle.metadata, origin, carried_rows)
+            )
+            good = origin.moved.into(carried_rows - changed)
             if len(good.new):
                 self._count_bytes(part, len(good.new), number)
                 order = np.argsort(good.new)
-                now, at = good.new[order], good.old[order]
+                offsets, at = good.new[order], good.old[order]
                 file, outputs = part.staged.name, self._outputs
-                pieces.append(FilePiece(offsets=now, at=at, file=file, outputs=outputs, session=self._session))
-                carried += len(now)
+                pieces.append(FilePiece(offsets=offsets, at=at, file=file, outputs=outputs, session=self._session))
+                carried += len(offsets)
             if changed:
                 piece, without_value = self._judge(origin, changed, part, number, versions)
                 nulled += without_value
@@ -138,22 +141,22 @@ class CarryOver:
             columns=self._write(handle, versions.head, pieces) if pieces else None,
             carried=carried,
             nulled=nulled,
-            covered=sum(len(origin.moved.new) for origin in found.origins),
+            covered=sum(len(origin.moved.new) for origin in rows.origins),
         )
 
     def _judge(
         self, origin: Origin, changed: RowSet, part: FragmentColumns, number: int, versions: _Versions
     ) -> tuple[NullPiece, int]:
-        """Returns which rows of changed inputs become NULL, and how many have no value then.
+        """Returns the rows that become NULL, and the number of rows without a value.
 
         Raises:
-            CommitConflictError: The user wants to hear of such rows, or a column has to be NULL and
-                may not be.
+            CommitConflictError: `on_stale` is "error", or a NULL would fall into a non-nullable
+                column.
         """
         schema = self._plan.targets.schema
         copies, without_value = judge_stale(
             origin.moved.into(changed),
-            now=values_in(versions.head, number, schema),
+            current=values_in(versions.head, number, schema),
             before=values_in(versions.base, part.fragment_id, schema),
             staged=lambda rows: FileRows(self._session, part.staged.name, schema.names).take(rows),
         )
@@ -195,7 +198,7 @@ class CarryOver:
     def _write(
         self, handle: LanceFragment, head: SnapshotRows, pieces: Sequence[FilePiece | NullPiece]
     ) -> FragmentColumns:
-        """Streams values into a column file of a fragment, over the values that it has."""
+        """Streams values into a column file of a fragment, on top of its existing values."""
         schema = self._plan.targets.schema
         existing = tuple(name for name in schema.names if name in head.dataset.schema.names)
         targets = Targets(schema=schema, existing=existing, format=self._plan.targets.format)

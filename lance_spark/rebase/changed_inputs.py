@@ -1,6 +1,6 @@
-"""Which rows hold other values than they did in an older version.
+"""Finds rows whose values differ from an older version.
 
-Streams; memory is a few batches of the compared columns.
+Streams the compared columns. Memory: a few batches.
 """
 
 from __future__ import annotations
@@ -39,21 +39,25 @@ def changed_rows(
     *,
     by_name: bool = False,
 ) -> NDArray[np.bool_]:
-    """Tells which rows hold another value in any of some columns than they did.
+    """Returns a mask of the rows with a changed value in any of the columns.
 
-    Rows of the fragment `base_id` of an older version are in `head_id` of a newer one, live there.
-    NULL equals NULL, and NaN equals NaN. A row that is deleted in the older version, and that a
-    restore has brought back since, counts as changed.
+    Rows of the fragment `base_id` of an older version are live rows of `head_id` in a newer
+    version.
+    NULL equals NULL, and NaN equals NaN. A row deleted in the older version and restored since
+    counts
+    as changed.
 
-    A column is found by its field id. One that the newer version does not have any more
-    cannot have changed; one that was cast or made anew since has, as one that the older version did
-    not have yet. With `by_name` both versions have the columns under these names, and values of
-    another type are cast to the newer type.
+    Columns are matched by field id. A column dropped since the older version cannot have changed. A
+    column cast, recreated or added since then counts as changed. With `by_name`, both versions have
+    the
+    columns under these names, and values of another type are cast to the newer type.
 
     Raises:
-        TableUnreadableError: A file of the older version is not there any more, or one is damaged.
+        TableUnreadableError: A file of the older version was deleted, or a file is damaged.
     """
-    pairs = [(one.name, one.name) for one in columns] if by_name else _names(base.dataset, head.dataset, columns)
+    pairs = (
+        [(column.name, column.name) for column in columns] if by_name else _names(base.dataset, head.dataset, columns)
+    )
     if pairs is None:
         return np.ones(len(moved.old), dtype=np.bool_)
     if not pairs or not len(moved.old):
@@ -68,28 +72,28 @@ def changed_rows(
 def _changed_live(
     base: SnapshotRows, base_id: int, head: SnapshotRows, head_id: int, moved: Moved, pairs: Sequence[tuple[str, str]]
 ) -> NDArray[np.bool_]:
-    """Compares rows that are live in both versions, by the names that the columns have in them."""
-    then, now = (tuple(names) for names in zip(*pairs, strict=True))
+    """Compares rows that are live in both versions. `pairs` are the names in both versions."""
+    old_names, new_names = (tuple(names) for names in zip(*pairs, strict=True))
     count = len(moved.old)
     changed = np.zeros(count, dtype=np.bool_)
-    rows = _BLOB_ROWS if any(is_blob(head.dataset.schema.field(name)) for name in now) else _ROWS
-    # Both sides are read in the order of their own rows, so what moved out of order is read in
-    # chunks of its new order.
+    rows = _BLOB_ROWS if any(is_blob(head.dataset.schema.field(name)) for name in new_names) else _ROWS
+    # Each side reads in the order of its own rows. Rows in another order are read in chunks of
+    # their new order.
     order = np.argsort(moved.new, kind="stable")
     ordered = bool((order[1:] > order[:-1]).all())
-    after = _Reader(head, head_id, now, moved.new[order], rows)
-    before = _Reader(base, base_id, then, moved.old, rows) if ordered else None
+    after = _Reader(head, head_id, new_names, moved.new[order], rows)
+    before = _Reader(base, base_id, old_names, moved.old, rows) if ordered else None
     for first in range(0, count, rows):
         part = order[first : first + rows]
         new = after.take(len(part))
-        old = before.take(len(part)) if before is not None else read_rows(base, base_id, then, moved.old[part])
-        for one, other in zip(old, new, strict=True):
-            changed[part] |= ~_equal(one, other)
+        old = before.take(len(part)) if before is not None else read_rows(base, base_id, old_names, moved.old[part])
+        for old_values, new_values in zip(old, new, strict=True):
+            changed[part] |= ~_equal(old_values, new_values)
     return changed
 
 
 def _equal(old: pa.Array[Any], new: pa.Array[Any]) -> NDArray[np.bool_]:
-    """Compares values; a value that the newer type cannot hold is another value."""
+    """Compares values. A value that the newer type cannot hold counts as changed."""
     try:
         return equal_values(old if old.type == new.type else old.cast(new.type), new)
     except pa.ArrowException:
@@ -102,34 +106,34 @@ def _equal(old: pa.Array[Any], new: pa.Array[Any]) -> NDArray[np.bool_]:
 def _names(
     base: lance.LanceDataset, head: lance.LanceDataset, columns: Sequence[FieldIdentity]
 ) -> list[tuple[str, str]] | None:
-    """Returns the names that columns have in both versions; None where one cannot be compared."""
-    then = {column.id: column for column in field_identities(base.lance_schema)}
-    now = {column.id: column for column in field_identities(head.lance_schema)}
-    names = {column.name for column in now.values()}
+    """Returns the column names in both versions, or None if a column cannot be compared."""
+    old_columns = {column.id: column for column in field_identities(base.lance_schema)}
+    new_columns = {column.id: column for column in field_identities(head.lance_schema)}
+    names = {column.name for column in new_columns.values()}
     pairs = []
     for number in dict.fromkeys(column.id for column in columns):
-        if number not in now:
-            if number in then and then[number].name in names:
-                return None  # it was cast, or made anew
+        if number not in new_columns:
+            if number in old_columns and old_columns[number].name in names:
+                return None  # The column was cast or recreated.
             continue
-        if number not in then or then[number].type != now[number].type:
+        if number not in old_columns or old_columns[number].type != new_columns[number].type:
             return None
-        pairs.append((then[number].name, now[number].name))
+        pairs.append((old_columns[number].name, new_columns[number].name))
     return pairs
 
 
 def read_rows(rows: SnapshotRows, fragment_id: int, columns: tuple[str, ...], offsets: Offsets) -> list[pa.Array[Any]]:
-    """Reads columns of few live rows of a fragment at once, in any order."""
+    """Reads columns of a few live rows of a fragment at once, in any order."""
     ascending = np.sort(offsets)
-    found = _Reader(rows, fragment_id, columns, ascending, _ROWS).take(len(offsets))
+    arrays = _Reader(rows, fragment_id, columns, ascending, _ROWS).take(len(offsets))
     if (ascending == offsets).all():
-        return found
+        return arrays
     at: Any = np.searchsorted(ascending, offsets)
-    return [array.take(at) for array in found]
+    return [array.take(at) for array in arrays]
 
 
 class _Reader:
-    """Reads columns of rows of one fragment, in chunks of chosen sizes."""
+    """Reads columns of the rows of a fragment, in chunks of requested sizes."""
 
     def __init__(
         self, rows: SnapshotRows, fragment_id: int, columns: tuple[str, ...], offsets: Offsets, chunk: int
@@ -140,17 +144,18 @@ class _Reader:
         self._batches: Iterator[pa.RecordBatch] = reader.batches(offsets, lambda: chunk, deque(maxlen=1))
 
     def take(self, rows: int) -> list[pa.Array[Any]]:
-        """Returns the next rows, one array per column."""
+        """Returns the next rows, an array per column."""
         parts: list[pa.RecordBatch] = []
-        while (missing := rows - sum(part.num_rows for part in parts)) > 0:
+        while (missing_rows := rows - sum(part.num_rows for part in parts)) > 0:
             batch = next(self._batches, None)
             if batch is None:
                 raise TableUnreadableError(
                     self._rows.dataset.uri,
-                    f"{missing} rows of fragment {self._fragment_id} are not in version {self._rows.dataset.version}",
+                    f"{missing_rows} rows of fragment {self._fragment_id} are not in version "
+                    f"{self._rows.dataset.version}",
                     hint="open the table again",
                 )
-            parts.append(batch.slice(0, missing))
-            if batch.num_rows > missing:
-                self._batches = itertools.chain([batch.slice(missing)], self._batches)
+            parts.append(batch.slice(0, missing_rows))
+            if batch.num_rows > missing_rows:
+                self._batches = itertools.chain([batch.slice(missing_rows)], self._batches)
         return [pa.concat_arrays([part.column(i) for part in parts]) for i in range(self._count)]

@@ -1,9 +1,9 @@
-"""What changed between two versions of a table, row by row: :class:`Difference`.
+"""Row-level changes between two versions of a table: :class:`Difference`.
 
-Serves refreshes of views and `Table.diff`. The driver leaves out the fragments that are the same in
-both; tasks look at the others. Rows are followed as a backfill's are (`rebase/row_origins.py`): a
-compaction moves them, an update moves and changes them, and what was rewritten in place is
-compared. Memory: 24 bytes a row of one fragment.
+Used by refreshes of views and by `Table.diff`. The driver skips fragments that are equal in both
+versions, and tasks compare the rest. Rows are followed as in a backfill (`rebase/row_origins.py`):
+a compaction moves rows, an update moves and changes rows, and rows rewritten in place are compared.
+Memory: 24 bytes per row of one fragment.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ _LOG = logging.getLogger(__name__)
 _LOOK_UP_ROWS = 1 << 18
 
 _FEW = 1000
-"""Fragments that are opened one by one: 0.1 ms each, while a list of 100,000 takes 0.3 s."""
+"""Maximum number of fragments to open one by one, at 0.1 ms each. Listing 100,000 fragments takes
+0.3 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affected:
-    """Fragments that are not the same in both versions.
+    """Fragments that differ between two versions.
 
     Attributes:
-        now: Ids and live rows of those of the new version.
-        then: Ids and live rows of those of the old one.
-        untouched: Number of fragments that are the same.
+        now: Ids and live rows of the differing fragments of the new version.
+        then: Ids and live rows of the differing fragments of the old version.
+        untouched: Number of equal fragments.
     """
 
     now: tuple[tuple[int, int], ...]
@@ -54,13 +55,13 @@ class Affected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRows:
-    """Rows of a fragment by what became of them since the old version.
+    """Rows of a fragment by their change since the old version.
 
     Attributes:
-        new: Rows that it did not have.
-        changed: Rows that had other values in used columns, or may have had.
-        by_group: Those of them that had other values in the columns of each group.
-        unknown: Number of changed rows of which nothing tells where they were, if anywhere.
+        new: Rows absent from the old version.
+        changed: Rows with other values in the compared columns, or perhaps other values.
+        by_group: Subset of `changed` with other values in the columns of each group.
+        unknown: Number of changed rows of unknown origin.
     """
 
     new: RowSet
@@ -70,9 +71,9 @@ class NewRows:
 
 
 def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldIdentity]) -> Affected:
-    """Compares the fragments of two versions, by manifests. Runs on the driver; reads no rows.
+    """Compares the fragments of two versions by their manifests. Runs on the driver; reads no rows.
 
-    `used` are columns: two fragments differ if their rows or the files of these columns do.
+    Two fragments differ if their rows differ, or the files of the columns `used` differ.
     """
     head = source.open()
     if base is None:
@@ -81,43 +82,51 @@ def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldId
     low, high = sorted((before, head), key=lambda dataset: dataset.version)
     events = tuple(events_between(high, low.version, high.version))
     replaced = high is before or any(Change.of(event).replaces for event in events)
-    known, there = frozenset(before.fragment_ids()), frozenset(head.fragment_ids())
+    old_ids, new_ids = frozenset(before.fragment_ids()), frozenset(head.fragment_ids())
     touched = _touched(events)
-    looked = known & there if touched is None else known & there & touched
-    older = {handle.fragment_id: handle for handle in _handles(before, looked)}
-    other = {
+    common_ids = old_ids & new_ids if touched is None else old_ids & new_ids & touched
+    older = {handle.fragment_id: handle for handle in _handles(before, common_ids)}
+    differing_ids = {
         handle.fragment_id
-        for handle in _handles(head, looked)
+        for handle in _handles(head, common_ids)
         if not _is_same(older[handle.fragment_id].metadata, handle.metadata, ids, replaced=replaced)
     }
     return Affected(
-        now=tuple(_rows(head, (there - known) | other)),
-        then=tuple(_rows(before, (known - there) | other)),
-        untouched=len(known & there) - len(other),
+        now=tuple(_rows(head, (new_ids - old_ids) | differing_ids)),
+        then=tuple(_rows(before, (old_ids - new_ids) | differing_ids)),
+        untouched=len(old_ids & new_ids) - len(differing_ids),
     )
 
 
 def _touched(events: Sequence[Event]) -> set[int] | None:
-    """Returns the fragments that transactions changed or took away; None if they do not tell."""
+    """Returns the fragments changed or removed by transactions, or None if they are unknown."""
     from lance import LanceOperation
 
-    found = set[int]()
+    fragment_ids = set[int]()
     for event in events:
         operation: Any = event.operation
         match operation:
             case LanceOperation.Append() | LanceOperation.CreateIndex() | LanceOperation.UpdateConfig():
                 pass
             case LanceOperation.Delete():
-                found.update(operation.deleted_fragment_ids, (one.id for one in operation.updated_fragments))
+                fragment_ids.update(
+                    operation.deleted_fragment_ids,
+                    (updated_fragment.id for updated_fragment in operation.updated_fragments),
+                )
             case LanceOperation.Update():
-                found.update(operation.removed_fragment_ids, (one.id for one in operation.updated_fragments))
+                fragment_ids.update(
+                    operation.removed_fragment_ids,
+                    (updated_fragment.id for updated_fragment in operation.updated_fragments),
+                )
             case LanceOperation.Rewrite():
-                found.update(one.id for group in operation.groups for one in group.old_fragments)
+                fragment_ids.update(
+                    old_fragment.id for group in operation.groups for old_fragment in group.old_fragments
+                )
             case LanceOperation.DataReplacement():
-                found.update(one.fragment_id for one in operation.replacements)
+                fragment_ids.update(replacement.fragment_id for replacement in operation.replacements)
             case _:
                 return None
-    return found
+    return fragment_ids
 
 
 def _handles(dataset: lance.LanceDataset, numbers: Collection[int]) -> Iterator[lance.LanceFragment]:
@@ -131,28 +140,32 @@ def _handles(dataset: lance.LanceDataset, numbers: Collection[int]) -> Iterator[
 
 
 def _rows(dataset: lance.LanceDataset, numbers: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Yields fragments with their live rows, but for those without any."""
+    """Yields fragments with their live rows, skipping empty fragments."""
     for handle in _handles(dataset, numbers):
         if rows := handle.metadata.num_rows:
             yield handle.fragment_id, rows
 
 
-def _is_same(before: FragmentMetadata, now: FragmentMetadata, ids: Sequence[int], *, replaced: bool) -> bool:
+def _is_same(before: FragmentMetadata, after: FragmentMetadata, ids: Sequence[int], *, replaced: bool) -> bool:
     """Tells whether a fragment has the same live rows with the same values in some fields."""
-    if before == now:
+    if before == after:
         return True
-    then, there = fragment_identity(before, ids), fragment_identity(now, ids)
+    old_identity, new_identity = fragment_identity(before, ids), fragment_identity(after, ids)
     return (
-        then.is_same(there, replaced=replaced) and then.inputs == there.inputs and _deletions(before) == _deletions(now)
+        old_identity.is_same(new_identity, replaced=replaced)
+        and old_identity.inputs == new_identity.inputs
+        and _deletions(before) == _deletions(after)
     )
 
 
 class Difference:
-    """Compares rows of two versions of a table. Belongs to one thread.
+    """Compares the rows of two versions of a table. Belongs to one thread.
 
-    `groups` are columns of which it is told apart which rows changed in them. With `by_name`
-    columns are the same if they have the same name; otherwise, if they have the same field id.
-    `strict` raises an error for rows that cannot be compared; otherwise they count as changed.
+    `groups` are groups of columns whose changes are reported separately. With `by_name`, columns
+    are
+    matched by name, otherwise by field id. With `strict`, incomparable rows raise an error.
+    Otherwise
+    they count as changed.
     """
 
     def __init__(
@@ -174,16 +187,16 @@ class Difference:
         self._origins = self._origins_by(used)
         self._groups = [self._origins_by(group) for group in groups]
 
-    def now(self, fragment_id: int) -> NewRows:
-        """Returns what became of the live rows of a fragment of the new version."""
+    def row_changes(self, fragment_id: int) -> NewRows:
+        """Returns the changes of the live rows of a fragment of the new version."""
         fragment = self._rows.existing_fragment(fragment_id).metadata
-        found = self._find(self._origins, fragment)
-        unknown = RowSet.of(found.unknown)
-        known = found.known
+        origins_of_rows = self._find(self._origins, fragment)
+        unknown = RowSet.of(origins_of_rows.unknown)
+        old_rows = origins_of_rows.known
         if self._strict and unknown:
             text = f"rows of fragment {fragment_id} cannot be found in version {self._base.version}"
             raise TableUnreadableError(self._head.uri, text, hint="check the files of both versions")
-        changed = unknown | self._changed(self._origins, fragment, found, known - unknown)
+        changed = unknown | self._changed(self._origins, fragment, origins_of_rows, old_rows - unknown)
         by_group = [
             unknown | self._changed(origins, fragment, self._find(origins, fragment), changed - unknown)
             if changed
@@ -191,16 +204,16 @@ class Difference:
             for origins in self._groups
         ]
         live = RowSet.of(live_offsets(self._rows, fragment_id))
-        return NewRows(new=live - known, changed=changed, by_group=tuple(by_group), unknown=len(unknown))
+        return NewRows(new=live - old_rows, changed=changed, by_group=tuple(by_group), unknown=len(unknown))
 
     def inserted(self, fragment_id: int) -> RowSet:
-        """Returns the live rows of a fragment that the old version lacks; reads no values."""
-        found = self._find(self._origins, self._rows.existing_fragment(fragment_id).metadata)
-        return RowSet.of(live_offsets(self._rows, fragment_id)) - found.known
+        """Returns the live rows of a fragment absent from the old version. Reads no values."""
+        origins = self._find(self._origins, self._rows.existing_fragment(fragment_id).metadata)
+        return RowSet.of(live_offsets(self._rows, fragment_id)) - origins.known
 
-    def _changed(self, origins: Origins, fragment: FragmentMetadata, found: Found, rows: RowSet) -> RowSet:
+    def _changed(self, origins: Origins, fragment: FragmentMetadata, rows_by_origin: Found, rows: RowSet) -> RowSet:
         changed = RowSet.empty()
-        for origin in found.origins:
+        for origin in rows_by_origin.origins:
             some = rows & RowSet.of(origin.moved.new)
             try:
                 changed |= origins.changed(fragment, origin, some) if some else some
@@ -213,14 +226,15 @@ class Difference:
         return changed
 
     def _find(self, origins: Origins, fragment: FragmentMetadata) -> Found:
-        """Returns where rows were, also those that a restore, or going back, has brought back.
+        """Returns the origins of rows, including rows restored since the old version.
 
-        These are where they were physically, or a compaction took them from there since; but the
-        old version had deleted them there.
+        A restored row has its old physical place, or a compaction moved the row. The old version
+        had
+        deleted it.
         """
-        found = origins.of(fragment)
-        kept, back = [], RowSet.empty()
-        for origin in found.origins:
+        origins_of_rows = origins.of(fragment)
+        unrevived, back = [], RowSet.empty()
+        for origin in origins_of_rows.origins:
             deleted = self._base_rows.deleted(origin.fragment.id)
             revived = RowSet.empty()
             if deleted is not None:
@@ -228,36 +242,39 @@ class Difference:
             if revived:
                 back |= revived
             moved = origin.moved.into(RowSet.of(origin.moved.new) - revived) if revived else origin.moved
-            kept.append(Origin(fragment=origin.fragment, moved=moved, same=origin.same))
+            unrevived.append(Origin(fragment=origin.fragment, moved=moved, same=origin.same))
         if not back:
-            return found
-        others = origins.by_row_id(fragment.id, back.to_numpy())
-        return Found(origins=(*kept, *others.origins), unknown=np.concatenate([found.unknown, others.unknown]))
+            return origins_of_rows
+        revived_origins = origins.by_row_id(fragment.id, back.to_numpy())
+        return Found(
+            origins=(*unrevived, *revived_origins.origins),
+            unknown=np.concatenate([origins_of_rows.unknown, revived_origins.unknown]),
+        )
 
-    def gone(self, fragment_id: int) -> Iterator[np.ndarray]:
-        """Yields the row ids of a fragment of the old version that the new one does not have."""
-        for _, ids in self._gone(fragment_id):
+    def deleted_ids(self, fragment_id: int) -> Iterator[np.ndarray]:
+        """Yields the ids of the rows of an old fragment without a row in the new version."""
+        for _, ids in self._deleted(fragment_id):
             yield ids
 
     def deleted(self, fragment_id: int) -> RowSet:
-        """Returns the rows of a fragment of the old version that the new one does not have."""
-        return RowSet.of(np.concatenate([no_rows(), *(offsets for offsets, _ in self._gone(fragment_id))]))
+        """Returns the rows of an old fragment without a row in the new version."""
+        return RowSet.of(np.concatenate([no_rows(), *(offsets for offsets, _ in self._deleted(fragment_id))]))
 
-    def _gone(self, fragment_id: int) -> Iterator[tuple[Offsets, Addresses]]:
-        """Yields the offsets and the ids of these rows."""
+    def _deleted(self, fragment_id: int) -> Iterator[tuple[Offsets, Addresses]]:
+        """Yields offsets and ids of the old rows without a row in the new version."""
         fragment = self._base_rows.existing_fragment(fragment_id)
         offsets = live_offsets(self._base_rows, fragment_id)
-        now = self._rows.fragment(fragment_id)
+        current = self._rows.fragment(fragment_id)
         ids = ids_of(self._used)
-        if now is not None:
-            then, there = (fragment_identity(f.metadata, ids) for f in (fragment, now))
-            if then.is_same(there, replaced=self._lineage.replaced):
+        if current is not None:
+            old_identity, new_identity = (fragment_identity(f.metadata, ids) for f in (fragment, current))
+            if old_identity.is_same(new_identity, replaced=self._lineage.replaced):
                 offsets = np.setdiff1d(offsets, live_offsets(self._rows, fragment_id), assume_unique=True)
         if not len(offsets):
             return
-        wanted = row_ids(fragment, offsets)
-        for first in range(0, len(wanted), _LOOK_UP_ROWS):
-            part = wanted[first : first + _LOOK_UP_ROWS]
+        ids_of_rows = row_ids(fragment, offsets)
+        for first in range(0, len(ids_of_rows), _LOOK_UP_ROWS):
+            part = ids_of_rows[first : first + _LOOK_UP_ROWS]
             _, there_now = look_up(self._head, part)
             if not there_now.all():
                 yield offsets[first : first + _LOOK_UP_ROWS][~there_now], part[~there_now]
@@ -267,14 +284,14 @@ class Difference:
 
 
 def live_offsets(rows: SnapshotRows, fragment_id: int) -> Offsets:
-    """Returns the rows of a fragment that are not deleted, ascending."""
+    """Returns the live rows of a fragment, ascending."""
     offsets: Offsets = np.arange(rows.existing_fragment(fragment_id).metadata.physical_rows, dtype=np.int64)
     deleted = rows.deleted(fragment_id)
     return offsets if deleted is None else offsets[~deleted]
 
 
 def _lineage(source: DatasetRef, base: DatasetRef) -> Lineage:
-    """Returns where rows came from; to an earlier version it tells nothing: rows are compared."""
+    """Returns the lineage of rows. For an earlier version it is empty, so rows are compared."""
     head, after = source.open(), base.version or 0
     if head.version >= after:
         return Lineage(head, after, head.version)

@@ -1,10 +1,11 @@
-"""Where rows were in an older version, and which of them have other inputs now: :class:`Origins`.
+"""Places of rows in an older version, and rows with changed inputs: :class:`Origins`.
 
-Three ways tell where. A fragment that is still there has its rows where they were. The lineage of
-compactions tells where those of a compacted fragment were. And where row ids are stable they tell
-the rest: rows that an update moved, and rows whose history was cleaned up.
+Row origins have three sources. A fragment of both versions has its rows in the same places. The
+lineage of compactions maps the rows of compacted fragments. Stable row ids identify the remaining
+rows: rows moved by an update, and rows whose history was cleaned up.
 
-Runs on executors, and where a DataFrame write commits. Memory: 24 bytes a row of one fragment.
+Runs on executors, and in the process that commits a DataFrame write. Memory: 24 bytes per row of
+one fragment.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _LOOK_UP_ROWS = 1 << 18
-"""Row ids that are looked up at once: Lance takes them as Python integers."""
+"""Row ids per look-up: Lance takes row ids as Python integers."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Origin:
-    """Rows that were in one fragment of the older version.
+    """Rows of a single fragment of the older version.
 
     Attributes:
-        fragment: That fragment, as the older version has it; where that version cannot be opened
-            any more, as a compaction found it.
-        moved: Which of its rows are which rows now.
-        same: Whether the inputs of these rows are certainly the same; else they have to be
-            compared.
-        compared: Rows, as they are numbered now, whose inputs have been compared.
-        differing: Those of them that have other inputs.
+        fragment: The fragment in the older version. If the older version cannot be opened, the
+            fragment
+            before its compaction.
+        moved: Mapping from the rows of the fragment to current rows.
+        same: Whether the inputs of the rows are certainly unchanged. Otherwise they are compared.
+        compared: Current rows whose inputs were compared.
+        differing: Subset of `compared` with changed inputs.
     """
 
     fragment: FragmentMetadata
@@ -57,19 +58,19 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Found:
-    """The origins of a fragment's rows, no row in two of them, and the rows of unknown origin."""
+    """The disjoint origins of a fragment's rows, and the rows of unknown origin."""
 
     origins: tuple[Origin, ...] = ()
     unknown: Offsets = field(default_factory=no_rows)
 
     @property
     def known(self) -> RowSet:
-        """All rows that the older version had, or may have had."""
+        """All rows of the older version, including possible ones."""
         return RowSet.of(np.unique(np.concatenate([self.unknown, *(origin.moved.new for origin in self.origins)])))
 
 
 class Origins:
-    """Follows rows back to an older version. Remembers one fragment; belongs to one thread."""
+    """Follows rows back to an older version. Caches one fragment. Belongs to one thread."""
 
     def __init__(
         self,
@@ -81,10 +82,10 @@ class Origins:
         unchanged: Collection[int] = (),
         by_name: bool = False,
     ) -> None:
-        """Takes both versions, what happened between them, and what rows are compared by.
+        """Takes both versions, the lineage between them, and the columns to compare.
 
-        `base` is None where it was cleaned up; `unchanged` are the fragments of which it is known
-        without it that they were there, with the same inputs. `by_name` is that of
+        `base` is None if the older version was cleaned up. `unchanged` are fragments of the older
+        version with certainly unchanged inputs. For `by_name`, see
         :func:`~lance_spark.rebase.changed_inputs.changed_rows`.
         """
         self._by_name = by_name
@@ -97,18 +98,18 @@ class Origins:
         self._last: tuple[int, Found] = (-1, Found())
 
     def of(self, fragment: FragmentMetadata) -> Found:
-        """Returns where the live rows of a fragment were."""
+        """Returns the origins of the live rows of a fragment."""
         if self._last[0] != fragment.id:
             self._last = (fragment.id, self._find(fragment))
         return self._last[1]
 
     def changed(self, fragment: FragmentMetadata, origin: Origin, rows: RowSet) -> RowSet:
-        """Returns those of some rows of an origin whose inputs differ now; compares each row once.
+        """Returns the rows of an origin with changed inputs. Compares each row once.
 
-        Without the older version all count as differing, but where they are certainly the same.
+        Without the older version, all rows count as changed unless they are certainly unchanged.
 
         Raises:
-            TableUnreadableError: A file of the older version is not there any more, or is damaged.
+            TableUnreadableError: A file of the older version was deleted, or a file is damaged.
         """
         if origin.same:
             return RowSet.empty()
@@ -128,18 +129,20 @@ class Origins:
         live = live if deleted is None else live[~deleted]
         before = self._before(fragment.id)
         if before is not None:
-            then, now = (fragment_identity(one, self._input_ids) for one in (before, fragment))
-            if then.is_same(now, replaced=self._lineage.replaced):
-                return _in_place(before, live, same=then.inputs == now.inputs)
+            old_identity, new_identity = (
+                fragment_identity(metadata, self._input_ids) for metadata in (before, fragment)
+            )
+            if old_identity.is_same(new_identity, replaced=self._lineage.replaced):
+                return _in_place(before, live, same=old_identity.inputs == new_identity.inputs)
         elif self._lineage.is_added(fragment):
             return Found()
         pieces = self._lineage.origins(fragment.id)
         if self._base is None and not pieces and fragment.id in self._unchanged:
             return _in_place(fragment, live, same=True)
-        found: list[Origin] = []
-        left = live
+        origins: list[Origin] = []
+        remaining = live
         for piece in pieces or ():
-            # Rows that were deleted since the compaction are no rows any more.
+            # Rows deleted since the compaction are skipped.
             new = np.arange(piece.start, piece.stop, dtype=np.int64)
             alive = np.isin(new, live, assume_unique=True)
             same = piece.is_unchanged(fragment, self._input_ids)
@@ -147,26 +150,26 @@ class Origins:
             if older is not None:
                 same &= files_of(older, self._input_ids) == files_of(piece.fragment, self._input_ids)
             elif self._base is not None or self._lineage.moved_from(piece.fragment):
-                continue  # it was made since: by an update, or by an append
+                continue  # An update or an append created the fragment since.
             moved = Moved(old=piece.offsets[alive], new=new[alive])
-            found.append(Origin(fragment=older or piece.fragment, moved=moved, same=same))
-            left = left[~np.isin(left, new, assume_unique=True)]
-        if not len(left) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
-            return Found(origins=tuple(found))
-        others = self.by_row_id(fragment.id, left)
-        return Found(origins=(*found, *others.origins), unknown=others.unknown)
+            origins.append(Origin(fragment=older or piece.fragment, moved=moved, same=same))
+            remaining = remaining[~np.isin(remaining, new, assume_unique=True)]
+        if not len(remaining) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
+            return Found(origins=tuple(origins))
+        by_id = self.by_row_id(fragment.id, remaining)
+        return Found(origins=(*origins, *by_id.origins), unknown=by_id.unknown)
 
     def by_row_id(self, fragment_id: int, rows: Offsets) -> Found:
-        """Returns where rows of a fragment were by their row ids alone, which have to be stable."""
+        """Returns the origins of rows by row ids alone. Requires stable row ids."""
         looked_up = self._addresses(fragment_id, rows)
         return Found(unknown=rows) if looked_up is None else Found(origins=tuple(self._at(*looked_up)))
 
     def _may_have_moved(self, fragment: FragmentMetadata, unknown: bool) -> bool:
-        """Tells whether rows that no compaction accounts for may be rows of the older version."""
+        """Tells whether rows without a compaction may be rows of the older version."""
         if unknown or not self._lineage.complete:
             return True
         leaves = self._lineage.leaves(fragment.id) or ()
-        return any(self._lineage.moved_from(one) for one in (fragment, *(leaf.fragment for leaf in leaves)))
+        return any(self._lineage.moved_from(candidate) for candidate in (fragment, *(leaf.fragment for leaf in leaves)))
 
     def _at(self, addresses: Addresses, rows: Offsets) -> Iterator[Origin]:
         order = np.argsort(addresses)
@@ -182,7 +185,7 @@ class Origins:
         return None if handle is None else handle.metadata
 
     def _addresses(self, fragment_id: int, rows: Offsets) -> tuple[Addresses, Offsets] | None:
-        """Returns older addresses of the rows that have one, and these; None if ids do not tell."""
+        """Returns old addresses with their current rows, or None if row ids give no answer."""
         base = None if self._base is None else self._base.dataset
         if base is None or not (base.has_stable_row_ids and self._head.dataset.has_stable_row_ids):
             return None
@@ -191,11 +194,11 @@ class Origins:
         try:
             parts = [look_up(base, ids[first : first + _LOOK_UP_ROWS]) for first in starts]
         except (OSError, ValueError) as error:
-            # A cleanup may have taken deletion files that this needs.
+            # A cleanup may have removed the deletion files for this look-up.
             _LOG.warning("row ids cannot be looked up in version %s of %s: %s", base.version, base.uri, error)
             return None
-        known = np.concatenate([mask for _, mask in parts])
-        return np.concatenate([addresses for addresses, _ in parts])[known], rows[known]
+        is_known = np.concatenate([mask for _, mask in parts])
+        return np.concatenate([addresses for addresses, _ in parts])[is_known], rows[is_known]
 
 
 def _in_place(fragment: FragmentMetadata, live: Offsets, *, same: bool) -> Found:

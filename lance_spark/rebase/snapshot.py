@@ -1,4 +1,4 @@
-"""Whether an older version of a table is still there, and the same."""
+"""Checks of whether an older version of a table still exists unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def open_base(ref: DatasetRef, version: int) -> lance.LanceDataset | None:
-    """Opens an older version of a table; None where it was cleaned up."""
+    """Opens an older version of a table, or returns None after its cleanup."""
     try:
         return dataclasses.replace(ref, version=version, incarnation=None).open()
     except (VersionNotFoundError, SnapshotError):
@@ -25,12 +25,13 @@ def open_base(ref: DatasetRef, version: int) -> lance.LanceDataset | None:
 
 
 def open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
-    """Opens the version that a write's values belong to, and looks at storage for it.
+    """Opens the version of a write's values, after a check on storage.
 
-    A Python worker of Spark may still have it open from before the table was deleted and made anew.
+    A Python worker of Spark may hold the version open from before the table was deleted and
+    recreated.
 
     Raises:
-        CommitImpossibleError: It is not there any more, or the table was made anew.
+        CommitImpossibleError: The version was cleaned up, or the table was recreated.
     """
     try:
         check_still_there(snapshot)
@@ -40,7 +41,7 @@ def open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
 
 
 def cleaned_up(snapshot: DatasetRef, why: object) -> CommitImpossibleError:
-    """Returns the error for rows that may have moved or changed where nothing tells it."""
+    """Returns the error for rows that may have changed since their history was cleaned up."""
     return CommitImpossibleError(
         f"rows may have moved or changed since version {snapshot.version}, which the values were computed on, and what "
         f"tells of it was cleaned up: {why} - at {snapshot.uri} - nothing was committed; read the table again and "
@@ -50,14 +51,15 @@ def cleaned_up(snapshot: DatasetRef, why: object) -> CommitImpossibleError:
 
 
 def check_still_there(snapshot: DatasetRef) -> None:
-    """Looks at storage whether a pinned version is still the same one.
+    """Checks on storage whether a pinned version still exists unchanged.
 
     Raises:
-        SnapshotError: The table was made anew.
-        VersionNotFoundError, TableNotFoundError, TableUnreadableError: It cannot be opened.
+        SnapshotError: The table was recreated.
+        VersionNotFoundError, TableNotFoundError, TableUnreadableError: The version cannot be
+            opened.
     """
-    now = dataclasses.replace(snapshot, incarnation=None).pin(snapshot.version)
-    if snapshot.incarnation not in (None, now.incarnation):
+    current = dataclasses.replace(snapshot, incarnation=None).pin(snapshot.version)
+    if snapshot.incarnation not in (None, current.incarnation):
         raise SnapshotError(
             f"the table was deleted and made anew since version {snapshot.version} of it was read - at {snapshot.uri} "
             "- read it again"

@@ -1,10 +1,10 @@
-"""What becomes of values whose rows have other inputs by now: :func:`judge_stale`.
+"""Judges the values of rows with changed inputs: :func:`judge_stale`.
 
-An update copies the old value into the row that it writes, unless it gives a new one. A copy is out
-of date, as is what the write itself has put there; a value that came with the new inputs is right.
-A row is judged as a whole, with all target columns.
+An update copies the old value into the new row unless the update sets a value. A copied value is
+stale, and so is the staged value of this write. A value written together with the new inputs is
+valid. A row is judged as a whole, with all target columns.
 
-Runs where values are carried over. Memory: a few batches of rows, and 8 bytes a row.
+Runs in the process of the carry-over. Memory: a few batches of rows, and 8 bytes per row.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from lance_spark.rows.row_addresses import SnapshotRows, equal_values
 _ROWS = 2048
 
 Values = Callable[[Offsets], "list[pa.Array[Any]]"]
-"""Returns the target columns of rows, as one version or one file has them."""
+"""Returns the target columns of rows in one version or file."""
 
 
-def judge_stale(stale: Moved, *, now: Values, before: Values, staged: Values) -> tuple[Offsets, int]:
-    """Finds the values that rows of changed inputs must not keep.
+def judge_stale(stale: Moved, *, current: Values, before: Values, staged: Values) -> tuple[Offsets, int]:
+    """Finds the stale values of rows with changed inputs.
 
-    Takes what the rows have now, by where they are, and, by where they were, what they had in the
-    snapshot and what this write has staged for them. Returns the rows whose value is a copy,
-    ascending, and how many of all have no value without it.
+    `current` reads by new offsets. `before` and `staged` read the snapshot and the staged values by
+    old
+    offsets. Returns the rows with a copied value, ascending, and the total number of rows without a
+    valid value.
     """
     order = np.argsort(stale.new)
     copies, empty = np.zeros(len(order), dtype=np.bool_), np.zeros(len(order), dtype=np.bool_)
     for first in range(0, len(order), _ROWS):
         at = slice(first, first + _ROWS)
         old, new = stale.old[order[at]], stale.new[order[at]]
-        values = now(new)
+        values = current(new)
         empty[at] = np.logical_and.reduce([np.asarray(array.is_null()) for array in values])
         if not empty[at].all():
             copies[at] = _equal(values, before(old)) | _equal(values, staged(old))
@@ -46,7 +47,7 @@ def judge_stale(stale: Moved, *, now: Values, before: Values, staged: Values) ->
 
 
 def values_in(rows: SnapshotRows, fragment_id: int, targets: pa.Schema) -> Values:
-    """Returns the values that a fragment of a version has, NULL in columns that it lacks."""
+    """Returns a reader of target columns of a fragment, with NULL for absent columns."""
     names = tuple(name for name in targets.names if name in rows.dataset.schema.names)
 
     def read(offsets: Offsets) -> list[pa.Array[Any]]:
@@ -56,7 +57,7 @@ def values_in(rows: SnapshotRows, fragment_id: int, targets: pa.Schema) -> Value
     return read
 
 
-def _equal(values: Sequence[pa.Array[Any]], others: Sequence[pa.Array[Any]]) -> NDArray[np.bool_]:
-    """Tells for each row whether all columns are equal."""
-    equal: NDArray[np.bool_] = np.logical_and.reduce(list(map(equal_values, values, others)))
+def _equal(values: Sequence[pa.Array[Any]], expected: Sequence[pa.Array[Any]]) -> NDArray[np.bool_]:
+    """Returns a mask of the rows with equal values in all columns."""
+    equal: NDArray[np.bool_] = np.logical_and.reduce(list(map(equal_values, values, expected)))
     return equal

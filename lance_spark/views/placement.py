@@ -149,7 +149,7 @@ class SourceRows:
     def since_base(self, fragment_id: int) -> NewRows:
         """Returns what became of the rows of a fragment; without another version all are new."""
         if self.difference is not None:
-            return self.difference.now(fragment_id)
+            return self.difference.row_changes(fragment_id)
         live = RowSet.of(live_offsets(self.rows, fragment_id))
         return NewRows(new=live, changed=RowSet.empty(), by_group=tuple(RowSet.empty() for _ in self.spec.groups))
 
@@ -265,7 +265,7 @@ class Placement:
         difference = SourceRows(self.spec).difference
         lists = Lists(self.spec.staging)
         for number in fragments:
-            for ids in () if difference is None else difference.gone(number):
+            for ids in () if difference is None else difference.deleted_ids(number):
                 lists.add(ids.astype(np.int64), np.full(len(ids), GONE, dtype=np.int64))
         answer = Answer()
         answer.lists, answer.listed = lists.close()

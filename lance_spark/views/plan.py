@@ -104,7 +104,7 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
     if base is None:
         gone = start.dataset.count_rows()
     elif rows.difference is not None and (unknown or source.count_rows() != base.count_rows() + new):
-        gone += sum(len(ids) for number, _ in look.then for ids in rows.difference.gone(number))
+        gone += sum(len(ids) for number, _ in look.then for ids in rows.difference.deleted_ids(number))
     some = np.sort(np.concatenate(ids))
     if len(some):  # rows that changed so that the view selects them now come
         there = len(np.unique(find_rows(start.dataset, some)[0]))

@@ -110,7 +110,7 @@ class _FindRows:
         difference = Difference(self.after, self.before, self.compared, by_name=True, strict=True)
         find = {
             "inserted": difference.inserted,
-            "updated": lambda number: difference.now(number).changed,
+            "updated": lambda number: difference.row_changes(number).changed,
             "deleted": difference.deleted,
         }[self.kind]
         for batch in batches:
