@@ -1,9 +1,9 @@
-"""Types and values between Spark, Arrow and Lance, both ways.
+"""Types and values between Spark, Arrow and Lance, in both directions.
 
-`docs/types.md` has the table. A type that the other side cannot hold is refused by name when a
-query or a write is planned; a value that does not fit its new type is an error that names column
-and row. Nothing is changed silently. Data stays in Arrow buffers, and where both sides lay a column
-out in the same way its buffers are passed on as they are.
+`docs/types.md` has the mapping. Planning a query or a write raises an error for a type without a
+counterpart, and the error names the column. A value outside of its new type raises an error with
+column and row. Values never change silently. Data stays in Arrow buffers. Columns with the same
+layout on both sides pass their buffers on unchanged.
 """
 
 from lance_spark.types.converters import LengthEnforcer, ReadConverter, WriteConverter, check_writable

@@ -1,6 +1,6 @@
-"""Batches of Arrow data from Lance to Spark, and from Spark to Lance.
+"""Converts Arrow batches from Lance to Spark, and from Spark to Lance.
 
-They run on executors, one converter per task and stream.
+Converters run on executors, one converter per task and stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPLIT_HINT = "read with a smaller option 'batch_size'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """One column of the target: where it comes from (None: missing, all NULL), and how."""
+    """A target column with its source position (None if absent) and conversion."""
 
     source: int | None
     node: Node
@@ -35,7 +35,7 @@ class _Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """How batches of one schema become batches of another."""
+    """The conversion of batches from one schema to another."""
 
     source: pa.Schema
     columns: tuple[_Column, ...]
@@ -49,22 +49,22 @@ class _Plan:
 
 
 def _plan(source: pa.Schema, target: pa.Schema, planner: Planner) -> _Plan:
-    found = pair_names(source.names, target.names)
+    positions = pair_names(source.names, target.names)
     columns = []
-    for wanted in target:
-        at = found.get(wanted.name)
+    for target_field in target:
+        at = positions.get(target_field.name)
         if at is None:
             if not planner.writing:
-                planner.problems[wanted.name] = "the table has no such column"
-            elif not wanted.nullable:
-                planner.problems[wanted.name] = "is missing, and the column is not nullable"
-            node = Node(path=wanted.name)
+                planner.problems[target_field.name] = "the table has no such column"
+            elif not target_field.nullable:
+                planner.problems[target_field.name] = "is missing, and the column is not nullable"
+            node = Node(path=target_field.name)
         else:
-            node = planner.plan(source.field(at), wanted, wanted.name)
-        columns.append(_Column(source=at, node=node, missing_as=plain_type(wanted.type)))
+            node = planner.plan(source.field(at), target_field, target_field.name)
+        columns.append(_Column(source=at, node=node, missing_as=plain_type(target_field.type)))
     if planner.writing:
         for position, name in enumerate(source.names):
-            if position not in found.values():
+            if position not in positions.values():
                 twice = source.names.count(name) > 1
                 planner.problems[name] = "is there twice" if twice else "the table has no such column"
     in_place = [column.source for column in columns] == list(range(len(source.names)))
@@ -73,23 +73,23 @@ def _plan(source: pa.Schema, target: pa.Schema, planner: Planner) -> _Plan:
 
 
 class ReadConverter:
-    """Makes batches of a Lance scan into what Spark expects of a reader.
+    """Converts batches of a Lance scan to the schema of Spark.
 
-    Columns that are laid out alike are passed on without copying or looking at them. Runs on
-    executors; picklable; not for several threads.
+    Columns with the same layout pass through without copies or checks. Runs on executors.
+    Picklable,
+    but not thread-safe.
     """
 
     def __init__(self, source: pa.Schema, target: StructType) -> None:
         """Plans the conversion.
 
         Args:
-            source: What the scan yields; it may hold more than `target`, and its columns in another
-                order.
-            target: Spark's columns, perhaps with fewer nested fields than the table has.
+            source: Schema of the scan. It may have more columns than `target`, in another order.
+            target: Spark's columns. Structs may have fewer fields than in the table.
 
         Raises:
-            SchemaMismatchError: The table does not have the columns that Spark planned with, or
-                they changed their types since.
+            SchemaMismatchError: The table lacks a column of Spark's plan, or a column has another
+                type now.
         """
         self.schema: pa.Schema = spark_arrow_schema(target)
         self._plan = self._planned(source)
@@ -109,11 +109,12 @@ class ReadConverter:
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the batch with exactly the schema `to_arrow_schema(target, timezone="UTC")`.
 
-        It has as many rows, also without columns.
+        The number of rows is kept, even without columns.
 
         Raises:
-            ValueConversionError: A value does not fit Spark's type, or the batch has more than 2
-                GiB of text in one column (see :meth:`convert_split`).
+            ValueConversionError: A value does not fit Spark's type, or a column of the batch has
+                more than
+                2 GiB of text (see :meth:`convert_split`).
         """
         try:
             return self._convert(batch)
@@ -126,13 +127,13 @@ class ReadConverter:
             ) from error
 
     def convert_split(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yields the batch converted, in parts where it is too large for Spark's Arrow types.
+        """Yields the converted batch, in parts if it is too large for Spark's Arrow types.
 
-        It is halved until no column has more than 2 GiB of text or 2^31 elements.
+        The batch is halved until no column has more than 2 GiB of text or 2^31 elements.
 
         Raises:
-            ValueConversionError: As in :meth:`convert`; of the size only where a single row is too
-                large.
+            ValueConversionError: As in :meth:`convert`, but for the size only if a single row is
+                too large.
         """
         try:
             converted = self._convert(batch)
@@ -156,11 +157,11 @@ class ReadConverter:
 
 
 class WriteConverter:
-    """Makes batches of a DataFrame, or Arrow data, into the exact types of a Lance table.
+    """Converts batches of a DataFrame, or Arrow data, to the exact types of a Lance table.
 
-    Every value is checked; columns that are laid out alike are not copied, except for single
-    buffers that lie at addresses at which Lance would panic. Runs on executors; picklable; not for
-    several threads.
+    Every value is checked. Columns with the same layout are not copied, except for buffers at
+    addresses
+    that make Lance panic. Runs on executors. Picklable, but not thread-safe.
     """
 
     def __init__(self, source: StructType | pa.Schema, target: pa.Schema) -> None:
@@ -168,7 +169,7 @@ class WriteConverter:
 
         Args:
             source: Schema of the DataFrame, or of Arrow data of this process.
-            target: Schema of the table, or of those of its columns that are written.
+            target: Schema of the written columns of the table.
 
         Raises:
             SchemaMismatchError: As in :func:`check_writable`.
@@ -184,18 +185,19 @@ class WriteConverter:
         self._rows = 0
 
     def convert(self, batch: pa.RecordBatch, *, first_row: int | None = None) -> pa.RecordBatch:
-        """Returns the batch with exactly the target's columns, in order; missing ones are all NULL.
+        """Returns the batch with exactly the columns of the target. Absent columns are NULL.
 
         Args:
             batch: The rows.
-            first_row: Position of the first row for errors; by default that in the stream.
+            first_row: Position of the first row for errors; by default the position in the stream.
 
         Raises:
-            ValueConversionError: A value does not fit, or is NULL where that is not allowed; names
+            ValueConversionError: A value does not fit, or a NULL falls into a non-nullable column.
+                Names
                 column and row.
         """
         if not batch.schema.equals(self._plan.source, check_metadata=True):
-            # Time zones are those of the session, and large types depend on its settings.
+            # The session determines time zones, and its settings determine large types.
             self._plan = self._planned(batch.schema)
         first_row = self._rows if first_row is None else first_row
         batch = _run(self._plan, batch, first_row, _WRITE_HINT, self._rows_of)
@@ -215,22 +217,22 @@ class WriteConverter:
 
 
 class LengthEnforcer:
-    """Enforces `CHAR(n)` and `VARCHAR(n)` of columns whose values have the table's types already.
+    """Enforces `CHAR(n)` and `VARCHAR(n)` for values with the types of the table.
 
-    Runs on executors; one per stream.
+    Runs on executors, one enforcer per stream.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
         """Plans the checks.
 
         Args:
-            schema: The columns as the table has them. Columns without a length cost nothing.
+            schema: The columns of the table. Columns without a length cost nothing.
         """
         declared = [field for field in schema if raw_type(field) is not None]
         self._converter = WriteConverter(pa.schema(declared), pa.schema(declared)) if declared else None
 
     def enforce(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the batch with the values of `CHAR(n)` columns padded.
+        """Returns the batch with padded values of `CHAR(n)` columns.
 
         Raises:
             ValueConversionError: A text is too long. `row` is the position in the batch.
@@ -248,20 +250,22 @@ def _listed(planner: Planner) -> str:
 
 
 def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = None) -> None:
-    """Checks that a DataFrame can be written into a table, before anything is.
+    """Checks before a write that a table can hold a DataFrame.
 
-    Runs on the driver; pure. Columns are found by name; those that the table has and the DataFrame
-    does not must be nullable. A NULL for a column that is not nullable, and a value that does not
-    fit, are found when the values are there, before they are committed.
+    Runs on the driver; pure. Columns are matched by name. Table columns absent from the DataFrame
+    must
+    be nullable. A NULL for a non-nullable column, or a value outside of its type, raises an error
+    during the write, before the commit.
 
     Args:
         schema: Schema of the DataFrame.
-        target: Schema of the columns that are written.
+        target: Schema of the written columns.
         uri: The table, for the message.
 
     Raises:
-        SchemaMismatchError: A column is unknown, missing, or of a type that is not converted. Shows
-            both schemas side by side.
+        SchemaMismatchError: A column is unknown, absent, or has a type without a conversion. Shows
+            both
+            schemas side by side.
         UnsupportedTypeError: Lance cannot store a column.
     """
     if not schema.fields:
@@ -282,7 +286,7 @@ def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = N
 def _written_schema(schema: StructType) -> pa.Schema:
     """Returns the Arrow schema of a DataFrame.
 
-    Time zones and names of nested fields differ, which makes no difference here.
+    Time zones and names of nested fields may differ from the data, without consequences.
     """
     return pa.schema([pa.field(f.name, arrow_type(f.dataType, f.name), f.nullable) for f in schema.fields])
 
@@ -296,7 +300,9 @@ def _run(plan: _Plan, batch: pa.RecordBatch, rows_before: int, hint: str, rows_o
         raise ValueConversionError(error.path or "*", row, error.reason, hint=hint, rows=rows_of) from error
     if not arrays:
         return batch.select([])
-    moved = [aligned(array) for array in arrays]
-    if len(moved) == len(columns) and all(new is old for new, old in zip(moved, columns, strict=True)):
+    aligned_arrays = [aligned(array) for array in arrays]
+    if len(aligned_arrays) == len(columns) and all(
+        new is old for new, old in zip(aligned_arrays, columns, strict=True)
+    ):
         return batch
-    return pa.RecordBatch.from_arrays(moved, names=[str(i) for i in range(len(moved))])
+    return pa.RecordBatch.from_arrays(aligned_arrays, names=[str(i) for i in range(len(aligned_arrays))])

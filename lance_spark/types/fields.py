@@ -1,8 +1,8 @@
-"""Arrow fields as Lance has them: extension types, blobs, and fields in Spark's column metadata.
+"""Arrow fields in Lance: extension types, blobs, and fields in Spark's column metadata.
 
-Whether PyArrow shows an extension type as such or as its storage type with two metadata keys
-depends on whether the process has imported the package that registers it; everything here treats
-both forms alike.
+PyArrow shows an extension type as such if the process has imported the package that registers the
+type. Otherwise PyArrow shows its storage type with two metadata keys. This module treats both forms
+alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 log = logging.getLogger(__name__)
 
 Kind: TypeAlias = Any
-"""A `pa.DataType`. Its attributes depend on which type it is, which static typing cannot follow."""
+"""A `pa.DataType`. Its attributes depend on the type, and static typing cannot express this."""
 
 Array: TypeAlias = Any
 """A `pa.Array`, for the same reason."""
@@ -24,8 +24,8 @@ Array: TypeAlias = Any
 BlobHandling: TypeAlias = Literal["descriptor", "bytes"]
 
 LANCE_FIELD = "lance.field"
-"""Key of Spark column metadata: base64 of the serialised Arrow schema that holds just the column's
-field in the Lance table."""
+"""Key of Spark column metadata: base64 of a serialised Arrow schema with only the column's field in
+the Lance table."""
 
 BLOB_ENCODING = b"lance-encoding:blob"
 BLOB_V2 = "lance.blob.v2"
@@ -36,8 +36,8 @@ EXTENSION_NAME = b"ARROW:extension:name"
 _EXTENSION_KEYS = (EXTENSION_NAME, b"ARROW:extension:metadata")
 
 _PRIVATE_PREFIXES = (b"SPARK::", b"lance-spark:")
-"""Field metadata that belongs to one table or one session: Spark's own, and ours that says which
-column of which table this is."""
+"""Prefixes of field metadata for a single table or session: Spark's metadata, and this package's
+reference to a table column."""
 
 DESCRIPTOR_V1 = pa.struct([pa.field("position", pa.uint64()), pa.field("size", pa.uint64())])
 DESCRIPTOR_V2 = pa.struct(
@@ -49,17 +49,16 @@ DESCRIPTOR_V2 = pa.struct(
         pa.field("blob_uri", pa.string(), nullable=False),
     ]
 )
-"""What a scan yields for a blob column where the bytes are not asked for; v1 is of file formats 2.0
-and 2.1, v2 of later ones."""
+"""Type of an unread blob in a scan: v1 for file formats 2.0 and 2.1, v2 for later formats."""
 
 
 def storage_type(field: pa.Field[Any]) -> Kind:
-    """Returns the type that holds a field's values: for an extension type its storage type."""
+    """Returns the type of a field's values: the storage type of an extension type."""
     return field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
 
 
 def extension_name(field: pa.Field[Any]) -> str | None:
-    """Returns the name of a field's extension type, be it registered in this process or not."""
+    """Returns the name of a field's extension type, registered in this process or not."""
     if isinstance(field.type, pa.BaseExtensionType):
         return str(field.type.extension_name)
     name = (field.metadata or {}).get(EXTENSION_NAME)
@@ -93,7 +92,7 @@ def children_of(field: pa.Field[Any]) -> list[pa.Field[Any]]:
 
 
 def is_list(kind: Kind) -> bool:
-    """Tells whether a type is a list of any of the kinds that Lance holds."""
+    """Tells whether a type is any of Lance's list types."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -109,7 +108,7 @@ def with_children(kind: Kind, children: list[pa.Field[Any]]) -> Kind:
 
 
 def plain_type(kind: Kind) -> Kind:
-    """Returns a type without extension types, at any depth: what its arrays are laid out as."""
+    """Returns a type with storage types instead of extension types, at any depth."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     children = children_of(pa.field("", kind))
@@ -118,12 +117,12 @@ def plain_type(kind: Kind) -> Kind:
 
 
 def without_private_metadata(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Returns a field without the metadata of Spark, or of one certain column, at any depth."""
-    kept: dict[bytes | str, bytes | str] = {
+    """Returns a field without Spark's metadata and column references, at any depth."""
+    public: dict[bytes | str, bytes | str] = {
         k: v for k, v in (field.metadata or {}).items() if not k.startswith(_PRIVATE_PREFIXES)
     }
-    if len(kept) != len(field.metadata or {}):
-        field = field.with_metadata(kept) if kept else field.remove_metadata()
+    if len(public) != len(field.metadata or {}):
+        field = field.with_metadata(public) if public else field.remove_metadata()
     if isinstance(field.type, pa.BaseExtensionType):
         return field
     children = children_of(field)
@@ -134,12 +133,12 @@ def without_private_metadata(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 def scan_schema(schema: pa.Schema, blob_handling: BlobHandling = "descriptor") -> pa.Schema:
-    """Returns the schema of a scan of all columns: blobs are descriptors or bytes, at any depth."""
+    """Returns the schema of a full scan: blobs are descriptors or bytes, at any depth."""
     return pa.schema([scan_field(field, blob_handling) for field in schema])
 
 
 def scan_field(field: pa.Field[Any], blob_handling: BlobHandling) -> pa.Field[Any]:
-    """Returns what a scan yields for one field of a table's schema."""
+    """Returns the scan's field for a field of a table's schema."""
     if is_blob(field):
         if blob_handling == "bytes":
             rest = {k: v for k, v in (field.metadata or {}).items() if k not in _EXTENSION_KEYS}
@@ -160,7 +159,7 @@ def encode_field(field: pa.Field[Any]) -> str:
 
 
 def decode_field(text: object) -> pa.Field[Any] | None:
-    """Returns the field of a text form, or None: any user can set column metadata."""
+    """Parses the text form of a field. Returns None for invalid text: any user can set metadata."""
     try:
         return without_private_metadata(
             pa.ipc.read_schema(pa.py_buffer(base64.b64decode(str(text), validate=True))).field(0)

@@ -1,6 +1,6 @@
-"""Arrow buffers without copies: another schema of the same layout, and what Lance demands of them.
+"""Arrow buffers without copies: relabelling to a schema of the same layout, and Lance's alignment.
 
-Only buffers that Lance does not take are copied.
+Only misaligned buffers are copied.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import pyarrow as pa
 from lance_spark.types.fields import Array, Kind, children_of, plain_type
 
 _WIDE_ALIGNMENT = 16
-"""Rust aligns decimals of 128 and 256 bits and the views of texts and binaries to 16 bytes. Spark's
+"""Rust aligns decimals of 128 and 256 bits and views of texts and binaries to 16 bytes. Spark's
 Arrow stream and other writers align buffers to 8."""
 
 
 class _Relabelled:
-    """Data of one schema under another one, through Arrow's C data interface.
+    """Data with another schema, for Arrow's C data interface.
 
-    It hands over buffers and type apart.
+    The interface passes buffers and type separately.
     """
 
     def __init__(self, data: Any, schema: Any) -> None:  # noqa: ANN401 - an array with a type, or a batch with a schema
@@ -33,7 +33,7 @@ class _Relabelled:
 
 
 def relabel_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the same buffers under another schema, which must have the same layout.
+    """Returns the same buffers under another schema with the same layout.
 
     Measured at 18 us for 7 columns.
     """
@@ -41,32 +41,34 @@ def relabel_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def relabel_array(array: Array, kind: Kind) -> Array:
-    """Returns the same buffers under another type, which must have the same layout."""
+    """Returns the same buffers under another type with the same layout."""
     relabelled: Any = _Relabelled(array, kind)
     return pa.array(relabelled)
 
 
-def same_layout(one: Kind, other: Kind) -> bool:
+def same_layout(first: Kind, second: Kind) -> bool:
     """Tells whether two types have the same buffers with the same meaning.
 
-    Names, nullability and metadata of nested fields, extension types, and the names of time zones
-    make no difference.
+    Ignores names, nullability and metadata of nested fields, extension types, and the names of time
+    zones.
     """
-    one, other = plain_type(one), plain_type(other)
-    if one.id != other.id:
+    first, second = plain_type(first), plain_type(second)
+    if first.id != second.id:
         return False
-    if pa.types.is_timestamp(one):
-        return one.unit == other.unit and (one.tz is None) == (other.tz is None)
-    ours, theirs = children_of(pa.field("", one)), children_of(pa.field("", other))
-    if not ours and not theirs:
-        return bool(one.equals(other))
-    if pa.types.is_fixed_size_list(one) and one.list_size != other.list_size:
+    if pa.types.is_timestamp(first):
+        return first.unit == second.unit and (first.tz is None) == (second.tz is None)
+    first_children, second_children = children_of(pa.field("", first)), children_of(pa.field("", second))
+    if not first_children and not second_children:
+        return bool(first.equals(second))
+    if pa.types.is_fixed_size_list(first) and first.list_size != second.list_size:
         return False
-    return len(ours) == len(theirs) and all(same_layout(a.type, b.type) for a, b in zip(ours, theirs, strict=True))
+    return len(first_children) == len(second_children) and all(
+        same_layout(a.type, b.type) for a, b in zip(first_children, second_children, strict=True)
+    )
 
 
 def validity(array: Array) -> pa.Buffer | None:
-    """Returns an array's validity bitmap from its first value on; None where it has no NULLs."""
+    """Returns an array's validity bitmap from its first value on, or None without NULLs."""
     if array.null_count == 0 or pa.types.is_null(array.type):
         return None
     if array.offset % 8 == 0:
@@ -83,12 +85,12 @@ def buffer_of(values: np.ndarray[Any, Any]) -> pa.Buffer:
 
 
 def nulls(length: int, kind: Kind) -> Array:
-    """Returns an array of NULLs, laid out as a type is."""
+    """Returns an array of NULLs in the layout of a type."""
     return pa.nulls(length, kind)
 
 
 def assemble(kind: Kind, length: int, buffers: list[pa.Buffer | None], children: list[Array] | None = None) -> Array:
-    """Builds an array from buffers. NULLs are counted when they are asked for."""
+    """Builds an array from buffers. Arrow counts the NULLs on demand."""
     return pa.Array.from_buffers(kind, length, buffers, children=children)
 
 
@@ -103,9 +105,9 @@ def offsets_of(array: Array) -> np.ndarray[Any, Any]:
 
 
 def filler(kind: Kind, length: int) -> Array:
-    """Returns an array of zeros, for values that a NULL hides.
+    """Returns an array of zeros, for values hidden by a NULL.
 
-    Takes the types that a vector's elements may have.
+    Supports the element types of vectors.
     """
     kind = plain_type(kind)
     if pa.types.is_fixed_size_list(kind):
@@ -118,21 +120,23 @@ def filler(kind: Kind, length: int) -> Array:
 
 
 class _Demand(NamedTuple):
-    """What Lance demands of a buffer.
+    """Lance's requirements for a buffer.
 
     Attributes:
-        alignment: Its address is a multiple of it.
-        offset_bytes: Bytes of an offset, of which it has one, at least; 0 for other buffers.
+        alignment: The address must be a multiple of this number.
+        offset_bytes: Size of an offset, of which the buffer must have at least one; 0 for other
+            buffers.
     """
 
     alignment: int
     offset_bytes: int = 0
 
     def is_met(self, buffer: pa.Buffer | None) -> bool:
-        """Tells whether Lance takes a buffer.
+        """Tells whether Lance accepts a buffer.
 
-        Arrow lets an array without values have no offset, but Lance reads the first. What came over
-        Arrow's C interface says that it has one then, which may be anything.
+        Arrow allows an array without values to have no offset, but Lance reads the first. Data from
+        Arrow's
+        C interface then claims to have an offset, with an arbitrary value.
         """
         if buffer is None:
             return True
@@ -155,12 +159,12 @@ def _is_view(kind: Kind) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _demands(kind: Kind) -> tuple[_Demand, ...]:
-    """Returns what Lance demands of each of `Array.buffers()` of a type without extension types."""
+    """Returns Lance's requirements for the buffers of an array of a plain type."""
     own: tuple[_Demand, ...]
     if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):
         own = (_ANY,)
     elif pa.types.is_map(kind):
-        # The second bitmap is that of the entries.
+        # The second bitmap belongs to the entries.
         own = (_ANY, _OFFSETS, _ANY)
     elif pa.types.is_null(kind):
         own = (_ANY,)
@@ -184,27 +188,28 @@ def _demands(kind: Kind) -> tuple[_Demand, ...]:
 
 
 def aligned(array: Array) -> Array:
-    """Returns the array with every buffer where Lance can take it, copying only those that are not.
+    """Returns the array with buffers that Lance accepts. Copies only the other buffers.
 
-    Lance panics on a buffer whose address is not a multiple of its values' width (16 for decimals);
-    this was measured type by type. Text and lists without values get an offset, which Spark 4.1
-    leaves out.
+    Lance panics on a buffer whose address is not a multiple of the width of its values (16 for
+    decimals). This was measured for each type. Text and lists without values get an offset, which
+    Spark
+    4.1 omits.
     """
-    kind = plain_type(array.type)  # not every extension type can be hashed
+    kind = plain_type(array.type)  # Not every extension type is hashable.
     if all(demand.is_met(b) for b, demand in zip(array.buffers(), _demands(kind), strict=False)):
         return array
-    return _moved(array)
+    return _realign(array)
 
 
-def _moved(array: Array) -> Array:
+def _realign(array: Array) -> Array:
     if isinstance(array, pa.ExtensionArray):
-        return relabel_array(_moved(array.storage), array.type)
+        return relabel_array(_realign(array.storage), array.type)
     kind = array.type
     if pa.types.is_map(kind):
         entries = pa.list_(pa.struct([kind.key_field, kind.item_field]))
-        return relabel_array(_moved(relabel_array(array, entries)), kind)
+        return relabel_array(_realign(relabel_array(array, entries)), kind)
     if array.offset != 0 or pa.types.is_dictionary(kind) or _is_view(kind):
-        # Rare: batches from Spark start at 0. A concatenation of two arrays is always made anew.
+        # Rare: batches from Spark start at 0. A concatenation of two arrays always copies.
         return pa.concat_arrays([array, array.slice(0, 0)])
     if pa.types.is_struct(kind):
         children = [aligned(array.field(i)) for i in range(kind.num_fields)]
@@ -221,10 +226,10 @@ def _moved(array: Array) -> Array:
 
 
 def from_start(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch with structs in structs that begin where their buffers do.
+    """Returns the batch with nested structs at the start of their buffers.
 
-    Lance panics when it writes others, as a slice of a batch has (measured; not of those in lists);
-    these are copied.
+    Lance panics when it writes nested structs with an offset, for example in a slice of a batch
+    (measured; structs in lists are fine). Such columns are copied.
     """
     late = [i for i, column in enumerate(batch.columns) if column.offset and _nests_structs(column.type)]
     if not late:
@@ -241,7 +246,7 @@ def _nests_structs(kind: Kind) -> bool:
 
 
 def _copied(buffer: pa.Buffer, demand: _Demand) -> pa.Buffer:
-    # Arrow's own allocations start at multiples of 64; those of Python and numpy need not.
+    # Arrow's own allocations start at multiples of 64, unlike allocations of Python and numpy.
     size = 0 if buffer.size <= demand.offset_bytes else buffer.size
     copy = pa.allocate_buffer(max(size, demand.offset_bytes))
     memoryview(copy).cast("B")[:] = memoryview(buffer).cast("B") if size else bytes(demand.offset_bytes)

@@ -1,10 +1,10 @@
-"""Values of one type as values of another, exactly: casts of columns that are not nested.
+"""Exact casts of columns that are not nested.
 
-A step is a function from array to array, or None where the array can stay as it is. Each step
-either keeps every value or raises :class:`BadValue`. The one exception is the width of
-floating-point numbers: into a narrower float column a value is rounded to the nearest, since Spark
-has no type for such a column, and since vectors are mostly made as wider floats than they are
-stored; a finite value that would become infinite is an error.
+A step is a function from array to array, or None if the array can stay unchanged. Each step either
+keeps every value or raises :class:`BadValue`. The only exception is the width of floating-point
+numbers. A value is rounded to the nearest value of a narrower float column, because Spark has no
+type for such columns, and vectors are often computed with wider floats. A finite value that would
+become infinite raises an error.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from lance_spark.types.mapping import CHAR, declared_text
 Step: TypeAlias = Callable[[Array], Array]
 
 MOST_OFFSET = 2**31 - 1
-"""Bytes of text, or elements of lists, that one array can have in Spark's Arrow types."""
+"""Maximum bytes of text, or elements of lists, of an array in Spark's Arrow types."""
 
-_SHOWN = 60
+_DISPLAY_LENGTH = 60
 
 _LEAST_FIRST_BYTE = 0xC0 - 0x100
-"""As a signed number; the bytes 0x80 to 0xBF continue a character of UTF-8."""
+"""As a signed number. The bytes 0x80 to 0xBF continue a character of UTF-8."""
 
 
 class BadValue(Exception):  # noqa: N818 - never leaves this package
-    """A value does not fit. Becomes a ValueConversionError where column and row are known.
+    """A value does not fit. Becomes a ValueConversionError as soon as column and row are known.
 
     Attributes:
-        index: Its position in the array that was being converted.
-        reason: What is wrong with it.
-        path: Dotted path of its column; None until a node that knows it has seen the error.
+        index: Position of the value in the converted array.
+        reason: Description of the problem.
+        path: Dotted path of the column; None until a node with a path sees the error.
     """
 
     def __init__(self, index: int, reason: str, path: str | None = None) -> None:
@@ -53,14 +53,14 @@ class TooLarge(Exception):  # noqa: N818 - never leaves this package
 
 
 class Inconvertible(Exception):  # noqa: N818 - never leaves this package
-    """A type is not converted to another one; the text says what to do instead."""
+    """No conversion between two types exists. The text names an alternative."""
 
 
 def plan_leaf(source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
     """Plans the conversion of a column that is not nested on either side.
 
     Raises:
-        Inconvertible: There is none that could be exact.
+        Inconvertible: No exact conversion exists.
     """
     have, want = storage_type(source), storage_type(target)
     if pa.types.is_null(have):
@@ -85,8 +85,9 @@ def plan_leaf(source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
 def check_text(have: Kind) -> Step | None:
     """Returns a check that text is UTF-8, as Arrow promises.
 
-    Strings of Spark hold any bytes, such as `CAST(X'C1' AS STRING)`. Lance writes the bytes, and
-    then reads no row of their page any more (measured, pylance 14). Bytes that a NULL hides are
+    Spark's strings may hold any bytes, for example `CAST(X'C1' AS STRING)`. Lance writes such
+    bytes,
+    and then cannot read any row of their page (measured, pylance 14). Bytes hidden by a NULL are
     dropped.
     """
     kind = have.value_type if pa.types.is_dictionary(have) else have
@@ -109,9 +110,9 @@ def check_text(have: Kind) -> Step | None:
 
 
 def _is_utf8(array: Array) -> bool:
-    """Returns whether all bytes of text are UTF-8, and no value begins inside a character.
+    """Tells whether all bytes of text are UTF-8, and no value begins inside a character.
 
-    Text of ASCII takes 2 ns per value of 60 bytes; Arrow's validation of each value takes 7 ns.
+    ASCII text takes 2 ns per value of 60 bytes. Arrow's validation of each value takes 7 ns.
     """
     offsets = offsets_of(array)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -130,7 +131,7 @@ def _is_utf8(array: Array) -> bool:
 
 
 def enforce_length(target: pa.Field[Any]) -> Step | None:
-    """Returns a check of text for `CHAR(n)` and `VARCHAR(n)` columns, which pads for `CHAR(n)`."""
+    """Returns a length check for `CHAR(n)` and `VARCHAR(n)` columns, with padding for `CHAR(n)`."""
     match = CHAR.fullmatch(declared_text(target)) if pa.types.is_string(target.type) else None
     if match is None:
         return None
@@ -140,14 +141,14 @@ def enforce_length(target: pa.Field[Any]) -> Step | None:
         lengths: Any = pc.utf8_length(array)
         index = _first_true(pc.greater(lengths, pa.scalar(limit)))
         if index is not None:
-            raise BadValue(index, f"value {shown(array[index])} has more characters than {kind} holds")
+            raise BadValue(index, f"value {display_value(array[index])} has more characters than {kind} holds")
         return pc.utf8_rpad(array, limit) if is_padded else array
 
     return step
 
 
 def chain(first: Step | None, second: Step | None) -> Step | None:
-    """Returns one step that does both."""
+    """Combines two steps."""
     if first is None or second is None:
         return first or second
     return lambda array: second(first(array))
@@ -158,8 +159,8 @@ def _plan_number(have: Kind, want: Kind) -> Step | None:
     if whole(have) and (whole(want) or pa.types.is_float32(want) or pa.types.is_float64(want)):
         return _cast(want)
     if whole(have) and decimal(want):
-        # A direct cast to few digits is refused by type; by way of all the digits of a 64-bit
-        # integer it is checked by value.
+        # Arrow refuses a direct cast to few digits by type. A cast through the 20 digits of a
+        # 64-bit integer is checked by value.
         return chain(_cast(pa.decimal256(20, 0)), _cast(want))
     if decimal(have) and (decimal(want) or whole(want)):
         return _cast(want)
@@ -202,33 +203,34 @@ def _plan_moment(have: Kind, want: Kind) -> Step | None:
 
 
 def _cast(want: Kind) -> Step:
-    """Arrow's own cast, which checks every value: ranges, digits, whole numbers, units of time."""
+    """Casts with Arrow's checks of every value: ranges, digits, whole numbers, units of time."""
 
     def step(array: Array) -> Array:
         try:
             return array.cast(want)
         except pa.ArrowInvalid as error:
             index = _first_bad(array, want)
-            raise BadValue(index, f"value {shown(array[index])} does not fit {want}") from error
+            raise BadValue(index, f"value {display_value(array[index])} does not fit {want}") from error
 
     return step
 
 
 def _cast_float(want: Kind) -> Step:
-    """Rounds to the nearest number; refuses a finite number that would become infinite."""
-    from udf_runtime.execute.casts import narrow_floats  # a task that only reads does not import UDFs
+    """Rounds to the nearest number. Raises an error for finite numbers that become infinite."""
+    # Imported here, because tasks that only read do not import UDFs.
+    from udf_runtime.execute.casts import narrow_floats
 
     def step(array: Array) -> Array:
         floats, index = narrow_floats(array, want)
         if index is not None:
-            raise BadValue(index, f"value {shown(array[index])} is too large for {want}")
+            raise BadValue(index, f"value {display_value(array[index])} is too large for {want}")
         return floats
 
     return step
 
 
 def _first_bad(array: Array, want: Kind) -> int:
-    """Returns the place of the first value that does not cast, by halving: Arrow gives none."""
+    """Returns the position of the first invalid value by bisection: Arrow reports no position."""
     low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2
@@ -241,8 +243,8 @@ def _first_bad(array: Array, want: Kind) -> int:
     return low
 
 
-def shown(value: Any) -> str:  # noqa: ANN401 - any scalar
-    """Returns a value as a message shows it: short, and also where Python has no such moment."""
+def display_value(value: Any) -> str:  # noqa: ANN401 - any scalar
+    """Formats a value for a message, even if Python cannot represent it."""
     try:
         text = repr(value.as_py())
     except (ValueError, OverflowError):
@@ -251,7 +253,7 @@ def shown(value: Any) -> str:  # noqa: ANN401 - any scalar
 
 
 def displayed_values(column: Any) -> list[object]:  # noqa: ANN401 - an array or a chunked array
-    """Returns Python values of a column, and text for a value that Python has no object for."""
+    """Returns Python values of a column, with text for values outside of Python's types."""
     try:
         values: list[object] = column.to_pylist()
     except (ValueError, OverflowError):
@@ -263,12 +265,12 @@ def _displayed(value: Any) -> object:  # noqa: ANN401 - any scalar
     try:
         return value.as_py()
     except (ValueError, OverflowError):
-        return shown(value)
+        return display_value(value)
 
 
 def shortened(text: str) -> str:
     """Returns the first characters of a text, for a message."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _DISPLAY_LENGTH else f"{text[:_DISPLAY_LENGTH]}..."
 
 
 def _first_true(mask: Array) -> int | None:
@@ -276,7 +278,7 @@ def _first_true(mask: Array) -> int | None:
     return None if index < 0 else index
 
 
-# The smallest magnitude that rounds to infinity: the largest finite value and half a step more.
+# The smallest magnitude that rounds to infinity: the largest finite value plus half a step.
 _BFLOAT16_FINITE_BELOW = float(2**128 - 2**119)
 
 
@@ -285,7 +287,7 @@ def _check_finite(limit: float, name: str) -> Step:
         size = pc.abs(array)
         index = _first_true(pc.and_(pc.greater_equal(size, pa.scalar(limit, array.type)), pc.is_finite(array)))
         if index is not None:
-            raise BadValue(index, f"value {shown(array[index])} is too large for {name}")
+            raise BadValue(index, f"value {display_value(array[index])} is too large for {name}")
         return array
 
     return step
@@ -301,7 +303,7 @@ def _plan_bfloat16(source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
 
 
 def _values(array: Array, dtype: type) -> np.ndarray[Any, Any]:
-    """Returns the values of a fixed-width array, NULLs as whatever lies there."""
+    """Returns the values of a fixed-width array, with arbitrary values for NULLs."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(len(array), dtype)
@@ -314,7 +316,7 @@ def _from_bfloat16(array: Array) -> Array:
 
 
 def _to_bfloat16(array: Array) -> Array:
-    """Rounds to the nearest, ties to even; a NaN stays one."""
+    """Rounds to the nearest, ties to even. NaN stays NaN."""
     bits = _values(array, np.uint32)
     halved = ((bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
@@ -323,7 +325,7 @@ def _to_bfloat16(array: Array) -> Array:
 
 
 def whole_microseconds(array: Array) -> Array:
-    """Refuses times of day that are not whole microseconds."""
+    """Raises an error for times of day that are not whole microseconds."""
     _cast(pa.time64("us"))(array)
     return array
 
@@ -372,11 +374,13 @@ def _encode(want: Kind) -> Step:
 
 
 def _check_json(array: Array) -> Array:
-    """Refuses text that Lance would refuse without saying where, or would store as something else.
+    """Raises an error for text that Lance would reject without a position, or would change.
 
-    Lance keeps JSON in a binary form; with pylance 14, empty text and a number beyond the range of
-    a double came back as `null`, and an integer of more than 64 bits as a rounded float. Python
-    looks at each value, which only such columns pay for.
+    Lance stores JSON in a binary form. With pylance 14, empty text and a number beyond the range of
+    a
+    double came back as `null`, and an integer of more than 64 bits as a rounded float. Python
+    checks
+    each value, only in JSON columns.
     """
     for index, text in enumerate(array.to_pylist()):
         if text is None:
@@ -397,14 +401,14 @@ def _check_json(array: Array) -> Array:
 def _json_int(text: str) -> int:
     number = int(text)
     if not -(2**63) <= number < 2**64:
-        raise ValueError(f"the integer {text[:_SHOWN]} has more than 64 bits")
+        raise ValueError(f"the integer {text[:_DISPLAY_LENGTH]} has more than 64 bits")
     return number
 
 
 def _json_float(text: str) -> float:
     number = float(text)
     if number in (float("inf"), float("-inf")):
-        raise ValueError(f"the number {text[:_SHOWN]} is larger than a double")
+        raise ValueError(f"the number {text[:_DISPLAY_LENGTH]} is larger than a double")
     return number
 
 
@@ -413,7 +417,7 @@ def _no_constant(text: str) -> object:
 
 
 def _no_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    values_by_key = dict(pairs)
+    if len(values_by_key) != len(pairs):
         raise ValueError("an object has a key twice")
-    return made
+    return values_by_key

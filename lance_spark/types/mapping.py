@@ -1,6 +1,6 @@
-"""Which Spark type stands for which Arrow type, and the other way round.
+"""Maps Arrow types to Spark types, and back.
 
-Types only; values are the converters' business.
+Maps types only. Converters map values.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from lance_spark.errors import UnsupportedTypeError
 from lance_spark.types.fields import BFLOAT16, Kind, children_of, extension_name, is_descriptor, is_list, storage_type
 
 MOST_DIGITS = 38
-"""Digits of Spark's widest decimal."""
+"""Precision of Spark's widest decimal."""
 
-# Not every PySpark that we run on has these.
+# Older PySpark releases lack these types.
 _TIME: type[spark.DataType] | None = getattr(spark, "TimeType", None)
 _SPATIAL = tuple(getattr(spark, name) for name in ("GeometryType", "GeographyType") if hasattr(spark, name))
 _TAGS = (b"variant", b"geometry", b"geography")
 
 DECLARED_TYPE = b"spark.type"
-"""Field metadata: the type of a column as Spark declared it, where Arrow has a wider one."""
+"""Field metadata: the declared Spark type of a column, if Arrow has a wider type."""
 
 CHAR = re.compile(r"(?:var)?char\(([1-9][0-9]{0,8})\)")
 _PARTS = ("day", "hour", "minute", "second")
@@ -78,16 +78,16 @@ _TO_ARROW: Mapping[type[spark.DataType], pa.DataType] = {
 
 
 def spark_type(field: pa.Field[Any], path: str) -> spark.DataType:
-    """Returns the Spark type of a field that a Lance scan yields.
+    """Returns the Spark type of a field of a Lance scan.
 
-    It holds every value, or conversion refuses single values by name.
+    The type holds every value, or the conversion raises an error for a single value.
 
     Args:
         field: A field of a scan's schema.
         path: Dotted path of the column, for the error.
 
     Raises:
-        UnsupportedTypeError: No Spark type holds it.
+        UnsupportedTypeError: Spark has no type for the field.
     """
     kind = storage_type(field)
     if extension_name(field) == BFLOAT16:
@@ -113,7 +113,7 @@ def spark_type(field: pa.Field[Any], path: str) -> spark.DataType:
 
 
 def _interval(field: pa.Field[Any]) -> spark.DayTimeIntervalType:
-    """Returns the declared interval type of a column, `INTERVAL DAY TO SECOND` without one."""
+    """Returns the declared interval type of a column, by default `INTERVAL DAY TO SECOND`."""
     match = _INTERVAL.fullmatch(declared_text(field))
     if match is None:
         return spark.DayTimeIntervalType()
@@ -122,12 +122,12 @@ def _interval(field: pa.Field[Any]) -> spark.DayTimeIntervalType:
 
 
 def declared_text(field: pa.Field[Any]) -> str:
-    """Returns Spark's text of the type that a column was declared with; empty without one."""
+    """Returns Spark's text of the declared type of a column, or an empty string."""
     return (field.metadata or {}).get(DECLARED_TYPE, b"").decode(errors="replace")
 
 
 def raw_type(field: pa.Field[Any]) -> str | None:
-    """Returns Spark's text of a type with `CHAR(n)` or `VARCHAR(n)` at any depth; None without.
+    """Returns Spark's text of a type with `CHAR(n)` or `VARCHAR(n)` at any depth, else None.
 
     Example:
         >>> import pyarrow as pa
@@ -162,10 +162,10 @@ def _nested(field: pa.Field[Any], path: str) -> spark.DataType:
     kind = storage_type(field)
     if pa.types.is_struct(kind):
         tagged = any(tag in (child.metadata or {}) for child in kind for tag in _TAGS)
-        if tagged and not isinstance(known := from_arrow_type(kind), spark.StructType):
-            return known
-        # A position in a file always fits a bigint, which is easier to work with than
-        # decimal(20,0); each value is checked.
+        if tagged and not isinstance(tagged_type := from_arrow_type(kind), spark.StructType):
+            return tagged_type
+        # A position in a file always fits a bigint, which is easier to use than decimal(20,0). Each
+        # value is checked.
         as_long = is_descriptor(field)
         fields = [
             spark.StructField(
@@ -197,16 +197,16 @@ def _nested(field: pa.Field[Any], path: str) -> spark.DataType:
 
 
 def nullable(field: pa.Field[Any]) -> bool:
-    """Returns whether Spark has to expect NULLs.
+    """Tells whether Spark must expect NULLs.
 
-    A void holds nothing else, and PySpark cannot build one that is not nullable.
+    A void column holds only NULLs, and PySpark cannot build a non-nullable void.
     """
     return bool(field.nullable or pa.types.is_null(field.type))
 
 
 def _decimal(kind: Kind, path: str) -> spark.DecimalType:
-    # Spark knows neither a scale below 0 nor one above the precision; a few more digits hold the
-    # same values.
+    # Spark allows neither a negative scale nor a scale above the precision. A few more digits hold
+    # the same values.
     precision = kind.precision - kind.scale if kind.scale < 0 else max(kind.precision, kind.scale)
     if precision > MOST_DIGITS:
         raise UnsupportedTypeError(
@@ -219,8 +219,8 @@ def _decimal(kind: Kind, path: str) -> spark.DecimalType:
 
 
 def spark_arrow_schema(schema: spark.StructType) -> pa.Schema:
-    """Returns the Arrow schema that Spark demands, to the letter, of what a reader yields."""
-    # PySparks without this parameter use UTC.
+    """Returns the exact Arrow schema that Spark requires from a reader."""
+    # PySpark releases without this parameter use UTC.
     timezone: dict[str, Any] = (
         {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     )
@@ -228,18 +228,18 @@ def spark_arrow_schema(schema: spark.StructType) -> pa.Schema:
 
 
 def arrow_type(kind: spark.DataType, path: str) -> Kind:
-    """Returns the Arrow type of a new Lance column for a Spark type; nested fields are nullable.
+    """Returns the Arrow type of a new Lance column for a Spark type. Nested fields are nullable.
 
     Args:
         kind: The Spark type.
         path: Dotted path of the column, for the error.
 
     Raises:
-        UnsupportedTypeError: Lance or PySpark's Arrow conversion cannot hold it.
+        UnsupportedTypeError: Lance or PySpark's Arrow conversion cannot hold the type.
     """
-    known = _TO_ARROW.get(type(kind))
-    if known is not None:
-        return known
+    plain = _TO_ARROW.get(type(kind))
+    if plain is not None:
+        return plain
     if isinstance(kind, spark.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, spark.ArrayType):
@@ -261,7 +261,7 @@ def arrow_type(kind: spark.DataType, path: str) -> Kind:
 
 
 def arrow_field(name: str, kind: spark.DataType, path: str) -> pa.Field[Any]:
-    """Returns a new nullable field for a Spark type. Its metadata has what Arrow's type lacks.
+    """Returns a new nullable field for a Spark type. Metadata records details beyond Arrow's type.
 
     Raises:
         UnsupportedTypeError: As in :func:`arrow_type`.
@@ -292,9 +292,10 @@ def _remedy(kind: spark.DataType, path: str) -> str:
 
 
 def bare(kind: spark.DataType) -> spark.DataType:
-    """Returns a type without what Arrow does not keep.
+    """Returns a type without the details lost in Arrow.
 
-    Those are nullability, metadata, collations, lengths, interval ranges and user-defined names.
+    The details are nullability, metadata, collations, lengths, interval ranges and user-defined
+    names.
     Two types with the same bare form have the same values in Arrow.
     """
     if isinstance(kind, spark.ArrayType):

@@ -1,4 +1,4 @@
-"""Two schemas side by side, for people."""
+"""Shows two schemas side by side, for error messages."""
 
 from __future__ import annotations
 
@@ -16,47 +16,48 @@ _MOST_WIDTH = 60
 
 
 def side_by_side(schema: spark.StructType, target: pa.Schema, problems: Collection[str]) -> str:
-    """Returns the columns of a DataFrame and a table as two aligned trees, misfits marked.
+    """Returns the columns of a DataFrame and a table as two aligned trees, with marked mismatches.
 
     Args:
-        schema: The DataFrame's.
-        target: The table's.
-        problems: Dotted paths of what does not fit; only around them nested fields are shown.
+        schema: Schema of the DataFrame.
+        target: Schema of the table.
+        problems: Dotted paths of the mismatches. Nested fields are shown only around them.
     """
     rows = _rows(list(schema.fields), list(target), "", 0, problems)
     if len(rows) > _MOST_LINES:
         fitting = sum(not marked for _, _, marked in rows)
         rows = [row for row in rows if row[2]][:_MOST_LINES]
         rows.append((f"... and {fitting} that fit", "", False))
-    width = max([len("DataFrame"), *(len(left) for left, _, _ in rows)])
+    width = max([len("DataFrame"), *(len(source_line) for source_line, _, _ in rows)])
     lines = [f"  {'DataFrame':{width}} | table"]
-    lines += [f"{'!' if marked else ' '} {left:{width}} | {right}".rstrip() for left, right, marked in rows]
+    for source_line, target_line, marked in rows:
+        lines.append(f"{'!' if marked else ' '} {source_line:{width}} | {target_line}".rstrip())
     return "\n".join(lines)
 
 
 def _rows(
     have: list[spark.StructField], want: list[pa.Field[Any]], prefix: str, depth: int, problems: Collection[str]
 ) -> list[tuple[str, str, bool]]:
-    found = pair_names([f.name for f in have], [f.name for f in want])
+    positions = pair_names([f.name for f in have], [f.name for f in want])
     rows: list[tuple[str, str, bool]] = []
     for target in want:
         path = f"{prefix}{target.name}"
-        at = found.get(target.name)
-        right = _line(target.name, str(target.type), nullable=target.nullable, depth=depth)
+        at = positions.get(target.name)
+        target_line = _line(target.name, str(target.type), nullable=target.nullable, depth=depth)
         if at is None:
-            rows.append(("", right, path in problems))
+            rows.append(("", target_line, path in problems))
             continue
         source = have[at]
-        left = _line(source.name, source.dataType.simpleString(), nullable=source.nullable, depth=depth)
+        source_line = _line(source.name, source.dataType.simpleString(), nullable=source.nullable, depth=depth)
         below = any(problem.startswith(f"{path}.") for problem in problems)
-        rows.append((left, right, path in problems or below))
+        rows.append((source_line, target_line, path in problems or below))
         kind = storage_type(target)
         if below and isinstance(source.dataType, spark.StructType) and pa.types.is_struct(kind):
             rows += _rows(list(source.dataType.fields), list(kind), f"{path}.", depth + 1, problems)
     rows += [
         (_line(f.name, f.dataType.simpleString(), nullable=f.nullable, depth=depth), "", True)
         for i, f in enumerate(have)
-        if i not in found.values()
+        if i not in positions.values()
     ]
     return rows
 

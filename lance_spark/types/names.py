@@ -1,4 +1,4 @@
-"""Names of columns: the names that a table may have, and how a scan asks for a column."""
+"""Column names: allowed names for a table, and the columns of a scan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNSTORABLE = "has a NUL or half of a surrogate pair, which Arrow cannot store"
 
 
 def check_column_names(names: Sequence[str], where: str = "the table") -> None:
-    """Checks the names of new top-level columns. Every way to add or rename a column calls it.
+    """Checks the names of new top-level columns, for every way to add or rename a column.
 
     Args:
         names: The new names.
@@ -40,7 +40,7 @@ def check_column_names(names: Sequence[str], where: str = "the table") -> None:
 
 
 def check_field_names(field: pa.Field[Any], path: str, where: str = "the table") -> None:
-    """Checks the names of the fields of structs in a column, at any depth.
+    """Checks the names of struct fields in a column, at any depth.
 
     Raises:
         ColumnNameError: Lance could not read the field back.
@@ -82,30 +82,31 @@ def _problem_of_field(name: str) -> str | None:
 
 
 def refuse_unreadable(names: Iterable[str], dataset: lance.LanceDataset) -> None:
-    """Refuses columns of another writer whose names Lance can store and cannot read.
+    """Raises an error for columns of another writer with names that Lance can store but not read.
 
     Raises:
         UnsupportedTypeError: A name is empty or has a backtick.
     """
     for name in names:
         if not name or "`" in name:
-            others = ", ".join(other for other in dataset.schema.names if other and "`" not in other)
+            readable = ", ".join(candidate for candidate in dataset.schema.names if candidate and "`" not in candidate)
             raise UnsupportedTypeError(
                 name,
                 str(dataset.schema.field(name).type),
                 reason="Lance cannot read a top-level column whose name is empty or holds a backtick",
-                hint=f"leave it out with the option columns, which may name {others or 'no other column here'}",
+                hint=f"leave it out with the option columns, which may name {readable or 'no other column here'}",
             )
 
 
 def requested_columns(names: Iterable[str]) -> dict[str, str] | list[str]:
-    """Returns columns as `scanner(columns=)` takes them: each as an expression.
+    """Returns columns for `scanner(columns=)`, each as an expression.
 
     In a list of names, Lance reads the name `*` as all columns.
 
     Args:
-        names: Top-level columns, and dotted paths of nested fields. A path whose parts hold dots
-            has each part in backticks.
+        names: Top-level columns, and dotted paths of nested fields. A path with dots in its parts
+            has
+            each part in backticks.
 
     Returns:
         Expressions by name, in the order of the names; an empty list for no columns.

@@ -1,7 +1,7 @@
-"""Arrow tables as pandas data frames and as Python rows: :func:`to_pandas`, :func:`to_rows`.
+"""Converts Arrow tables to pandas DataFrames and Python rows: :func:`to_pandas`, :func:`to_rows`.
 
-Arrow's dates, timestamps and durations reach further than the types of Python. pandas keeps plain
-timestamps and durations, and takes the types of Python for dates and for the fields of structs.
+Arrow's dates, timestamps and durations have a wider range than the types of Python. pandas keeps
+plain timestamps and durations, and uses Python types for dates and for the fields of structs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _converted(table: pa.Table, library: str, convert: Callable[[pa.Table], _T])
 
 
 def _refuse_misfit(column: pa.Table, library: str, convert: Callable[[pa.Table], object]) -> None:
-    """Refuses a table of one column with a value that cannot be converted."""
+    """Raises an error if a value of the only column cannot be converted."""
 
     def attempt(start: int, stop: int) -> None:
         try:

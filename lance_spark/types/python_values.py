@@ -1,4 +1,4 @@
-"""Python and pandas values as Arrow columns of a table's types: exact, or an error with the row."""
+"""Converts Python and pandas values to Arrow columns of a table, exactly or with an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lance_spark.errors import ValueConversionError
 from lance_spark.types.fields import JSON, Array, extension_name, storage_type
-from lance_spark.types.leaves import shortened, shown
+from lance_spark.types.leaves import display_value, shortened
 from udf_runtime.execute.casts import can_become, cast, first_failing
 from udf_runtime.execute.columns import column_data
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
@@ -19,9 +19,9 @@ _HINT = "nothing was written; give values of the column's type"
 
 
 def python_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Returns the field that Python values get before a write converter checks them.
+    """Returns the field of Python values before a write converter checks them.
 
-    JSON is text, so that the write converter parses the text.
+    JSON becomes text, and the write converter parses the text.
     """
     if extension_name(field) != JSON:
         return field
@@ -39,7 +39,7 @@ def python_array(field: pa.Field[Any], column: Any, *, nan_is_null: bool = False
 
     Raises:
         ValueConversionError: A value does not fit the type.
-        pa.ArrowException, ValueError, TypeError: The column has no values of one type.
+        pa.ArrowException, ValueError, TypeError: The values of the column have no common type.
     """
     data = column_data(column, nan_is_null=nan_is_null, data_type=field.type)
     if data is not None and not isinstance(data, list):
@@ -57,26 +57,26 @@ def python_array(field: pa.Field[Any], column: Any, *, nan_is_null: bool = False
 
 
 def inferred_type(column: Any, *, nan_is_null: bool = False) -> pa.DataType:  # noqa: ANN401
-    """Returns the Arrow type of a column that no schema declares.
+    """Returns the Arrow type of a column without a declared schema.
 
     Raises:
-        pa.ArrowException, ValueError, TypeError: The values have no type in common.
+        pa.ArrowException, ValueError, TypeError: The values have no common type.
     """
     data = column_data(column, nan_is_null=nan_is_null)
     if data is not None and not isinstance(data, list):
         kind: pa.DataType = data.type
         return kind
     refuse_mixed_moments(column if data is None else data)
-    infer: Any = pa.infer_type  # its stubs require a mask
+    infer: Any = pa.infer_type  # Its stubs require a mask.
     inferred: pa.DataType = infer(list(column) if data is None else data, from_pandas=nan_is_null)
     return inferred
 
 
 def refuse_mixed_moments(values: Iterable[object]) -> None:
-    """Refuses moments of NumPy beside other numbers of NumPy: PyArrow 26 ends the process.
+    """Raises an error for NumPy datetimes next to other NumPy numbers: PyArrow 26 ends the process.
 
     Raises:
-        TypeError: The values have no type in common.
+        TypeError: The values have no common type.
     """
     classes = set(map(type, values))
     if np.datetime64 in classes and any(issubclass(cls, np.generic) for cls in classes - {np.datetime64}):
@@ -93,7 +93,7 @@ def _cast(field: pa.Field[Any], array: Array) -> Array:
 
 
 def _misfit(field: pa.Field[Any], value: object, row: int, error: BaseException) -> ValueConversionError:
-    text = shown(value) if isinstance(value, pa.Scalar) else shortened(repr(value))
+    text = display_value(value) if isinstance(value, pa.Scalar) else shortened(repr(value))
     return ValueConversionError(
         field.name, row, f"value {text} does not fit {field.type}: {error}", hint=_HINT, rows="the data"
     )

@@ -1,4 +1,4 @@
-"""Whole schemas: what Spark sees of a table, and the table that a DataFrame makes."""
+"""Maps whole schemas: the Spark schema of a table, and the table of a DataFrame."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ from lance_spark.types.mapping import CHAR, arrow_field, arrow_type, bare, nulla
 from lance_spark.types.storable import check_storable, fixed_width
 
 RAW_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
-"""Key of Spark column metadata: the type with `CHAR(n)` and `VARCHAR(n)`, which Spark enforces."""
+"""Key of Spark column metadata: the type with `CHAR(n)` and `VARCHAR(n)`, enforced by Spark."""
 
 LIST_SIZE = "arrow.fixed-size-list.size"
 ENCODING = "lance.encoding"
 COMMENT = "comment"
-"""What may be said of a column by option (`<column>.<name>`) or as its Spark metadata: length of
-its vectors; `blob`."""
+"""Column options (`<column>.<name>`) or Spark metadata: vector length, and `blob` encoding."""
 
 
 _USER_TYPES = {
     f"pyspark.{package}.linalg.{name}": name for package in ("ml", "mllib") for name in ("VectorUDT", "MatrixUDT")
 }
-"""Classes of user-defined types that come with Spark."""
+"""Classes of Spark's own user-defined types."""
 
 
 def parse_spark_schema(text: str) -> spark.StructType:
-    """Parses a Spark schema from JSON. No schema makes this process import or unpickle a class.
+    """Parses a Spark schema from JSON without importing or unpickling a class.
 
-    PySpark imports the class of a user-defined type, and releases before 4.3 unpickle a class that
-    the JSON holds. Metadata of a Parquet file choose both.
+    PySpark imports the class of a user-defined type, and releases before 4.3 unpickle a class in
+    the
+    JSON. The metadata of a Parquet file control both.
 
     Raises:
         UnsupportedTypeError: A column has a user-defined type of another package, or a type that
             PySpark lacks.
-        ValueError, TypeError, LookupError: The text is no schema.
+        ValueError, TypeError, LookupError: The text is not a schema.
     """
     fields = []
     for field in json.loads(text)["fields"]:
@@ -66,15 +66,15 @@ def parse_spark_schema(text: str) -> spark.StructType:
         try:
             fields.append(spark.StructField.fromJson(field))
         except (PySparkException, AssertionError) as error:
-            shown = json.dumps(field["type"])[:100]
+            described = json.dumps(field["type"])[:100]
             raise UnsupportedTypeError(
-                name, shown, reason="PySpark does not know it", hint="cast the column"
+                name, described, reason="PySpark does not know it", hint="cast the column"
             ) from error
     return spark.StructType(fields)
 
 
 def _refuse_user_types(described: object, column: str) -> None:
-    """Refuses user-defined types in the JSON of a Spark type, at any depth."""
+    """Raises an error for user-defined types in the JSON of a Spark type, at any depth."""
     if not isinstance(described, dict):
         return
     if described.get("type") == "udt" and described.get("pyClass") not in _USER_TYPES:
@@ -88,18 +88,18 @@ def _refuse_user_types(described: object, column: str) -> None:
 
 
 def to_spark_schema(schema: pa.Schema, *, blob_handling: BlobHandling = "descriptor") -> spark.StructType:
-    """Returns the columns of a Lance table as Spark has them.
+    """Returns the Spark columns of a Lance table.
 
-    A column whose Arrow field is not what its Spark type would make again (`uint32`, a vector, an
-    extension type, field metadata, NOT NULL, ...) carries that field as metadata `lance.field`, so
-    that an overwrite or a copy of the table keeps it.
+    Some Arrow fields differ from the default field of their Spark type (`uint32`, a vector, an
+    extension type, field metadata, NOT NULL, ...). Such a column carries its field as metadata
+    `lance.field`, so an overwrite or a copy of the table keeps it.
 
     Args:
-        schema: Schema of the table, or of a projection of it.
-        blob_handling: What blob columns are read as.
+        schema: Schema of the table, or of a projection of the table.
+        blob_handling: Blob handling.
 
     Raises:
-        UnsupportedTypeError: Spark has no type that holds a column.
+        UnsupportedTypeError: Spark has no type for a column.
     """
     return spark.StructType([_spark_field(field, blob_handling) for field in schema])
 
@@ -122,61 +122,62 @@ def _spark_field(field: pa.Field[Any], blob_handling: BlobHandling) -> spark.Str
 
 
 def to_lance_schema(schema: spark.StructType, column_options: Mapping[str, Mapping[str, str]]) -> pa.Schema:
-    """Returns the Arrow schema of the table that a DataFrame makes. Runs on the driver.
+    """Returns the Arrow schema of a new table for a DataFrame. Runs on the driver.
 
-    Columns are nullable at every depth, as in Spark's own file sources, whatever the DataFrame's
-    nullability says; only a column that came from a NOT NULL column of a Lance table, and that
-    Spark still says has no NULLs, is NOT NULL again. Metadata `lance.field` is followed where it
-    fits the column's Spark type, and ignored where the type has become another one since. Other
-    Spark metadata is not stored.
+    Columns are nullable at every depth, as in Spark's own file sources, regardless of the
+    nullability
+    of the DataFrame. The exception is a NOT NULL column of a Lance table without NULLs according to
+    Spark: it stays NOT NULL. Metadata `lance.field` applies if it matches the column's Spark type,
+    and
+    is ignored after a change of type. Other Spark metadata is not stored.
 
     Args:
         schema: Schema of the DataFrame.
-        column_options: Per column (dotted path for a nested one; upper and lower case do not
-            matter) the options `arrow.fixed-size-list.size` and `lance.encoding`; they go before
-            the column's own metadata of the same names.
+        column_options: Options by column (a dotted path for a nested column, case-insensitive).
+            They
+            override column metadata with the same names.
 
     Raises:
         UnsupportedTypeError: Lance cannot store a column.
-        SchemaMismatchError: Lance cannot have a column of that name.
+        SchemaMismatchError: Lance does not allow the name of a column.
         OptionError: A column option does not fit a column.
     """
-    wanted = {column.lower(): (column, dict(options)) for column, options in column_options.items()}
-    fields = [_lance_field(field, field.name, wanted) for field in schema.fields]
-    for column, options in wanted.values():
+    pending = {column.lower(): (column, dict(options)) for column, options in column_options.items()}
+    fields = [_lance_field(field, field.name, pending) for field in schema.fields]
+    for column, options in pending.values():
         for name, value in options.items():
             names = ", ".join(schema.names[:20])
             raise OptionError(
                 f"{column}.{name}", value, f"a column of the DataFrame, which has {names}", problem="names no column"
             )
-    made = pa.schema(fields)
-    check_storable(made)
-    return made
+    lance_schema = pa.schema(fields)
+    check_storable(lance_schema)
+    return lance_schema
 
 
-_Wanted = dict[str, tuple[str, dict[str, str]]]
+_PendingOptions = dict[str, tuple[str, dict[str, str]]]
 
 
-def _lance_field(field: spark.StructField, path: str, wanted: _Wanted) -> pa.Field[Any]:
-    """Makes one field; takes its options out of `wanted`."""
+def _lance_field(field: spark.StructField, path: str, pending: _PendingOptions) -> pa.Field[Any]:
+    """Builds a field, and removes its options from `options`."""
     metadata = field.metadata or {}
-    kept = _kept_field(field, path)
-    made = arrow_field(field.name, _declared_kind(field), path) if kept is None else kept
-    if isinstance(field.dataType, spark.StructType) and pa.types.is_struct(storage_type(made)):
-        below = {column: value for column, value in wanted.items() if column.startswith(f"{path.lower()}.")}
-        if below and not isinstance(made.type, pa.BaseExtensionType):
+    table_field = _kept_field(field, path)
+    column = arrow_field(field.name, _declared_kind(field), path) if table_field is None else table_field
+    if isinstance(field.dataType, spark.StructType) and pa.types.is_struct(storage_type(column)):
+        below = {column: value for column, value in pending.items() if column.startswith(f"{path.lower()}.")}
+        if below and not isinstance(column.type, pa.BaseExtensionType):
             children = [
-                _with_options(child, inner, f"{path}.{inner.name}", wanted)
-                for child, inner in zip(made.type, field.dataType.fields, strict=True)
+                _with_options(child, inner, f"{path}.{inner.name}", pending)
+                for child, inner in zip(column.type, field.dataType.fields, strict=True)
             ]
-            made = made.with_type(pa.struct(children))
+            column = column.with_type(pa.struct(children))
     own = {name: str(metadata[name]) for name in (LIST_SIZE, ENCODING) if name in metadata}
-    _, given = wanted.pop(path.lower(), (path, {}))
-    return _apply(made, field, path, {**own, **given})
+    _, user_options = pending.pop(path.lower(), (path, {}))
+    return _apply(column, field, path, {**own, **user_options})
 
 
 def _declared_kind(field: spark.StructField) -> spark.DataType:
-    """Returns a field's type with the length that Spark keeps in its metadata."""
+    """Returns a field's type with the length in Spark's metadata."""
     text = str((field.metadata or {}).get(RAW_TYPE, ""))
     if isinstance(field.dataType, spark.StringType) and CHAR.fullmatch(text):
         length = int(text[text.index("(") + 1 : -1])
@@ -184,59 +185,63 @@ def _declared_kind(field: spark.StructField) -> spark.DataType:
     return field.dataType
 
 
-def _with_options(made: pa.Field[Any], field: spark.StructField, path: str, wanted: _Wanted) -> pa.Field[Any]:
-    """Applies the options of a nested field and of those below it, as in :func:`_lance_field`."""
-    if isinstance(field.dataType, spark.StructType) and pa.types.is_struct(made.type):
+def _with_options(
+    column: pa.Field[Any], field: spark.StructField, path: str, pending: _PendingOptions
+) -> pa.Field[Any]:
+    """Applies the options of a nested field and its children, as in :func:`_lance_field`."""
+    if isinstance(field.dataType, spark.StructType) and pa.types.is_struct(column.type):
         children = [
-            _with_options(child, inner, f"{path}.{inner.name}", wanted)
-            for child, inner in zip(made.type, field.dataType.fields, strict=True)
+            _with_options(child, inner, f"{path}.{inner.name}", pending)
+            for child, inner in zip(column.type, field.dataType.fields, strict=True)
         ]
-        made = made.with_type(pa.struct(children))
-    _, given = wanted.pop(path.lower(), (path, {}))
-    return _apply(made, field, path, given)
+        column = column.with_type(pa.struct(children))
+    _, user_options = pending.pop(path.lower(), (path, {}))
+    return _apply(column, field, path, user_options)
 
 
-def _apply(made: pa.Field[Any], field: spark.StructField, path: str, options: Mapping[str, str]) -> pa.Field[Any]:
-    """Returns a field with its column options applied, in the order of the options' names."""
+def _apply(column: pa.Field[Any], field: spark.StructField, path: str, options: Mapping[str, str]) -> pa.Field[Any]:
+    """Returns a field with its column options applied, in the order of the option names."""
     for name, value in sorted(options.items()):
-        applied = _APPLY[name](made, value)
+        applied = _APPLY[name](column, value)
         if applied is None:
             accepts = f"{_TAKEN_BY[name]}; this one is {field.dataType.simpleString()}"
             raise OptionError(f"{path}.{name}", value, accepts, problem="does not fit")
-        made = applied
-    return made
+        column = applied
+    return column
 
 
-def _as_vector(made: pa.Field[Any], value: str) -> pa.Field[Any] | None:
-    kind = storage_type(made)
+def _as_vector(column: pa.Field[Any], value: str) -> pa.Field[Any] | None:
+    kind = storage_type(column)
     fits = is_list(kind) and value.isdecimal() and int(value) > 0
-    return made.with_type(pa.list_(kind.value_field, int(value))) if fits else None
+    return column.with_type(pa.list_(kind.value_field, int(value))) if fits else None
 
 
-def _as_float16(made: pa.Field[Any], value: str) -> pa.Field[Any] | None:  # noqa: ARG001 - always true
-    kind = storage_type(made)
+def _as_float16(column: pa.Field[Any], value: str) -> pa.Field[Any] | None:  # noqa: ARG001 - always true
+    kind = storage_type(column)
     if is_list(kind) and pa.types.is_floating(kind.value_type):
-        return made.with_type(with_children(kind, [kind.value_field.with_type(pa.float16())]))
-    return made.with_type(pa.float16()) if pa.types.is_floating(kind) else None
+        return column.with_type(with_children(kind, [kind.value_field.with_type(pa.float16())]))
+    return column.with_type(pa.float16()) if pa.types.is_floating(kind) else None
 
 
-def _as_large_text(made: pa.Field[Any], value: str) -> pa.Field[Any] | None:  # noqa: ARG001 - always true
-    is_text = pa.types.is_string(made.type) or pa.types.is_large_string(made.type)
-    return made.with_type(pa.large_string()) if is_text and raw_type(made) is None else None
+def _as_large_text(column: pa.Field[Any], value: str) -> pa.Field[Any] | None:  # noqa: ARG001 - always true
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return column.with_type(pa.large_string()) if is_text and raw_type(column) is None else None
 
 
-def _as_blob(made: pa.Field[Any], value: str) -> pa.Field[Any] | None:
-    if is_blob(made):
-        return made
-    if value.lower() != "blob" or not (pa.types.is_binary(made.type) or pa.types.is_large_binary(made.type)):
+def _as_blob(column: pa.Field[Any], value: str) -> pa.Field[Any] | None:
+    if is_blob(column):
+        return column
+    if value.lower() != "blob" or not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         return None
-    # Lance makes a blob of version 2 of it by itself where the file format has them.
-    return pa.field(made.name, pa.large_binary(), made.nullable, {**(made.metadata or {}), BLOB_ENCODING: b"true"})
+    # Lance converts it to a version 2 blob if the file format supports blobs of version 2.
+    return pa.field(
+        column.name, pa.large_binary(), column.nullable, {**(column.metadata or {}), BLOB_ENCODING: b"true"}
+    )
 
 
-def _with_encoding(key: str, made: pa.Field[Any], value: str) -> pa.Field[Any] | None:
-    metadata: dict[bytes | str, bytes | str] = dict((made.metadata or {}).items())
-    return made.with_metadata({**metadata, key.encode(): value.encode()})
+def _with_encoding(key: str, column: pa.Field[Any], value: str) -> pa.Field[Any] | None:
+    metadata: dict[bytes | str, bytes | str] = dict((column.metadata or {}).items())
+    return column.with_metadata({**metadata, key.encode(): value.encode()})
 
 
 _ENCODING_KEYS = {
@@ -260,7 +265,7 @@ _TAKEN_BY = {
 
 
 def column_options_of(field: pa.Field[Any], path: str) -> Iterator[tuple[str, str]]:
-    """Gives the options that make a column and the fields of a struct of their Spark types.
+    """Yields the options that recreate a column and its struct fields from their Spark types.
 
     Example:
         >>> import pyarrow as pa
@@ -289,18 +294,18 @@ def column_options_of(field: pa.Field[Any], path: str) -> Iterator[tuple[str, st
 
 
 def has_option(field: pa.Field[Any], name: str, value: str) -> bool:
-    """Tells whether a column of a table is what a column option makes."""
+    """Tells whether a column of a table already has the effect of a column option."""
     applied = _APPLY[name](field, value)
     return applied is not None and applied.equals(field, check_metadata=True)
 
 
 def _kept_field(field: spark.StructField, path: str) -> pa.Field[Any] | None:
-    """Returns the Arrow field that a column has from a Lance table, if it still describes it."""
+    """Returns the Arrow field of a column from its Lance table, if the field still applies."""
     text = (field.metadata or {}).get(LANCE_FIELD)
-    kept = None if text is None else decode_field(text)
-    if kept is None:
+    table_field = None if text is None else decode_field(text)
+    if table_field is None:
         return None
-    if _are_descriptors(kept, field.dataType):
+    if _are_descriptors(table_field, field.dataType):
         raise UnsupportedTypeError(
             path,
             field.dataType.simpleString(),
@@ -309,32 +314,32 @@ def _kept_field(field: spark.StructField, path: str) -> pa.Field[Any] | None:
             hint="read with option blob_handling=bytes, or leave the column out",
         )
     try:
-        described = spark_type(scan_field(kept, "bytes"), path)
+        described = spark_type(scan_field(table_field, "bytes"), path)
     except UnsupportedTypeError:
         return None
     if bare(described) != bare(field.dataType):
         return None
-    return _as_nullable_as(kept.with_name(field.name), nullable=field.nullable, kind=field.dataType)
+    return _as_nullable_as(table_field.with_name(field.name), nullable=field.nullable, kind=field.dataType)
 
 
-def _are_descriptors(kept: pa.Field[Any], kind: spark.DataType) -> bool:
-    """Tells whether a column holds blob descriptors, at any depth, where its table holds blobs."""
-    if is_descriptor(kept):
+def _are_descriptors(table_field: pa.Field[Any], kind: spark.DataType) -> bool:
+    """Tells whether a column holds blob descriptors, at any depth, for blobs of its table."""
+    if is_descriptor(table_field):
         return True
-    scanned = scan_field(kept, "descriptor")
-    return not scanned.equals(kept) and bare(spark_type(scanned, kept.name)) == bare(kind)
+    scanned = scan_field(table_field, "descriptor")
+    return not scanned.equals(table_field) and bare(spark_type(scanned, table_field.name)) == bare(kind)
 
 
 def _as_nullable_as(field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -> pa.Field[Any]:
-    """Returns a field that is NOT NULL only where Spark says the same: outer joins bring NULLs."""
+    """Keeps NOT NULL only if Spark agrees: outer joins add NULLs."""
     field = field.with_nullable(field.nullable or nullable)
     return _with_inner(field, kind, _as_nullable_as)
 
 
 def as_declared(field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -> pa.Field[Any]:
-    """Returns a field that is NOT NULL where its declaration says so, at every depth.
+    """Returns a field with NOT NULL as declared, at every depth.
 
-    The elements of vectors are nullable: for them Lance keeps no NOT NULL.
+    The elements of vectors are nullable, because Lance stores no NOT NULL for vector elements.
     """
     field = field.with_nullable(nullable)
     if pa.types.is_fixed_size_list(field.type):
@@ -343,13 +348,13 @@ def as_declared(field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -
 
 
 class _Nullability(Protocol):
-    """Decides about a field and those below it."""
+    """Sets the nullability of a field and its children."""
 
     def __call__(self, field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -> pa.Field[Any]: ...
 
 
 def _with_inner(field: pa.Field[Any], kind: spark.DataType, decide: _Nullability) -> pa.Field[Any]:
-    """Returns a field with the nullability of those below it decided."""
+    """Returns a field with the nullability of its children set."""
     if isinstance(field.type, pa.BaseExtensionType) or isinstance(kind, spark.UserDefinedType):
         return field
     inner: list[tuple[bool, spark.DataType]]

@@ -1,6 +1,6 @@
-"""What Lance refuses to store, found before it is tried.
+"""Checks for schemas that Lance cannot store.
 
-Some of it would panic in Lance, in an executor, hours later.
+Without these checks, Lance would panic in an executor, perhaps hours later.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def check_storable(schema: pa.Schema, data_storage_version: str | None = None) -
 
     Args:
         schema: Schema of a new table.
-        data_storage_version: Its file format; None, `stable` and `next` check only what holds for
-            every format.
+        data_storage_version: File format of the table. None, `stable` and `next` check only the
+            requirements of all formats.
 
     Raises:
-        ColumnNameError: A name cannot be the name of a column, or of a field in a struct.
-        SchemaMismatchError: There is no column.
-        UnsupportedTypeError: A type cannot be stored, or not in this file format.
+        ColumnNameError: A column or struct field has an invalid name.
+        SchemaMismatchError: The schema has no columns.
+        UnsupportedTypeError: Lance cannot store a type, or this file format cannot.
     """
     if not schema.names:
         raise SchemaMismatchError("the data has no columns. No table was made. Select at least one column")
@@ -37,7 +37,7 @@ def check_storable(schema: pa.Schema, data_storage_version: str | None = None) -
         _check_type(field, field.name, _FORMATS.get(data_storage_version or "", (2, 2)), data_storage_version)
 
 
-def _check_type(field: pa.Field[Any], path: str, version: tuple[int, int], shown: str | None) -> None:
+def _check_type(field: pa.Field[Any], path: str, version: tuple[int, int], format_name: str | None) -> None:
     kind = storage_type(field)
 
     def refuse(reason: str, hint: str) -> UnsupportedTypeError:
@@ -45,15 +45,15 @@ def _check_type(field: pa.Field[Any], path: str, version: tuple[int, int], shown
 
     later = "write the table with option data_storage_version=2.2"
     if pa.types.is_map(kind) and version < (2, 2):
-        raise refuse(f"file format {shown} has no maps", later)
+        raise refuse(f"file format {format_name} has no maps", later)
     if extension_name(field) == BLOB_V2 and version < (2, 2):
-        raise refuse(f"file format {shown} has no blobs of version 2", later)
+        raise refuse(f"file format {format_name} has no blobs of version 2", later)
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width == 0:
         raise refuse("Lance stores no values of no bytes", "cast it to binary")
     if pa.types.is_fixed_size_list(kind):
         item = plain_item(kind)
         if pa.types.is_struct(item) and version < (2, 2):
-            raise refuse(f"file format {shown} has no vectors of structs", later)
+            raise refuse(f"file format {format_name} has no vectors of structs", later)
         if not (fixed_width(item) or pa.types.is_struct(item)):
             raise refuse("a vector's elements must have a fixed width in Lance", "write it as an array of any length")
     if pa.types.is_struct(kind):
@@ -65,17 +65,17 @@ def _check_type(field: pa.Field[Any], path: str, version: tuple[int, int], shown
         return
     for child in children_of(field):
         name = {True: child.name}.get(pa.types.is_struct(kind), "element")
-        _check_type(child, f"{path}.{name}", version, shown)
+        _check_type(child, f"{path}.{name}", version, format_name)
 
 
 def plain_item(kind: Kind) -> Kind:
-    """Returns the type of a vector's elements, through vectors of vectors."""
+    """Returns the element type of a vector, through vectors of vectors."""
     item = storage_type(kind.value_field)
     return plain_item(item) if pa.types.is_fixed_size_list(item) else item
 
 
 def fixed_width(kind: Kind) -> bool:
-    """Tells whether all values of a type have one width, as Lance's vectors need it.
+    """Tells whether all values of a type have the same width, as vector elements need.
 
     Measured with formats 2.0 to 2.2.
     """

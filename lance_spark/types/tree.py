@@ -1,9 +1,9 @@
-"""Conversion of columns at any depth: a tree of nodes, one per field.
+"""Converts columns at any depth with a tree of nodes, one node per field.
 
-It is planned once and run per batch.
+The tree is planned once and runs per batch.
 
-Children that a NULL parent hides may hold anything in Arrow. They are never reported as bad values:
-a conversion that fails is tried again on an array in which what is hidden is NULL as well.
+In Arrow, children hidden by a NULL parent may have arbitrary values. They never raise an error: a
+failed conversion is repeated on an array with NULL for all hidden values.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from lance_spark.types.leaves import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One field of the target.
+    """A field of the target.
 
     Attributes:
-        path: Its dotted path.
-        step: What makes its values from the source's; None where these can stay.
+        path: Dotted path of the field.
+        step: Conversion of the values, or None if they stay unchanged.
         required: Whether a NULL is an error.
     """
 
@@ -58,7 +58,7 @@ class Node:
 
     @property
     def trivial(self) -> bool:
-        """Whether there is nothing to do, not even to look at the values."""
+        """Whether the node neither converts nor checks values."""
         return self.step is None and not self.required
 
     def run(self, array: Array, parent: Array | None = None) -> Array:
@@ -66,19 +66,19 @@ class Node:
 
         Args:
             array: Values of the source.
-            parent: The struct that holds the array, where that can have NULLs: a NULL below a NULL
-                is none.
+            parent: The nullable struct above the array, or None. A NULL in a NULL struct is
+                allowed.
 
         Raises:
             BadValue: A value does not fit.
-            TooLarge: The batch has to be split.
+            TooLarge: The batch must be split.
         """
         if self.required and array.null_count:
-            missing = array.is_null().to_numpy(zero_copy_only=False)
+            is_missing = array.is_null().to_numpy(zero_copy_only=False)
             if parent is not None:
-                missing &= parent.is_valid().to_numpy(zero_copy_only=False)
-            if missing.any():
-                raise BadValue(int(missing.argmax()), "NULL in a column that is not nullable", self.path)
+                is_missing &= parent.is_valid().to_numpy(zero_copy_only=False)
+            if is_missing.any():
+                raise BadValue(int(is_missing.argmax()), "NULL in a column that is not nullable", self.path)
         if self.step is None:
             return array
         try:
@@ -90,19 +90,20 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Plans nodes, and collects what does not go instead of stopping at the first.
+    """Plans nodes, and collects all problems instead of stopping at the first.
 
     Attributes:
-        writing: Whether NULLs are errors wherever the target says so, or only where the source may
-            have some.
-        problems: Dotted path and text of each field that does not go.
+        writing: Whether every NULL in a non-nullable target is an error. Otherwise NULLs are
+            checked
+            only in nullable sources.
+        problems: Dotted path and description of each field without a conversion.
     """
 
     writing: bool
     problems: dict[str, str] = field(default_factory=dict)
 
     def plan(self, source: pa.Field[Any], target: pa.Field[Any], path: str) -> Node:
-        """Plans one field and those below it."""
+        """Plans a field and its children."""
         required = not target.nullable and (self.writing or source.nullable) and not pa.types.is_null(target.type)
         if required and pa.types.is_null(source.type):
             self.problems[path] = "only NULLs, but the column is not nullable"
@@ -134,18 +135,18 @@ class Planner:
             raise Inconvertible(f"{have} is not converted to {want}; cast it first")
         step = plan_leaf(source, target)
         step = chain(chain(check_text(have), step), enforce_length(target)) if self.writing else step
-        # Spark's TIME is of microseconds, though it travels in nanoseconds.
+        # Spark's TIME has microseconds, although it travels in nanoseconds.
         return chain(whole_microseconds, step) if have == pa.time64("ns") and not self.writing else step
 
     def _struct(self, have: list[pa.Field[Any]], want: list[pa.Field[Any]], path: str) -> Step | None:
-        found = pair_names([f.name for f in have], [f.name for f in want])
+        positions = pair_names([f.name for f in have], [f.name for f in want])
         for position, child in enumerate(have):
-            if position not in found.values() and self.writing:
+            if position not in positions.values() and self.writing:
                 self.problems[f"{path}.{child.name}"] = "the table has no such field"
         parts: list[tuple[int | None, Node, pa.DataType]] = []
         for child in want:
             inner = f"{path}.{child.name}"
-            at = found.get(child.name)
+            at = positions.get(child.name)
             if at is None:
                 parts.append((None, Node(path=inner), plain_type(child.type)))
                 if not self.writing or not child.nullable:
@@ -158,7 +159,7 @@ class Planner:
         return _struct_step(parts, in_place=in_place)
 
     def _map(self, have: Kind, want: Kind, path: str) -> Step | None:
-        # A map is laid out as a list of structs, and converted as one.
+        # A map has the layout and the conversion of a list of structs.
         entry = [have.key_field.with_name("key"), have.item_field.with_name("value")]
         step = self._list_of_entries(entry, want, path)
         if step is None:
@@ -167,39 +168,39 @@ class Planner:
 
         def convert(array: Array) -> Array:
             entries = relabel_array(array, as_list)
-            made = step(entries)
-            return array if made is entries else made
+            converted = step(entries)
+            return array if converted is entries else converted
 
         return convert
 
     def _list_of_entries(self, entry: list[pa.Field[Any]], want: Kind, path: str) -> Step | None:
-        wanted = [want.key_field.with_name("key"), want.item_field.with_name("value")]
-        node = Node(path=path, step=self._struct(entry, wanted, path))
-        return _list_step(node, pa.list_(pa.struct(entry)), pa.list_(pa.struct(wanted)))
+        entry_fields = [want.key_field.with_name("key"), want.item_field.with_name("value")]
+        node = Node(path=path, step=self._struct(entry, entry_fields, path))
+        return _list_step(node, pa.list_(pa.struct(entry)), pa.list_(pa.struct(entry_fields)))
 
 
 def pair_names(have: list[str], want: list[str]) -> dict[str, int]:
-    """Returns for each wanted name the position of the one that serves it.
+    """Returns the position of each requested name.
 
-    That is the same name, else one that differs only in case: as in Spark, upper and lower case do
-    not matter where that is unambiguous.
+    An exact match wins. Otherwise names match case-insensitively unless that is ambiguous, as in
+    Spark.
     """
-    found = {name: have.index(name) for name in want if name in have}
-    left = [i for i, name in enumerate(have) if i not in found.values()]
+    positions = {name: have.index(name) for name in want if name in have}
+    unpaired = [i for i, name in enumerate(have) if i not in positions.values()]
     for name in want:
-        if name in found:
+        if name in positions:
             continue
-        alike = [i for i in left if have[i].lower() == name.lower()]
-        rivals = [other for other in want if other not in found and other.lower() == name.lower()]
+        alike = [i for i in unpaired if have[i].lower() == name.lower()]
+        rivals = [rival for rival in want if rival not in positions and rival.lower() == name.lower()]
         if len(alike) == 1 and len(rivals) == 1:
-            found[name] = alike[0]
-    return found
+            positions[name] = alike[0]
+    return positions
 
 
 def _struct_step(parts: list[tuple[int | None, Node, pa.DataType]], *, in_place: bool) -> Step:
     def step(array: Array) -> Array:
         parent = array if array.null_count else None
-        # Flattened, a child is NULL wherever its struct is, so that what is hidden cannot fail.
+        # After flattening, children of a NULL struct are NULL, so hidden values cannot fail.
         flat = array.flatten() if parent is not None else None
         before: list[Array] = []
         after: list[Array] = []
@@ -247,12 +248,12 @@ def _retry_without_hidden(convert: Step, clean: Callable[[Array], Array]) -> Ste
 
 
 def _compacted(array: Array) -> Array:
-    """Returns lists without the elements that NULL lists hide."""
+    """Returns lists without the elements hidden by NULL lists."""
     return array.take(pa.array(np.arange(len(array))))
 
 
 def _hidden_nulled(array: Array) -> Array:
-    """Returns vectors with NULL for the elements that NULL vectors hide."""
+    """Returns vectors with NULL for the elements hidden by NULL vectors."""
     size = array.type.list_size
     hidden = np.repeat(array.is_null().to_numpy(zero_copy_only=False), size)
     places = pa.array(np.arange(len(hidden)) + array.offset * size, mask=hidden)
@@ -261,28 +262,28 @@ def _hidden_nulled(array: Array) -> Array:
 
 
 def _lists(array: Array, item: Node, want: Kind) -> Array:
-    """Lists of any length to lists of any length."""
+    """Converts lists of any length to lists of any length."""
     offsets = offsets_of(array)
     first, last = int(offsets[0]), int(offsets[-1])
     child = array.values.slice(first, last - first)
-    made = _run_item(item, child, offsets - first)
-    if made is child and _list_kind(array.type) == _list_kind(want):
+    elements = _run_item(item, child, offsets - first)
+    if elements is child and _list_kind(array.type) == _list_kind(want):
         return array
-    return _list_array(made, offsets - first, array, want)
+    return _list_array(elements, offsets - first, array, want)
 
 
 def _from_vectors(array: Array, item: Node, want: Kind) -> Array:
-    """Vectors to lists, or to vectors of other elements.
+    """Converts vectors to lists, or to vectors with other elements.
 
-    The elements of NULL vectors stay where they are, hidden.
+    The elements of NULL vectors stay in place, hidden.
     """
     size = array.type.list_size
     child = array.values.slice(array.offset * size, len(array) * size)
     offsets = np.arange(len(array) + 1, dtype=np.int64) * size
-    made = _run_item(item, child, offsets)
+    elements = _run_item(item, child, offsets)
     if pa.types.is_fixed_size_list(want):
-        return assemble(pa.list_(made.type, size), len(array), [validity(array)], [made])
-    return _list_array(made, offsets, array, want)
+        return assemble(pa.list_(elements.type, size), len(array), [validity(array)], [elements])
+    return _list_array(elements, offsets, array, want)
 
 
 def _list_array(child: Array, offsets: np.ndarray[Any, Any], like: Array, want: Kind) -> Array:
@@ -303,7 +304,7 @@ def _run_item(item: Node, child: Array, offsets: np.ndarray[Any, Any]) -> Array:
 
 
 def _to_vectors(array: Array, item: Node, want: Kind) -> Array:
-    """Lists of any length to vectors, whose length every list must have.
+    """Converts lists of any length to vectors. Every list must have the length of the vectors.
 
     A NULL list becomes a NULL vector.
     """
@@ -320,17 +321,18 @@ def _to_vectors(array: Array, item: Node, want: Kind) -> Array:
         )
     first = int(offsets[0])
     child = array.values.slice(first, int(offsets[-1]) - first)
-    made = _run_item(item, child, offsets - first)
+    elements = _run_item(item, child, offsets - first)
     if valid is not None:
-        made = _with_gaps(made, offsets - first, valid, want)
-    return assemble(pa.list_(made.type, size), len(array), [validity(array)], [made])
+        elements = _with_gaps(elements, offsets - first, valid, want)
+    return assemble(pa.list_(elements.type, size), len(array), [validity(array)], [elements])
 
 
 def _with_gaps(child: Array, offsets: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], want: Kind) -> Array:
-    """Returns the elements with `size` fillers in the place of each NULL vector.
+    """Returns the elements with `size` fillers in place of each NULL vector.
 
-    Fillers are NULLs, or zeros where elements must not be NULL: Lance refuses a NULL element below
-    a NULL vector where its field is not nullable (pylance 14, file formats 2.1 and 2.2).
+    Fillers are NULLs, or zeros for non-nullable elements: Lance rejects a NULL element of a NULL
+    vector
+    if the element field is not nullable (pylance 14, file formats 2.1 and 2.2).
     """
     size = want.list_size
     places = (offsets[:-1, None] + np.arange(size)).ravel()
@@ -342,28 +344,28 @@ def _with_gaps(child: Array, offsets: np.ndarray[Any, Any], valid: np.ndarray[An
 
 
 def filler_like(array: Array) -> Array:
-    """Returns one zero of an array's type."""
+    """Returns a zero of an array's type, as an array of length 1."""
     zero = filler(array.type, 1)
     return relabel_array(zero, array.type)
 
 
 def _nulls_of_format_2_0(array: Array) -> Array:
-    """Returns blob descriptors (version 1) with NULL where the blob is NULL.
+    """Returns blob descriptors (version 1) with NULL for NULL blobs.
 
-    File format 2.0 has no NULL structs: a scan yields position 1 and size 0 there. No blob that is
-    empty has that position.
+    File format 2.0 has no NULL structs, so a scan yields position 1 and size 0 for a NULL blob. No
+    empty blob has this position.
     """
     position, size = (array.field(i).to_numpy(zero_copy_only=False) for i in range(2))
-    missing = (position == 1) & (size == 0)
-    if not missing.any():
+    is_missing = (position == 1) & (size == 0)
+    if not is_missing.any():
         return array
-    valid = array.is_valid().to_numpy(zero_copy_only=False) & ~missing
+    valid = array.is_valid().to_numpy(zero_copy_only=False) & ~is_missing
     bitmap = buffer_of(np.packbits(valid, bitorder="little"))
     return assemble(array.type, len(array), [bitmap], [array.field(0), array.field(1)])
 
 
 def _blob_writer(want: Kind) -> Step:
-    """Returns the step that makes values of a blob column (version 2) of bytes."""
+    """Returns the step from bytes to values of a blob column (version 2)."""
     kinds = [child.type for child in want]
 
     def step(array: Array) -> Array:
