@@ -1,1 +1,1 @@
-"""Benchmarks: lance-spark beside Spark's Parquet and beside pylance alone, in one run, as ratios."""
+"""Benchmarks: ratios of lance-spark to Spark's Parquet and to plain pylance, measured in one run."""

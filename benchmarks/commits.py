@@ -1,8 +1,11 @@
-"""Measures commits beside other writers: `python -m benchmarks.commits [--rounds 5] [--scale 1.0] [--only carrying|columns|writers ...]`.
+"""Measures commits with concurrent writers: `python -m benchmarks.commits [--rounds 5] [--scale
+1.0] [--only carrying|columns|writers ...]`.
 
-Three parts: how fast values are carried over to where others have moved their rows, what a commit of one column file costs on tables of many
-fragments, and how many commits a second writers make that race each other. Contestants take turns within each round, and the quotients are
-medians over the rounds, as in the other benchmarks.
+The benchmark has three parts: the speed of carrying values over to moved rows, the cost of
+committing a column file to tables with
+many fragments, and the commit rate of racing writers. Contestants take turns within each round, and
+the ratios are medians over
+the rounds, as in the other benchmarks.
 """
 
 from __future__ import annotations
@@ -35,12 +38,13 @@ from benchmarks.commits_child import column_change, replace_bare, stage_of, stag
 
 CARRIED_ROWS = {"int64": 2_000_000, "vectors": 40_000}
 TABLES = (10, 1_000, 100_000)
-"""Fragments of the tables that a column file is committed to."""
-OTHERS = 10
-"""Commits of others that come between the read and the commit, where any do."""
+"""Numbers of fragments of the tables for column file commits."""
+CONCURRENT_COMMITS = 10
+"""Number of concurrent commits between the read and the commit, in cases with concurrent commits.
+"""
 WRITERS = (1, 4, 16)
 COMMITS = 96
-"""Commits of all writers together."""
+"""Total number of commits of all writers."""
 _ROWS = 10
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,7 +52,7 @@ Numbers = dict[str, Any]
 
 
 def main() -> None:
-    """Runs the parts, prints a line for each case, and writes `commits.json`."""
+    """Runs the parts, prints a line per case, and writes `commits.json`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.commits", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each case")
     parser.add_argument(
@@ -65,49 +69,49 @@ def main() -> None:
     for name, part in PARTS.items():
         if name not in (arguments.only or PARTS):
             continue
-        found = {"rounds": arguments.rounds, "scale": arguments.scale, "cases": list[Numbers]()}
-        content[name] = found
+        part_results = {"rounds": arguments.rounds, "scale": arguments.scale, "cases": list[Numbers]()}
+        content[name] = part_results
         with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
             for case in part(Path(folder), arguments.rounds, arguments.scale):
-                found["cases"].append(case)
+                part_results["cases"].append(case)
                 print(line(case), flush=True)
-                # After each case: a run that is cut short leaves what it has.
+                # Written after each case, so an interrupted run keeps its results.
                 path.write_text(json.dumps(rounded(content), indent=2) + "\n")
 
 
 def line(case: Numbers) -> str:
-    """Returns the medians of a case as a line of text."""
+    """Formats the medians of a case as a line of text."""
     medians = "  ".join(f"{name} {value:.4g}" for name, value in case["medians"].items())
     ratios = "  ".join(f"{value:.2f} x {name}" for name, value in case.get("ratios", {}).items())
     return f"{case['case']:44} {medians}  {ratios}  load {case['load'][0]:.1f} to {case['load'][1]:.1f}"
 
 
 def rounded(value: Any) -> Any:
-    """Returns the same with numbers that can be read."""
+    """Rounds all numbers for readability."""
     if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
+        return {name: rounded(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [rounded(one) for one in value]
+        return [rounded(item) for item in value]
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def case_of(name: str, note: str, rounds: Sequence[Numbers], load: float, **quotients: tuple[str, str]) -> Numbers:
-    """Returns a case as it is written down.
+    """Returns a case for the results file.
 
     Args:
-        name: Its name.
-        note: What was done.
-        rounds: What each round measured, by name.
-        load: Load average before it.
-        quotients: Which measured numbers are divided, by the name of their quotient.
+        name: Name of the case.
+        note: Description of the work.
+        rounds: Measured numbers of each round, by name.
+        load: Load average before the case.
+        quotients: Dividend and divisor of each ratio, by the name of the ratio.
     """
     names = [key for key, value in rounds[0].items() if isinstance(value, (int, float))]
     return {
         "case": name,
         "note": note,
-        "medians": {key: statistics.median(one[key] for one in rounds) for key in names},
+        "medians": {key: statistics.median(measured[key] for measured in rounds) for key in names},
         "ratios": {
-            key: statistics.median(one[above] / one[below] for one in rounds)
+            key: statistics.median(measured[above] / measured[below] for measured in rounds)
             for key, (above, below) in quotients.items()
         },
         "rounds": list(rounds),
@@ -115,11 +119,12 @@ def case_of(name: str, note: str, rounds: Sequence[Numbers], load: float, **quot
     }
 
 
-# Carrying values over
+# Carry-over
 
 
 def carrying(folder: Path, rounds: int, scale: float) -> Iterator[Numbers]:
-    """Carries the values of a compacted table over: in a write's commit process, and in a job of the table API."""
+    """Carries the values of a compacted table over: in the commit process of a write, and in a job
+    of the table API."""
     for kind, most in CARRIED_ROWS.items():
         rows = int(most * scale)
         yield _carried_by_a_write(folder / kind, kind, rows, rounds)
@@ -129,25 +134,26 @@ def carrying(folder: Path, rounds: int, scale: float) -> Iterator[Numbers]:
 
 
 def _carried_by_a_write(folder: Path, kind: str, rows: int, rounds: int) -> Numbers:
-    """The table, its staged files and the compaction are made once, and put back before each round."""
+    """Makes the table, its staged files and the compaction once, and restores the table before each
+    round."""
     folder.mkdir()
-    path, kept, message = folder / "t.lance", folder / "kept", folder / "message"
+    path, pristine, message = folder / "t.lance", folder / "kept", folder / "message"
     staged = _ask("stage", path=str(path), kind=kind, rows=rows, message=str(message))
-    path.rename(kept)
-    found: list[Numbers] = []
+    path.rename(pristine)
+    results: list[Numbers] = []
     load = os.getloadavg()[0]
     for number in range(rounds + 1):
         shutil.rmtree(path, ignore_errors=True)
-        shutil.copytree(kept, path)
+        shutil.copytree(pristine, path)
         copied = _ask("copy", path=str(path), files=staged["files"], rows=rows)
         carried = _ask("carry", message=str(message), rows=rows)
         if number:
             numbers = _carried(rows, staged["bytes"], carried["seconds"], carried["mib"], carried["mib_before"], copied)
-            found.append({**numbers, "carry_cpu_s": carried["cpu_s"], "commit_s": carried["commit_s"]})
+            results.append({**numbers, "carry_cpu_s": carried["cpu_s"], "commit_s": carried["commit_s"]})
     return case_of(
         f"carried by a write's commit, {kind}",
         f"{rows:,} rows of {commits_child.FRAGMENTS} column files to the fragments that a compaction made of them",
-        found,
+        results,
         load,
         copy=("carry_s", "copy_s"),
         copy_in_cpu=("carry_cpu_s", "copy_cpu_s"),
@@ -176,7 +182,7 @@ def _carried_by_a_job(folder: Path, kind: str, rows: int, rounds: int) -> Number
 
     folder.mkdir()
     session = make_session("local[2,4]")
-    found: list[Numbers] = []
+    results: list[Numbers] = []
     load = os.getloadavg()[0]
     for number in range(rounds + 1):
         path = str(folder / f"t{number}.lance")
@@ -184,15 +190,17 @@ def _carried_by_a_job(folder: Path, kind: str, rows: int, rounds: int) -> Number
         lance.dataset(path).drop_columns(["v"])
         table = lance_spark.connect(str(folder), session, progress=False).open_table(f"t{number}")
         table.add_columns({"v": udf(data_type=commits_child.TYPES[kind])(_computed(kind))})
-        one = _compacted_before_its_commit(path, lambda table=table: table.backfill("v", commit_granularity=None), rows)
+        measured = _compacted_before_its_commit(
+            path, lambda table=table: table.backfill("v", commit_granularity=None), rows
+        )
         if number:
-            found.append(one)
+            results.append(measured)
         shutil.rmtree(path)
     session.stop()
     return case_of(
         f"carried by a job's next round, {kind}",
         f"{rows:,} rows, with planning, Spark job and commit; memory of the largest worker, before it that of the round that computed",
-        found,
+        results,
         load,
         copy=("carry_s", "copy_s"),
         computing=("carry_s", "computed_s"),
@@ -200,7 +208,7 @@ def _carried_by_a_job(folder: Path, kind: str, rows: int, rounds: int) -> Number
 
 
 def _computed(kind: str) -> Callable[[Any], Any]:
-    """Returns a function of random values; it is made inside another one so that it is pickled by value."""
+    """Returns a function of random values. The function is nested, so pickling stores it by value."""
     width = commits_child.WIDTH
 
     def computed(id: pa.Array) -> pa.Array:
@@ -213,13 +221,14 @@ def _computed(kind: str) -> Callable[[Any], Any]:
 
 
 def _compacted_before_its_commit(path: str, backfill: Callable[[], Any], rows: int) -> Numbers:
-    """Compacts when a job is about to commit its column files: the round of tasks that follows carries all of them over."""
+    """Compacts just before the commit of a job. The next round of tasks carries all column files
+    over."""
     from benchmarks.table_api_memory import spark_kind, watched
     from lance_spark.backfill.driver.group_commit import GroupCommits
     from lance_spark.backfill.driver.job import BackfillJob
 
-    kept = Path(path).with_suffix(".files")
-    (kept / "data").mkdir(parents=True)
+    copied_files = Path(path).with_suffix(".files")
+    (copied_files / "data").mkdir(parents=True)
     steps: list[Numbers] = []
     staged: list[str] = []
     real_commit, real_tasks = GroupCommits.commit, BackfillJob._run_round
@@ -228,7 +237,7 @@ def _compacted_before_its_commit(path: str, backfill: Callable[[], Any], rows: i
         if not staged:
             staged.extend(outcome.file for outcome in outcomes)
             for name in staged:
-                shutil.copy(f"{path}/data/{name}", kept / "data" / name)
+                shutil.copy(f"{path}/data/{name}", copied_files / "data" / name)
             lance.dataset(path).optimize.compact_files()
         real_commit(self, outcomes)
 
@@ -243,42 +252,43 @@ def _compacted_before_its_commit(path: str, backfill: Callable[[], Any], rows: i
         result = backfill()
     if result.rows_carried != rows or len(steps) != 2:
         raise RuntimeError(f"{result.rows_carried} of {rows} rows were carried over, in {len(steps) - 1} rounds")
-    copied = _ask("copy", path=str(kept), files=staged, rows=rows)
-    size = sum(os.path.getsize(kept / "data" / name) for name in staged)
-    shutil.rmtree(kept)
+    copied = _ask("copy", path=str(copied_files), files=staged, rows=rows)
+    size = sum(os.path.getsize(copied_files / "data" / name) for name in staged)
+    shutil.rmtree(copied_files)
     numbers = _carried(rows, size, steps[1]["seconds"], steps[1]["mib"], steps[0]["mib"], copied)
     return {**numbers, "computed_s": steps[0]["seconds"]}
 
 
-# One column file on large tables
+# Commits of a column file to large tables
 
 
 def columns(folder: Path, rounds: int, scale: float) -> Iterator[Numbers]:
-    """Commits one column file to tables of many fragments."""
+    """Commits a column file to tables with many fragments."""
     del scale
     for fragments in TABLES:
         path = str(folder / f"t{fragments}.lance")
         _make_huge_table(path, fragments)
-        for door, others in itertools.product(("job", "write"), (0, OTHERS)):
-            yield _column_commits(path, door, others, fragments, rounds)
+        for door, concurrent in itertools.product(("job", "write"), (0, CONCURRENT_COMMITS)):
+            yield _column_commits(path, door, concurrent, fragments, rounds)
 
 
 def _make_huge_table(path: str, fragments: int) -> None:
-    """Makes a table whose fragments all name one small data file: the manifest is that of a huge table, the data is not."""
+    """Makes a table whose fragments share one small data file. Only the manifest has the size of a
+    huge table."""
     dataset = lance.write_dataset(pa.table({"id": pa.array(range(_ROWS), pa.int64())}), path)
     files = dataset.get_fragments()[0].metadata.files
-    one = FragmentMetadata(id=0, files=files, physical_rows=_ROWS, deletion_file=None, row_id_meta=None)
-    append = lance.LanceOperation.Append([one] * (fragments - 1))
+    fragment = FragmentMetadata(id=0, files=files, physical_rows=_ROWS, deletion_file=None, row_id_meta=None)
+    append = lance.LanceOperation.Append([fragment] * (fragments - 1))
     lance.LanceDataset.commit(path, append, read_version=dataset.version)
     lance.dataset(path).add_columns(pa.schema([("v", pa.int64())]))
 
 
-def _column_commits(path: str, door: str, others: int, fragments: int, rounds: int) -> Numbers:
-    """Commits as a job and as a DataFrame write do it; each commit has a fragment of its own, and a snapshot of its own."""
+def _column_commits(path: str, door: str, concurrent: int, fragments: int, rounds: int) -> Numbers:
+    """Commits as a job and as a DataFrame write. Each commit has its own fragment and snapshot."""
     from lance_spark.commit.column_commit import commit_columns
     from lance_spark.dataset import DatasetRef
 
-    found: list[Numbers] = []
+    results: list[Numbers] = []
     load = os.getloadavg()[0]
     free = itertools.cycle(range(fragments))
 
@@ -294,9 +304,9 @@ def _column_commits(path: str, door: str, others: int, fragments: int, rounds: i
         dataset = snapshot.open()
         file, size = staged_column(path, "v", _ROWS, dataset.data_storage_version)
         change = column_change(dataset, next(free), file, size)
-        there = frozenset(dataset.fragment_ids())
-        for i in range(others):
-            lance.dataset(path).update_config({"number": str(number * others + i)})
+        fragment_ids = frozenset(dataset.fragment_ids())
+        for i in range(concurrent):
+            lance.dataset(path).update_config({"number": str(number * concurrent + i)})
         with _Clocks() as clocks:
             began, cpu = time.perf_counter(), time.process_time()
             outcome = commit_columns(
@@ -304,7 +314,7 @@ def _column_commits(path: str, door: str, others: int, fragments: int, rounds: i
                 change,
                 job_id=uuid.uuid4().hex,
                 stage=stage_of(dataset),
-                snapshot_fragments=there,
+                snapshot_fragments=fragment_ids,
                 rebaser=nothing_to_rebase if door == "write" else None,
             )
             ours, ours_cpu = time.perf_counter() - began, time.process_time() - cpu
@@ -313,7 +323,7 @@ def _column_commits(path: str, door: str, others: int, fragments: int, rounds: i
         if number:
             spent = clocks.seconds
             rest = ours - sum(spent.values())
-            found.append(
+            results.append(
                 {
                     "ours_s": ours,
                     "bare_s": bare,
@@ -323,11 +333,11 @@ def _column_commits(path: str, door: str, others: int, fragments: int, rounds: i
                     "rest_s": rest,
                 }
             )
-    between = f", {others} commits of others between" if others else ""
+    between = f", {concurrent} commits of others between" if concurrent else ""
     return case_of(
         f"one column file, {door}, {fragments:,} fragments{between}",
         "open, history, manifest: looking at the head; judge: what to commit; commit: pylance's own; bare: pylance alone, without a look",
-        found,
+        results,
         load,
         bare=("ours_s", "bare_s"),
         bare_in_cpu=("ours_cpu_s", "bare_cpu_s"),
@@ -338,7 +348,7 @@ class _Clocks(ExitStack):
     """Measures the parts of a column commit.
 
     Attributes:
-        seconds: What was spent, by part.
+        seconds: Time by part.
     """
 
     def __enter__(self) -> _Clocks:
@@ -370,26 +380,26 @@ class _Clocks(ExitStack):
         self.enter_context(patch.object(owner, name, staticmethod(timed) if static else timed))
 
 
-# Writers that race
+# Racing writers
 
 
 def writers(folder: Path, rounds: int, scale: float) -> Iterator[Numbers]:
-    """Has processes commit to one table at once."""
+    """Lets several processes commit to the same table."""
     del scale
     for what, count in itertools.product(("appends", "columns"), WRITERS):
-        found: list[Numbers] = []
+        results: list[Numbers] = []
         load = os.getloadavg()[0]
         for number in range(rounds):
-            one: Numbers = {}
+            measured: Numbers = {}
             for who in ("ours", "pylance"):
                 raced = _race(str(folder / f"{what}-{count}-{number}-{who}.lance"), what, who, count)
-                one.update({f"{who}_{name}": value for name, value in raced.items()})
-            found.append(one)
+                measured.update({f"{who}_{name}": value for name, value in raced.items()})
+            results.append(measured)
         note = f"{COMMITS} commits by {count} processes; pylance with its own {20} retries; errors are commits that were given up"
         yield case_of(
             f"{what} by {count} writers",
             note,
-            found,
+            results,
             load,
             ours_to_pylance_per_s=("ours_commits_per_s", "pylance_commits_per_s"),
         )
@@ -411,13 +421,13 @@ def _race(path: str, what: str, who: str, count: int) -> Numbers:
     answers = [_answer(child) for child in children]
     for child in children:
         child.communicate()
-    done = sum(answer["done"] for answer in answers)
-    _refuse_losses(path, what, done)
+    commit_count = sum(answer["done"] for answer in answers)
+    _refuse_losses(path, what, commit_count)
     seconds = max(answer["ended"] for answer in answers) - min(answer["began"] for answer in answers)
     shutil.rmtree(path)
     errors = [error for answer in answers for error in answer["errors"]]
     return {
-        "commits_per_s": done / seconds,
+        "commits_per_s": commit_count / seconds,
         "seconds": seconds,
         "longest_s": max(answer["longest_s"] for answer in answers),
         "errors": len(errors),
@@ -426,13 +436,13 @@ def _race(path: str, what: str, who: str, count: int) -> Numbers:
     }
 
 
-def _refuse_losses(path: str, what: str, done: int) -> None:
+def _refuse_losses(path: str, what: str, commit_count: int) -> None:
     dataset = lance.dataset(path)
-    there = (
+    committed = (
         dataset.count_rows("v IS NOT NULL") // _ROWS if what == "columns" else dataset.count_rows() - COMMITS * _ROWS
     )
-    if there != done:
-        raise RuntimeError(f"{done} commits, and the table has {there}")
+    if committed != commit_count:
+        raise RuntimeError(f"{commit_count} commits, and the table has {committed}")
 
 
 # Processes

@@ -1,7 +1,9 @@
-"""Parts of the benchmark of commits in processes of their own: `python -m benchmarks.commits_child KIND JSON`.
+"""Parts of the commit benchmark in separate processes: `python -m benchmarks.commits_child KIND
+JSON`.
 
-Each says one line of JSON about what it did and ends, so that its peak memory is that of one thing. Writers say first that they are ready,
-and begin when a line comes.
+Each process prints a line of JSON with its results and ends, so its peak memory belongs to a single
+part. Writers first report
+readiness, and start after a line of input.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _BATCH_ROWS = 8192
 
 
 def main() -> None:
-    """Does one part."""
+    """Runs one part."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     kind, text = sys.argv[1:]
@@ -42,13 +44,14 @@ def main() -> None:
 
 
 def peak_mib() -> int:
-    """Returns the most memory that this process has had; not ru_maxrss, which it inherits from the one that started it."""
+    """Returns the peak memory of this process. ru_maxrss is no option, because a child inherits its
+    parent's value."""
     text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     return next(int(line.split()[1]) >> 10 for line in text.splitlines() if line.startswith("VmHWM:"))
 
 
 def values(kind: str, start: int, rows: int) -> pa.Array:
-    """Returns random values: what compresses would be moved in less."""
+    """Returns random values, which do not compress."""
     rng = np.random.default_rng(start)
     if kind == "int64":
         return pa.array(rng.integers(0, 1 << 62, rows, dtype=np.int64))
@@ -56,7 +59,7 @@ def values(kind: str, start: int, rows: int) -> pa.Array:
 
 
 def make_table(path: str, kind: str, rows: int) -> None:
-    """Writes a table of ids with a column `v` without values."""
+    """Writes a table of ids with an empty column `v`."""
     for number in range(FRAGMENTS):
         ids = np.arange(rows * number // FRAGMENTS, rows * (number + 1) // FRAGMENTS, dtype=np.int64)
         lance.write_dataset(
@@ -66,7 +69,8 @@ def make_table(path: str, kind: str, rows: int) -> None:
 
 
 def stage(path: str, kind: str, rows: int, message: str) -> dict[str, Any]:
-    """Makes a table, has a DataFrame backfill of all rows write its column files, and compacts the table before that commits."""
+    """Makes a table, writes the column files of a DataFrame backfill, and compacts the table before
+    the commit."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import LongType, StructField, StructType
 
@@ -92,18 +96,18 @@ def stage(path: str, kind: str, rows: int, message: str) -> dict[str, Any]:
                 sent = array.cast(pa.list_(pa.float32())) if kind == "vectors" else array
                 yield pa.record_batch({"_rowaddr": addresses, "v": sent})
 
-    written = backfill.write(batches())
-    Path(message).write_bytes(pickle.dumps((backfill, written)))
+    commit_message = backfill.write(batches())
+    Path(message).write_bytes(pickle.dumps((backfill, commit_message)))
     lance.dataset(path).optimize.compact_files()
-    files = [part.staged.name for part in written.fragments]
+    files = [part.staged.name for part in commit_message.fragments]
     return {"files": files, "bytes": sum(os.path.getsize(f"{path}/data/{name}") for name in files)}
 
 
 def carry(message: str, rows: int) -> dict[str, Any]:
-    """Commits the backfill that was staged, as Spark's commit process does."""
+    """Commits the staged backfill, as Spark's commit process does."""
     from lance_spark.rebase.carry_over import CarryOver
 
-    backfill, written = pickle.loads(Path(message).read_bytes())
+    backfill, commit_message = pickle.loads(Path(message).read_bytes())
     real, spent = CarryOver.__call__, []
 
     def timed(self: CarryOver, *arguments: Any) -> Any:
@@ -114,7 +118,7 @@ def carry(message: str, rows: int) -> dict[str, Any]:
 
     CarryOver.__call__ = timed  # type: ignore[method-assign]
     before, began, cpu = peak_mib(), time.perf_counter(), time.process_time()
-    result = backfill.commit_result([written])
+    result = backfill.commit_result([commit_message])
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     if result.rows_carried != rows:
         raise RuntimeError(f"{result.rows_carried} of {rows} rows were carried over")
@@ -122,14 +126,14 @@ def carry(message: str, rows: int) -> dict[str, Any]:
 
 
 def copy(path: str, files: list[str], rows: int) -> dict[str, Any]:
-    """Reads column files and writes the same rows again, batch by batch: what is moved anyway."""
+    """Copies the rows of column files batch by batch: the minimal work of a carry-over."""
     before, began, cpu = peak_mib(), time.perf_counter(), time.process_time()
     count = 0
     for number, name in enumerate(files):
         reader = LanceFileReader(f"{path}/data/{name}")
-        with LanceFileWriter(f"{path}/copy-{number}.lance") as written:
+        with LanceFileWriter(f"{path}/copy-{number}.lance") as file_writer:
             for batch in reader.read_all(batch_size=_BATCH_ROWS).to_batches():
-                written.write_batch(batch)
+                file_writer.write_batch(batch)
                 count += batch.num_rows
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     if count != rows:
@@ -138,16 +142,16 @@ def copy(path: str, files: list[str], rows: int) -> dict[str, Any]:
 
 
 def staged_column(path: str, name: str, rows: int, version: str) -> tuple[str, int]:
-    """Writes a column file of small numbers; returns its name and its size in bytes."""
+    """Writes a column file of small numbers. Returns its name and its size in bytes."""
     file = f"{uuid.uuid4().hex}.lance"
     schema = pa.schema([(name, pa.int64())])
-    with LanceFileWriter(f"{path}/data/{file}", schema, version=version) as written:
-        written.write_batch(pa.record_batch([pa.array(range(rows), pa.int64())], schema=schema))
+    with LanceFileWriter(f"{path}/data/{file}", schema, version=version) as file_writer:
+        file_writer.write_batch(pa.record_batch([pa.array(range(rows), pa.int64())], schema=schema))
     return file, os.path.getsize(f"{path}/data/{file}")
 
 
 def stage_of(dataset: lance.LanceDataset) -> Any:
-    """Returns what stages the files that a commit needs beside its own."""
+    """Returns the stager for additional files of a commit."""
     from lance_spark.dataset import DatasetRef
     from lance_spark.staging.area import Staging
     from lance_spark.staging.placeholder_files import UntouchedFiles
@@ -157,7 +161,7 @@ def stage_of(dataset: lance.LanceDataset) -> Any:
 
 
 def column_change(dataset: lance.LanceDataset, fragment: int, file: str, size: int) -> Any:
-    """Returns the change that fills column `v`, computed from `id`, of a fragment of a version."""
+    """Returns the change to fill column `v`, computed from `id`, of a fragment of a version."""
     from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns, StagedColumns
     from lance_spark.commit.conflicts.identity import field_identities
     from lance_spark.rows.row_set import RowSet
@@ -182,7 +186,7 @@ def column_change(dataset: lance.LanceDataset, fragment: int, file: str, size: i
 
 
 def replace_bare(path: str, fragment: int, file: str, **more: Any) -> None:
-    """Commits a column file as pylance's own documentation does."""
+    """Commits a column file as in pylance's documentation."""
     dataset = lance.dataset(path)
     groups = [lance.LanceOperation.DataReplacementGroup(fragment, DataFile.create(dataset, file))]
     operation = lance.LanceOperation.DataReplacement(groups)
@@ -190,22 +194,23 @@ def replace_bare(path: str, fragment: int, file: str, **more: Any) -> None:
 
 
 def writer(path: str, who: str, what: str, number: int, commits: int, ready: Callable[[], None]) -> dict[str, Any]:
-    """Commits one after the other: fragments of one row that were written before, or columns of fragments of its own."""
+    """Commits in sequence: appends of prepared fragments with one row, or column files of the
+    writer's own fragments."""
     acts = {"appends": _appends, "columns": _columns}[what](path, who, number, commits)
     ready()
     sys.stdin.readline()
-    began, done, longest, retries = time.monotonic(), 0, 0.0, 0
+    began, succeeded, longest, retries = time.monotonic(), 0, 0.0, 0
     errors: list[str] = []
     for act in acts:
         at = time.monotonic()
         try:
             retries += act() or 0
-            done += 1
+            succeeded += 1
         except Exception as error:  # noqa: BLE001 - what pylance raises after its retries is part of the result
             errors.append(f"{type(error).__name__}: {error}"[:200])
         longest = max(longest, time.monotonic() - at)
     return {
-        "began": began, "ended": time.monotonic(), "done": done, "longest_s": longest, "retries": retries, "errors": errors,
+        "began": began, "ended": time.monotonic(), "done": succeeded, "longest_s": longest, "retries": retries, "errors": errors,
     }  # fmt: skip
 
 
@@ -227,7 +232,7 @@ def _appends(path: str, who: str, number: int, commits: int) -> list[Callable[[]
         return FragmentMetadata(id=0, files=[entry], physical_rows=1, deletion_file=None, row_id_meta=None)
 
     def ours(fragment: FragmentMetadata, job: str) -> int:
-        # The version that a write is planned on; opening it is pylance's share too.
+        # The planned version of a write. pylance's contestant opens the dataset too.
         planned = lance.dataset(path).version
         change = RowsToCommit(
             mode="append",
@@ -245,8 +250,8 @@ def _appends(path: str, who: str, number: int, commits: int) -> list[Callable[[]
 
     fragments = [staged() for _ in range(commits)]
     if who == "pylance":
-        return [lambda one=one: bare(one) for one in fragments]  # type: ignore[misc]
-    return [lambda one=one, job=f"{number}-{i}": ours(one, job) for i, one in enumerate(fragments)]  # type: ignore[misc]
+        return [lambda fragment=fragment: bare(fragment) for fragment in fragments]  # type: ignore[misc]
+    return [lambda fragment=fragment, job=f"{number}-{i}": ours(fragment, job) for i, fragment in enumerate(fragments)]  # type: ignore[misc]
 
 
 def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[], int | None]]:
@@ -256,7 +261,7 @@ def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[]
 
     snapshot = DatasetRef.at(path).pin(None)
     dataset = snapshot.open()
-    there = frozenset(dataset.fragment_ids())
+    fragment_ids = frozenset(dataset.fragment_ids())
     history = SeenHistory()
     acts: list[Callable[[], int | None]] = []
     for i in range(commits):
@@ -270,7 +275,7 @@ def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[]
 
         def ours(change: Any = change, job: str = f"{number}-{i}") -> int:
             return commit_columns(
-                snapshot, change, job_id=job, stage=stage_of(dataset), snapshot_fragments=there, history=history
+                snapshot, change, job_id=job, stage=stage_of(dataset), snapshot_fragments=fragment_ids, history=history
             ).result.retries
 
         acts.append(ours)

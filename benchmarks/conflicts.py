@@ -1,10 +1,15 @@
-"""What becomes of a backfill while others write: the same table, UDF and moments for every operation, calls counted one by one.
+"""Measures a backfill with concurrent writers: the same table, UDF and timing for every operation,
+with counted UDF calls.
 
     python -m benchmarks.conflicts
 
-8 fragments of 2,000 rows; a UDF of record batches, `s = 2 * id + v`, on one slot; a concurrent writer, with pylance in a process of its own, acts when
-5,600 of the 16,000 rows were computed. Each operation runs with one commit at the end of 64 fragments, and with a commit after each fragment. Then the
-same backfill is called again. Results: benchmarks/results/conflicts.json.
+The table has 8 fragments of 2,000 rows. The UDF takes record batches, computes `s = 2 * id + v`,
+and runs on one slot. A
+concurrent writer, a separate pylance process, acts as soon as 5,600 of the 16,000 rows are
+computed. Each operation runs with a
+single commit of 64 fragments at the end, and with a commit per fragment. Then the same backfill
+runs again. Results:
+benchmarks/results/conflicts.json.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ RESULTS = Path(__file__).parent / "results" / "conflicts.json"
 
 
 def counting(log: str) -> UDF:
-    """Returns the UDF; it notes each row that it is called for."""
+    """Returns a UDF that logs each row of its input."""
 
     def computed(batch: pa.RecordBatch) -> pa.Array[Any]:
         import os
@@ -118,7 +123,7 @@ def _lines(log: str) -> list[int]:
 
 
 def run(spark: SparkSession, name: str, granularity: int) -> dict[str, Any]:
-    """Runs one operation beside one backfill, and the backfill again."""
+    """Runs an operation concurrently with a backfill, then the backfill again."""
     home = tempfile.mkdtemp()
     log = f"{home}/calls"
     try:
@@ -129,8 +134,8 @@ def run(spark: SparkSession, name: str, granularity: int) -> dict[str, Any]:
         table.add_columns({"s": counting(log)})
         context = multiprocessing.get_context("spawn")
         ready, go = context.Event(), context.Event()
-        other = context.Process(target=_act, args=(name, table.uri, ready, go))
-        other.start()
+        writer = context.Process(target=_act, args=(name, table.uri, ready, go))
+        writer.start()
         ready.wait()
 
         def meddle() -> None:
@@ -143,7 +148,7 @@ def run(spark: SparkSession, name: str, granularity: int) -> dict[str, Any]:
         began = time.perf_counter()
         outcome = _backfill(table, granularity)
         seconds = time.perf_counter() - began
-        other.join()
+        writer.join()
         first = len(_lines(log))
         state = _state(table.uri)
         os.unlink(log)
@@ -182,19 +187,19 @@ def _state(uri: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs everything, and prints a table."""
+    """Runs all operations, and prints a table."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    found = []
+    results = []
     for name in OPERATIONS:
         for granularity in (64, 1):
-            one = run(spark, name, granularity)
-            found.append(one)
+            result = run(spark, name, granularity)
+            results.append(result)
             print(
-                f"| {name} | {granularity} | {one['outcome']} | {one['null']} | {one['wrong']} | {one['calls']:,} | {one['calls_again']:,} |",
+                f"| {name} | {granularity} | {result['outcome']} | {result['null']} | {result['wrong']} | {result['calls']:,} | {result['calls_again']:,} |",
                 flush=True,
             )
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

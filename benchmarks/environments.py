@@ -1,7 +1,9 @@
-"""Measures UDFs with an environment beside the same in the executors' Python: `python -m benchmarks.environments [--rows 4000000]`.
+"""Compares UDFs in an environment with UDFs in the executors' Python: `python -m
+benchmarks.environments [--rows 4000000]`.
 
-Each function fills a column by a backfill of two tasks at once, in turns: in the executors' Python, and in an environment of its own that the
-machine has already. Before the turns each of them runs once, so that workers, and processes of UDFs, are there.
+Each function fills a column with a backfill of two concurrent tasks, alternating between the
+executors' Python and an existing
+environment. Each function first runs once in both, to start workers and UDF processes.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _TURNS = 5
 
 
 def main() -> None:
-    """Runs all cases one after the other, and writes `environments.json`."""
+    """Runs all cases in sequence, and writes `environments.json`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.environments", description=__doc__)
     parser.add_argument("--rows", type=int, default=4_000_000, help="rows of the table")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
@@ -39,7 +41,8 @@ def main() -> None:
 
 
 def measure(folder: str, rows: int) -> dict[str, object]:
-    """Returns seconds of making an environment, of a first backfill in one that is there, and of each case."""
+    """Returns the seconds for creating an environment, for a first backfill in an existing
+    environment, and for each case."""
     builder = SparkSession.builder.master("local[2]").appName("environments").config("spark.ui.enabled", "false")
     spark = lance_spark.configure(
         builder.config("spark.lance.environments.dir", f"{folder}/environments")
@@ -52,10 +55,12 @@ def measure(folder: str, rows: int) -> dict[str, object]:
     small = db.create_table("small", [{"id": 1}])
 
     @udf(data_type=pa.int64())
-    def one(id: int) -> int:
+    def constant(id: int) -> int:
         return 1
 
-    small.add_columns({"own": one, "made": one.with_manifest(manifest), "there": one.with_manifest(manifest)})
+    small.add_columns(
+        {"own": constant, "made": constant.with_manifest(manifest), "there": constant.with_manifest(manifest)}
+    )
     starts = {column: seconds(lambda: small.backfill(column)) for column in ("own", "made", "there")}  # noqa: B023
     print(f"one row: {starts}", flush=True)
     cases = {name: compare(table, function, manifest) for name, function in functions().items()}
@@ -64,7 +69,7 @@ def measure(folder: str, rows: int) -> dict[str, object]:
 
 
 def functions() -> dict[str, UDF]:
-    """Returns the functions by what they stand for."""
+    """Returns the functions by description."""
 
     @udf(data_type=pa.int64())
     def arithmetic(id: pa.Array) -> pa.Array:
@@ -91,24 +96,24 @@ def functions() -> dict[str, UDF]:
 
 
 def compare(table: Table, function: UDF, manifest: Manifest) -> dict[str, float]:
-    """Returns the medians of both ways, and their ratio."""
+    """Returns the medians of both variants, and their ratio."""
     ways = {"own": function, "environment": function.with_manifest(manifest)}
-    taken: dict[str, list[float]] = {way: [] for way in ways}
-    for way, made in ways.items():
-        table.add_columns({f"{function.name}_{way}": made})
+    durations: dict[str, list[float]] = {way: [] for way in ways}
+    for way, variant in ways.items():
+        table.add_columns({f"{function.name}_{way}": variant})
         table.backfill(f"{function.name}_{way}", where="1=1")
     for _ in range(_TURNS):
         for way in ways:
-            taken[way].append(seconds(lambda: table.backfill(f"{function.name}_{way}", where="1=1")))  # noqa: B023
+            durations[way].append(seconds(lambda: table.backfill(f"{function.name}_{way}", where="1=1")))  # noqa: B023
     assert table.count_rows(f"{function.name}_own != {function.name}_environment") == 0
-    medians = {way: round(statistics.median(some), 3) for way, some in taken.items()}
-    found = {**medians, "throughput": round(medians["own"] / medians["environment"], 3)}
-    print(f"{function.name:12} {found}", flush=True)
-    return found
+    medians = {way: round(statistics.median(some), 3) for way, some in durations.items()}
+    summary = {**medians, "throughput": round(medians["own"] / medians["environment"], 3)}
+    print(f"{function.name:12} {summary}", flush=True)
+    return summary
 
 
 def seconds(act: Callable[[], object]) -> float:
-    """Returns how long a call takes."""
+    """Returns the duration of a call."""
     began = time.perf_counter()
     act()
     return round(time.perf_counter() - began, 3)

@@ -1,8 +1,12 @@
-"""Measures reads and writes beside Parquet: `python -m benchmarks.first_look [--rounds 5] [--scale 1.0] [--only NAME ...]`.
+"""Compares reads and writes with Parquet: `python -m benchmarks.first_look [--rounds 5] [--scale
+1.0] [--only NAME ...]`.
 
-Three configurations, each in a process of its own: Spark's defaults, `enable_pushdown` alone, and `configure`. In each the contestants take
-turns within a round. `border` gives Spark ready-made batches of the same shape, or throws rows away that would be written: what the border
-between Python and the JVM costs alone. Prints the tables of docs/benchmarks.md; `--show` prints those of the last run.
+Three configurations run in separate processes: Spark's defaults, `enable_pushdown` alone, and
+`configure`. The contestants take
+turns within a round. The contestant `border` measures only the JVM-Python transfer: it passes
+prepared batches of the same shape to
+Spark, or discards rows instead of writing. Prints the tables of docs/benchmarks.md; `--show`
+prints the tables of the last run.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from benchmarks.measure import OURS, Outcome
 NAME = "first_look"
 
 Results = dict[str, dict[str, Outcome]]
-"""What each configuration measured, by case."""
+"""Outcomes by configuration and case."""
 
 _COLOURS = {"defaults": "#bab0ac", "enable_pushdown": "#4c78a8", "configure": "#54a24b"}
 _TITLES = {"defaults": "Spark's defaults", "enable_pushdown": "`enable_pushdown`", "configure": "`configure`"}
@@ -66,26 +70,26 @@ def main() -> None:
                 outcome = results[configuration][answer["case"]] = Outcome(**answer)
                 print(line(outcome), flush=True)
                 load.append(os.getloadavg()[0])
-                # After each case: a run that is cut short leaves what it has.
+                # Written after each case, so an interrupted run keeps its results.
                 file.write_text(json.dumps(as_json(results, arguments, load), indent=1) + "\n")
     plot(results, arguments.out / f"{NAME}.png")
     print_tables(results)
 
 
 @contextlib.contextmanager
-def data_folder(kept: Path | None, scale: float, *tables: str) -> Iterator[Path]:
-    """Makes tables where they are not there yet, in a folder that is deleted at the end unless it is to be kept."""
+def data_folder(chosen_folder: Path | None, scale: float, *tables: str) -> Iterator[Path]:
+    """Makes missing tables. Without a folder to keep, a temporary folder is used and deleted."""
     with contextlib.ExitStack() as ends:
-        made = kept or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="lance-spark-bench-")))
-        missing = [table for table in tables if not (made / f"{table}.parquet").exists()]
-        if missing:
-            made.mkdir(parents=True, exist_ok=True)
-            list(child("data", "defaults", made, scale, *missing))
-        yield made
+        folder = chosen_folder or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="lance-spark-bench-")))
+        missing_tables = [table for table in tables if not (folder / f"{table}.parquet").exists()]
+        if missing_tables:
+            folder.mkdir(parents=True, exist_ok=True)
+            list(child("data", "defaults", folder, scale, *missing_tables))
+        yield folder
 
 
 def child(kind: str, *arguments: object) -> Iterator[Any]:
-    """Runs a child, and yields what it answers."""
+    """Runs a child process, and yields its answers."""
     command = [sys.executable, "-m", "benchmarks.first_look_child", kind, *map(str, arguments)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))}
     with (
@@ -102,7 +106,7 @@ def child(kind: str, *arguments: object) -> Iterator[Any]:
 
 
 def line(outcome: Outcome) -> str:
-    """Returns one case as a line of text."""
+    """Formats a case as a line of text."""
     times = "  ".join(f"{name} {seconds:.3f} s" for name, seconds in outcome.medians.items())
     verdict = {None: "", True: f"  (target {outcome.target}: met)", False: f"  (target {outcome.target}: MISSED)"}
     cpu = f"  CPU {outcome.cpu_ratios['parquet']:.2f}" if "parquet" in outcome.cpu_ratios else ""
@@ -110,7 +114,7 @@ def line(outcome: Outcome) -> str:
 
 
 def as_json(results: Results, arguments: argparse.Namespace, load: list[float]) -> dict[str, object]:
-    """Returns all that is needed to compare with another run."""
+    """Returns all data for a comparison with another run."""
     import lance
     import pyspark
 
@@ -149,7 +153,7 @@ def _rounded(ratios: Mapping[str, float]) -> dict[str, float]:
 
 
 def from_json(content: Mapping[str, Any]) -> Results:
-    """Returns the results that :func:`as_json` was given."""
+    """Parses the output of :func:`as_json`."""
     return {
         configuration: {
             outcome["case"]: Outcome(**{key: value for key, value in outcome.items() if not key.endswith("ratios")})
@@ -192,7 +196,7 @@ def _cpu_cell(outcome: Outcome | None) -> str:
 
 
 def _against(ratio: float, border: str, target: float | None) -> str:
-    """Returns a ratio, in bold where it misses its target, and the target."""
+    """Formats a ratio and its target. A ratio above its target is bold."""
     if target is None:
         return f"{ratio:.2f}{border}"
     return f"{ratio:.2f}{border}, {target}" if ratio <= target else f"**{ratio:.2f}**{border}, {target}"
@@ -205,7 +209,7 @@ def _border(values: Mapping[str, Any]) -> float:
 
 
 def plot(results: Results, path: Path) -> None:
-    """Draws the ratios to Parquet, with the targets and what the border costs alone."""
+    """Draws the ratios to Parquet, with the targets and the cost of the JVM-Python transfer alone."""
     import matplotlib
 
     matplotlib.use("Agg")

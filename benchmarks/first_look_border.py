@@ -1,9 +1,10 @@
-"""A data source of ready-made batches: what the border between Python and the JVM costs, and nothing else.
+"""A data source of prepared batches: it measures only the JVM-Python transfer.
 
-Each Python worker makes one batch when it is first asked, and gives Spark that batch again and
-again: no file is opened and no value is converted. Where a query's work depends on how many values
-differ, it makes all batches of the table instead, and keeps them. What a scan of this source takes,
-no data source that is written in Python can go below.
+Each Python worker makes a single batch on first use and passes it to Spark repeatedly, without
+opening a file or converting a
+value. If the work of a query depends on the number of distinct values, the source instead makes and
+keeps all batches of the table.
+The time of a scan of this source is a lower bound for any data source written in Python.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from benchmarks.first_look_data import SIZES, TABLES
 
 PARTITIONS = 2
 BATCH_ROWS = {"narrow": 20_000, "wide": 340}
-"""About as many as our own scans put into a batch."""
+"""Similar to the batch sizes of lance-spark's scans."""
 
 SCHEMAS = {
     "narrow": StructType()
@@ -43,7 +44,7 @@ SCHEMAS = {
     .add("word", StringType())
     .add("at", TimestampType())
     .add("flag", BooleanType()),
-    # No element of a vector is NULL: so Spark reads it quickest.
+    # Without NULL elements in vectors, Spark reads fastest.
     "wide": StructType().add("id", LongType()).add("vector", ArrayType(FloatType(), containsNull=False)),
 }
 
@@ -51,9 +52,9 @@ SCHEMAS = {
 def ready_made(
     spark: SparkSession, table: str, rows: int, *columns: str, differ: bool = False, size_below: int = SIZES
 ) -> DataFrame:
-    """Returns a DataFrame over the source, with the columns that are wanted, or all.
+    """Returns a DataFrame over the source, with the named columns or all columns.
 
-    With `differ` each row has values of its own, and only rows of a `size` below the given one are there.
+    With `differ`, each row has its own values, and only rows with `size` below `size_below` exist.
     """
     spark.dataSource.register(ReadyMadeSource)
     options = {"table": table, "rows": rows, "columns": ",".join(columns), "differ": differ, "size_below": size_below}
@@ -61,7 +62,7 @@ def ready_made(
 
 
 class ReadyMadeSource(DataSource):
-    """Gives `rows` rows of the narrow or the wide table."""
+    """Returns `rows` rows of the narrow or wide table."""
 
     @classmethod
     def name(cls) -> str:
@@ -69,9 +70,9 @@ class ReadyMadeSource(DataSource):
         return "ready_made"
 
     def schema(self) -> StructType:
-        """Returns the wanted columns."""
-        full, wanted = SCHEMAS[self.options["table"]], self.options["columns"]
-        return StructType([full[name] for name in wanted.split(",")]) if wanted else full
+        """Returns the requested columns."""
+        full, names = SCHEMAS[self.options["table"]], self.options["columns"]
+        return StructType([full[name] for name in names.split(",")]) if names else full
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader."""
@@ -82,7 +83,7 @@ class ReadyMadeSource(DataSource):
 
 
 class ReadyMadeReader(DataSourceReader):
-    """Yields the batch as often as it takes."""
+    """Yields the batch repeatedly."""
 
     def __init__(self, table: str, schema: StructType, rows: int) -> None:
         self.table, self.schema, self.rows = table, schema, rows
@@ -93,14 +94,14 @@ class ReadyMadeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields a share of the rows."""
-        batch, left = ready_batch(self.table, self.schema.json()), self.rows // PARTITIONS
-        while left > 0:
-            yield batch if left >= batch.num_rows else batch.slice(0, left)
-            left -= batch.num_rows
+        batch, remaining = ready_batch(self.table, self.schema.json()), self.rows // PARTITIONS
+        while remaining > 0:
+            yield batch if remaining >= batch.num_rows else batch.slice(0, remaining)
+            remaining -= batch.num_rows
 
 
 class DifferingReader(ReadyMadeReader):
-    """Yields batches of rows that differ as those of the table do."""
+    """Yields batches with the distinct values of the table."""
 
     def __init__(self, table: str, schema: StructType, rows: int, size_below: int) -> None:
         super().__init__(table, schema, rows)
@@ -114,21 +115,21 @@ class DifferingReader(ReadyMadeReader):
 
 @functools.cache
 def ready_batch(table: str, schema: str) -> pa.RecordBatch:
-    """Returns the batch, made once in a process."""
+    """Returns the batch. Each process makes it once."""
     return _as_wanted(TABLES[table](0, BATCH_ROWS[table]), schema).to_batches()[0]
 
 
 @functools.cache
 def ready_batches(table: str, schema: str, rows: int, size_below: int) -> list[pa.RecordBatch]:
-    """Returns all batches of a table, made once in a process: it may be asked for any of them."""
+    """Returns all batches of a table. Each process makes the batches once, for any partition."""
     step = BATCH_ROWS[table]
     parts = (TABLES[table](start, min(step, rows - start)) for start in range(0, rows, step))
-    wanted = pa.concat_tables(_as_wanted(part.filter(pc.field("size") < size_below), schema) for part in parts)
-    return wanted.combine_chunks().to_batches(max_chunksize=step)
+    tables = pa.concat_tables(_as_wanted(part.filter(pc.field("size") < size_below), schema) for part in parts)
+    return tables.combine_chunks().to_batches(max_chunksize=step)
 
 
 def _as_wanted(rows: pa.Table, schema: str) -> pa.Table:
-    """Returns the columns that Spark wants, with its types."""
+    """Returns Spark's columns in Spark's types."""
     import json
 
     target = to_arrow_schema(StructType.fromJson(json.loads(schema)), timezone="UTC")

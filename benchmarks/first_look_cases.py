@@ -1,4 +1,5 @@
-"""The cases: what is done in the first minutes with a table, beside Parquet files that Spark wrote with its defaults."""
+"""The cases: typical first uses of a table, compared with Parquet files written by Spark with its
+defaults."""
 
 from __future__ import annotations
 
@@ -27,17 +28,18 @@ from lance_spark.types.layout import aligned
 CONFIGURATIONS = ("defaults", "enable_pushdown", "configure")
 
 BORDER = "border"
-"""The contestant that gives Spark ready-made batches: what the border between Python and the JVM costs alone."""
+"""The contestant with prepared batches: it measures the JVM-Python transfer alone."""
 
 WRITER = "border, Lance"
-"""The contestant of writes that hands batches from the border to Lance's own writer of files, and commits nothing."""
+"""The contestant of writes that passes transferred batches to Lance's file writer, without a
+commit."""
 
 _FEW = 3
-"""Rounds of what takes seconds."""
+"""Rounds of cases that take seconds."""
 
 
 def make_session(configuration: str) -> SparkSession:
-    """Returns a new session: with Spark's settings alone, with the planner rule, or as `configure` makes it."""
+    """Returns a new session: with Spark's defaults, with the planner rule, or from `configure`."""
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("benchmarks")
@@ -60,12 +62,12 @@ def make_session(configuration: str) -> SparkSession:
 
 
 def everything(df: DataFrame) -> None:
-    """Reads all rows and columns into Spark and throws them away."""
+    """Reads all rows and columns into Spark and discards them."""
     df.write.format("noop").mode("overwrite").save()
 
 
-def shown(df: DataFrame) -> None:
-    """Shows the first 20 rows, where they disturb nothing."""
+def show_rows(df: DataFrame) -> None:
+    """Shows the first 20 rows, with redirected output."""
     with contextlib.redirect_stdout(io.StringIO()):
         df.show()
 
@@ -75,12 +77,12 @@ def _goals(pushdown: float, configure: float) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What the cases share.
+class FirstLookCases:
+    """The session and tables of the cases.
 
     Attributes:
         spark: The session.
-        configuration: How it was made, one of `CONFIGURATIONS`.
+        configuration: Configuration of the session, from `CONFIGURATIONS`.
         data: The tables.
     """
 
@@ -89,7 +91,7 @@ class Stage:
     data: Data
 
     def cases(self) -> Iterator[Case]:
-        """Yields the cases one by one."""
+        """Yields the cases."""
         yield from self._first_rows()
         yield from self._scans()
         yield from self._aggregates()
@@ -104,7 +106,7 @@ class Stage:
         return self.spark.read.parquet(self.data.parquet(name))
 
     def _differing(self, *columns: str, size_below: int = SIZES) -> DataFrame:
-        """Returns ready-made rows of the narrow table that differ as its own do."""
+        """Returns prepared rows with the distinct values of the narrow table."""
         rows = self.data.rows("narrow")
         return ready_made(self.spark, "narrow", rows, *columns, differ=True, size_below=size_below)
 
@@ -122,9 +124,10 @@ class Stage:
         targets: Mapping[str, float],
         cpu_targets: Mapping[str, float] | None = None,
     ) -> Case:
-        """Returns one query, of both formats, and of ready-made batches.
+        """Returns a query over both formats, and over prepared batches.
 
-        These have the columns `border`, if that is given; `border_query` runs another query over them.
+        The prepared batches have the columns `border`. `border_query` replaces the query over
+        prepared batches.
         """
         contestants: dict[str, Callable[[], object]] = {
             OURS: lambda: query(self._lance(table)),
@@ -148,7 +151,7 @@ class Stage:
     def _first_rows(self) -> Iterator[Case]:
         queries: dict[str, Callable[[DataFrame], object]] = {
             "limit(10)": lambda df: df.limit(10).collect(),
-            "show()": shown,
+            "show()": show_rows,
             "head(5)": lambda df: df.head(5),
             "first()": lambda df: df.first(),
             "filter, limit(10)": lambda df: df.where("score > 0.99").limit(10).collect(),
@@ -274,10 +277,10 @@ class Stage:
             ),
             targets=targets,
         )
-        wanted = itertools.count(1)
+        numbers = itertools.count(1)
 
         def key() -> int:
-            return (next(wanted) * 7919) % self.data.rows("keyed")
+            return (next(numbers) * 7919) % self.data.rows("keyed")
 
         def look_up(df: DataFrame) -> None:
             assert len(df.where(f"key = {key()}").select("vector").collect()) == 1
@@ -362,12 +365,13 @@ class Stage:
         options = {"vector.arrow.fixed-size-list.size": WIDTH} if table == "wide" else {}
 
         def throw_away(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            """Gives nothing back: bringing rows to Python is the least that any data source written in Python costs."""
+            """Discards the batches. The transfer to Python is a lower bound for any data source
+            written in Python."""
             for _ in batches:
                 yield from ()
 
         def hand_over(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            """Gives batches to Lance's own writer of files, in a task's one file, which belongs to no table."""
+            """Passes batches to Lance's file writer, as one file per task without a table."""
             from lance.file import LanceFileWriter
 
             writer = None
@@ -399,8 +403,10 @@ class Stage:
 
 
 def cold(configuration: str, format: str, path: str) -> None:
-    """Runs a process of its own up to its first count."""
+    """Runs a separate process up to its first count."""
     command = [sys.executable, "-m", "benchmarks.first_look_child", "cold", configuration, format, path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONWARNINGS": ""})
-    if done.returncode:
-        raise RuntimeError(f"a process of the benchmark failed: {done.stderr[-3000:]}")
+    process = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONWARNINGS": ""}
+    )
+    if process.returncode:
+        raise RuntimeError(f"a process of the benchmark failed: {process.stderr[-3000:]}")

@@ -1,6 +1,8 @@
-"""One configuration in a process of its own: `python -m benchmarks.first_look_child cases|data|cold ...`.
+"""A configuration in a separate process: `python -m benchmarks.first_look_child cases|data|cold
+...`.
 
-`cases` prints each outcome as a line of JSON, `data` makes the tables, and `cold` counts the rows of one table.
+`cases` prints each outcome as a line of JSON, `data` makes the tables, and `cold` counts the rows
+of one table.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Runs what the arguments say."""
-    # Spark and Lance print; the answers go where they cannot be disturbed.
+    """Runs the command in the arguments."""
+    # Spark and Lance print to standard output. The answers use a separate descriptor.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     kind, *arguments = sys.argv[1:]
     if kind == "cold":
         _cold(*arguments)
         return
-    from benchmarks.first_look_cases import Stage, make_session
+    from benchmarks.first_look_cases import FirstLookCases, make_session
     from benchmarks.first_look_data import Data
 
     configuration, folder, scale, *rest = arguments
@@ -31,14 +33,14 @@ def main() -> None:
         data.make(spark, *rest)
     else:
         rounds, *only = rest
-        for case in Stage(spark=spark, configuration=configuration, data=data).cases():
+        for case in FirstLookCases(spark=spark, configuration=configuration, data=data).cases():
             if any(part in case.name for part in only or [""]):
                 print(json.dumps(asdict(case.run(int(rounds), configuration))), file=answers, flush=True)
     spark.stop()
 
 
 def _cold(configuration: str, format: str, path: str) -> None:
-    """Does what a script does that counts rows; what it imports is what such a script imports."""
+    """Counts rows as a user script would, with the same imports."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false")

@@ -1,4 +1,5 @@
-"""The tables: each as a Lance table that pylance writes and as Parquet files that Spark writes with its defaults, file for file."""
+"""The tables: Lance tables written by pylance and Parquet files written by Spark with its defaults,
+with equal files."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ FILES = 8
 
 
 def narrow_table(start: int, rows: int) -> pa.Table:
-    """Seven columns of common types; `score` is not sorted, `id` is."""
+    """Seven columns of common types. `id` is sorted, and `score` is not."""
     rng = np.random.default_rng(start)
     ids = np.arange(start, start + rows, dtype=np.int64)
     words = np.array(["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"])
@@ -46,7 +47,7 @@ def wide_table(start: int, rows: int) -> pa.Table:
 
 
 def keyed_table(start: int, rows: int) -> pa.Table:
-    """The wide table, one of its files, with a key in random order."""
+    """A file of the wide table, with a key in random order."""
     keys = np.random.default_rng(7).permutation(rows * FILES)[start : start + rows]
     return wide_table(start, rows).append_column("key", pa.array(keys, pa.int64()))
 
@@ -56,10 +57,10 @@ TABLES = {"narrow": narrow_table, "wide": wide_table, "keyed": keyed_table, "sma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """Where the tables lie, and how large they are.
+    """The locations and sizes of the tables.
 
     Attributes:
-        folder: A folder of the benchmark's own.
+        folder: The folder of the benchmark.
         scale: Size of the tables, 1.0 = 4 M narrow and 200 k wide rows.
     """
 
@@ -75,14 +76,14 @@ class Data:
         return str(self.folder / f"{name}.parquet")
 
     def rows(self, name: str) -> int:
-        """Returns the rows of a table."""
+        """Returns the number of rows of a table."""
         if name == "small":
             return SMALL_ROWS
         rows = {"narrow": NARROW_ROWS, "wide": WIDE_ROWS, "keyed": KEYED_ROWS}[name]
         return int(rows * self.scale) // FILES * FILES
 
     def make(self, spark: SparkSession, *names: str) -> None:
-        """Writes tables in both formats. The session's settings are to be Spark's own."""
+        """Writes tables in both formats. The session must have Spark's default settings."""
         import lance
 
         plain = self.folder / "plain.parquet"
@@ -99,6 +100,6 @@ class Data:
             lance.dataset(self.lance("keyed")).create_scalar_index("key", "BTREE")
 
     def clear(self, name: str) -> None:
-        """Deletes a table, where it is there."""
+        """Deletes a table if it exists."""
         for location in (self.lance(name), self.parquet(name)):
             shutil.rmtree(location, ignore_errors=True)

@@ -1,8 +1,12 @@
-"""Measures rows of a program on their way into a table: `python -m benchmarks.ingest [--rounds 7] [--scale 1.0] [--only NAME ...] [--base CHECKOUT]`.
+"""Measures the ingestion of a program's rows: `python -m benchmarks.ingest [--rounds 7] [--scale
+1.0] [--only NAME ...] [--base CHECKOUT]`.
 
-Rows in pandas, NumPy, Python and Arrow become columns of a declared schema, in `create_table(schema=)`, `Table.add` and results of UDFs.
-lance-spark checks each value; PyArrow and pylance alone check none. `--base` adds another checkout of lance-spark. Contestants take turns
-within each round, and the quotients are medians over the rounds, as in the other benchmarks.
+Rows in pandas, NumPy, Python and Arrow become columns of a declared schema, in
+`create_table(schema=)`, `Table.add` and results of
+UDFs. lance-spark checks each value; PyArrow and pylance alone check none. `--base` adds another
+checkout of lance-spark.
+Contestants take turns within each round, and the ratios are medians over the rounds, as in the
+other benchmarks.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    """Runs the cases, prints a line for each, and writes `ingest.json`."""
+    """Runs the cases, prints a line per case, and writes `ingest.json`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ingest", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds of each case")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the data, 1.0 = 300 k rows and 20 k vectors")
@@ -42,14 +46,14 @@ def main() -> None:
         name: Child(sys.executable, checkout, str(arguments.scale), module="benchmarks.ingest_child")
         for name, checkout in checkouts.items()
     }
-    found = []
+    results = []
     try:
-        known = {name: child.answer() for name, child in children.items()}
-        for case in known[OURS]:
+        cases_of = {name: child.answer() for name, child in children.items()}
+        for case in cases_of[OURS]:
             if any(part in case for part in arguments.only or [""]):
-                contestants = {name: child for name, child in children.items() if case in known[name]}
-                found.append(measure(case, contestants, arguments.rounds))
-                print(line(found[-1]), flush=True)
+                contestants = {name: child for name, child in children.items() if case in cases_of[name]}
+                results.append(measure(case, contestants, arguments.rounds))
+                print(line(results[-1]), flush=True)
     finally:
         for child in children.values():
             child.close()
@@ -58,14 +62,14 @@ def main() -> None:
         "versions": {"pylance": lance.__version__, "pyarrow": pa.__version__},
         "rounds": arguments.rounds,
         "scale": arguments.scale,
-        "cases": found,
+        "cases": results,
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "ingest.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
 def measure(case: str, contestants: dict[str, Child], rounds: int) -> dict[str, Any]:
-    """Returns the medians of a case, and our CPU seconds divided by those of the others."""
+    """Returns the medians of a case, and the ratios of CPU seconds."""
     load = os.getloadavg()[0]
     answers: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
@@ -86,7 +90,7 @@ def measure(case: str, contestants: dict[str, Child], rounds: int) -> dict[str, 
 
 
 def line(case: dict[str, Any]) -> str:
-    """Returns the medians of a case as a line of text."""
+    """Formats the medians of a case as a line of text."""
     spent = "  ".join(f"{name} {cpu:.3f}" for name, cpu in case["cpu"].items())
     ratios = "  ".join(f"{ratio:.2f} x {name}" for name, ratio in case["cpu_ratios"].items())
     return f"{case['case']:48} CPU seconds: {spent}  {ratios}"

@@ -1,7 +1,9 @@
-"""Rows of a program as a Lance table: `python -m benchmarks.ingest_child CHECKOUT|- SCALE`.
+"""Ingests rows of a program into a Lance table: `python -m benchmarks.ingest_child CHECKOUT|-
+SCALE`.
 
-Answers questions, a line of JSON each, until its input ends. A checkout is the folder of the lance-spark to measure; `-` measures PyArrow and
-pylance alone, which check no values.
+Answers questions, a line of JSON each, until its input ends. CHECKOUT is the folder of a
+lance-spark checkout. `-` measures
+PyArrow and pylance alone, without value checks.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ UDF_RESULTS = "results of a UDF: "
 
 
 def main() -> None:
-    """Says that it is ready, and times the cases that it is asked for."""
-    # Libraries print; the answers go where they cannot be disturbed.
+    """Lists the cases, and times requested cases."""
+    # Libraries print to standard output. The answers use a separate descriptor.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     checkout, scale = sys.argv[1], float(sys.argv[2])
@@ -49,14 +51,14 @@ def main() -> None:
 
 
 def timed(act: Timed) -> dict[str, float]:
-    """Returns the seconds of a call, and those of the processor in all threads."""
+    """Returns the seconds of a call, and the processor seconds of all threads."""
     began, spent = time.perf_counter(), time.process_time()
     act()
     return {"seconds": time.perf_counter() - began, "cpu": time.process_time() - spent}
 
 
 def tables(scale: float) -> dict[str, tuple[Any, pa.Schema]]:
-    """Returns rows in each form, and the schema that is declared for them."""
+    """Returns rows in each form, with the declared schema."""
     rows, vectors = int(ROWS * scale), int(VECTORS * scale)
     random = np.random.default_rng(1)
     texts = [f"product number {number} of a shop" for number in range(rows)]
@@ -163,7 +165,7 @@ class _LanceSpark:
 
 
 def results(scale: float) -> dict[str, Timed]:
-    """Returns conversions of what UDFs return: a value per row, or a batch."""
+    """Returns conversions of UDF results: a value per row, or a batch."""
     from udf_runtime.execute.outputs import Output
 
     rows, vectors = int(ROWS * scale), int(VECTORS * scale)

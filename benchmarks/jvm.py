@@ -1,8 +1,13 @@
-"""Measures the JVM connector beside ours: `python -m benchmarks.jvm [--home FOLDER] [--rounds 5] [--scale 1.0] [--only NAME ...]`.
+"""Compares the JVM connector with lance-spark: `python -m benchmarks.jvm [--home FOLDER] [--rounds
+5] [--scale 1.0] [--only NAME ...]`.
 
-Each connector runs beside Parquet in a session of its own, the JVM connector on PySpark 3.5, ours on the PySpark that is installed; quotients
-to Parquet let the releases of Spark cancel out. All read the same Lance files. The PySpark of the JVM connector is installed by pip, and its
-jars by Maven, below `--home`, which is kept if it is named. Where Java, Maven or a registry cannot be had, one line says so.
+Each connector is compared with Parquet in its own session: the JVM connector on PySpark 3.5,
+lance-spark on the installed PySpark.
+Ratios to Parquet cancel differences between the Spark releases. All sessions read the same Lance
+files. pip installs the JVM
+connector's PySpark and Maven its jars, below `--home`. A named home is kept. Without Java, Maven or
+a registry, the benchmark prints
+a line and ends.
 """
 
 from __future__ import annotations
@@ -33,12 +38,13 @@ KINDS = ("jvm", "enable_pushdown", "configure")
 LANCE, PARQUET = "lance", "parquet"
 
 _FEW = 3
-"""Rounds of what takes seconds."""
+"""Rounds of cases that take seconds."""
 
 _SLOW = ("write, wide", "whole process", "add a column")
 
 _NEWER = ("arrow-", "flatbuffers-", "netty-")
-"""Jars that the connector needs newer than Spark 3.5 has them; of others that both have, Spark's serve."""
+"""Jars that the connector needs in newer versions than Spark 3.5. For other shared jars, Spark's
+version is used."""
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -50,19 +56,19 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 Seconds = dict[str, dict[str, list[float]]]
-"""Times of a case: by kind of connector, then `lance` or `parquet`, a value per round."""
+"""Times of a case: by connector, then `lance` or `parquet`, a value per round."""
 
 
 class LeftOutError(Exception):
-    """Something that the JVM connector needs cannot be had."""
+    """A requirement of the JVM connector is not available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JvmConnector:
-    """The JVM connector on a PySpark of its own.
+    """The JVM connector on its own PySpark.
 
     Attributes:
-        python: The interpreter that has PySpark.
+        python: The interpreter with PySpark.
         classpath: Jars in front of Spark's own.
     """
 
@@ -71,10 +77,10 @@ class JvmConnector:
 
     @classmethod
     def install(cls, home: Path) -> JvmConnector:
-        """Installs what is not there yet.
+        """Installs missing parts.
 
         Raises:
-            LeftOutError: Java or Maven is missing, or a registry does not give what is needed.
+            LeftOutError: Java or Maven is not installed, or a registry does not answer.
         """
         for program in ("java", "mvn"):
             if shutil.which(program) is None:
@@ -99,10 +105,10 @@ class JvmConnector:
 
 
 def install_iceberg(home: Path) -> Path:
-    """Returns the jar of Iceberg, fetched where it is not there yet.
+    """Returns the jar of Iceberg, and downloads it on first use.
 
     Raises:
-        LeftOutError: The registry does not give it.
+        LeftOutError: The registry does not supply the jar.
     """
     folder = home / "iceberg"
     if not folder.is_dir():
@@ -118,10 +124,10 @@ def _artifact(jar: Path) -> str:
 
 
 def _run(registry: str, command: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines() or ["no reason given"]
-        reason = next((line for line in said if "ERROR" in line), said[-1])
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if process.returncode:
+        output = (process.stdout + process.stderr).strip().splitlines() or ["no reason given"]
+        reason = next((line for line in output if "ERROR" in line), output[-1])
         raise LeftOutError(f"{registry} did not give what is needed: {reason[:200]}")
 
 
@@ -160,7 +166,7 @@ def main() -> None:
                 rounds = min(arguments.rounds, _FEW) if case.startswith(_SLOW) else arguments.rounds
                 results[case] = measure(case, sessions, rounds)
                 print(row(case, results[case]), flush=True)
-                # After each case: a run that is cut short leaves what it has.
+                # Written after each case, so an interrupted run keeps its results.
                 file.write_text(json.dumps(as_json(results, versions, arguments), indent=1) + "\n")
     plot(results, arguments.out / "jvm.png")
     print_table(results)
@@ -168,7 +174,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def session(kind: str, folder: Path, jvm: JvmConnector) -> Iterator[Child]:
-    """Starts the session of a connector; it ends with the context."""
+    """Starts the session of a connector. The session ends with the context."""
     python, classpath = (jvm.python, [jvm.classpath]) if kind == "jvm" else (sys.executable, [])
     child = Child(python, kind, str(folder), *classpath, module="benchmarks.jvm_child")
     try:
@@ -178,7 +184,7 @@ def session(kind: str, folder: Path, jvm: JvmConnector) -> Iterator[Child]:
 
 
 def measure(case: str, sessions: Mapping[str, Child], rounds: int) -> Seconds:
-    """Runs a case once to warm up, then in rounds: each connector, and Parquet beside it."""
+    """Warms a case up once, then runs rounds of each connector and Parquet."""
     times: Seconds = {kind: {LANCE: [], PARQUET: []} for kind in sessions}
     for number in range(rounds + 1):
         for kind, child in sessions.items():
@@ -190,14 +196,14 @@ def measure(case: str, sessions: Mapping[str, Child], rounds: int) -> Seconds:
 
 
 def ratios(seconds: Seconds) -> dict[str, float]:
-    """Returns each connector's time divided by that of Parquet beside it, and ours divided by the JVM connector's."""
-    beside = {kind: quotient(times[LANCE], times[PARQUET]) for kind, times in seconds.items()}
+    """Returns the ratio of each connector to Parquet, and of lance-spark to the JVM connector."""
+    to_parquet = {kind: quotient(times[LANCE], times[PARQUET]) for kind, times in seconds.items()}
     ours = {f"{kind} / jvm": quotient(seconds[kind][LANCE], seconds["jvm"][LANCE]) for kind in seconds if kind != "jvm"}
-    return {kind: round(ratio, 3) for kind, ratio in {**beside, **ours}.items()}
+    return {kind: round(ratio, 3) for kind, ratio in {**to_parquet, **ours}.items()}
 
 
 def as_json(results: Mapping[str, Seconds], versions: Mapping[str, Any], arguments: argparse.Namespace) -> object:
-    """Returns all that is needed to compare with another run."""
+    """Returns all data for a comparison with another run."""
     return {
         "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
         "versions": {**versions, "connector": ":".join(CONNECTOR)},
@@ -216,7 +222,7 @@ def print_table(results: Mapping[str, Seconds]) -> None:
 
 
 def row(case: str, seconds: Seconds) -> str:
-    """Returns a row of the table; in bold, where the JVM connector is ahead."""
+    """Formats a row of the table. Ratios in favour of the JVM connector are bold."""
     import statistics
 
     of = ratios(seconds)

@@ -1,7 +1,9 @@
-"""One connector beside Parquet, in a process of its own: `python -m benchmarks.jvm_child KIND FOLDER [CLASSPATH]`.
+"""A connector and Parquet in a separate process: `python -m benchmarks.jvm_child KIND FOLDER
+[CLASSPATH]`.
 
-KIND is `jvm`, `enable_pushdown` or `configure`. Answers questions, a line of JSON each, until its input ends. Runs in the environment of the
-connector, so it imports nothing but PySpark.
+KIND is `jvm`, `enable_pushdown` or `configure`. Answers questions, a line of JSON each, until its
+input ends. Runs in the
+environment of the connector, so it imports nothing but PySpark.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ _JVM = {
 
 
 def main() -> None:
-    """Answers which cases there are, and how long a run of one takes."""
-    # Spark and Lance print; the answers go where they cannot be disturbed.
+    """Lists the cases, and times requested cases."""
+    # Spark and Lance print to standard output. The answers use a separate descriptor.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     kind, folder, *jars = sys.argv[1:]
@@ -63,7 +65,7 @@ def make_session(kind: str, classpath: str = "") -> Any:
         .config("spark.local.dir", tempfile.gettempdir())
     )
     if kind == "jvm":
-        # In front of Spark's own: Arrow of Spark 3.5 is too old for the connector.
+        # In front of Spark's own jars: the Arrow of Spark 3.5 is too old for the connector.
         builder = builder.config(map={**_JVM, "spark.driver.extraClassPath": classpath})
         builder = builder.config("spark.sql.catalog.lance.root", tempfile.gettempdir())
     if kind == "configure":
@@ -80,16 +82,16 @@ def make_session(kind: str, classpath: str = "") -> Any:
 
 
 def _cold(kind: str, format: str, path: str, *classpath: str) -> None:
-    """Does what a script does that counts rows."""
+    """Counts rows as a user script would."""
     spark = make_session(kind, *classpath)
     assert spark.read.format(format).load(path).count()
     spark.stop()
 
 
 class Connector:
-    """A session, and the same work on Lance and on Parquet.
+    """A session, with the same work on Lance and on Parquet.
 
-    The tables are in `folder`; a copy of the narrow one is made for each connector, to add columns to it.
+    The tables are in `folder`. Each connector adds columns to its own copy of the narrow table.
     """
 
     def __init__(self, kind: str, folder: Path, *classpath: str) -> None:
@@ -102,11 +104,11 @@ class Connector:
         shutil.copytree(folder / "narrow.lance", self.grown)
 
     def clear(self) -> None:
-        """Deletes what a run before has written."""
+        """Deletes the output of an earlier run."""
         shutil.rmtree(self.out, ignore_errors=True)
 
     def cases(self) -> dict[str, Contestants]:
-        """Returns what is measured, by name."""
+        """Returns the cases by name."""
 
         def sums(df: Any) -> None:
             df.selectExpr(
@@ -151,11 +153,13 @@ class Connector:
         def lance() -> None:
             rows, options = self._parquet(table), {}
             if table == "wide" and self.kind == "jvm":
-                # It takes the size of a vector from the column's metadata alone, where a path is written.
+                # For a write by path, the connector takes the vector size from the metadata of the
+                # column only.
                 rows = rows.withMetadata("vector", {"arrow.fixed-size-list.size": WIDTH})
             elif table == "wide":
                 options = {"vector.arrow.fixed-size-list.size": WIDTH}
-            # In its default mode the JVM connector creates a table; ours has no other mode for that than append.
+            # In its default mode, the JVM connector creates a table. lance-spark creates tables in
+            # append mode only.
             mode = "error" if self.kind == "jvm" else "append"
             rows.write.format("lance").options(**options).mode(mode).save(str(self.out))
 
@@ -182,11 +186,11 @@ class Connector:
         # A script that reads Parquet has no connector to load.
         kind = self.kind if format == "lance" else "plain"
         arguments = [kind, "cold", format, str(self.folder / table), *self.classpath]
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "benchmarks.jvm_child", *arguments], capture_output=True, check=False
         )
-        if done.returncode:
-            raise RuntimeError(done.stderr[-3000:].decode(errors="replace"))
+        if process.returncode:
+            raise RuntimeError(process.stderr[-3000:].decode(errors="replace"))
 
 
 def _everything(df: Any) -> None:

@@ -1,9 +1,13 @@
-"""Measures loads of columns beside Spark's own join: `python -m benchmarks.load [--rows 20000000] [--memory 4g]`.
+"""Compares loads of columns with Spark's own join: `python -m benchmarks.load [--rows 20000000]
+[--memory 4g]`.
 
-A table of an id, a key and a text gets a score and a vector of 16 floats from Parquet files of as many rows, matched by key: once in another
-order than the table's (values are shuffled), once in the same (they are not). Beside it Spark joins the same rows as Parquet, and writes all of
-them again as Parquet, which is how that format gets a column. Driver and executor are one JVM of `--memory`; each load runs in a process of its
-own, and its Python workers are counted in the peak.
+A table of an id, a key and a text gets a score and a vector of 16 floats from Parquet files with as
+many rows, matched by key. One case
+uses another row order than the table, which shuffles values. The other case uses the same order,
+without a shuffle. For comparison, Spark
+joins the same rows as Parquet, and rewrites all of them as Parquet. Driver and executor share one
+JVM of `--memory`. Each load runs in a
+separate process, and the peak includes its Python workers.
 """
 
 from __future__ import annotations
@@ -38,18 +42,18 @@ def main() -> None:
     if arguments.case:
         print(json.dumps(run(arguments.case, arguments.data, arguments.memory)))
         return
-    with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as made:
-        folder = arguments.data or Path(made)
+    with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as temporary:
+        folder = arguments.data or Path(temporary)
         if not (folder / "table.lance").exists():
             make(folder, arguments.rows)
         results = {}
         for case in arguments.only or _CASES:
             command = [sys.executable, "-m", "benchmarks.load", "--case", case, "--data", str(folder)]
             environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, "--memory", arguments.memory], stdout=subprocess.PIPE, env=environment, check=True
             )
-            results[case] = json.loads(done.stdout.splitlines()[-1])
+            results[case] = json.loads(process.stdout.splitlines()[-1])
             print(f"{case:22} {results[case]}", flush=True)
     report = {"rows": arguments.rows, "memory": arguments.memory, "cpus": os.cpu_count(), "cases": results}
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -84,7 +88,7 @@ def make(folder: Path, rows: int) -> None:
 
 
 def run(case: str, folder: Path, memory: str) -> dict[str, Any]:
-    """Runs one case in this process; returns seconds, peak memory, and bytes that were written."""
+    """Runs a case in this process. Returns seconds, peak memory, and bytes written."""
     from pyspark.sql import SparkSession
 
     import lance_spark
@@ -102,21 +106,22 @@ def run(case: str, folder: Path, memory: str) -> dict[str, Any]:
             table = lance_spark.connect(scratch, spark, progress=False).open_table("table")
             before, began = _bytes(Path(table.uri)), time.perf_counter()
             job = table.load_columns_async(str(source), "id", ["score", "vector"])
-            done = job.result()
+            job_result = job.result()
             seconds = time.perf_counter() - began
-            assert done.rows_computed == table.count_rows("score = id * 0.5"), done
-            written = _bytes(Path(table.uri)) - before
+            assert job_result.rows_computed == table.count_rows("score = id * 0.5"), job_result
+            bytes_written = _bytes(Path(table.uri)) - before
         else:
             began = time.perf_counter()
             rows = spark.read.parquet(str(folder / "table.parquet")).join(spark.read.parquet(str(source)), "id", "left")
             rows.write.parquet(f"{scratch}/joined.parquet")
             seconds = time.perf_counter() - began
-            written = _bytes(Path(scratch) / "joined.parquet")
-        return {"seconds": round(seconds, 1), "peak_mib": peak.stop(), "written_mib": written >> 20}
+            bytes_written = _bytes(Path(scratch) / "joined.parquet")
+        return {"seconds": round(seconds, 1), "peak_mib": peak.stop(), "written_mib": bytes_written >> 20}
 
 
 class Peak:
-    """The most memory that this process and all below it had at once, looked at each half second."""
+    """Samples the memory of this process and its descendants every half second, and keeps the
+    maximum."""
 
     def __init__(self) -> None:
         self._most = 0
@@ -125,7 +130,7 @@ class Peak:
         self._thread.start()
 
     def stop(self) -> int:
-        """Ends it, and returns MiB."""
+        """Stops sampling, and returns MiB."""
         self._over.set()
         self._thread.join()
         return self._most >> 20

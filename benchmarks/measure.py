@@ -1,8 +1,10 @@
-"""Times contestants in turn and reports medians and ratios.
+"""Times contestants in turn, and reports medians and ratios.
 
-Machines are shared and noisy, so that only ratios measured side by side mean something: the contestants of a case run one after the
-other within each round (A B C, A B C, ...), and the ratio is the median over the rounds of the pairwise quotients. The CPU seconds of all
-processes that take part are read beside the clock, since other work on the machine changes them less.
+Shared machines are noisy, so only ratios from the same time are meaningful. The contestants of a
+case run in sequence within each round
+(A B C, A B C, ...), and the ratio is the median over the rounds of the pairwise quotients. The CPU
+seconds of all processes are measured
+too, because other work on the machine affects them less than the clock.
 """
 
 from __future__ import annotations
@@ -16,23 +18,23 @@ from dataclasses import dataclass, field
 OURS = "lance-spark"
 
 
-def quotient(ours: Sequence[float], others: Sequence[float]) -> float:
-    """Returns the median of the rounds' quotients."""
-    return statistics.median(a / b for a, b in zip(ours, others, strict=True) if b)
+def quotient(ours: Sequence[float], peer: Sequence[float]) -> float:
+    """Returns the median of the quotients of all rounds."""
+    return statistics.median(a / b for a, b in zip(ours, peer, strict=True) if b)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a case measured.
+    """The result of a case.
 
     Attributes:
         case: Name of the case.
         seconds: Times of each contestant, a value per round.
-        target: Largest ratio of lance-spark to `versus` that we want, or None.
-        note: What was run.
-        versus: The contestant that the target is about.
-        cpu: CPU seconds of each contestant, a value per round; empty where they were not read.
-        cpu_target: Largest ratio of CPU seconds that we want, or None.
+        target: Maximum ratio of lance-spark to `versus`, or None.
+        note: Description of the work.
+        versus: The contestant of the target.
+        cpu: CPU seconds of each contestant, a value per round; empty if not measured.
+        cpu_target: Maximum ratio of CPU seconds, or None.
     """
 
     case: str
@@ -50,36 +52,37 @@ class Outcome:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """lance-spark's time divided by each other contestant's: the median of the rounds' quotients."""
+        """Ratio of lance-spark's time to each other contestant: the median of the quotients of all
+        rounds."""
         ours = self.seconds[OURS]
         return {name: quotient(ours, times) for name, times in self.seconds.items() if name != OURS}
 
     @property
     def cpu_ratios(self) -> dict[str, float]:
-        """The same of CPU seconds, of contestants that took any."""
+        """Ratios of CPU seconds, for contestants with measured CPU seconds."""
         return {
             name: quotient(self.cpu[OURS], times) for name, times in self.cpu.items() if name != OURS and all(times)
         }
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None where there is none."""
+        """Whether the result meets the target; None without a target."""
         return None if self.target is None else self.ratios[self.versus] <= self.target
 
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """One thing to measure.
+    """A case to measure.
 
     Attributes:
         name: Short name.
-        contestants: What to run, by name; `lance-spark` is one of them.
-        note: What is run, for the report.
-        targets: Largest acceptable ratio of seconds to `versus`, by configuration.
-        cpu_targets: The same for CPU seconds.
-        versus: The contestant that the targets are about.
-        prepare: Runs before each timed call of a contestant, untimed.
-        rounds: Most timed rounds, for what takes long.
+        contestants: Functions to run, by name; must include `lance-spark`.
+        note: Description of the work, for the report.
+        targets: Maximum ratio of seconds to `versus`, by configuration.
+        cpu_targets: Maximum ratio of CPU seconds to `versus`, by configuration.
+        versus: The contestant of the targets.
+        prepare: Untimed functions before each timed call, by contestant.
+        rounds: Maximum number of timed rounds, for slow cases.
     """
 
     name: str
@@ -92,7 +95,7 @@ class Case:
     rounds: int = 100
 
     def run(self, rounds: int, configuration: str = "") -> Outcome:
-        """Runs every contestant once to warm up, then `rounds` times in turn."""
+        """Warms every contestant up once, then runs `rounds` rounds in turn."""
         for name in self.contestants:
             self.once(name)
         measured: dict[str, list[tuple[float, float]]] = {name: [] for name in self.contestants}
@@ -110,7 +113,7 @@ class Case:
         )
 
     def once(self, name: str) -> tuple[float, float]:
-        """Runs one contestant, and returns the seconds and the CPU seconds that it took."""
+        """Runs a contestant, and returns its seconds and CPU seconds."""
         self.prepare.get(name, lambda: None)()
         before, start = _cpu_of_processes(), time.perf_counter()
         self.contestants[name]()
@@ -119,7 +122,8 @@ class Case:
 
 
 def _cpu_of_processes() -> dict[int, float]:
-    """Returns the CPU time so far of this process and of each below it that lives; Spark's workers outlive a query as a rule."""
+    """Returns the CPU time of this process and each live descendant. Spark's workers usually
+    outlive a query."""
     import psutil
 
     spent = {}

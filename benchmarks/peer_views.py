@@ -1,15 +1,17 @@
-"""Measures a view beside geneva's: `python -m benchmarks.peer_views [--rows 200000] [--rounds 2] [--home FOLDER] [--show]`.
+"""Compares refreshes of a view with geneva: `python -m benchmarks.peer_views [--rows 200000]
+[--rounds 2] [--home FOLDER] [--show]`.
 
-The same materialized view, of the same source, in lance-spark on Spark and in geneva, which runs on
-Ray: three columns and one Arrow UDF over a text. It is created and filled, and refreshed after
-nothing, appends, changes and a compaction of the source. The source is made and changed with
-pylance, by this process, which also compares the rows of the view with what plain Python computes
-from the source. Rows that the UDF was called with are counted in a file that all workers append to.
-
-Each library runs on two cores, in a process of its own that has nothing beside it, and that has
-filled and refreshed a tiny view before; who is first changes from round to round. geneva is
-installed once, in an environment of its own below `--home`, with uv or pip; nothing is downloaded
-after that. `--show` prints the results that are there.
+lance-spark on Spark and geneva on Ray keep the same materialized view of the same source: three
+columns, and an Arrow UDF over a text.
+The view is created and filled, then refreshed after no change, appends, updates and a compaction of
+the source. This process writes and
+changes the source with pylance, and compares the rows of the view with results computed in plain
+Python. A file shared by all workers
+counts the rows of UDF calls. Each library runs alone on two cores in a separate process, after a
+warm-up with a tiny view. The first
+library alternates from round to round. uv or pip installs geneva once in an environment below
+`--home`, without later downloads. `--show`
+prints existing results.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from benchmarks.table_api_child import Child
 
 RELEASE = "0.17"
 TARGET = 1 / 5
-"""Largest time of ours, divided by geneva's."""
+"""Maximum ratio of lance-spark's time to geneva's."""
 COLUMNS = ("id", "title", "price")
 FRAGMENTS = 10
 
@@ -48,7 +50,7 @@ _TINY = 2_000
 _WORDS = ("lance", "spark", "column", "row", "feature", "view", "fragment", "index", "blob", "vector")
 
 Round = dict[str, dict[str, Any]]
-"""What a library did in a round, by case."""
+"""Results of a library in a round, by case."""
 
 
 def main() -> None:
@@ -71,7 +73,7 @@ def main() -> None:
                 abouts[name].append(about)
                 rounds[name].append(cases)
                 print(f"round {number + 1}, {name}: {json.dumps({'start': about, 'cases': cases})}", flush=True)
-            # After each round: a run that is cut short leaves what it has.
+            # Written after each round, so an interrupted run keeps its results.
             arguments.out.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(as_json(rounds, abouts, arguments), indent=1) + "\n")
         plot(json.loads(file.read_text()), arguments.out / "peer_views.png")
@@ -89,22 +91,23 @@ def cache_folder() -> Path:
 
 
 def install(home: Path) -> Path:
-    """Returns the interpreter of an environment with geneva, which is made where there is none."""
+    """Returns the interpreter of the environment with geneva, and creates the environment on first
+    use."""
     python, ready = home / "bin" / "python", home / ".ready"
     if ready.exists():
         return python
     print(f"installing geneva {RELEASE} into {home}", flush=True)
-    wanted = [f"geneva=={RELEASE}.*"]
+    requirements = [f"geneva=={RELEASE}.*"]
     uv = shutil.which("uv")
     if uv:
         commands = [
             [uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(home)],
-            [uv, "pip", "install", "--quiet", "--python", str(python), *wanted],
+            [uv, "pip", "install", "--quiet", "--python", str(python), *requirements],
         ]
     else:
         commands = [
             [sys.executable, "-m", "venv", str(home)],
-            [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", *wanted],
+            [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", *requirements],
         ]
     home.parent.mkdir(parents=True, exist_ok=True)
     for command in commands:
@@ -114,29 +117,29 @@ def install(home: Path) -> Path:
 
 
 def run(name: str, python: str, rows: int) -> tuple[dict[str, Any], Round]:
-    """Returns how a library started, and what it did in each case."""
+    """Returns the start of a library, and its results for each case."""
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
         began = time.perf_counter()
         child = Child(python, name, folder, f"{folder}/calls", module="benchmarks.peer_views_child")
         try:
             about = {**child.answer(), "process": round(time.perf_counter() - began, 2), "load": os.getloadavg()[0]}
             began = time.perf_counter()
-            tiny = Stage(Path(folder), "tiny", _TINY, child)
+            tiny = ViewUnderTest(Path(folder), "tiny", _TINY, child)
             warmed = tiny.refresh(create=True)
             tiny.change_texts()
             warmed += tiny.refresh()
             about["warm_up"] = round(time.perf_counter() - began, 2)
             about["warm_up_errors"] = [attempt["error"] for attempt in warmed if "error" in attempt]
-            stage = Stage(Path(folder), "books", rows, child)
+            stage = ViewUnderTest(Path(folder), "books", rows, child)
             return about, stage.measure()
         finally:
             child.close()
 
 
-class Stage:
-    """A source, and the view over it that a library keeps.
+class ViewUnderTest:
+    """A source, and a library's view over the source.
 
-    Writes and changes the source with pylance, and looks at the view with it.
+    Writes and changes the source with pylance, and reads the view with pylance.
     """
 
     def __init__(self, folder: Path, name: str, rows: int, child: Child) -> None:
@@ -149,7 +152,7 @@ class Stage:
         )
 
     def measure(self) -> Round:
-        """Changes the source in one way after the other, with a refresh after each."""
+        """Applies each change to the source, with a refresh after each."""
         changes: dict[str, Callable[[], object]] = {
             "nothing changed": lambda: None,
             "1 % more rows": self._append,
@@ -164,7 +167,8 @@ class Stage:
         return cases
 
     def refresh(self, *, create: bool = False) -> list[dict[str, Any]]:
-        """Refreshes the view, once more where that raised; says what each attempt did."""
+        """Refreshes the view, and repeats a failed refresh once. Returns the results of the
+        attempts."""
         attempts = []
         for again in (False, True):
             self._log.unlink(missing_ok=True)
@@ -176,7 +180,7 @@ class Stage:
         return attempts
 
     def change_texts(self) -> None:
-        """Gives 1 % of the rows another text, in all fragments."""
+        """Changes the text of 1 % of the rows, in all fragments."""
         self._update("text", "concat(text, ' again')", 3)
 
     def _append(self) -> None:
@@ -189,17 +193,17 @@ class Stage:
         lance.dataset(self._uri).update({column: value}, where=f"id % 100 = {rest}")
 
     def _compare(self) -> dict[str, int]:
-        """Counts rows of the view that the query does not give, and the other way round."""
+        """Counts absent, wrong and extra rows of the view."""
         source = lance.dataset(self._uri).to_table([*COLUMNS, "text"])
         texts = source.column("text").to_pylist()
-        wanted = _by_id(source, [len(text) for text in texts])
+        expected = _by_id(source, [len(text) for text in texts])
         view = lance.dataset(self._view).to_table([*COLUMNS, "length"])
-        found = _by_id(view, view.column("length").to_pylist())
+        actual = _by_id(view, view.column("length").to_pylist())
         return {
             "rows": view.num_rows,
-            "missing": len(wanted.keys() - found.keys()),
-            "wrong": sum(row != wanted[number] for number, row in found.items() if number in wanted),
-            "extra": view.num_rows - len(wanted.keys() & found.keys()),
+            "missing": len(expected.keys() - actual.keys()),
+            "wrong": sum(row != expected[number] for number, row in actual.items() if number in expected),
+            "extra": view.num_rows - len(expected.keys() & actual.keys()),
         }
 
 
@@ -209,7 +213,7 @@ def _by_id(rows: pa.Table, lengths: Sequence[int | None]) -> dict[int, tuple[Any
 
 
 def make_rows(first: int, count: int) -> pa.Table:
-    """Returns rows of the source, the same ones whenever they are asked for."""
+    """Returns rows of the source. The same arguments return the same rows."""
     random = np.random.default_rng((_SEED, first))
     words = random.choice(_WORDS, size=(count, 12))
     ids = np.arange(first, first + count)
@@ -229,10 +233,12 @@ def make_rows(first: int, count: int) -> pa.Table:
 def as_json(
     rounds: dict[str, list[Round]], abouts: dict[str, list[dict[str, Any]]], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Returns all that is needed to compare with another run."""
+    """Returns all data for a comparison with another run."""
     cases = []
     for case in rounds[OURS][0]:
-        attempts = {name: [cases[case]["attempts"] for cases in done] for name, done in rounds.items()}
+        attempts = {
+            name: [cases[case]["attempts"] for cases in library_rounds] for name, library_rounds in rounds.items()
+        }
         first = {name: [tried[0]["seconds"] for tried in each] for name, each in attempts.items()}
         ratio = quotient(first[OURS], first[PEER])
         cases.append(
@@ -260,7 +266,7 @@ def as_json(
 
 
 def print_table(report: dict[str, Any]) -> None:
-    """Prints the Markdown table of docs/benchmarks.md; a missed target is bold."""
+    """Prints the Markdown table of docs/benchmarks.md. A missed target is bold."""
     print("\n| refresh after | lance-spark | geneva | lance-spark / geneva | calls | geneva: calls | geneva: outcome |")
     print("| --- " * 7 + "|")
     for case in report["cases"]:
@@ -277,8 +283,8 @@ def print_table(report: dict[str, Any]) -> None:
 
 
 def _outcome(rounds: Sequence[Sequence[dict[str, Any]]]) -> str:
-    """Says in some words how the attempts of all rounds ended."""
-    said = []
+    """Summarizes the attempts of all rounds."""
+    outcomes = []
     for attempts in rounds:
         words = []
         for attempt in attempts:
@@ -288,8 +294,8 @@ def _outcome(rounds: Sequence[Sequence[dict[str, Any]]]) -> str:
             words.append(f"raised, rows {state}" if "error" in attempt else state)
         if len(attempts) > 1:
             words[1] = f"again: {words[1]}, {attempts[1]['calls']:,} calls"
-        said.append("; ".join(words))
-    return " / ".join(dict.fromkeys(said))
+        outcomes.append("; ".join(words))
+    return " / ".join(dict.fromkeys(outcomes))
 
 
 if __name__ == "__main__":

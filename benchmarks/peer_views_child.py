@@ -1,10 +1,12 @@
-"""A library that keeps a view, in a process of its own: `python -m benchmarks.peer_views_child lance-spark|geneva FOLDER LOG`.
+"""A library with a view, in a separate process: `python -m benchmarks.peer_views_child
+lance-spark|geneva FOLDER LOG`.
 
 Answers questions, a line of JSON each, until its input ends. Runs in the environment of the
-library, so it imports nothing of the other's.
+library, so it imports nothing of the other
+library.
 """
 
-# Without deferred annotations: geneva looks at them to see that the UDF takes Arrow arrays.
+# Annotations are not deferred, because geneva reads them to recognize a UDF with Arrow arrays.
 import contextlib
 import json
 import os
@@ -20,12 +22,12 @@ CORES = 2
 OURS, PEER = "lance-spark", "geneva"
 
 _SLOTS = 4
-"""Ray's CPUs, a number for its scheduler: geneva asks for 2.3 with two workers, and waits with 2."""
+"""CPUs for Ray's scheduler. geneva requests 2.3 CPUs for two workers, and would wait with 2."""
 
 
 def main() -> None:
-    """Starts the library, says so, and creates and refreshes views."""
-    # Libraries print; the answers go where they cannot be disturbed.
+    """Starts the library, reports readiness, and creates and refreshes views."""
+    # Libraries print to standard output. The answers use a separate descriptor.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     kind, folder, log = sys.argv[1:]
@@ -40,7 +42,8 @@ def main() -> None:
 
 
 def counted_length(log: str) -> Callable[[pa.Array], pa.Array]:
-    """Returns the function of the view; each call of it appends its rows to a file, from any process."""
+    """Returns the function of the view. Each call appends its row count to a file, from any
+    process."""
 
     def length(text: pa.Array) -> pa.Array:
         file = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -73,7 +76,7 @@ def _ours(folder: str, function: Callable[[pa.Array], pa.Array]) -> Iterator[tup
 def _peer(folder: str, function: Callable[[pa.Array], pa.Array]) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
     import importlib.metadata
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would call home
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Disables usage reports.
     import geneva
     from geneva.runners.ray._mgr import ray_cluster
 
@@ -83,9 +86,9 @@ def _peer(folder: str, function: Callable[[pa.Array], pa.Array]) -> Iterator[tup
 
 
 def _answer(db: Any, length: Any, question: dict[str, Any]) -> dict[str, Any]:
-    """Creates a view or refreshes it; says how long that took, and what was raised."""
+    """Creates or refreshes a view. Returns the seconds, and the error if any."""
     source, name, answer = question["source"], question["view"], {}
-    # Opened before the clock runs, and anew: a handle that an error has left behind is not used.
+    # A new handle, opened before the clock starts, so no handle of a failed attempt is reused.
     opened = db.open_table(source if question["create"] else name)
     began = time.perf_counter()
     try:

@@ -1,4 +1,4 @@
-"""The picture that most benchmarks leave beside their results: bars of what each contestant took, case by case."""
+"""The plot of most benchmarks: bars for each contestant, by case."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def plot_bars(cases: Mapping[str, Mapping[str, float]], path: Path, *, label: st
     Args:
         cases: Values by contestant, by case.
         path: File of the picture.
-        label: What the values are.
-        unit: Their unit, written behind each.
+        label: Label of the axis.
+        unit: Unit of the values, printed after each value.
     """
     import matplotlib
 
@@ -38,7 +38,7 @@ def plot_bars(cases: Mapping[str, Mapping[str, float]], path: Path, *, label: st
     figure, axes = plt.subplots(figsize=(9, 1.4 + 0.26 * (most + 0.6) * len(cases)))
     labelled: set[str] = set()
     for row, values in enumerate(cases.values()):
-        for place, (name, value) in enumerate(sorted(values.items(), key=lambda one: _ours_first(one[0]))):
+        for place, (name, value) in enumerate(sorted(values.items(), key=lambda item: _ours_first(item[0]))):
             at = row + (place - (len(values) - 1) / 2) * 0.8 / most
             axes.barh(at, value, height=0.72 / most, color=colours[name], label=None if name in labelled else name)
             axes.text(value, at, f" {value:.3g} {unit}", va="center", fontsize=7)

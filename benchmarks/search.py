@@ -1,7 +1,10 @@
 """Measures searches: `python -m benchmarks.search [--rows 200000] [--queries 2000]`.
 
-One table of vectors of 128 in clusters, as embeddings are, of which a tenth came after the index was built. Recall is what an index finds of what a
-comparison with all vectors finds. Seconds of a query are measured beside pylance's own scanner in this process, in turns, and so are many queries at once.
+The table has vectors of 128 elements in clusters, like embeddings. A tenth of the rows was added
+after building the index. Recall is the
+share of the exact nearest rows in the result of an index search. Single queries and batches of
+queries take turns with pylance's own
+scanner in this process.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from lance_spark import Search, Table
 _SIZE, _K, _TURNS, _SINGLE = 128, 10, 7, 20
 
 NPROBES, REFINE = 20, 10
-"""The settings that docs/search.md recommends."""
+"""The settings recommended in docs/search.md."""
 
 INDEXES: dict[str, dict[str, Any]] = {
     "IVF_PQ": {"num_partitions": 256, "num_sub_vectors": 32},
@@ -40,23 +43,23 @@ Matrix = NDArray[np.float32]
 
 
 def main() -> None:
-    """Runs all cases one after the other, and writes `search.json` and `search.png`."""
+    """Runs all cases in sequence, and writes `search.json` and `search.png`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
     parser.add_argument("--queries", type=int, default=500, help="queries that are searched for at once")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
-        found = measure(folder, arguments.rows, arguments.queries)
+        results = measure(folder, arguments.rows, arguments.queries)
     arguments.out.mkdir(parents=True, exist_ok=True)
     sizes = {"rows": arguments.rows, "queries": arguments.queries, "cpus": os.cpu_count()}
-    (arguments.out / "search.json").write_text(json.dumps({**sizes, **found}, indent=1) + "\n")
-    plot(found, arguments.out / "search.png")
+    (arguments.out / "search.json").write_text(json.dumps({**sizes, **results}, indent=1) + "\n")
+    plot(results, arguments.out / "search.png")
 
 
-def plot(found: Mapping[str, Any], path: Path) -> None:
+def plot(results: Mapping[str, Any], path: Path) -> None:
     """Draws the seconds of each case."""
-    seconds = {f"{case['case']}: {case['note']}": case["medians"] for case in found["cases"]}
+    seconds = {f"{case['case']}: {case['note']}": case["medians"] for case in results["cases"]}
     plot_bars(seconds, path, label="seconds, median", unit="s")
 
 
@@ -66,25 +69,25 @@ def measure(folder: str, rows: int, queries: int) -> dict[str, object]:
     spark = lance_spark.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
     db = lance_spark.connect(folder, spark, progress=False)
     vectors = clustered(rows + queries, seed=1)
-    stored, asked = vectors[:rows], vectors[rows:]
+    stored, queried = vectors[:rows], vectors[rows:]
     path = f"{folder}/vectors.lance"
     first = rows - rows // 10
     lance.write_dataset(table_of(stored[:first], 0), path, max_rows_per_file=rows // 8, enable_stable_row_ids=True)
     table = db.open_table("vectors")
-    frame = spark.createDataFrame([(n, q.tolist()) for n, q in enumerate(asked)], "n int, q array<float>").cache()
+    frame = spark.createDataFrame([(n, q.tolist()) for n, q in enumerate(queried)], "n int, q array<float>").cache()
     frame.count()
     report: dict[str, object] = {}
-    outcomes = [batch_case(table, frame, path, asked).run(3)]
+    outcomes = [batch_case(table, frame, path, queried).run(3)]
     for kind, settings in INDEXES.items():
         table.create_index(vector_column_name="vec", index_type=kind, **settings)
         if kind == "IVF_PQ":
             lance.write_dataset(table_of(stored[first:], first), path, mode="append")
-        report[f"recall, {kind}"] = recall(table, stored, asked[:200])
+        report[f"recall, {kind}"] = recall(table, stored, queried[:200])
         print(kind, report[f"recall, {kind}"], flush=True)
         if kind == "IVF_PQ":
-            outcomes += [case.run(_TURNS) for case in single_cases(table, path, asked)]
+            outcomes += [case.run(_TURNS) for case in single_cases(table, path, queried)]
     spark.stop()
-    return {**report, "cases": [told(one) for one in outcomes]}
+    return {**report, "cases": [report_of(outcome) for outcome in outcomes]}
 
 
 def clustered(count: int, *, seed: int) -> Matrix:
@@ -102,21 +105,21 @@ def table_of(vectors: Matrix, first: int) -> pa.Table:
 
 
 def search(table: Table, query: Matrix) -> Search:
-    """Returns a search as it is documented."""
+    """Returns a search with the documented settings."""
     return table.search(query).nprobes(NPROBES).refine_factor(REFINE).limit(_K).select(["id"])
 
 
 def recall(table: Table, stored: Matrix, queries: Matrix) -> float:
-    """Returns which share of the nearest rows is found."""
+    """Returns the share of the nearest rows in the results."""
     hits = 0
     for query in queries:
-        wanted = np.argsort(((stored - query) ** 2).sum(axis=1))[:_K]
-        hits += len(set(search(table, query).to_arrow()["id"].to_pylist()) & set(wanted.tolist()))
+        exact = np.argsort(((stored - query) ** 2).sum(axis=1))[:_K]
+        hits += len(set(search(table, query).to_arrow()["id"].to_pylist()) & set(exact.tolist()))
     return round(hits / (_K * len(queries)), 4)
 
 
 def single_cases(table: Table, path: str, queries: Matrix) -> list[Case]:
-    """Returns queries one after the other, in this process and as DataFrames."""
+    """Returns the cases of single queries, in this process and as DataFrames."""
     dataset = lance.dataset(path)
     nearest = {"column": "vec", "k": _K, "nprobes": NPROBES, "refine_factor": REFINE}
     some = queries[:_SINGLE]
@@ -141,7 +144,7 @@ def single_cases(table: Table, path: str, queries: Matrix) -> list[Case]:
 
 
 def batch_case(table: Table, frame: DataFrame, path: str, queries: Matrix) -> Case:
-    """Returns all queries at once, compared with all rows."""
+    """Returns the case of all queries in a batch, compared with all rows."""
 
     def pylance() -> None:
         dataset = lance.dataset(path)
@@ -157,17 +160,17 @@ def batch_case(table: Table, frame: DataFrame, path: str, queries: Matrix) -> Ca
     return Case(name="batch", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance")
 
 
-def told(outcome: Outcome) -> dict[str, object]:
+def report_of(outcome: Outcome) -> dict[str, object]:
     """Returns an outcome for the report, and prints it."""
-    found = {
+    summary = {
         "case": outcome.case,
         "note": outcome.note,
         "medians": {name: round(value, 4) for name, value in outcome.medians.items()},
         "ratio": round(outcome.ratios["pylance"], 3),
         "cpu ratio": round(outcome.cpu_ratios.get("pylance", 0), 3),
     }
-    print(found, flush=True)
-    return found
+    print(summary, flush=True)
+    return summary
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""Measures statements of SQL: `python -m benchmarks.sql [--rows 200000] [--home FOLDER]`.
+"""Measures SQL statements: `python -m benchmarks.sql [--rows 200000] [--home FOLDER]`.
 
-One narrow column of a wide table (vectors of 768) is set in 1 %, 10 % and all of the rows, 1 % of the rows is deleted, and 1 % merged, beside Parquet,
-which has to be rewritten whole. Seconds are measured in turns; bytes are those that a statement adds to the folder, beside Iceberg and the JVM
-connector of Lance too, where PySpark 3.5 and their jars can be had (below `--home`, which is kept if it is named).
+The statements set a narrow column of a wide table (vectors of 768) in 1 %, 10 % and all of the
+rows, delete 1 % of the rows, and merge 1 %.
+Parquet, for comparison, is rewritten as a whole. Seconds are measured in turns. Bytes are the bytes
+added to the folder, compared also
+with Iceberg and the JVM connector if PySpark 3.5 and their jars are available (below `--home`; a
+named home is kept).
 """
 
 from __future__ import annotations
@@ -32,28 +35,28 @@ WHERE = {"1 %": "id % 100 = {n}", "10 %": "id % 10 = {n}", "100 %": "true"}
 
 
 def main() -> None:
-    """Runs all cases one after the other, and writes `sql.json` and `sql.png`."""
+    """Runs all cases in sequence, and writes `sql.json` and `sql.png`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sql", description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
     parser.add_argument("--home", type=Path, help="folder of PySpark 3.5 and the jars; a temporary one by default")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
-        found = measure(folder, arguments.rows)
+        results = measure(folder, arguments.rows)
         home = arguments.home or Path(folder, "home")
         for peer, sizes in bytes_of_peers(folder, home.absolute(), cases(arguments.rows)).items():
-            for case in found:
+            for case in results:
                 case["bytes"][peer] = sizes[case["case"]]
             print(peer, sizes, flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    report = {"rows": arguments.rows, "cpus": os.cpu_count(), "cases": found}
+    report = {"rows": arguments.rows, "cpus": os.cpu_count(), "cases": results}
     (arguments.out / "sql.json").write_text(json.dumps(report, indent=1) + "\n")
-    plot(found, arguments.out / "sql.png")
+    plot(results, arguments.out / "sql.png")
 
 
-def plot(found: list[dict[str, Any]], path: Path) -> None:
-    """Draws the bytes that each statement adds, with each contestant."""
-    megabytes = {case["case"]: {name: size / 1e6 for name, size in case["bytes"].items()} for case in found}
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    """Draws the bytes added by each statement, with each contestant."""
+    megabytes = {case["case"]: {name: size / 1e6 for name, size in case["bytes"].items()} for case in results}
     plot_bars(megabytes, path, label="megabytes that a statement writes", unit="MB")
 
 
@@ -68,7 +71,8 @@ def cases(rows: int) -> dict[str, str]:
 
 
 def bytes_of_peers(folder: str, home: Path, statements: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Returns the bytes that each case writes with other connectors; none where they cannot be had."""
+    """Returns the bytes written by each case with other connectors, or none if they are not
+    available."""
     try:
         jvm = JvmConnector.install(home)
         iceberg = str(install_iceberg(home))
@@ -76,10 +80,10 @@ def bytes_of_peers(folder: str, home: Path, statements: Mapping[str, str]) -> di
         print(f"Iceberg and the JVM connector: left out, {reason}")
         return {}
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))}
-    found = {}
+    bytes_by_peer = {}
     for peer in PEERS:
         classpath = iceberg if "Iceberg" in peer else jvm.classpath
-        done = subprocess.run(
+        process = subprocess.run(
             [jvm.python, "-m", "benchmarks.sql_peers_child", peer, folder, classpath],
             input=json.dumps(statements) + "\n",
             stdout=subprocess.PIPE,
@@ -87,8 +91,8 @@ def bytes_of_peers(folder: str, home: Path, statements: Mapping[str, str]) -> di
             check=True,
             env={**environment, "PYSPARK_PYTHON": jvm.python},
         )
-        found[peer] = json.loads(done.stdout)
-    return found
+        bytes_by_peer[peer] = json.loads(process.stdout)
+    return bytes_by_peer
 
 
 def measure(folder: str, rows: int) -> list[dict[str, Any]]:
@@ -101,16 +105,16 @@ def measure(folder: str, rows: int) -> list[dict[str, Any]]:
     spark.range(0, rows, 1, 4).selectExpr("id", "id % 100 AS k", vector).write.parquet(f"{folder}/parquet")
     statements = Statements(spark, folder)
     values = {"UPDATE": "k + 1", "DELETE": None, "MERGE": "-1"}
-    found = [
+    results = [
         statements.run(name, text, WHERE[name.partition(" of ")[2]], values[name.partition(" of ")[0]])
         for name, text in cases(rows).items()
     ]
     spark.stop()
-    return found
+    return results
 
 
 class Statements:
-    """A table in Parquet, and fresh copies of it in Lance."""
+    """A table in Parquet, and fresh copies in Lance."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self._spark = spark
@@ -118,7 +122,7 @@ class Statements:
         self._made = 0
 
     def run(self, name: str, statement: str, where: str, value: str | None) -> dict[str, Any]:
-        """Returns what a statement costs, beside rewriting the rows that it leaves."""
+        """Returns the cost of a statement, and of rewriting the remaining rows."""
         self._made += 1
         table = f"t{self._made}"
         self._spark.sql(f"CREATE TABLE lance.{table} AS SELECT * FROM parquet.`{self._folder}/parquet`")
@@ -144,14 +148,14 @@ class Statements:
         )
         outcome = case.run(_TURNS)
         shutil.rmtree(f"{self._folder}/{table}.lance")
-        found = {
+        summary = {
             "case": name,
             "medians": {contestant: round(value, 3) for contestant, value in outcome.medians.items()},
             "ratio": round(outcome.ratios[_PARQUET], 3),
             "bytes": {contestant: sorted(sizes)[len(sizes) // 2] for contestant, sizes in added.items()},
         }
-        print(found, flush=True)
-        return found
+        print(summary, flush=True)
+        return summary
 
     def _added(self, name: str, act: Callable[[], object]) -> int:
         before = self._size(name)

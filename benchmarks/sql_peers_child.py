@@ -1,7 +1,9 @@
-"""Bytes that statements of SQL write with a connector of the JVM: `python -m benchmarks.sql_peers_child PEER FOLDER CLASSPATH`.
+"""Bytes written by SQL statements with a JVM connector: `python -m benchmarks.sql_peers_child PEER
+FOLDER CLASSPATH`.
 
-Run by `benchmarks.sql` in an environment with PySpark 3.5. PEER is one of `PEERS`. Reads a line of JSON, statements by case, and prints one, bytes
-by case; each case has a fresh copy of the table FOLDER/parquet.
+Run by `benchmarks.sql` in an environment with PySpark 3.5. PEER is one of `PEERS`. Reads statements
+by case as a line of JSON, and prints
+bytes by case as a line of JSON. Each case has a fresh copy of the table FOLDER/parquet.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ PEERS = {
     "Iceberg, merge-on-read": (_ICEBERG, "warehouse", dict.fromkeys(_MODES, "merge-on-read") | {"format-version": "2"}),
     "JVM connector": (_JVM, "root", {}),
 }
-"""Settings of a session, the catalog's property that names its folder, and properties of tables."""
+"""Settings of a session, the catalog property for its folder, and table properties."""
 
 
 def main() -> None:
@@ -51,17 +53,17 @@ def main() -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    found = {}
+    written_bytes = {}
     spark.sql("CREATE NAMESPACE IF NOT EXISTS peer.default")
     for number, (case, statement) in enumerate(json.loads(sys.stdin.readline()).items()):
         table = f"peer.default.t{number}"
         texts = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-        made = f" TBLPROPERTIES ({texts})" if texts else ""
-        spark.sql(f"CREATE TABLE {table}{made} AS SELECT * FROM parquet.`{folder}/parquet`")
+        table_properties = f" TBLPROPERTIES ({texts})" if texts else ""
+        spark.sql(f"CREATE TABLE {table}{table_properties} AS SELECT * FROM parquet.`{folder}/parquet`")
         before = _size(home)
         spark.sql(statement.replace("{t}", table).replace("{n}", "7"))
-        found[case] = _size(home) - before
-    print(json.dumps(found), file=answers, flush=True)
+        written_bytes[case] = _size(home) - before
+    print(json.dumps(written_bytes), file=answers, flush=True)
     spark.stop()
 
 

@@ -1,7 +1,9 @@
-"""Measures backfills of the table API: `python -m benchmarks.table_api [--rounds 5] [--scale 1.0] [--only NAME ...] [--geneva PYTHON]`.
+"""Measures backfills of the table API: `python -m benchmarks.table_api [--rounds 5] [--scale 1.0]
+[--only NAME ...] [--geneva PYTHON]`.
 
-Contestants take turns within each round, and the quotients are medians over the rounds, as in the other benchmarks. The first round is not
-timed: memory is measured in it, and that all contestants have computed the same.
+Contestants take turns within each round, and the ratios are medians over the rounds, as in the
+other benchmarks. The first round is not
+timed. It measures memory, and checks that all contestants compute the same values.
 """
 
 from __future__ import annotations
@@ -18,22 +20,23 @@ from pathlib import Path
 
 from benchmarks.measure import Outcome
 from benchmarks.pictures import plot_bars
-from benchmarks.table_api_cases import OURS, Contestant, Stage, TableCase
+from benchmarks.table_api_cases import OURS, Contestant, TableApiCases, TableCase
 from benchmarks.table_api_child import geneva_version
 from benchmarks.table_api_memory import Peaks, cpu_seconds, watched
 from lance_spark.session.sessions import make_session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What a case measured.
+class MeasuredCase:
+    """The result of a case.
 
     Attributes:
         case: The case.
         outcome: Times of the rounds.
         peaks: Memory of each contestant.
-        cpu: CPU seconds of each round, by contestant; other work on the machine changes them little.
-        stages: Seconds that our last run says its stages took, summed over tasks.
+        cpu: CPU seconds of each round, by contestant. Other work on the machine hardly affects
+            them.
+        stages: Seconds of the stages of lance-spark's last run, summed over tasks.
         load: Load average of the last minute, before and after.
     """
 
@@ -46,7 +49,8 @@ class Measured:
 
     @property
     def quotients(self) -> dict[str, float]:
-        """Our time, less what is taken off, divided by each other contestant's: medians of the rounds' quotients."""
+        """Ratio of our time beyond `fixed_s` to each other contestant: medians of the quotients of
+        all rounds."""
         ours = [max(seconds - self.case.fixed_s, 0.0) for seconds in self.outcome.seconds[OURS]]
         return {
             name: statistics.median(a / b for a, b in zip(ours, times, strict=True))
@@ -64,7 +68,7 @@ class Measured:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None where there is none."""
+        """Whether the result meets the target; None without a target."""
         case = self.case
         if case.worker_bytes is not None:
             return self.peaks[OURS].largest("worker") <= case.worker_bytes
@@ -94,22 +98,22 @@ def main() -> None:
     measured = []
     with (
         tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder,
-        Stage(Path(folder), arguments.scale, arguments.geneva if peer else None) as stage,
+        TableApiCases(Path(folder), arguments.scale, arguments.geneva if peer else None) as stage,
     ):
         stage.warm(spark)
         for case in stage.cases(spark):
             if any(part in case.name for part in arguments.only or [""]):
                 measured.append(measure(case, arguments.rounds))
                 print(line(measured[-1]), flush=True)
-                # After each case: a run that is cut short leaves what it has.
+                # Written after each case, so an interrupted run keeps its results.
                 content = json.dumps(as_json(measured, arguments, peer), indent=2)
                 (arguments.out / "table_api.json").write_text(f"{content}\n")
     spark.stop()
     plot(measured, arguments.out / "table_api.png")
 
 
-def measure(case: TableCase, rounds: int) -> Measured:
-    """Runs a case: one round for memory, then the timed ones."""
+def measure(case: TableCase, rounds: int) -> MeasuredCase:
+    """Runs a case: a round for memory, then the timed rounds."""
     load = os.getloadavg()[0]
     peaks: dict[str, Peaks] = {}
     first: dict[str, float] = {}
@@ -134,13 +138,15 @@ def measure(case: TableCase, rounds: int) -> Measured:
     outcome = Outcome(case=case.name, seconds=seconds, target=case.target, note=case.note, versus=case.versus)
     result = getattr(case.contestants[OURS], "result", None)
     stages = {} if result is None else {name: round(value, 4) for name, value in result.seconds.items()}
-    return Measured(case=case, outcome=outcome, peaks=peaks, cpu=cpu, stages=stages, load=(load, os.getloadavg()[0]))
+    return MeasuredCase(
+        case=case, outcome=outcome, peaks=peaks, cpu=cpu, stages=stages, load=(load, os.getloadavg()[0])
+    )
 
 
 def _timed(contestant: Contestant, *, own_clock: bool) -> float:
     began = time.perf_counter()
-    told = contestant.run()
-    return float(told) if own_clock and isinstance(told, float) else time.perf_counter() - began
+    reported_seconds = contestant.run()
+    return float(reported_seconds) if own_clock and isinstance(reported_seconds, float) else time.perf_counter() - began
 
 
 def _cpu_seconds(contestant: Contestant) -> float:
@@ -148,20 +154,20 @@ def _cpu_seconds(contestant: Contestant) -> float:
 
 
 def _compare(case: TableCase) -> None:
-    """Refuses to time contestants that did not do the same."""
+    """Raises an error if contestants computed different values."""
     for name, contestant in case.contestants.items():
-        missing = contestant.missing()
-        if missing:
-            raise RuntimeError(f"{case.name}: {missing} of {case.rows} rows of {name} have no value")
-    others = {name: contestant for name, contestant in case.contestants.items() if name != OURS}
-    ours = case.contestants[OURS].values() if others else None
-    for name, contestant in others.items():
+        missing_rows = contestant.missing_rows()
+        if missing_rows:
+            raise RuntimeError(f"{case.name}: {missing_rows} of {case.rows} rows of {name} have no value")
+    competitors = {name: contestant for name, contestant in case.contestants.items() if name != OURS}
+    ours = case.contestants[OURS].values() if competitors else None
+    for name, contestant in competitors.items():
         if contestant.values() != ours:
             raise RuntimeError(f"{case.name}: {name} has other values than {OURS}")
 
 
-def line(measured: Measured) -> str:
-    """Returns one case as a line of text."""
+def line(measured: MeasuredCase) -> str:
+    """Formats a case as a line of text."""
     case, outcome = measured.case, measured.outcome
     times = "  ".join(f"{name} {seconds:.3f} s" for name, seconds in outcome.medians.items())
     less = f" beyond {case.fixed_s} s" if case.fixed_s else ""
@@ -175,8 +181,8 @@ def line(measured: Measured) -> str:
     return f"{case.name:32} {times}  {ratios}{spent}{memory}{verdict}  load {measured.load[0]:.1f} to {measured.load[1]:.1f}"
 
 
-def as_json(measured: list[Measured], arguments: argparse.Namespace, peer: str | None) -> dict[str, object]:
-    """Returns all that is needed to compare with another run."""
+def as_json(measured: list[MeasuredCase], arguments: argparse.Namespace, peer: str | None) -> dict[str, object]:
+    """Returns all data for a comparison with another run."""
     import lance
     import pyspark
 
@@ -209,10 +215,10 @@ def as_json(measured: list[Measured], arguments: argparse.Namespace, peer: str |
     }
 
 
-def plot(measured: list[Measured], path: Path) -> None:
+def plot(measured: list[MeasuredCase], path: Path) -> None:
     """Draws the seconds of each contestant."""
-    shown = {m.case.name: m.outcome.medians for m in measured if len(m.case.contestants) > 1}
-    plot_bars(shown, path, label="seconds, median", unit="s")
+    medians = {m.case.name: m.outcome.medians for m in measured if len(m.case.contestants) > 1}
+    plot_bars(medians, path, label="seconds, median", unit="s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The cases of the table API: contestants, each with a table of its own, and what they are asked to do."""
+"""The cases of the table API: contestants, each with its own table, and their work."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ CORES = 2
 GIB = 1 << 30
 
 _FIXED_S = 0.5
-"""What a backfill may take beside its parts: a Spark job, two commits of the history, the checks before it starts."""
+"""Allowance for a backfill beyond the sum of its parts: a Spark job, two commits of the history,
+and the checks before the start."""
 
 
 class Contestant(ABC):
-    """Somebody who fills a column of a table of their own.
+    """A contestant that fills a column of its own table.
 
     Attributes:
-        cores: Processes that compute.
-        kind_of: Tells of which kind a process is.
+        cores: Number of computing processes.
+        kind_of: Returns the kind of a process.
     """
 
     cores = CORES
@@ -61,7 +62,7 @@ class Contestant(ABC):
         self._numbers = itertools.count()
 
     def prepare(self) -> None:
-        """Gets a column to fill, untimed: an empty one, in the place of the one that is filled."""
+        """Adds an empty column instead of the filled column. Not timed."""
         if self.column is not None:
             self.drop(self.column)
         self.column = f"{self.work.name}_{next(self._numbers)}"
@@ -72,23 +73,24 @@ class Contestant(ABC):
         lance.dataset(self.path).add_columns(pa.schema([pa.field(column, self.work.data_type)]))
 
     def drop(self, column: str) -> None:
-        """Drops a column, and deletes its files as far as no version names them."""
+        """Drops a column, and deletes its files unless a version references them."""
         lance.dataset(self.path).drop_columns([column])
 
     @abstractmethod
     def run(self) -> object:
-        """Fills the column; this is timed."""
+        """Fills the column. Timed."""
 
     def roots(self) -> list[int]:
-        """Returns the processes that compute, or whose descendants do; none where they are not known beforehand."""
+        """Returns the processes that compute, or whose descendants compute; none if unknown in
+        advance."""
         return []
 
-    def missing(self) -> int:
-        """Returns how many rows have no value."""
+    def missing_rows(self) -> int:
+        """Returns the number of rows without a value."""
         return lance.dataset(self.path).count_rows(f"{self.column} IS NULL")
 
     def values(self) -> pa.ChunkedArray:
-        """Returns what the column has."""
+        """Returns the values of the column."""
         return lance.dataset(self.path).to_table(columns=[str(self.column)]).column(0)
 
 
@@ -96,7 +98,7 @@ class Ours(Contestant):
     """The table API on a session of this process.
 
     Attributes:
-        result: What the last run said of itself.
+        result: Result of the last run.
     """
 
     kind_of = staticmethod(spark_kind)
@@ -108,7 +110,7 @@ class Ours(Contestant):
         self._arguments = arguments
 
     def add(self, column: str) -> None:
-        # A version of its own: what an earlier column has computed must not serve this one.
+        # A separate version, so values of an earlier column are not reused.
         function = udf(self.work.function(), data_type=self.work.data_type, version=column)
         self._table.add_columns({column: function})
 
@@ -124,7 +126,7 @@ class Ours(Contestant):
 
 
 class Resumed(Ours):
-    """The same, where the UDF failed on the last batch at first: all other values come from checkpoints."""
+    """The table API after a UDF failure on the last batch: all other values come from checkpoints."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -149,7 +151,8 @@ class Resumed(Ours):
 
 
 class Loop(Contestant):
-    """One process with pylance alone: reads, computes, writes a column file per fragment, and commits once."""
+    """A single process with plain pylance: reads, computes, writes a column file per fragment, and
+    commits once."""
 
     cores = 1
 
@@ -165,7 +168,8 @@ class Loop(Contestant):
 
 
 class TwoLoops(Contestant):
-    """The same in as many processes as there are cores, a share of the fragments each: the sum of the parts, and nothing more."""
+    """A process per core with plain pylance, each with a share of the fragments: the sum of the
+    parts."""
 
     def roots(self) -> list[int]:
         return [child.pid for child in self._children]
@@ -189,7 +193,8 @@ class TwoLoops(Contestant):
 
 
 class Geneva(Contestant):
-    """The PyPI package geneva, on the Ray that it starts, in a process of an environment of its own; it runs until it is closed."""
+    """The PyPI package geneva, on its own Ray, in a process of its own environment. The process
+    runs until closed."""
 
     kind_of = staticmethod(ray_kind)
 
@@ -211,7 +216,7 @@ class Geneva(Contestant):
 
 
 class Cold(Contestant):
-    """A new process each time: imports, Spark's or Ray's start, and the backfill of a small table."""
+    """A new process per run: imports, the start of Spark or Ray, and the backfill of a small table."""
 
     def __init__(self, folder: Path, python: str, kind: str) -> None:
         super().__init__(folder, DOUBLE)
@@ -235,19 +240,20 @@ class Cold(Contestant):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCase:
-    """One thing to measure.
+    """A case to measure.
 
     Attributes:
         name: Short name.
-        note: What is run.
-        contestants: Who takes part; one of them is `lance-spark`.
-        rows: Rows that are computed.
-        again: Whether the column is filled already when the time begins.
-        target: Largest quotient to `versus`, or seconds where that is `seconds`; of `excess`, the same after `fixed_s` are taken off.
-        versus: Whom the target is about.
-        fixed_s: Seconds that are taken off our time before it is divided.
-        worker_bytes: Most memory that a worker may take.
-        rounds: Most timed rounds; the first round, which is not timed, measures memory.
+        note: Description of the work.
+        contestants: The contestants by name; must include `lance-spark`.
+        rows: Number of computed rows.
+        again: Whether the column is filled before the timed run.
+        target: Maximum ratio to `versus`, after subtracting `fixed_s`; in seconds if `versus` is
+            `seconds`.
+        versus: The contestant of the target.
+        fixed_s: Seconds to subtract from our time before the division.
+        worker_bytes: Maximum memory of a worker.
+        rounds: Maximum number of timed rounds. The first, untimed round measures memory.
     """
 
     name: str
@@ -263,8 +269,9 @@ class TableCase:
     own_clock: frozenset[str] = field(default_factory=frozenset)
 
 
-class Stage:
-    """What the cases share: folders, the session, and processes, which end with it."""
+class TableApiCases:
+    """Shared resources of the cases: folders, the session, and processes. They end with the
+    context."""
 
     def __init__(self, folder: Path, scale: float, geneva: str | None) -> None:
         self._folder = folder
@@ -274,14 +281,14 @@ class Stage:
         self._ends = ExitStack()
         self._templates: dict[tuple[int, int], Path] = {}
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> TableApiCases:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ends.close()
 
     def rows(self, rows: int) -> int:
-        """Returns the rows of a table at the scale that was asked for."""
+        """Returns the number of rows of a table at the requested scale."""
         return max(int(rows * self._scale), FRAGMENTS)
 
     def table(self, rows: int, fragments: int) -> Path:
@@ -297,20 +304,20 @@ class Stage:
         return folder
 
     def child(self, python: str, kind: str) -> Child:
-        """Starts a contestant that lives as long as the stage, or until it is closed."""
+        """Starts a contestant. It runs until the context ends or it is closed."""
         child = Child(python, kind)
         self._ends.callback(child.close)
         return child
 
     def warm(self, spark: SparkSession) -> None:
-        """Makes the session ready: its first job starts Python workers, which import Lance and Arrow."""
+        """Warms the session up: its first job starts Python workers, which import Lance and Arrow."""
         warmer = Ours(self.table(FRAGMENTS * CORES, FRAGMENTS * CORES), DOUBLE, spark)
         warmer.prepare()
         warmer.run()
 
     def cases(self, spark: SparkSession) -> Iterator[TableCase]:
-        """Yields the cases one by one; the tables of a case are deleted when the next one is asked for."""
-        for group in (self._memory(spark), self._alone(spark), self._beside_geneva(spark), self._cold()):
+        """Yields the cases. The tables of a case are deleted before the next case."""
+        for group in (self._memory(spark), self._without_geneva(spark), self._beside_geneva(spark), self._cold()):
             for case in group:
                 yield case
                 for contestant in case.contestants.values():
@@ -338,7 +345,7 @@ class Stage:
         long = Ours(self.table(long_rows, 1), UTF8_LENGTH, spark, task_size=long_rows)
         yield case("long fragment, one range", f"the length of {long_rows:,} texts in one fragment", long, long_rows)
 
-    def _alone(self, spark: SparkSession) -> Iterator[TableCase]:
+    def _without_geneva(self, spark: SparkSession) -> Iterator[TableCase]:
         loops = [self.child(sys.executable, "loop") for _ in range(CORES)]
 
         def contestants(rows: int, fragments: int, work: Work, *, parts: bool = False) -> dict[str, Contestant]:

@@ -1,7 +1,11 @@
-"""Contestants in processes of their own: `python -m benchmarks.table_api_child loop|geneva|cold-lance-spark|cold-geneva|table`.
+"""Contestants in separate processes: `python -m benchmarks.table_api_child
+loop|geneva|cold-lance-spark|cold-geneva|table`.
 
-`loop` and `geneva` answer questions, one line of JSON each, until their input ends. The cold ones take a folder, fill one column of its table,
-print a line and end; `table` makes one, so that its rows are never in the memory of a process that is measured. Runs in the environment of the contestant, so it imports nothing of the others'.
+`loop` and `geneva` answer questions, a line of JSON each, until their input ends. The cold
+contestants take a folder, fill a column of its
+table, print a line and end. `table` makes a table, so its rows never occupy the memory of a
+measured process. Runs in the environment of
+the contestant, so it imports nothing of the other contestants.
 """
 
 from __future__ import annotations
@@ -21,10 +25,10 @@ _PATIENCE_S = 30
 
 
 class Child:
-    """A contestant that runs in a process of its own, seen from the process that times it.
+    """A contestant in a separate process, for the timing process.
 
     Attributes:
-        pid: Number of its process.
+        pid: Process id.
     """
 
     def __init__(self, python: str, kind: str, *arguments: str, module: str = "benchmarks.table_api_child") -> None:
@@ -41,13 +45,13 @@ class Child:
         self.pid = self._process.pid
 
     def ask(self, **question: object) -> Any:
-        """Asks a question, and waits for its answer."""
+        """Sends a question, and waits for the answer."""
         self._process.stdin.write(json.dumps(question).encode() + b"\n")  # type: ignore[union-attr]
         self._process.stdin.flush()  # type: ignore[union-attr]
         return self.answer()
 
     def answer(self) -> Any:
-        """Waits for a line that the child says."""
+        """Waits for a line of the child."""
         line = self._process.stdout.readline()  # type: ignore[union-attr]
         if not line:
             self._errors.seek(0)
@@ -56,7 +60,7 @@ class Child:
         return json.loads(line)
 
     def close(self) -> None:
-        """Ends it; what it started ends with it."""
+        """Ends the process and its children."""
         self._process.stdin.close()  # type: ignore[union-attr]
         try:
             self._process.wait(_PATIENCE_S)
@@ -68,17 +72,17 @@ class Child:
 
 
 def geneva_version(python: str | None) -> str | None:
-    """Returns the version of geneva that an interpreter has, or None."""
+    """Returns the version of geneva in an interpreter's environment, or None."""
     if not python:
         return None
     probe = "import importlib.metadata as m; print(m.version('geneva'))"
-    found = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
+    process = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
+    return process.stdout.strip() or None
 
 
 def main() -> None:
     """Runs one contestant."""
-    # Libraries print; the answers go where they cannot be disturbed.
+    # Libraries print to standard output. The answers use a separate descriptor.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     kind, *arguments = sys.argv[1:]
@@ -118,7 +122,7 @@ def _geneva() -> Callable[[dict[str, Any]], object]:
             table.add_columns({question["column"]: function})
             return None
         began = time.perf_counter()
-        # Two workers for two cores: its default of 8 takes three times as long on such a machine.
+        # Two workers for two cores: the default of 8 takes three times as long on such a machine.
         table.backfill(question["column"], concurrency=2)
         return time.perf_counter() - began
 

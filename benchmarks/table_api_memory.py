@@ -1,4 +1,5 @@
-"""What processes take: peak memory, as the system's own high-water mark has it (shared libraries included), and CPU time."""
+"""Peak memory of processes, from the system's high-water mark (shared libraries included), and CPU
+time."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _CONTESTANTS = "benchmarks.table_api_child"
 
 @dataclass(slots=True)
 class Peaks:
-    """What processes took at most.
+    """Peak memory of processes.
 
     Attributes:
         bytes: Peak of each process by kind of process: `driver`, `jvm`, `worker`, ...
@@ -25,11 +26,12 @@ class Peaks:
     bytes: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def largest(self, kind: str) -> int:
-        """Returns the peak of the largest process of a kind; 0 if there was none."""
+        """Returns the peak of the largest process of a kind, or 0 without such a process."""
         return max(self.bytes.get(kind, {}).values(), default=0)
 
     def as_json(self) -> dict[str, dict[str, int]]:
-        """Returns processes, the largest peak, and the sum of the peaks (no moment had more) in MiB."""
+        """Returns the number of processes, the largest peak, and the sum of the peaks (an upper
+        bound at any moment) in MiB."""
         return {
             kind: {
                 "processes": len(peaks),
@@ -42,11 +44,11 @@ class Peaks:
 
 @contextmanager
 def watched(roots: Sequence[int], kind_of: Callable[[psutil.Process, int], str]) -> Iterator[Peaks]:
-    """Watches processes and their descendants; what they took before does not count.
+    """Watches processes and their descendants. Earlier peaks do not count.
 
     Args:
-        roots: Numbers of the processes.
-        kind_of: Says of which kind a process is; it also gets the root.
+        roots: Process ids.
+        kind_of: Returns the kind of a process. Its second argument is the root.
     """
     peaks = Peaks()
     kinds: dict[int, str] = {}
@@ -57,11 +59,11 @@ def watched(roots: Sequence[int], kind_of: Callable[[psutil.Process, int], str])
             try:
                 if process.pid not in kinds:
                     kinds[process.pid] = kind_of(process, root)
-                now = _high_water(process)
+                peak = _high_water(process)
             except psutil.Error:
                 continue
             of_kind = peaks.bytes.setdefault(kinds[process.pid], {})
-            of_kind[process.pid] = max(of_kind.get(process.pid, 0), now)
+            of_kind[process.pid] = max(of_kind.get(process.pid, 0), peak)
 
     def keep_looking() -> None:
         while not ended.wait(_EVERY_S):
@@ -81,7 +83,8 @@ def watched(roots: Sequence[int], kind_of: Callable[[psutil.Process, int], str])
 
 
 def cpu_seconds(root: int) -> float:
-    """Returns the CPU time of a process and its descendants so far; of those that ended, what their parents have collected."""
+    """Returns the CPU time of a process and its descendants. Ended descendants count if their
+    parents collected them."""
     total = 0.0
     for process in _family(root):
         try:
@@ -93,7 +96,8 @@ def cpu_seconds(root: int) -> float:
 
 
 def spark_kind(process: psutil.Process, root: int) -> str:
-    """Tells the kinds of a session's processes: Python workers are forked from a daemon, a child of the JVM."""
+    """Returns the kind of a session's process. Python workers are forked from a daemon, a child of
+    the JVM."""
     if process.pid == root:
         return "driver"
     if "java" in process.name():
@@ -106,23 +110,23 @@ def spark_kind(process: psutil.Process, root: int) -> str:
 
 
 def ray_kind(process: psutil.Process, root: int) -> str:
-    """Tells the kinds of Ray's processes: a worker's title begins with `ray::`."""
+    """Returns the kind of a Ray process. The title of a worker begins with `ray::`."""
     if process.pid == root:
         return "driver"
     return "worker" if " ".join(process.cmdline()).startswith("ray::") else "services"
 
 
 def plain_kind(process: psutil.Process, root: int) -> str:
-    """Tells the process itself from others."""
+    """Returns `process` for the root process, else `other`."""
     return "process" if process.pid == root else "other"
 
 
 def _family(root: int) -> list[psutil.Process]:
-    """Returns a process and its descendants, without other contestants that it started."""
+    """Returns a process and its descendants, without other contestants among its children."""
     try:
         process = psutil.Process(root)
         own = [child for child in process.children() if _CONTESTANTS not in child.cmdline()]
-        return [process, *own, *(one for child in own for one in child.children(recursive=True))]
+        return [process, *own, *(descendant for child in own for descendant in child.children(recursive=True))]
     except psutil.Error:
         return []
 
@@ -132,11 +136,11 @@ def _high_water(process: psutil.Process) -> int:
         text = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace")
         return next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("VmHWM:"))
     except (OSError, StopIteration):
-        return int(process.memory_info().rss)  # not Linux: whatever is there now
+        return int(process.memory_info().rss)  # Not Linux: the current memory.
 
 
 def _forget_high_water(pid: int) -> None:
     try:
         Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
     except OSError:
-        return  # then the mark is of the process's whole life
+        return  # The high-water mark then covers the whole life of the process.

@@ -1,6 +1,6 @@
-"""The work that every contestant of the table API's benchmarks does, and the loop that does it with pylance alone.
+"""The work of every contestant of the table API benchmarks, and a loop with plain pylance.
 
-Imports neither Spark nor lance_spark, so that another Python environment can run it too.
+Imports neither Spark nor lance_spark, so another Python environment can run it too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from lance.file import LanceFileWriter
 from lance.fragment import DataFile
 
 BUSY_STEPS = 240
-"""About 20 microseconds of Python on one core of the machine that the published results come from."""
+"""About 20 microseconds of Python on one core of the machine of the published results."""
 WIDTH = 768
 _BATCH_ROWS = 10_240
-"""The default checkpoint size of the table API, and the batch of the loop: the functions see the same batches."""
+"""The default checkpoint size of the table API, and the batch size of the loop: all functions see
+the same batches."""
 _WORDS = 50_000
 
 
@@ -32,10 +33,11 @@ class Work:
 
     Attributes:
         name: Name of the function.
-        data_type: Arrow type of its result.
-        column: Its input.
-        scalar: Whether it takes one value at a time, and not an Arrow array.
-        function: Makes the function. It is made inside another one so that it is pickled by value: executors need not have this module.
+        data_type: Arrow type of the result.
+        column: Input column.
+        scalar: Whether the function takes single values instead of an Arrow array.
+        function: Makes the function. The function is nested, so pickling stores it by value, and
+            executors do not need this module.
     """
 
     name: str
@@ -45,7 +47,7 @@ class Work:
     function: Callable[[], Callable[[Any], Any]]
 
     def on(self, values: pa.Array, function: Callable[[Any], Any]) -> pa.Array:
-        """Applies the function to a batch of its input, as briefly as Python can say it."""
+        """Applies the function to a batch, in minimal Python code."""
         if self.scalar:
             return pa.array([function(value) for value in values.to_pylist()], self.data_type)
         return function(values)
@@ -81,7 +83,7 @@ def _embed() -> Callable[[Any], Any]:
     width = WIDTH
 
     def embed(id: pa.Array) -> pa.Array:
-        # Random numbers: what compresses would be held and written in less.
+        # Random numbers do not compress in memory or on disk.
         rng = np.random.default_rng(id[0].as_py())
         floats = rng.random(len(id) * width, dtype=np.float32)
         return pa.FixedSizeListArray.from_arrays(pa.array(floats), width)
@@ -97,7 +99,7 @@ WORKS = {work.name: work for work in (UTF8_LENGTH, DOUBLE, BUSY, EMBED)}
 
 
 def make_table(path: Path, rows: int, fragments: int) -> str:
-    """Writes a table of an id and a short text, in fragments of equal size; returns its location."""
+    """Writes a table of an id and a short text, in fragments of equal size. Returns its location."""
     words = pa.array([f"{'é' * (i % 5)}word {i}" for i in range(_WORDS)])
     for number in range(fragments):
         ids = np.arange(rows * number // fragments, rows * (number + 1) // fragments, dtype=np.int64)
@@ -108,18 +110,19 @@ def make_table(path: Path, rows: int, fragments: int) -> str:
 
 
 def column_files(path: str, column: str, work: Work, fragments: Sequence[int] | None = None) -> list[tuple[int, str]]:
-    """Reads, computes and writes: one column file per fragment; returns pairs of fragment and file name.
+    """Reads, computes and writes a column file per fragment. Returns pairs of fragment and file
+    name.
 
     Args:
         path: The table.
-        column: The column to fill, which is there already.
-        work: What to compute.
-        fragments: Which fragments; by default all.
+        column: The existing column to fill.
+        work: The work.
+        fragments: Fragment ids; by default all fragments.
     """
     dataset = lance.dataset(path)
     function = work.function()
     schema = pa.schema([pa.field(column, work.data_type)])
-    written = []
+    column_files_by_fragment = []
     for fragment in dataset.get_fragments():
         if fragments is not None and fragment.fragment_id not in fragments:
             continue
@@ -127,8 +130,8 @@ def column_files(path: str, column: str, work: Work, fragments: Sequence[int] | 
         with LanceFileWriter(f"{path}/data/{name}", schema, version=dataset.data_storage_version) as writer:
             for batch in _batches(fragment, work.column):
                 writer.write_batch(pa.record_batch([work.on(batch.column(0), function)], schema=schema))
-        written.append((fragment.fragment_id, name))
-    return written
+        column_files_by_fragment.append((fragment.fragment_id, name))
+    return column_files_by_fragment
 
 
 def _batches(fragment: lance.LanceFragment, column: str) -> Iterator[pa.RecordBatch]:
@@ -136,7 +139,7 @@ def _batches(fragment: lance.LanceFragment, column: str) -> Iterator[pa.RecordBa
 
 
 def commit(path: str, files: Sequence[tuple[int, str]]) -> None:
-    """Commits column files in one version."""
+    """Commits column files in a single version."""
     dataset = lance.dataset(path)
     groups = [
         lance.LanceOperation.DataReplacementGroup(fragment, DataFile.create(dataset, name)) for fragment, name in files

@@ -1,9 +1,14 @@
-"""Measures a table's everyday operations: `python -m benchmarks.table_operations [--rows 200000] [--rounds 3] [--home FOLDER] [--show]`.
+"""Measures everyday operations on a table: `python -m benchmarks.table_operations [--rows 200000]
+[--rounds 3] [--home FOLDER] [--show]`.
 
-The same statements in lance-spark on Spark, in geneva, and in LanceDB, which geneva builds upon: search, indexes, update, merge, deletion, optimize; and
-compaction beside pylance alone. Each has a process of its own and a copy of the same table; they take turns, operation by operation, and who is first
-changes. After each operation the tables are compared row by row, and what searches find with what comparing all vectors finds. geneva and LanceDB are those of
-`benchmarks.peer_views`, in their own environment. The first round is not timed.
+lance-spark on Spark, geneva, and its base LanceDB run the same statements: search, indexes, update,
+merge, deletion and optimize. Compaction
+is compared with plain pylance. Each library has a separate process and a copy of the same table.
+The libraries take turns for each operation,
+and the first library alternates. After each operation, the tables are compared row by row, and
+search results are compared with exact
+results. geneva and LanceDB use the environment of `benchmarks.peer_views`. The first round is not
+timed.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from benchmarks.table_operations_child import COMPACTION, OPERATIONS
 GENEVA, LANCEDB, PYLANCE = "geneva", "lancedb", "pylance"
 _FRAGMENTS, _SIZE, _QUERIES = 50, 64, 20
 _MORE = 5
-"""Rows of the table that is compacted beside pylance, as a multiple."""
+"""Size of the compacted table, as a multiple of the rows."""
 
 Answers = dict[str, dict[str, Any]]
 
@@ -62,20 +67,21 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 
 def measure(pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns what each operation took, and whether all found and left the same."""
+    """Returns the results of each operation, and whether all libraries agree."""
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as name:
         folder = Path(name)
         write_table(folder / "base.lance", arguments.rows)
         write_table(folder / "more.lance", arguments.rows * _MORE)
         children = {
-            one: Child(python, one, name, module="benchmarks.table_operations_child") for one, python in pythons.items()
+            library: Child(python, library, name, module="benchmarks.table_operations_child")
+            for library, python in pythons.items()
         }
         try:
-            versions = {one: child.answer() for one, child in children.items()}
+            versions = {library: child.answer() for library, child in children.items()}
             rounds = []
             for number in range(arguments.rounds + 1):
                 before = os.getloadavg()[0]
-                answers = one_round(folder, children, number)
+                answers = run_round(folder, children, number)
                 print(f"round {number}, load {before:.1f}: {json.dumps(answers)}", flush=True)
                 rounds.append({"load": round(before, 1), "answers": answers})
         finally:
@@ -87,15 +93,16 @@ def measure(pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str,
         "rows": arguments.rows,
         "rows compacted beside pylance": arguments.rows * _MORE,
         "fragments": _FRAGMENTS,
-        "loads": [one["load"] for one in rounds[1:]],
+        "loads": [timed_round["load"] for timed_round in rounds[1:]],
         "cases": [
-            case(operation, [one["answers"][operation] for one in rounds[1:]]) for operation in rounds[0]["answers"]
+            case(operation, [timed_round["answers"][operation] for timed_round in rounds[1:]])
+            for operation in rounds[0]["answers"]
         ],
     }
 
 
 def write_table(path: Path, rows: int) -> None:
-    """Writes the table that all begin with."""
+    """Writes the initial table."""
     random = np.random.default_rng(1)
     vectors = random.standard_normal((rows, _SIZE), dtype=np.float32)
     table = pa.table(
@@ -109,10 +116,10 @@ def write_table(path: Path, rows: int) -> None:
     lance.write_dataset(table, str(path), max_rows_per_file=rows // _FRAGMENTS)
 
 
-def one_round(folder: Path, children: dict[str, Child], number: int) -> dict[str, Answers]:
-    """Has each operation done by all, one after the other."""
+def run_round(folder: Path, children: dict[str, Child], number: int) -> dict[str, Answers]:
+    """Runs each operation with all libraries in turn."""
     queries = np.random.default_rng(2).standard_normal((_QUERIES, _SIZE), dtype=np.float32).tolist()
-    found: dict[str, Answers] = {}
+    results: dict[str, Answers] = {}
     for base, operations, names in (
         ("base", OPERATIONS, (OURS, GENEVA, LANCEDB)),
         ("more", COMPACTION, (OURS, PYLANCE)),
@@ -131,13 +138,13 @@ def one_round(folder: Path, children: dict[str, Child], number: int) -> dict[str
                 answer["equal"] = tables[name].equals(tables[OURS])
                 rows = answer.pop("found")
                 if rows is not None:
-                    wanted = nearest(tables[name], queries)
-                    hits = sum(len(set(some) & set(ten)) for some, ten in zip(rows, wanted, strict=True))
-                    answer["recall"] = hits / sum(map(len, wanted))
-            found[operation] = answers
+                    exact = nearest(tables[name], queries)
+                    hits = sum(len(set(some) & set(ten)) for some, ten in zip(rows, exact, strict=True))
+                    answer["recall"] = hits / sum(map(len, exact))
+            results[operation] = answers
         for place in places.values():
             shutil.rmtree(folder / f"{place}.lance")
-    return found
+    return results
 
 
 def contents(path: Path) -> pa.Table:
@@ -146,7 +153,7 @@ def contents(path: Path) -> pa.Table:
 
 
 def nearest(table: pa.Table, queries: list[list[float]]) -> list[list[int]]:
-    """Returns the ids of the ten nearest rows of each query, by comparing all."""
+    """Returns the ids of the ten nearest rows of each query by exact comparison."""
     vectors = table["vec"].combine_chunks().flatten().to_numpy().reshape(-1, _SIZE)
     ids = table["id"].to_numpy()
     lengths = (vectors**2).sum(axis=1)
@@ -154,37 +161,37 @@ def nearest(table: pa.Table, queries: list[list[float]]) -> list[list[int]]:
 
 
 def case(operation: str, rounds: list[Answers]) -> dict[str, Any]:
-    """Returns what is reported of an operation: the median of the rounds' quotients is the ratio."""
-    seconds = {name: [one[name]["seconds"] for one in rounds] for name in rounds[0]}
+    """Returns the report of an operation. The ratio is the median of the quotients of all rounds."""
+    seconds = {name: [answers[name]["seconds"] for answers in rounds] for name in rounds[0]}
     return {
         "case": operation,
         "seconds": {name: round(statistics.median(times), 4) for name, times in seconds.items()},
         "ratios": {name: round(quotient(seconds[OURS], times), 3) for name, times in seconds.items() if name != OURS},
-        "equal": all(answer["equal"] for one in rounds for answer in one.values()),
+        "equal": all(answer["equal"] for answers in rounds for answer in answers.values()),
         "recall": {
-            name: round(statistics.mean(one[name]["recall"] for one in rounds), 4)
+            name: round(statistics.mean(answers[name]["recall"] for answers in rounds), 4)
             for name, answer in rounds[0].items()
             if "recall" in answer
         },
-        "errors": sorted({answer["error"] for one in rounds for answer in one.values() if "error" in answer}),
+        "errors": sorted({answer["error"] for answers in rounds for answer in answers.values() if "error" in answer}),
         "rounds": seconds,
     }
 
 
 def print_table(report: dict[str, Any]) -> None:
     """Prints the Markdown tables of docs/benchmarks.md."""
-    for others in ((GENEVA, LANCEDB), (PYLANCE,)):
+    for peers in ((GENEVA, LANCEDB), (PYLANCE,)):
         print(
-            f"\n| operation | {' | '.join((OURS, *others))} | {' | '.join(f'{OURS} / {one}' for one in others)} | results |"
+            f"\n| operation | {' | '.join((OURS, *peers))} | {' | '.join(f'{OURS} / {peer}' for peer in peers)} | results |"
         )
-        print("| --- " * (3 + 2 * len(others)) + "|")
-        for one in report["cases"]:
-            if set(one["ratios"]) == set(others):
-                times = [f"{one['seconds'][name]:.3f} s" for name in (OURS, *others)]
-                ratios = [f"{one['ratios'][name]:.2f}" for name in others]
-                found = [f"{name} found {share:.2%}" for name, share in one["recall"].items() if share < 1]
-                said = "; ".join([*one["errors"], *found]) or ("equal" if one["equal"] else "NOT EQUAL")
-                print(f"| {' | '.join([one['case'], *times, *ratios, said])} |")
+        print("| --- " * (3 + 2 * len(peers)) + "|")
+        for entry in report["cases"]:
+            if set(entry["ratios"]) == set(peers):
+                times = [f"{entry['seconds'][name]:.3f} s" for name in (OURS, *peers)]
+                ratios = [f"{entry['ratios'][name]:.2f}" for name in peers]
+                recalls = [f"{name} found {share:.2%}" for name, share in entry["recall"].items() if share < 1]
+                outcome = "; ".join([*entry["errors"], *recalls]) or ("equal" if entry["equal"] else "NOT EQUAL")
+                print(f"| {' | '.join([entry['case'], *times, *ratios, outcome])} |")
     print(f"\nload averages: {report['loads']}")
 
 

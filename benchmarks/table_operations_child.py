@@ -1,6 +1,9 @@
-"""A library that works on a table, in a process of its own: `python -m benchmarks.table_operations_child lance-spark|geneva|lancedb|pylance FOLDER`.
+"""A library on a table, in a separate process: `python -m benchmarks.table_operations_child
+lance-spark|geneva|lancedb|pylance FOLDER`.
 
-Answers questions, a line of JSON each, until its input ends. Runs in the environment of the library, so it imports nothing of the others.
+Answers questions, a line of JSON each, until its input ends. Runs in the environment of the
+library, so it imports nothing of the other
+libraries.
 """
 
 from __future__ import annotations
@@ -30,14 +33,14 @@ OPERATIONS = (
     "optimize",
     "20 searches, after that",
 )
-"""In this order, each on what the one before has left."""
+"""In this order. Each operation starts from the table of the previous operation."""
 
 COMPACTION = ("compaction",)
 
 
 def main() -> None:
-    """Starts the library, says its version, and does what it is asked for."""
-    # Libraries print; the answers go where they cannot be disturbed.
+    """Starts the library, prints its version, and runs the requested operations."""
+    # Libraries print to standard output. The answers use a separate descriptor.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     kind, folder = sys.argv[1:]
@@ -73,7 +76,7 @@ def _lancedb(folder: str) -> Any:
 
 
 class _pylance:  # noqa: N801 - stands where the other libraries' functions stand
-    """Compacts with pylance alone."""
+    """Compacts with plain pylance."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -85,8 +88,8 @@ class _pylance:  # noqa: N801 - stands where the other libraries' functions stan
 
 
 def _answer(db: Any, question: dict[str, Any]) -> dict[str, Any]:
-    """Does one operation; says how long that took, what it found, and what was raised."""
-    # Opened before the clock runs: all begin with the table at its latest version.
+    """Runs an operation. Returns the seconds, the search results, and the error if any."""
+    # Opened before the clock starts: all libraries begin with the latest version of the table.
     table = db.open_table(question["table"])
     began = time.perf_counter()
     answer: dict[str, Any] = {"found": None}
@@ -98,16 +101,16 @@ def _answer(db: Any, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operate(table: Any, operation: str, queries: list[list[float]]) -> list[list[int]] | None:
-    """Runs the statements of an operation, the same ones for each library."""
+    """Runs the statements of an operation, the same for each library."""
     match operation.partition(",")[0].partition(":")[0]:
         case "20 searches":
-            found = []
+            results = []
             for query in queries:
                 search = table.search(query, vector_column_name="vec").limit(10).select(["id"])
-                # All partitions, also those that were split, so that there is one right answer.
+                # All partitions, including split partitions, so the correct result is unique.
                 search = search if "compared" in operation else search.nprobes(100 * _PARTITIONS)
-                found.append(search.to_arrow()["id"].to_pylist())
-            return found
+                results.append(search.to_arrow()["id"].to_pylist())
+            return results
         case "create_index":
             table.create_index(metric="l2", num_partitions=_PARTITIONS, vector_column_name="vec", index_type="IVF_FLAT")
         case "create_scalar_index":
@@ -129,7 +132,7 @@ def _operate(table: Any, operation: str, queries: list[list[float]]) -> list[lis
 
 
 def _source(rows: int) -> pa.Table:
-    """Returns a tenth as many rows as a table has: half of them replace some, half are new."""
+    """Returns a tenth of the number of rows of a table: half of them are updates, half are new."""
     half = rows // 20
     ids = np.concatenate([np.arange(half) * 20, rows + np.arange(half)])
     random = np.random.default_rng(3)

@@ -1,8 +1,11 @@
-"""TPC-H beside Parquet: `python -m benchmarks.tpch [--scale 1] [--rounds 3] [--only q01,q09] [--out benchmarks/results]`.
+"""Compares TPC-H on Lance with Parquet: `python -m benchmarks.tpch [--scale 1] [--rounds 3] [--only
+q01,q09] [--out benchmarks/results]`.
 
-Both are written by Spark with its defaults from the same generated tables. Three configurations have a process each, in which Parquet and Lance
-take turns: Spark's defaults without the planner rule, `enable_pushdown` alone, and `configure`, where the Lance tables are read by path and through
-a catalog of SQL.
+Spark writes both formats with its defaults from the same generated tables. Three configurations run
+in separate processes, and Parquet and
+Lance take turns in each: Spark's defaults without the planner rule, `enable_pushdown` alone, and
+`configure`. With `configure`, queries
+read the Lance tables by path and through a SQL catalog.
 """
 
 from __future__ import annotations
@@ -27,19 +30,20 @@ LABELS = {
     "enable_pushdown": "enable_pushdown alone",
     "configure": "configure",
 }
-"""The configurations, as the report names them."""
+"""Names of the configurations in the report."""
 
 TARGETS = {"enable_pushdown": {"mean": 1.3, "worst": 2.0}, "configure": {"mean": 1.0, "worst": 1.5}}
 BYTES_TARGET = 1.5
 
 
 @dataclass(slots=True, kw_only=True)
-class Measured:
-    """What one configuration measured.
+class MeasuredConfiguration:
+    """The results of a configuration.
 
     Attributes:
-        outcomes: Times, a query each.
-        cpu: CPU seconds of all processes, of each contestant in each round, by query. Those of a process that ended meanwhile are not in it.
+        outcomes: Times, one outcome per query.
+        cpu: CPU seconds of all processes, by query and contestant, a value per round. Processes
+            that ended during the query are not included.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -47,17 +51,17 @@ class Measured:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Lance's time divided by Parquet's, by query: the median of the rounds' quotients."""
+        """Ratio of Lance to Parquet by query: the median of the quotients of all rounds."""
         return {outcome.case: outcome.ratios["parquet"] for outcome in self.outcomes}
 
     @property
     def mean(self) -> float:
-        """The ratios' geometric mean."""
+        """Geometric mean of the ratios."""
         return statistics.geometric_mean(self.ratios.values())
 
     @property
     def catalog_mean(self) -> float | None:
-        """Time through a catalog of SQL divided by that of `load(path)`, the geometric mean; None where there is no catalog."""
+        """Geometric mean of the ratios of catalog reads to `load(path)`; None without a catalog."""
         ratios = [outcome.ratios.get("catalog") for outcome in self.outcomes]
         return None if None in ratios else 1 / statistics.geometric_mean(r for r in ratios if r)
 
@@ -68,14 +72,14 @@ class Measured:
 
     @property
     def cpu_ratio(self) -> float:
-        """CPU seconds of all queries together, Lance's divided by Parquet's."""
-        ours, theirs = (
+        """Ratio of Lance to Parquet in CPU seconds, over all queries."""
+        lance_seconds, parquet_seconds = (
             sum(statistics.median(of[name]) for of in self.cpu.values()) for name in ("lance-spark", "parquet")
         )
-        return ours / theirs
+        return lance_seconds / parquet_seconds
 
     def add(self, line: dict) -> None:
-        """Adds a query, as the child reports it."""
+        """Adds a query from the child's report."""
         seconds = {name: tuple(times) for name, times in line["seconds"].items()}
         self.outcomes.append(Outcome(case=line["query"], seconds=seconds, target=None, note="", versus="parquet"))
         self.cpu[line["query"]] = line["cpu_seconds"]
@@ -91,7 +95,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    measured: dict[str, Measured] = {}
+    measured: dict[str, MeasuredConfiguration] = {}
     with tempfile.TemporaryDirectory(prefix="lance-spark-tpch-") as name:
         folder = Path(name)
         generate(folder / "generated", arguments.scale)
@@ -99,12 +103,12 @@ def main() -> None:
         sizes = {kind: stored_bytes(folder / kind) for kind in ("lance", "parquet")}
         print(f"bytes on disk: {sizes['lance'] / sizes['parquet']:.2f} x Parquet", flush=True)
         for configuration in arguments.configurations.split(","):
-            measured[configuration] = Measured()
+            measured[configuration] = MeasuredConfiguration()
             for line in child(configuration, folder, arguments):
                 measured[configuration].add(line)
                 outcome = measured[configuration].outcomes[-1]
                 print(f"{configuration:16} {outcome.case} {outcome.ratios['parquet']:.2f} x Parquet", flush=True)
-                # After each query: a run that is cut short leaves what it has.
+                # Written after each query, so an interrupted run keeps its results.
                 content = json.dumps(as_json(measured, sizes, arguments), indent=2)
                 (arguments.out / "tpch.json").write_text(f"{content}\n")
     print(table(measured))
@@ -112,7 +116,7 @@ def main() -> None:
 
 
 def child(configuration: str, folder: Path, arguments: argparse.Namespace) -> Iterator[dict]:
-    """Runs one configuration in a process of its own; yields what it reports."""
+    """Runs a configuration in a separate process, and yields its reports."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}
     environment["PYSPARK_PYTHON"] = sys.executable
     command = [sys.executable, "-m", "benchmarks.tpch_child", configuration, str(folder), str(arguments.rounds)]
@@ -130,8 +134,10 @@ def stored_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def as_json(measured: dict[str, Measured], sizes: dict[str, int], arguments: argparse.Namespace) -> dict[str, object]:
-    """Returns all that is needed to compare with another run."""
+def as_json(
+    measured: dict[str, MeasuredConfiguration], sizes: dict[str, int], arguments: argparse.Namespace
+) -> dict[str, object]:
+    """Returns all data for a comparison with another run."""
     import lance
     import pyspark
 
@@ -159,7 +165,7 @@ def as_json(measured: dict[str, Measured], sizes: dict[str, int], arguments: arg
     }
 
 
-def table(measured: dict[str, Measured]) -> str:
+def table(measured: dict[str, MeasuredConfiguration]) -> str:
     """Returns the report: ratios to Parquet, a line per query, and the targets."""
 
     def row(title: str, cells: list[str]) -> str:
@@ -183,8 +189,9 @@ def table(measured: dict[str, Measured]) -> str:
     return "\n".join(lines)
 
 
-def plot(measured: dict[str, Measured], path: Path) -> None:
-    """Draws the ratios of all queries, a colour per configuration, with the geometric means as lines."""
+def plot(measured: dict[str, MeasuredConfiguration], path: Path) -> None:
+    """Draws the ratios of all queries, a colour per configuration, with the geometric means as
+    lines."""
     import matplotlib
 
     matplotlib.use("Agg")

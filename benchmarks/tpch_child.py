@@ -1,7 +1,9 @@
-"""One session of the TPC-H benchmark: `python -m benchmarks.tpch_child CONFIGURATION FOLDER ROUNDS QUERY..`, run by `benchmarks.tpch`.
+"""A session of the TPC-H benchmark: `python -m benchmarks.tpch_child CONFIGURATION FOLDER ROUNDS
+QUERY..`, run by `benchmarks.tpch`.
 
-Prints a line of JSON for each query. With the configuration `load` it writes the tables instead: what a session is set to is set when its JVM
-starts, so each configuration has a process.
+Prints a line of JSON per query. With the configuration `load`, it writes the tables instead. Each
+configuration has a separate process,
+because the settings of a session apply at the start of its JVM.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from benchmarks.tpch_queries import QUERIES, TABLES
 
 _FORMATS = {"parquet": "parquet", "lance-spark": "lance"}
 _CATALOG = "catalog"
-"""Contestant of the configuration `configure`: the same Lance tables, read through a catalog of SQL."""
+"""Contestant of the configuration `configure`: the same Lance tables, read through a SQL catalog.
+"""
 
 
 def main() -> None:
@@ -39,7 +42,7 @@ def main() -> None:
 
 
 def session(configuration: str, folder: Path) -> SparkSession:
-    """Returns a session: Spark's defaults, with the planner rule, or as `configure` makes it."""
+    """Returns a session: with Spark's defaults, with the planner rule, or from `configure`."""
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("tpch")
@@ -69,19 +72,22 @@ def load(spark: SparkSession, folder: Path) -> None:
 
 def views(spark: SparkSession, folder: Path, configuration: str) -> dict[str, dict[str, DataFrame]]:
     """Returns the tables of each contestant."""
-    found = {
+    tables_by_contestant = {
         contestant: {table: spark.read.format(kind).load(str(folder / kind / table)) for table in TABLES}
         for contestant, kind in _FORMATS.items()
     }
     if configuration == "configure":
-        found[_CATALOG] = {table: spark.table(f"{_CATALOG}.`{folder}/lance/{table}`") for table in TABLES}
-    return found
+        tables_by_contestant[_CATALOG] = {
+            table: spark.table(f"{_CATALOG}.`{folder}/lance/{table}`") for table in TABLES
+        }
+    return tables_by_contestant
 
 
 def measured(
     spark: SparkSession, views: dict[str, dict[str, DataFrame]], rounds: int, names: list[str]
 ) -> Iterator[dict[str, object]]:
-    """Runs queries, each once to warm up and then the contestants in turn; yields seconds and CPU seconds of all processes."""
+    """Warms each query up once, then runs the contestants in turn. Yields seconds and CPU seconds
+    of all processes."""
 
     def run(contestant: str, name: str) -> tuple[object, float, float]:
         for table, frame in views[contestant].items():
@@ -93,8 +99,8 @@ def measured(
         return (answer.schema, rows), seconds, cpu_seconds(os.getpid()) - cpu
 
     for name in names:
-        first, *others = (run(contestant, name)[0] for contestant in views)
-        if any(first != other for other in others):
+        first, *results = (run(contestant, name)[0] for contestant in views)
+        if any(first != result for result in results):
             raise AssertionError(f"{name} gives other rows on Lance than on Parquet")
         times: dict[str, list[float]] = {contestant: [] for contestant in views}
         cpu: dict[str, list[float]] = {contestant: [] for contestant in views}

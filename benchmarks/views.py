@@ -1,8 +1,12 @@
-"""Measures refreshes of a materialized view: `python -m benchmarks.views [--rows 10000000] [--fragments 100]`.
+"""Measures refreshes of a materialized view: `python -m benchmarks.views [--rows 10000000]
+[--fragments 100]`.
 
-A view has an id, an expression, and a column of an Arrow UDF. It is filled from a table of an id, a price and a text, and refreshed after nothing,
-one row, 10,000 rows and 1 % of the rows changed or were added, and after a compaction. The cost is to grow with what changed, not with the
-table. Calls of the UDF are counted, and the rows compared with the query at the end.
+The view has an id, an expression, and a column of an Arrow UDF. Its source is a table of an id, a
+price and a text. The view is filled, then
+refreshed after no change, after changing or adding one row, 10,000 rows and 1 % of the rows, and
+after a compaction. The cost should grow
+with the number of changed rows, not with the size of the table. UDF calls are counted, and the rows
+are compared with the query at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ _BATCH_ROWS = 1 << 17
 
 
 def main() -> None:
-    """Makes the table and the view, runs the cases one after the other, and writes `views.json`."""
+    """Makes the table and the view, runs the cases in sequence, and writes `views.json`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.views", description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the source")
     parser.add_argument("--fragments", type=int, default=100, help="fragments of the source")
@@ -88,7 +92,7 @@ def measure(folder: str, rows: int, fragments: int) -> dict[str, dict[str, float
 
 
 def make(db: Connection, name: str, length: UDF, rows: int, fragments: int) -> tuple[Table, Table]:
-    """Returns a table, and a view over it that has not been filled."""
+    """Returns a table, and an empty view over the table."""
     uri = f"{db.uri}/{name}.lance"
     parts = (rows_of(np.arange(first, min(first + _BATCH_ROWS, rows))) for first in range(0, rows, _BATCH_ROWS))
     batches = (batch for part in parts for batch in part.to_batches())
@@ -106,11 +110,11 @@ def rows_of(ids: np.ndarray) -> pa.Table:
 
 def check(source: Table, view: Table) -> None:
     """Compares the view with its query."""
-    wanted = source.to_arrow(["id", "price", "text"]).sort_by("id")
-    found = view.to_arrow(["id", "cents", "length"]).sort_by("id")
-    assert found.column("id").equals(wanted.column("id"))
-    assert found.column("cents").equals(pc.multiply(wanted.column("price"), 100))
-    assert found.column("length").equals(pc.utf8_length(wanted.column("text")))
+    expected = source.to_arrow(["id", "price", "text"]).sort_by("id")
+    actual = view.to_arrow(["id", "cents", "length"]).sort_by("id")
+    assert actual.column("id").equals(expected.column("id"))
+    assert actual.column("cents").equals(pc.multiply(expected.column("price"), 100))
+    assert actual.column("length").equals(pc.utf8_length(expected.column("text")))
 
 
 if __name__ == "__main__":

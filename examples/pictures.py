@@ -1,11 +1,13 @@
 # %% [markdown]
 # # Pictures: from files to a search by picture
 #
-# Photographs that ship with scikit-image become a Lance table: their bytes as blobs, thumbnails and colours computed by functions that are
-# stored with the table, tiles of each picture in a view that follows it, an index over the tiles, and a search by picture.
+# Photographs from scikit-image become a Lance table with blobs. Functions stored with the table
+# compute thumbnails and colours. A view keeps the tiles of each picture, with an index for a search
+# by picture.
 #
-# A notebook in the percent format: VS Code, PyCharm and Jupyter (with jupytext) open it, `python examples/pictures.py` runs it. It needs
-# `pip install 'lance-spark[examples]'`, and no network.
+# This notebook has the percent format: VS Code, PyCharm and Jupyter (with jupytext) open it, and
+# `python examples/pictures.py` runs it. It needs `pip install 'lance-spark[examples]'`, and no
+# network.
 
 # %%
 import io
@@ -30,7 +32,8 @@ db = lance_spark.connect(str(folder))
 # %% [markdown]
 # ## Ingest
 #
-# The bytes of a file are a blob: a query that does not ask for them does not read them. Three files are kept back for later.
+# The bytes of a file are a blob. Queries read blobs only on request. Three files are held back for
+# later.
 
 # %%
 files = sorted(path for path in Path(skimage.data.__file__).parent.iterdir() if path.suffix in (".png", ".jpg"))
@@ -44,8 +47,9 @@ print(f"{pictures.count_rows()} pictures")
 # %% [markdown]
 # ## Thumbnails and colours
 #
-# A function of a row becomes a column. `colours` is an embedding that needs no model: a histogram over 64 colours; the roots of its parts make
-# the distance between two of them the one of Hellinger.
+# A function of a row becomes a column. `colours` is an embedding without a model: a histogram over
+# 64 colours. The roots of its shares make the L2 distance of two histograms their Hellinger
+# distance.
 
 
 # %%
@@ -74,12 +78,13 @@ pictures.preview(5, ["name", "thumbnail", "colours"])
 # %% [markdown]
 # ## Chunks
 #
-# A picture is cut into tiles of 128 by 128 pixels: a view with a row for each tile. The view gets the same embedding, of its tiles.
+# A view cuts each picture into tiles of 128 by 128 pixels, with a row per tile. The view gets the
+# same embedding for its tiles.
 
 
 # %%
 class Tile(NamedTuple):
-    """A tile, and where it lies in its picture."""
+    """A tile, and its position in the picture."""
 
     x: int
     y: int
@@ -88,7 +93,7 @@ class Tile(NamedTuple):
 
 @chunker
 def tiles(image: bytes) -> Iterator[Tile]:
-    """Yields the tiles of a picture, without what is left at its edges."""
+    """Yields the complete tiles of a picture."""
     whole = Image.open(io.BytesIO(image)).convert("RGB")
     for y in range(0, whole.height - 127, 128):
         for x in range(0, whole.width - 127, 128):
@@ -105,29 +110,30 @@ print(parts.backfill("colours"))
 # %% [markdown]
 # ## Index, and search by picture
 #
-# What is asked for is a part of a picture that lies across four tiles. Its colours are computed as those of the table are: a function that
-# becomes a column stays a function.
+# The query is a part of a picture across four tiles. The stored function computes its colours too:
+# a UDF is still a function.
 
 # %%
 parts.create_index(vector_column_name="colours", index_type="IVF_FLAT", num_partitions=4)
-asked = io.BytesIO()
-Image.fromarray(skimage.data.chelsea()).crop((160, 60, 288, 188)).save(asked, "PNG")
+cat_crop = io.BytesIO()
+Image.fromarray(skimage.data.chelsea()).crop((160, 60, 288, 188)).save(cat_crop, "PNG")
 
 
 def nearest(table: lance_spark.Table, picture: bytes) -> pa.Table:
-    """Returns the eight tiles whose colours are nearest to those of a picture."""
+    """Returns the eight tiles with the nearest colours to a picture."""
     search = table.search(colours(picture), vector_column_name="colours").nprobes(4).limit(8)
     return search.select(["name", "x", "y", "tile"]).to_arrow()
 
 
-found = nearest(parts, asked.getvalue())
-print("the nearest tiles are of", found["name"].to_pylist())
+cat_tiles = nearest(parts, cat_crop.getvalue())
+print("the nearest tiles are of", cat_tiles["name"].to_pylist())
 
 # %% [markdown]
 # ## New pictures
 #
-# The table gets the pictures that were kept back, and loses one. A refresh chunks what is new, takes out the tiles of what is gone, and a
-# backfill computes the colours of new tiles only; the index takes them in when it is optimized.
+# The table gets the remaining pictures, and loses one. A refresh chunks new pictures and removes
+# the tiles of deleted pictures. A backfill computes the colours of new tiles only, and
+# `optimize_indices` adds the tiles to the index.
 
 # %%
 pictures.add([{"name": path.stem, "image": path.read_bytes()} for path in late])
@@ -143,12 +149,12 @@ again = nearest(parts, coffee.getvalue())
 print("the nearest tiles are of", again["name"].to_pylist())
 
 # %% [markdown]
-# ## A picture of what was found
+# ## A picture of the results
 
 # %%
 figure, axes = plt.subplots(2, 9, figsize=(14, 4.2))
-for row, query, tiles_found in ((axes[0], asked, found), (axes[1], coffee, again)):
-    titles = ["asked for", *(f"{one['name']}\n{one['_distance']:.3f}" for one in tiles_found.to_pylist())]
+for row, query, tiles_found in ((axes[0], cat_crop, cat_tiles), (axes[1], coffee, again)):
+    titles = ["asked for", *(f"{tile['name']}\n{tile['_distance']:.3f}" for tile in tiles_found.to_pylist())]
     for axis, title, data in zip(row, titles, [query.getvalue(), *tiles_found["tile"].to_pylist()], strict=True):
         axis.imshow(Image.open(io.BytesIO(data)))
         axis.set_title(title, fontsize=8)

@@ -1,12 +1,14 @@
-"""The tour: Python's own standard library as a Lance table, queried with SQL, and enriched while others write to it.
+"""A tour of lance-spark: Python's standard library becomes a Lance table.
 
     python examples/stdlib_features.py [--limit N] [--keep DIRECTORY]
 
-Reads the `.py` files of the running interpreter's standard library, its test cases left out, into a Spark DataFrame,
-writes it as a Lance table, asks it questions, and backfills features that are computed with Python's `ast` - while
-rows are appended and deleted by others. Then the table itself computes two more, with a UDF that is stored with it
-and jobs that go on where the one before ended. At last a view of its functions and one of their vectors are made, and
-follow what changes.
+Reads the `.py` files of the running interpreter's standard library, without its test cases, into a
+Spark DataFrame. Writes the DataFrame
+as a Lance table, queries the table, and backfills features computed with Python's `ast`, while a
+concurrent writer appends and deletes
+rows. Then the table computes two more features with a stored UDF, in jobs that resume where the
+previous job ended. At the end, a view of
+functions and a view of their vectors follow the changes of the table.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-# Lance reads this when it is imported; it logs each commit of a column file as a warning.
+# Lance reads this variable on import, and logs each commit of a column file as a warning.
 os.environ.setdefault("LANCE_LOG", "error")
 
 import lance
@@ -46,10 +48,10 @@ import lance_spark
 from udf_runtime import Columns, Skip, chunker, udf
 
 LATE = 20
-"""One file in so many is held back and arrives while the backfill runs."""
+"""One file in 20 is held back, and arrives during the backfill."""
 
 TINY = 100
-"""Files below so many bytes are deleted while the backfill runs."""
+"""Files below this size in bytes are deleted during the backfill."""
 
 OUTLINE = (
     StructType()
@@ -60,11 +62,12 @@ OUTLINE = (
 )
 
 
-# --- what is computed -------------------------------------------------------------------------------------------------------
+# --- computed features
+# -----------------------------------------------------------------------------------------------------
 
 
 def parse(text: str | None) -> ast.Module | None:
-    """Parses a file; None where it is not Python of this version, as some files of the test suite are not on purpose."""
+    """Parses a file. Returns None for invalid Python, for example files of the test suite."""
     if text is None:
         return None
     try:
@@ -76,7 +79,7 @@ def parse(text: str | None) -> ast.Module | None:
 
 
 def outline(text: str | None) -> tuple[int, int, float | None, int] | None:
-    """Returns numbers of functions and classes, the share of functions with a docstring, and how deep definitions are nested."""
+    """Returns the numbers of functions and classes, the documented share, and the nesting depth."""
     tree = parse(text)
     if tree is None:
         return None
@@ -113,18 +116,18 @@ def imported(text: str | None) -> list[str] | None:
 @pandas_udf(OUTLINE)
 def outline_udf(text: pd.Series) -> pd.DataFrame:
     """Outlines a batch of files, pandas in and out."""
-    rows = [outline(one) or (None, None, None, None) for one in text]
+    rows = [outline(text) or (None, None, None, None) for text in text]
     return pd.DataFrame(rows, columns=["functions", "classes", "documented", "nesting"]).convert_dtypes()
 
 
 @arrow_udf(ArrayType(StringType()))
 def imports_udf(text: pa.Array) -> pa.Array:
     """Lists the imports of a batch of files, Arrow in and out."""
-    return pa.array([imported(one) for one in text.to_pylist()], pa.list_(pa.string()))
+    return pa.array([imported(text) for text in text.to_pylist()], pa.list_(pa.string()))
 
 
 class Flow(NamedTuple):
-    """How the control flow of a file looks; one column per field."""
+    """Control flow of a file; one column per field."""
 
     branches: int
     loops: int
@@ -132,7 +135,10 @@ class Flow(NamedTuple):
 
 @udf(on_error=Skip(SyntaxError, ValueError, RecursionError))
 def flow(text: str | None) -> Columns[Flow] | None:
-    """Counts branches and loops, row by row; a file that is no Python of this version raises, and the policy skips it."""
+    """Counts branches and loops, row by row.
+
+    Invalid Python raises an error, and the policy skips the file.
+    """
     if text is None:
         return None
     with warnings.catch_warnings():
@@ -172,11 +178,15 @@ def embed(body: str) -> list[float]:
     return [number / length for number in vector] if length else vector
 
 
-# --- where it comes from ----------------------------------------------------------------------------------------------------
+# --- input files
+# -----------------------------------------------------------------------------------------------------------
 
 
 def standard_library(limit: int | None) -> list[str]:
-    """Returns the paths of the standard library's Python files but its test cases, sorted; `limit` takes some, evenly spread."""
+    """Returns the sorted paths of the standard library without test cases.
+
+    `limit` samples the paths evenly.
+    """
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = []
     for folder, folders, names in os.walk(root):
@@ -189,7 +199,10 @@ def standard_library(limit: int | None) -> list[str]:
 
 
 def read_files(spark: SparkSession, paths: list[str]) -> DataFrame:
-    """Returns path, package, size and text of the files, read by Spark's workers. Text is NULL where it cannot be decoded."""
+    """Returns path, package, size and text of the files, read by Spark's workers.
+
+    Undecodable text is NULL.
+    """
     root = sysconfig.get_paths()["stdlib"]
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -199,7 +212,7 @@ def read_files(spark: SparkSession, paths: list[str]) -> DataFrame:
             texts: list[str | None] = []
             for file in files:
                 try:
-                    with tokenize.open(file) as stream:  # honours the encoding that a file declares
+                    with tokenize.open(file) as stream:  # Honours the declared encoding of a file.
                         texts.append(stream.read())
                 except (SyntaxError, UnicodeDecodeError):
                     texts.append(None)
@@ -217,18 +230,19 @@ def read_files(spark: SparkSession, paths: list[str]) -> DataFrame:
     return names.repartition(8).mapInArrow(read, "path string, package string, size int, text string")
 
 
-# --- the report -------------------------------------------------------------------------------------------------------------
+# --- the report
+# ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Prints steps with their times, and remembers the times."""
+    """Prints steps, and records their times."""
 
     timings: list[tuple[str, float]] = field(default_factory=list)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Prints a heading, runs the body, and remembers how long it took."""
+        """Prints a heading, runs the body, and records its time."""
         print(f"\n{len(self.timings) + 1}  {title}", flush=True)
         start = time.perf_counter()
         yield
@@ -262,7 +276,7 @@ class Report:
 
 
 def scan_of(df: DataFrame) -> str:
-    """Returns what `df.explain()` says about the scan."""
+    """Returns the scan of `df.explain()`."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         df.explain()
@@ -270,28 +284,29 @@ def scan_of(df: DataFrame) -> str:
 
 
 def data_files(path: str) -> dict[str, tuple[int, int]]:
-    """Returns the table's data files with size and time of change."""
+    """Returns the table's data files with size and modification time."""
     return {f.name: (f.stat().st_size, f.stat().st_mtime_ns) for f in Path(path, "data").iterdir()}
 
 
-# --- the tour ---------------------------------------------------------------------------------------------------------------
+# --- the tour
+# --------------------------------------------------------------------------------------------------------------
 
 
 def read(spark: SparkSession, path: str, **options: object) -> DataFrame:
-    """Returns the table as it is now, or as the options say."""
+    """Returns the latest version of the table, or the version in the options."""
     return spark.read.format("lance").options(**options).load(path)
 
 
 def backfill(df: DataFrame, path: str) -> lance_spark.CommitResult:
-    """Writes the columns of a DataFrame into the rows that its `_rowaddr` names, and returns what was committed."""
+    """Writes columns to the rows of `_rowaddr`, and returns the commit result."""
     df.write.format("lance").mode("append").options(mode="backfill", input_columns="text").save(path)
-    done = lance_spark.last_commit(path)
-    assert done is not None
-    return done
+    commit_result = lance_spark.last_commit(path)
+    assert commit_result is not None
+    return commit_result
 
 
 def outlined(df: DataFrame) -> DataFrame:
-    """Returns the addresses of rows with the features that `outline` computes from their text."""
+    """Returns row addresses with the features of `outline`."""
     return df.select("_rowaddr", outline_udf("text").alias("o")).select("_rowaddr", "o.*")
 
 
@@ -328,23 +343,23 @@ def ask(spark: SparkSession, path: str, report: Report) -> None:
 
 
 def backfill_while_others_write(spark: SparkSession, path: str, report: Report, late: list[str]) -> int:
-    """Step 3; returns the version that the backfill read."""
+    """Step 3. Returns the version that the backfill read."""
     with report.step("Backfill four features, a pandas_udf, while others write"):
         before = data_files(path)
         snapshot = read(spark, path, with_row_address=True)
         version = lance.dataset(path).version
 
-        def others() -> int:
+        def write_concurrently() -> int:
             read_files(spark, late).write.format("lance").mode("append").save(path)
             return int(lance.dataset(path).delete(f"size < {TINY}")["num_deleted_rows"])
 
         with ThreadPoolExecutor(1) as pool:
-            beside = pool.submit(others)
-            done = backfill(outlined(snapshot), path)
-            deleted = beside.result()
-        report.say(f"computed from version {version}, committed as version {done.version}")
+            concurrent_write = pool.submit(write_concurrently)
+            commit_result = backfill(outlined(snapshot), path)
+            deleted = concurrent_write.result()
+        report.say(f"computed from version {version}, committed as version {commit_result.version}")
         report.say(
-            f"{done.rows:,} rows in {done.fragments} fragments have values; {done.rows_gone} more were deleted before"
+            f"{commit_result.rows:,} rows in {commit_result.fragments} fragments have values; {commit_result.rows_gone} more were deleted before"
         )
         report.say(f"meanwhile {len(late)} rows were appended and {deleted} deleted, those of files below {TINY} bytes")
         after = data_files(path)
@@ -356,12 +371,14 @@ def backfill_while_others_write(spark: SparkSession, path: str, report: Report, 
 def fill_the_rest(spark: SparkSession, path: str, report: Report) -> None:
     """Step 4."""
     with report.step("Fill rows that came late; add imports, an arrow_udf"):
-        missing = read(spark, path, with_row_address=True).filter("functions IS NULL AND text IS NOT NULL")
-        done = backfill(outlined(missing), path)
-        report.say(f"{done.rows:,} rows had no features yet: version {done.version}")
+        rows_without_features = read(spark, path, with_row_address=True).filter(
+            "functions IS NULL AND text IS NOT NULL"
+        )
+        commit_result = backfill(outlined(rows_without_features), path)
+        report.say(f"{commit_result.rows:,} rows had no features yet: version {commit_result.version}")
         every = read(spark, path, with_row_address=True)
-        done = backfill(every.select("_rowaddr", imports_udf("text").alias("imports")), path)
-        report.say(f"{done.rows:,} rows got the list of their imports: version {done.version}")
+        commit_result = backfill(every.select("_rowaddr", imports_udf("text").alias("imports")), path)
+        report.say(f"{commit_result.rows:,} rows got the list of their imports: version {commit_result.version}")
 
 
 def read_back(spark: SparkSession, path: str, report: Report) -> None:
@@ -394,13 +411,13 @@ def let_the_table_compute(spark: SparkSession, path: str, report: Report) -> Non
     with report.step("Let the table compute: a stored UDF, jobs that go on"):
         folder, name = os.path.split(path)
         table = lance_spark.connect(folder, spark, progress=False).open_table(name.removesuffix(".lance"))
-        table.add_columns(flow)  # two columns, all NULL; the UDF is stored with them
+        table.add_columns(flow)  # Adds two columns of NULLs, and stores the UDF with them.
         report.say(table.plan_backfill("branches").explain())
         report.say("")
         for title, fragments in (("two fragments, to have a look", 2), ("the rest", None)):
-            done = table.backfill("branches", num_frags=fragments)
+            job_result = table.backfill("branches", num_frags=fragments)
             report.say(
-                f"{title}: {done.rows_computed:,} rows computed, {done.rows_skipped} skipped, version {done.versions[-1]}"
+                f"{title}: {job_result.rows_computed:,} rows computed, {job_result.rows_skipped} skipped, version {job_result.versions[-1]}"
             )
         failed = table.get_errors(column_name="branches")
         kinds = Counter(error.error_type for error in failed).most_common()
@@ -473,7 +490,7 @@ def travel_back(spark: SparkSession, path: str, report: Report, version: int) ->
 
 
 def tour(spark: SparkSession, path: str, limit: int | None) -> None:
-    """Runs the tour on a table that it makes at `path`."""
+    """Runs the tour on a new table at `path`."""
     report = Report()
     paths = standard_library(limit)
     late = paths[LATE - 1 :: LATE]
@@ -490,9 +507,12 @@ def tour(spark: SparkSession, path: str, limit: int | None) -> None:
 
 
 def start_spark(scratch: str) -> tuple[SparkSession, tuple[float, float]]:
-    """Starts Spark on all cores of this machine, without its logs; returns also the seconds of Spark and of lance-spark."""
+    """Starts Spark on all cores without its logs.
+
+    Also returns the start times of Spark and lance-spark.
+    """
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Starting the JVM forks this process, once and before Lance does anything in it.
+    # Starting the JVM forks this process once, before Lance does anything.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
     quiet = Path(lance_spark.__file__).with_name("log4j2.properties").as_uri()
     builder = lance_spark.configure(
@@ -508,25 +528,26 @@ def start_spark(scratch: str) -> tuple[SparkSession, tuple[float, float]]:
         .config("spark.ui.showConsoleProgress", "false")
     )
     start = time.perf_counter()
-    spark = SparkSession.Builder.getOrCreate(builder)  # `builder.getOrCreate()` is both; here each has its time
-    made = time.perf_counter()
+    # `builder.getOrCreate()` does both steps; separate steps have separate times.
+    spark = SparkSession.Builder.getOrCreate(builder)
+    session_started = time.perf_counter()
     lance_spark.enable_pushdown(spark)
-    return spark, (made - start, time.perf_counter() - made)
+    return spark, (session_started - start, time.perf_counter() - session_started)
 
 
 def main() -> None:
-    """Starts Spark and runs the tour in a folder that is removed afterwards."""
+    """Starts Spark, and runs the tour in a temporary folder."""
     arguments = argparse.ArgumentParser(description="Tour of lance-spark on the standard library.")
     arguments.add_argument("--limit", type=int, help="use so many files instead of all")
     arguments.add_argument("--keep", metavar="DIRECTORY", help="make the table in this directory and leave it there")
-    given = arguments.parse_args()
+    options = arguments.parse_args()
 
     with tempfile.TemporaryDirectory(prefix="lance-spark-demo-") as scratch:
         spark, seconds = start_spark(scratch)
         versions = f"Spark {spark.version}, pylance {lance.__version__}, Python {sys.version.split()[0]}"
         print(f"{versions}; started in {sum(seconds):.1f} s: Spark {seconds[0]:.1f}, the planner rule {seconds[1]:.1f}")
         try:
-            tour(spark, os.path.join(given.keep or scratch, "stdlib.lance"), given.limit)
+            tour(spark, os.path.join(options.keep or scratch, "stdlib.lance"), options.limit)
         finally:
             spark.stop()
 

@@ -1,4 +1,5 @@
-"""TPC-H's tables and its 22 queries, with the benchmark's validation parameters: one file of SQL each, over tables of the benchmark's names."""
+"""TPC-H's tables and 22 queries, with the validation parameters of the benchmark. Each query is a
+SQL file."""
 
 from __future__ import annotations
 
@@ -14,6 +15,6 @@ QUERIES = {
 
 
 def generate(folder: Path, scale: float) -> None:
-    """Makes the tables as Parquet files, `<table>.parquet`; scale 1 has 6 million line items."""
+    """Makes the tables as Parquet files, `<table>.parquet`. Scale 1 has 6 million line items."""
     program = Path(sysconfig.get_path("scripts"), "tpchgen-cli")
     subprocess.run([program, "parquet", "--quiet", f"--scale-factor={scale}", f"--output-dir={folder}"], check=True)
