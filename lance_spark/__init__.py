@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
     from lance_spark.search.batch import BatchSearch
     from lance_spark.search.query import Query
-    from lance_spark.search.ranked import Search
     from lance_spark.search.rerank import Reranker
+    from lance_spark.search.search import Search
     from lance_spark.session.configuration import configure
     from lance_spark.sql.catalog import catalog
     from lance_spark.table.connection import Connection, connect, open_table
@@ -144,7 +144,7 @@ _LATER = {
     "RefreshJobResult": "jobs.model",
     "RefreshPlan": "views.plan",
     "Reranker": "search.rerank",
-    "Search": "search.ranked",
+    "Search": "search.search",
     "Table": "table.table",
     "TableDiff": "table.history.differences",
     "TableVersion": "table.history.versions",

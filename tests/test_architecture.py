@@ -144,7 +144,7 @@ def test_a_wrong_import_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "lance_spark/commit/b.py": "from pyspark.sql import Row",
         "lance_spark/read/c.py": "from lance_spark.pushdown import filters",
         "lance_spark/read/d.py": "from ..commit.changes import x",
-        "lance_spark/dataset.py": "import lance_spark.read.plan",
+        "lance_spark/dataset.py": "import lance_spark.read.partitioning",
         "lance_spark/types_arrow.py": "from lance_spark.dataset import DatasetRef",
         "lance_spark/write/e.py": "from lance_spark import last_commit",
     }

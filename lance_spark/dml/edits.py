@@ -22,7 +22,7 @@ from lance_spark.dml.answers import Answer, answering
 from lance_spark.dml.column_files import ColumnFiles
 from lance_spark.dml.ways import Way
 from lance_spark.errors import LanceSparkError, ValueConversionError, panics_as_errors
-from lance_spark.read.filtering import both, explained
+from lance_spark.read.filtering import as_filter_error, conjunction
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
@@ -109,7 +109,7 @@ def _matching(
     """Yields the rows that match, by fragment; one scan serves all, and asks an index once."""
     held: list[np.ndarray] = []
     current = -1
-    for addresses in matching_addresses(rows.dataset, fragments, both(spec.where)):
+    for addresses in matching_addresses(rows.dataset, fragments, conjunction(spec.where)):
         offsets = offsets_of(addresses)
         for number, start, end in runs_of(fragments_of(addresses)):
             if number != current and held:
@@ -213,7 +213,7 @@ def _scan(
         with panics_as_errors():
             scanner = rows.dataset.scanner(
                 columns=columns or [],
-                filter=both(spec.where),
+                filter=conjunction(spec.where),
                 fragments=list(fragments),
                 with_row_id=True,
                 with_row_address=True,
@@ -229,7 +229,7 @@ def _scan(
     except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
         if isinstance(error, LanceSparkError):
             raise
-        raise explained(error, rows.dataset, scanned, spec.where) from error
+        raise as_filter_error(error, rows.dataset, scanned, spec.where) from error
 
 
 def _values(spec: EditSpec, batch: pa.RecordBatch, schema: pa.Schema, fragment: int) -> pa.RecordBatch:

@@ -30,8 +30,8 @@ def open_source(options: Mapping[str, str]) -> tuple[DatasetRef, StructType]:
         TableNotFoundError, VersionNotFoundError, TableUnreadableError: The table cannot be read.
         UnsupportedTypeError: Spark cannot hold a column.
     """
+    from lance_spark.read.ranking.reader import search_schema
     from lance_spark.read.reader import read_schema
-    from lance_spark.read.search.reader import search_schema
 
     created = options_of_create_table(options) if "provider" in options else None
     parsed = ReadOptions.parse(options if created is None else {**created, TABLE_OPTION: ",".join(created)})
@@ -53,8 +53,8 @@ def make_reader(options: Mapping[str, str], schema: StructType, pinned: DatasetR
         OptionError: An option is invalid, or neither options nor columns have a path.
         TableNotFoundError, VersionNotFoundError, TableUnreadableError: The table cannot be read.
     """
+    from lance_spark.read.ranking.reader import SearchReader
     from lance_spark.read.reader import LanceReader
-    from lance_spark.read.search.reader import SearchReader
 
     if not options.get("path"):
         all_options = {**_catalog_options(schema), **options}

@@ -34,7 +34,7 @@ address took as long as a filtered scan, and 400,000 rows ten times as long."""
 _EMPTY_LIST = "the list after IN is empty"
 
 
-def both(*filters: str | None) -> str | None:
+def conjunction(*filters: str | None) -> str | None:
     """Returns the conjunction of the filters that are not None, or None without a filter."""
     # The line break ends a trailing comment of a filter.
     parts = [f"({text}\n)" for text in filters if text is not None]
@@ -54,7 +54,7 @@ def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHa
         FilterError: The filter does not parse, names an unknown column or function, or is not
             boolean.
     """
-    reason = _malformed(text) or _problem(dataset, text) or _problem(dataset, both(text))
+    reason = _malformed(text) or _problem(dataset, text) or _problem(dataset, conjunction(text))
     if reason is None and _reads_null_blobs(dataset, text, blobs):
         reason = "in file format 2.0 a filter cannot tell which blobs are NULL"
     if reason is None:
@@ -76,7 +76,7 @@ def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHa
     raise FilterError(text, reason, uri=uri, hint=hint)
 
 
-def usable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling) -> str | None:
+def pushable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling) -> str | None:
     """Returns a pushed filter if Lance accepts it, else None.
 
     Spark applies its own filter above the scan, so dropping the pushed filter is safe.
@@ -210,7 +210,7 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
     return IndexAnswer(exact=True, matches=matches, covered=covered, names=tuple(used), rows=rows)
 
 
-def explained(
+def as_filter_error(
     error: Exception, dataset: lance.LanceDataset, fragment_id: int, filter: str | None = None
 ) -> FilterError | TableUnreadableError:
     """Converts an error of Lance while reading a fragment to an error of this package."""

@@ -13,13 +13,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from lance_spark.read.border.dense import doubled, split
-from lance_spark.read.border.leading import shortened, shortened_schema
-from lance_spark.read.border.unscaled import unscaled, unscaled_schema
 from lance_spark.read.columns import Projection, table_schema
 from lance_spark.read.filtering import check_filter
-from lance_spark.read.plan import ScanTask
-from lance_spark.read.request import (
+from lance_spark.read.partitioning import ScanTask
+from lance_spark.read.pushdown_request import AggregateCall, ScanSpec
+from lance_spark.read.scan import read_batches
+from lance_spark.read.scan_plan import (
     ScanPlan,
     aggregate_schema,
     check_fragments,
@@ -27,8 +26,9 @@ from lance_spark.read.request import (
     plan_scan,
     target_columns,
 )
-from lance_spark.read.scan import read_batches
-from lance_spark.read.spec import AggregateCall, ScanSpec
+from lance_spark.read.transfer.decimal_as_long import decimals_to_longs, long_schema
+from lance_spark.read.transfer.split_null_vectors import split_batch, split_schema
+from lance_spark.read.transfer.vector_prefix import prefix_schema, take_prefixes
 from lance_spark.types import ReadConverter
 from lance_spark.types.fields import Array
 from lance_spark.types.mapping import spark_arrow_schema
@@ -88,7 +88,7 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> tupl
     if spec.aggregate:
         columns = aggregate_schema(spec.aggregate, target)
     else:
-        columns = doubled(unscaled_schema(columns, spec.unscaled), spec.dense)
+        columns = split_schema(long_schema(columns, spec.unscaled), spec.dense)
     reader = LanceReader(ref=ref, schema=columns, options=options, spec=spec, plan=plan)
     answer = [plan.rows for _ in spec.aggregate] if reader.counts_only and plan.filter is None else None
     return reader, {
@@ -201,8 +201,8 @@ class LanceReader(DataSourceReader):
             yield from _empty_batches(self._count(partition))
         elif partition.fragments:
             for batch in self._rows(partition):
-                numbers = unscaled(batch, self.spec.unscaled)
-                yield split(numbers, self.spec.dense) if self.spec.dense else numbers
+                numbers = decimals_to_longs(batch, self.spec.unscaled)
+                yield split_batch(numbers, self.spec.dense) if self.spec.dense else numbers
 
     @property
     def counts_only(self) -> bool:
@@ -214,9 +214,9 @@ class LanceReader(DataSourceReader):
         projection = Projection(self.ref.open(), self.target, blobs, self.ref.uri, prune=self.spec.columns is not None)
         elements = self.spec.elements
         read = map(projection.assemble, read_batches(self.ref, task, columns=projection.paths, blobs=blobs))
-        source = shortened_schema(projection.source, elements)
+        source = prefix_schema(projection.source, elements)
         converter = ReadConverter(source, self.target)
-        for batch in shortened(read, source, elements) if elements else read:
+        for batch in take_prefixes(read, source, elements) if elements else read:
             yield from converter.convert_split(batch)
 
     def _count(self, task: ScanTask) -> int:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from lance_spark.errors import FilterError, LanceSparkError, TableUnreadableError, panics_as_errors
 from lance_spark.lance_compat import is_filter_failure, plain
 from lance_spark.read.columns import ROW_ADDRESS, lance_blob_handling
-from lance_spark.read.filtering import both
+from lance_spark.read.filtering import conjunction
 from lance_spark.read.masks import range_mask
-from lance_spark.read.plan import ScanTask
+from lance_spark.read.partitioning import ScanTask
 from lance_spark.types.fields import BlobHandling
 from lance_spark.types.names import requested_columns
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
     from lance_spark.dataset import DatasetRef
-    from lance_spark.read.spec import TopN
+    from lance_spark.read.pushdown_request import TopN
 
 BATCH_BYTES_LIMIT = 32 << 20
 """Maximum size of a batch. Values of very different sizes, such as blobs, defeat an estimate by
@@ -178,7 +178,9 @@ class _Scan:
                 mask = range_mask(self.dataset, fragments[0], task.start, task.stop)
                 if mask is None:
                     first = fragments[0].fragment_id << 32
-                    selection = both(selection, f"_rowaddr >= {first + task.start} AND _rowaddr < {first + task.stop}")
+                    selection = conjunction(
+                        selection, f"_rowaddr >= {first + task.start} AND _rowaddr < {first + task.stop}"
+                    )
         return self.dataset.scanner(
             columns=requested_columns(self.columns),
             filter=selection,

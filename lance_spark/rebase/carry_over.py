@@ -119,11 +119,11 @@ class CarryOver:
             part = self._parts.get(origin.fragment.id)
             if part is None:
                 continue
-            carried_rows = origin.moved.new_rows(part.given)
+            carried_rows = origin.mapping.new_rows(part.given)
             changed = (
                 carried_rows if versions.recast else versions.origins.changed(handle.metadata, origin, carried_rows)
             )
-            good = origin.moved.into(carried_rows - changed)
+            good = origin.mapping.restrict_to(carried_rows - changed)
             if len(good.new):
                 self._count_bytes(part, len(good.new), number)
                 order = np.argsort(good.new)
@@ -141,7 +141,7 @@ class CarryOver:
             columns=self._write(handle, versions.head, pieces) if pieces else None,
             carried=carried,
             nulled=nulled,
-            covered=sum(len(origin.moved.new) for origin in rows.origins),
+            covered=sum(len(origin.mapping.new) for origin in rows.origins),
         )
 
     def _judge(
@@ -155,7 +155,7 @@ class CarryOver:
         """
         schema = self._plan.targets.schema
         copies, without_value = judge_stale(
-            origin.moved.into(changed),
+            origin.mapping.restrict_to(changed),
             current=values_in(versions.head, number, schema),
             before=values_in(versions.base, part.fragment_id, schema),
             staged=lambda rows: FileRows(self._session, part.staged.name, schema.names).take(rows),

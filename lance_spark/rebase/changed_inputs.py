@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.errors import TableUnreadableError
 from lance_spark.rows.input_reader import InputReader
-from lance_spark.rows.merge import Moved, Offsets
+from lance_spark.rows.merge import Offsets, RowMapping
 from lance_spark.rows.row_addresses import SnapshotRows, equal_values
 from lance_spark.types.fields import is_blob
 
@@ -34,7 +34,7 @@ def changed_rows(
     base_id: int,
     head: SnapshotRows,
     head_id: int,
-    moved: Moved,
+    mapping: RowMapping,
     columns: Sequence[FieldIdentity],
     *,
     by_name: bool = False,
@@ -59,34 +59,39 @@ def changed_rows(
         [(column.name, column.name) for column in columns] if by_name else _names(base.dataset, head.dataset, columns)
     )
     if pairs is None:
-        return np.ones(len(moved.old), dtype=np.bool_)
-    if not pairs or not len(moved.old):
-        return np.zeros(len(moved.old), dtype=np.bool_)
+        return np.ones(len(mapping.old), dtype=np.bool_)
+    if not pairs or not len(mapping.old):
+        return np.zeros(len(mapping.old), dtype=np.bool_)
     deleted = base.deleted(base_id)
-    changed = np.zeros(len(moved.old), dtype=np.bool_) if deleted is None else deleted[moved.old]
-    live = Moved(old=moved.old[~changed], new=moved.new[~changed])
+    changed = np.zeros(len(mapping.old), dtype=np.bool_) if deleted is None else deleted[mapping.old]
+    live = RowMapping(old=mapping.old[~changed], new=mapping.new[~changed])
     changed[~changed] = _changed_live(base, base_id, head, head_id, live, pairs)
     return changed
 
 
 def _changed_live(
-    base: SnapshotRows, base_id: int, head: SnapshotRows, head_id: int, moved: Moved, pairs: Sequence[tuple[str, str]]
+    base: SnapshotRows,
+    base_id: int,
+    head: SnapshotRows,
+    head_id: int,
+    mapping: RowMapping,
+    pairs: Sequence[tuple[str, str]],
 ) -> NDArray[np.bool_]:
     """Compares rows that are live in both versions. `pairs` are the names in both versions."""
     old_names, new_names = (tuple(names) for names in zip(*pairs, strict=True))
-    count = len(moved.old)
+    count = len(mapping.old)
     changed = np.zeros(count, dtype=np.bool_)
     rows = _BLOB_ROWS if any(is_blob(head.dataset.schema.field(name)) for name in new_names) else _ROWS
     # Each side reads in the order of its own rows. Rows in another order are read in chunks of
     # their new order.
-    order = np.argsort(moved.new, kind="stable")
+    order = np.argsort(mapping.new, kind="stable")
     ordered = bool((order[1:] > order[:-1]).all())
-    after = _Reader(head, head_id, new_names, moved.new[order], rows)
-    before = _Reader(base, base_id, old_names, moved.old, rows) if ordered else None
+    after = _Reader(head, head_id, new_names, mapping.new[order], rows)
+    before = _Reader(base, base_id, old_names, mapping.old, rows) if ordered else None
     for first in range(0, count, rows):
         part = order[first : first + rows]
         new = after.take(len(part))
-        old = before.take(len(part)) if before is not None else read_rows(base, base_id, old_names, moved.old[part])
+        old = before.take(len(part)) if before is not None else read_rows(base, base_id, old_names, mapping.old[part])
         for old_values, new_values in zip(old, new, strict=True):
             changed[part] |= ~_equal(old_values, new_values)
     return changed

@@ -19,7 +19,7 @@ import numpy as np
 
 from lance_spark.commit.conflicts.identity import FieldIdentity, files_of, fragment_identity
 from lance_spark.rebase.changed_inputs import changed_rows
-from lance_spark.rows.merge import Moved, Offsets, no_rows
+from lance_spark.rows.merge import Offsets, RowMapping, no_rows
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, look_up, offsets_of, row_ids, runs_of
 from lance_spark.rows.row_set import RowSet
 
@@ -43,21 +43,21 @@ class Origin:
         fragment: The fragment in the older version. If the older version cannot be opened, the
             fragment
             before its compaction.
-        moved: Mapping from the rows of the fragment to current rows.
+        mapping: Mapping from the rows of the fragment to current rows.
         same: Whether the inputs of the rows are certainly unchanged. Otherwise they are compared.
         compared: Current rows whose inputs were compared.
         differing: Subset of `compared` with changed inputs.
     """
 
     fragment: FragmentMetadata
-    moved: Moved
+    mapping: RowMapping
     same: bool
     compared: RowSet = RowSet.empty()  # noqa: RUF009 - immutable
     differing: RowSet = RowSet.empty()  # noqa: RUF009
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
+class FragmentOrigins:
     """The disjoint origins of a fragment's rows, and the rows of unknown origin."""
 
     origins: tuple[Origin, ...] = ()
@@ -66,7 +66,7 @@ class Found:
     @property
     def known(self) -> RowSet:
         """All rows of the older version, including possible ones."""
-        return RowSet.of(np.unique(np.concatenate([self.unknown, *(origin.moved.new for origin in self.origins)])))
+        return RowSet.of(np.unique(np.concatenate([self.unknown, *(origin.mapping.new for origin in self.origins)])))
 
 
 class Origins:
@@ -95,9 +95,9 @@ class Origins:
         self._lineage = lineage
         self._columns = tuple(inputs)
         self._input_ids = [number for column in inputs for number in column.ids]
-        self._last: tuple[int, Found] = (-1, Found())
+        self._last: tuple[int, FragmentOrigins] = (-1, FragmentOrigins())
 
-    def of(self, fragment: FragmentMetadata) -> Found:
+    def of(self, fragment: FragmentMetadata) -> FragmentOrigins:
         """Returns the origins of the live rows of a fragment."""
         if self._last[0] != fragment.id:
             self._last = (fragment.id, self._find(fragment))
@@ -115,15 +115,15 @@ class Origins:
             return RowSet.empty()
         if self._base is None:
             return rows
-        moved = origin.moved.into(rows - origin.compared)
-        if len(moved.new):
+        mapping = origin.mapping.restrict_to(rows - origin.compared)
+        if len(mapping.new):
             sides = self._base, origin.fragment.id, self._head, fragment.id
-            flags = changed_rows(*sides, moved, self._columns, by_name=self._by_name)
+            flags = changed_rows(*sides, mapping, self._columns, by_name=self._by_name)
             origin.compared |= rows
-            origin.differing |= RowSet.of(moved.new[flags])
+            origin.differing |= RowSet.of(mapping.new[flags])
         return rows & origin.differing
 
-    def _find(self, fragment: FragmentMetadata) -> Found:
+    def _find(self, fragment: FragmentMetadata) -> FragmentOrigins:
         deleted = self._head.deleted(fragment.id)
         live = np.arange(fragment.physical_rows, dtype=np.int64)
         live = live if deleted is None else live[~deleted]
@@ -135,7 +135,7 @@ class Origins:
             if old_identity.is_same(new_identity, replaced=self._lineage.replaced):
                 return _in_place(before, live, same=old_identity.inputs == new_identity.inputs)
         elif self._lineage.is_added(fragment):
-            return Found()
+            return FragmentOrigins()
         pieces = self._lineage.origins(fragment.id)
         if self._base is None and not pieces and fragment.id in self._unchanged:
             return _in_place(fragment, live, same=True)
@@ -151,18 +151,20 @@ class Origins:
                 same &= files_of(older, self._input_ids) == files_of(piece.fragment, self._input_ids)
             elif self._base is not None or self._lineage.moved_from(piece.fragment):
                 continue  # An update or an append created the fragment since.
-            moved = Moved(old=piece.offsets[alive], new=new[alive])
-            origins.append(Origin(fragment=older or piece.fragment, moved=moved, same=same))
+            mapping = RowMapping(old=piece.offsets[alive], new=new[alive])
+            origins.append(Origin(fragment=older or piece.fragment, mapping=mapping, same=same))
             remaining = remaining[~np.isin(remaining, new, assume_unique=True)]
         if not len(remaining) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
-            return Found(origins=tuple(origins))
+            return FragmentOrigins(origins=tuple(origins))
         by_id = self.by_row_id(fragment.id, remaining)
-        return Found(origins=(*origins, *by_id.origins), unknown=by_id.unknown)
+        return FragmentOrigins(origins=(*origins, *by_id.origins), unknown=by_id.unknown)
 
-    def by_row_id(self, fragment_id: int, rows: Offsets) -> Found:
+    def by_row_id(self, fragment_id: int, rows: Offsets) -> FragmentOrigins:
         """Returns the origins of rows by row ids alone. Requires stable row ids."""
         looked_up = self._addresses(fragment_id, rows)
-        return Found(unknown=rows) if looked_up is None else Found(origins=tuple(self._at(*looked_up)))
+        return (
+            FragmentOrigins(unknown=rows) if looked_up is None else FragmentOrigins(origins=tuple(self._at(*looked_up)))
+        )
 
     def _may_have_moved(self, fragment: FragmentMetadata, unknown: bool) -> bool:
         """Tells whether rows without a compaction may be rows of the older version."""
@@ -177,8 +179,8 @@ class Origins:
         for number, start, end in runs_of(fragments_of(addresses)):
             older = self._before(number)
             if older is not None:
-                moved = Moved(old=offsets_of(addresses[start:end]), new=rows[start:end])
-                yield Origin(fragment=older, moved=moved, same=False)
+                mapping = RowMapping(old=offsets_of(addresses[start:end]), new=rows[start:end])
+                yield Origin(fragment=older, mapping=mapping, same=False)
 
     def _before(self, fragment_id: int) -> FragmentMetadata | None:
         handle = None if self._base is None else self._base.dataset.get_fragment(fragment_id)
@@ -201,5 +203,5 @@ class Origins:
         return np.concatenate([addresses for addresses, _ in parts])[is_known], rows[is_known]
 
 
-def _in_place(fragment: FragmentMetadata, live: Offsets, *, same: bool) -> Found:
-    return Found(origins=(Origin(fragment=fragment, moved=Moved(old=live, new=live), same=same),))
+def _in_place(fragment: FragmentMetadata, live: Offsets, *, same: bool) -> FragmentOrigins:
+    return FragmentOrigins(origins=(Origin(fragment=fragment, mapping=RowMapping(old=live, new=live), same=same),))

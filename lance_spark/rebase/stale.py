@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lance_spark.rebase.changed_inputs import read_rows
-from lance_spark.rows.merge import Moved, Offsets
+from lance_spark.rows.merge import Offsets, RowMapping
 from lance_spark.rows.row_addresses import SnapshotRows, equal_values
 
 _ROWS = 2048
@@ -26,7 +26,7 @@ Values = Callable[[Offsets], "list[pa.Array[Any]]"]
 """Returns the target columns of rows in one version or file."""
 
 
-def judge_stale(stale: Moved, *, current: Values, before: Values, staged: Values) -> tuple[Offsets, int]:
+def judge_stale(stale: RowMapping, *, current: Values, before: Values, staged: Values) -> tuple[Offsets, int]:
     """Finds the stale values of rows with changed inputs.
 
     `current` reads by new offsets. `before` and `staged` read the snapshot and the staged values by

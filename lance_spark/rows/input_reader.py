@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.errors import panics_as_errors
-from lance_spark.read.filtering import explained
+from lance_spark.read.filtering import as_filter_error
 from lance_spark.read.masks import rows_mask
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, offsets_of
@@ -117,7 +117,7 @@ class InputReader:
                 )
                 yield from scanner.to_reader()
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-            raise explained(error, self._dataset, self._fragment.fragment_id) from error
+            raise as_filter_error(error, self._dataset, self._fragment.fragment_id) from error
 
     def _take(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         """Takes rows by position if no mask exists, because a separate file holds the row ids."""
@@ -158,5 +158,5 @@ class InputReader:
                     )
                     values = [value for _, value in pairs]
         except (ValueError, OSError, RuntimeError) as error:
-            raise explained(error, self._dataset, self._fragment.fragment_id) from error
+            raise as_filter_error(error, self._dataset, self._fragment.fragment_id) from error
         return pa.array(values, type=pa.large_binary())

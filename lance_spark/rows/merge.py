@@ -58,33 +58,33 @@ def no_rows() -> Offsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Moved:
+class RowMapping:
     """Maps rows of an older fragment to current rows: row `old[i]`, ascending, is row `new[i]`."""
 
     old: Offsets
     new: Offsets
 
-    def find(self, old: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
+    def lookup(self, old: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
         """Maps old row offsets to new ones, with a mask of the old rows that still exist."""
         at = np.searchsorted(self.old, old)
         inside = at < len(self.old)
         inside[inside] = self.old[at[inside]] == old[inside]
         return self.new[at[inside]], inside
 
-    def into(self, rows: RowSet) -> Moved:
+    def restrict_to(self, rows: RowSet) -> RowMapping:
         """Restricts the mapping to the given new rows."""
         if not rows or not len(self.new):
-            return Moved(old=self.old[:0], new=self.new[:0])
+            return RowMapping(old=self.old[:0], new=self.new[:0])
         chosen = rows.mask(0, int(self.new.max()) + 1)[self.new]
-        return self if chosen.all() else Moved(old=self.old[chosen], new=self.new[chosen])
+        return self if chosen.all() else RowMapping(old=self.old[chosen], new=self.new[chosen])
 
     def new_rows(self, old: RowSet) -> RowSet:
         """Maps old row offsets to new ones, dropping deleted rows."""
-        return RowSet.of(self.find(old.to_numpy())[0]) if old else old
+        return RowSet.of(self.lookup(old.to_numpy())[0]) if old else old
 
     def chunk(self, old: Offsets, values: pa.Array[Any]) -> Chunk:
         """Maps values of old rows to the new rows, ascending."""
-        new_offsets, inside = self.find(old)
+        new_offsets, inside = self.lookup(old)
         values = values if inside.all() else values.filter(pa.array(inside))
         if (new_offsets[1:] > new_offsets[:-1]).all():
             return new_offsets, values

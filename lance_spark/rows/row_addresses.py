@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lance_spark.errors import RowAddressError, TableUnreadableError
 from lance_spark.lance_compat import claims_missing_rows, take_known_rows
-from lance_spark.read.filtering import explained
+from lance_spark.read.filtering import as_filter_error
 from lance_spark.read.masks import distinct, stable_ids
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class SnapshotRows:
             for batch in fragment.scanner(columns=[], with_row_address=True).to_batches():
                 deleted[offsets_of(batch.column(ROW_ADDRESS).to_numpy())] = False
         except (OSError, ValueError) as error:
-            raise explained(error, self.dataset, fragment_id) from error
+            raise as_filter_error(error, self.dataset, fragment_id) from error
         return deleted
 
     def usable(self, addresses: Addresses, rejected: Rejected) -> Mask:

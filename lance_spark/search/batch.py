@@ -24,14 +24,14 @@ from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.options import ReadOptions
 from lance_spark.queries import DEFAULT_K, Metric, VectorQuery
 from lance_spark.read.columns import ROW_ID, table_schema
-from lance_spark.read.plan import ScanTask
-from lance_spark.read.request import plan_scan
-from lance_spark.read.search.ranking import DISTANCE, Ranking, vector_column, vector_size
+from lance_spark.read.partitioning import ScanTask
+from lance_spark.read.pushdown_request import ScanSpec
+from lance_spark.read.ranking.ranking import DISTANCE, Ranking, vector_column, vector_size
+from lance_spark.read.scan_plan import plan_scan
 from lance_spark.read.sizes import measure_row
-from lance_spark.read.spec import ScanSpec
 from lance_spark.search.batch_tasks import OWN, PART, QUERY, ROW, VECTOR, FindNearest, TakeNearest
 from lance_spark.search.query import Query, quoted
-from lance_spark.search.ranked import Search
+from lance_spark.search.search import Search
 from lance_spark.session.sessions import known_slots
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from lance_spark.errors import OptionError, TableUnreadableError
 from lance_spark.lance_compat import take_known_rows
 from lance_spark.queries import VectorQuery
 from lance_spark.read.columns import ROW_ID, Projection
-from lance_spark.read.plan import ScanTask
+from lance_spark.read.partitioning import ScanTask
+from lance_spark.read.ranking.ranking import DISTANCE, nearest_of, search_errors
+from lance_spark.read.ranking.vectors import is_searchable
 from lance_spark.read.scan import read_batches
-from lance_spark.read.search.ranking import DISTANCE, nearest_of, search_errors
-from lance_spark.read.search.vectors import is_searchable
-from lance_spark.search.comparing import NearestRows, Numbers, numbers_of
+from lance_spark.search.exact_knn import ExactKnn, Numbers, numbers_of
 from lance_spark.types import ReadConverter
 from lance_spark.types.fields import Array, Kind
 
@@ -124,7 +124,7 @@ class FindNearest:
     def _compared(self, task: ScanTask, vectors: Array) -> Iterator[tuple[Any, ...]]:
         column, metric = self.search.column, self.search.metric
         assert column is not None and metric is not None
-        nearest = NearestRows(numbers_of(vectors, self.element), self.search.k, metric)
+        nearest = ExactKnn(numbers_of(vectors, self.element), self.search.k, metric)
         for batch in read_batches(self.ref, task, columns=[column, ROW_ID], blobs="descriptor"):
             searchable = batch.filter(pa.array(is_searchable(batch.column(0))))
             stored: Any = searchable.column(0)

@@ -22,8 +22,8 @@ from lance_spark.errors import (
 from lance_spark.geneva import refusing
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.read.columns import ROW_ID
-from lance_spark.read.filtering import both, check_filter
-from lance_spark.read.search.ranking import search_errors
+from lance_spark.read.filtering import check_filter, conjunction
+from lance_spark.read.ranking.ranking import search_errors
 from lance_spark.session.sessions import session_or_local
 from lance_spark.types.pandas_values import to_pandas, to_rows
 from udf_runtime import UDF, UnpackedUDF
@@ -139,7 +139,7 @@ class Query:
         """
         if not isinstance(condition, str) or not condition.strip():
             raise OptionError("where", condition, "a condition in Lance SQL")
-        return replace(self, condition=condition if self.condition is None else both(self.condition, condition))
+        return replace(self, condition=condition if self.condition is None else conjunction(self.condition, condition))
 
     def limit(self: _Query, rows: int) -> _Query:
         """Limits the number of rows. Materialized views do not support a limit.

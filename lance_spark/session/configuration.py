@@ -145,7 +145,7 @@ class _LanceBuilder(SparkSession.Builder):
         Raises:
             GatewayError: The session does not take the Java of this package.
         """
-        from lance_spark.read.search.functions import register_functions
+        from lance_spark.read.ranking.functions import register_functions
 
         if self._starts_jvm:
             _start_jvm(self._options)

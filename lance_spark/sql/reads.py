@@ -18,8 +18,8 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError
 from lance_spark.options import METADATA_OPTION, ReadOptions
 from lance_spark.read.by_path import make_reader, open_source
-from lance_spark.read.planned import encode_read
-from lance_spark.read.spec import ScanSpec
+from lance_spark.read.pushdown_request import ScanSpec
+from lance_spark.read.spark_read_info import encode_read
 from lance_spark.types import parse_spark_schema
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def columns_of_keys(dataset: lance.LanceDataset, columns: StructType) -> list[st
     """
     from lance_spark.indexes.listing import kind_of
     from lance_spark.pushdown.filters import is_comparable
-    from lance_spark.read.border.unscaled import unscaled_columns
+    from lance_spark.read.transfer.decimal_as_long import unscaled_columns
 
     if dataset.count_rows() < MIN_ROWS_OF_KEYS:
         return []
@@ -121,10 +121,10 @@ def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: The request is not a request of this release's rule.
     """
     from lance_spark.pushdown.filters import is_exact, translate
-    from lance_spark.read.border.dense import dense_columns, vectors
-    from lance_spark.read.border.leading import leading_elements
-    from lance_spark.read.border.unscaled import unscaled_columns
     from lance_spark.read.reader import describe_scan
+    from lance_spark.read.transfer.decimal_as_long import unscaled_columns
+    from lance_spark.read.transfer.split_null_vectors import dense_columns, vectors
+    from lance_spark.read.transfer.vector_prefix import leading_elements
 
     options, pin = ReadOptions.parse(_options(arguments)), arguments["pin"]
     spec = ScanSpec.parse(arguments["spec"])
@@ -157,7 +157,7 @@ def search_function(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from pyspark.serializers import CloudPickleSerializer
     from pyspark.util import PythonEvalType
 
-    from lance_spark.read.search.functions import HANDLERS
+    from lance_spark.read.ranking.functions import HANDLERS
 
     handler: bytes = CloudPickleSerializer().dumps(HANDLERS[arguments["name"]])  # type: ignore[no-untyped-call]
     return {"handler": base64.b64encode(handler).decode(), "kind": PythonEvalType.SQL_TABLE_UDF}

@@ -25,7 +25,7 @@ from lance_spark.errors import (
 from lance_spark.geneva import refusing, refusing_parameters, warn_of_variables
 from lance_spark.objects import MOST_NAME_BYTES, checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
-from lance_spark.read.search.functions import register_functions
+from lance_spark.read.ranking.functions import register_functions
 from lance_spark.search.query import Query
 from lance_spark.session.sessions import session_or_local
 from lance_spark.staging.table_folder import delete_leftovers, delete_table_folder

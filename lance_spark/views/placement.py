@@ -25,9 +25,9 @@ from lance_spark.backfill.task.source_reader import take_ids
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError, panics_as_errors
-from lance_spark.read.filtering import both, explained
+from lance_spark.read.filtering import as_filter_error, conjunction
 from lance_spark.read.masks import rows_mask
-from lance_spark.rebase.difference import Difference, NewRows, live_offsets
+from lance_spark.rebase.source_changes import RowChanges, SourceChanges, live_offsets
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, offsets_of, row_ids
 from lance_spark.rows.row_set import RowSet
@@ -144,14 +144,14 @@ class SourceRows:
         self.spec = spec
         self.dataset = spec.source.open()
         self.rows = SnapshotRows(self.dataset)
-        self.difference = None if spec.base is None else Difference(spec.source, spec.base, spec.used, spec.groups)
+        self.difference = None if spec.base is None else SourceChanges(spec.source, spec.base, spec.used, spec.groups)
 
-    def since_base(self, fragment_id: int) -> NewRows:
+    def since_base(self, fragment_id: int) -> RowChanges:
         """Returns what became of the rows of a fragment; without another version all are new."""
         if self.difference is not None:
             return self.difference.row_changes(fragment_id)
         live = RowSet.of(live_offsets(self.rows, fragment_id))
-        return NewRows(new=live, changed=RowSet.empty(), by_group=tuple(RowSet.empty() for _ in self.spec.groups))
+        return RowChanges(new=live, changed=RowSet.empty(), by_group=tuple(RowSet.empty() for _ in self.spec.groups))
 
     def matching(self, fragment_id: int, rows: RowSet) -> RowSet:
         """Returns those of some rows that the view selects."""
@@ -159,10 +159,10 @@ class SourceRows:
             return rows
         fragment = self.rows.existing_fragment(fragment_id)
         mask = rows_mask(self.dataset, fragment, rows.to_numpy())
-        batches = matching_addresses(self.dataset, [fragment], both(self.spec.where), mask)
+        batches = matching_addresses(self.dataset, [fragment], conjunction(self.spec.where), mask)
         return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & rows
 
-    def to_chunk(self, fragment_id: int, since: NewRows) -> RowSet:
+    def to_chunk(self, fragment_id: int, since: RowChanges) -> RowSet:
         """Returns the rows of a fragment that the view's chunker is to be called for."""
         changed = since.by_group[0] if since.changed else since.changed
         return self.matching(fragment_id, since.new | changed)
@@ -178,7 +178,7 @@ class SourceRows:
             with panics_as_errors():
                 scanner = self.dataset.scanner(
                     columns=dict(self.spec.columns),
-                    filter=both(self.spec.where),
+                    filter=conjunction(self.spec.where),
                     fragments=[fragment],
                     row_addr_allowlist=mask,
                     with_row_id=True,
@@ -192,7 +192,7 @@ class SourceRows:
                     wanted = None if everything or mask is not None else np.isin(found, offsets, assume_unique=True)
                     yield batch if wanted is None else batch.filter(pa.array(wanted))
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-            raise explained(error, self.dataset, fragment_id, self.spec.where) from error
+            raise as_filter_error(error, self.dataset, fragment_id, self.spec.where) from error
 
     def take(self, ids: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yields rows by their ids, in this order, with how many there were before."""
@@ -272,7 +272,7 @@ class Placement:
         return answer
 
 
-def changes_of(source: SourceRows, fragment_id: int, since: NewRows) -> tuple[np.ndarray, np.ndarray]:
+def changes_of(source: SourceRows, fragment_id: int, since: RowChanges) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids of changed rows of a fragment, and what is to become of each.
 
     All are GONE where these tasks do not make the rows.

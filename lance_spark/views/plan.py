@@ -10,7 +10,7 @@ from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import counted
-from lance_spark.rebase.difference import affected
+from lance_spark.rebase.source_changes import affected
 from lance_spark.rows.row_addresses import row_ids
 from lance_spark.staging.area import Staging
 from lance_spark.views.definition import define, existing_view, groups_of

@@ -47,7 +47,7 @@ from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResul
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import path_of
 from lance_spark.objects import objects_of_table
-from lance_spark.rebase.difference import Affected, affected
+from lance_spark.rebase.source_changes import ChangedFragments, affected
 from lance_spark.session.sessions import cancel, tagged
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.job_end import commit_or_give_up, finish
@@ -269,7 +269,7 @@ class RefreshJob:
                 self._refuse_cancelled()
             environment.check(self._spark, found)
 
-    def _chunk(self, chunks: ChunkCalls, start: Start, spec: PlacementSpec, look: Affected) -> Chunked:
+    def _chunk(self, chunks: ChunkCalls, start: Start, spec: PlacementSpec, look: ChangedFragments) -> Chunked:
         """Calls the view's chunker for the rows that need it."""
         began = time.monotonic()
         known = None if start.base is None or start.shows is None else start.shows.skipped
@@ -279,7 +279,7 @@ class RefreshJob:
         return chunked
 
     def _place(
-        self, start: Start, spec: PlacementSpec, look: Affected, tasks: RowTasks, chunked: Chunked | None
+        self, start: Start, spec: PlacementSpec, look: ChangedFragments, tasks: RowTasks, chunked: Chunked | None
     ) -> Answer:
         """Makes the new rows of the view, in no version yet, and lists those that go or change."""
         if self._table is not None:

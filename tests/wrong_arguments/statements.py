@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from lance_spark.options import ReadOptions, WriteOptions
-from lance_spark.read.search.functions import _OF_BOTH, _OF_READS, _OF_TEXTS, _OF_VECTORS, FUNCTIONS
+from lance_spark.read.ranking.functions import _OF_BOTH, _OF_READS, _OF_TEXTS, _OF_VECTORS, FUNCTIONS
 from lance_spark.sql.procedures import PROCEDURES
 
 _LONG = "x" * 300

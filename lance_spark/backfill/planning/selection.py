@@ -14,7 +14,7 @@ from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.errors import FilterError, panics_as_errors
-from lance_spark.read.filtering import both, explained
+from lance_spark.read.filtering import as_filter_error, conjunction
 from lance_spark.read.masks import range_mask
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, Addresses, SnapshotRows, offsets_of
 from lance_spark.rows.row_set import RowSet
@@ -113,7 +113,7 @@ class RangeRows:
         if not is_whole and mask is None:
             first = self.fragment.fragment_id << 32
             within = f"_rowaddr >= {first + self._start} AND _rowaddr < {first + self._stop}"
-            text = both(text, within) or text
+            text = conjunction(text, within) or text
         batches = matching_addresses(self._dataset, [self.fragment], text, mask)
         return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & self.live
 
@@ -140,7 +140,7 @@ def matching_addresses(
             for batch in scanner.to_reader():
                 yield batch.column(ROW_ADDRESS).to_numpy()
     except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-        raise explained(error, dataset, fragments[0].fragment_id, text) from error
+        raise as_filter_error(error, dataset, fragments[0].fragment_id, text) from error
 
 
 def null_filter(columns: Sequence[str]) -> str:

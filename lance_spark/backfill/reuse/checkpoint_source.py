@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.rows.merge import Chunk, MissingFileError, Moved, Offsets
+from lance_spark.rows.merge import Chunk, MissingFileError, Offsets, RowMapping
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointStore
 
 
@@ -20,7 +20,7 @@ class CheckpointPiece:
     entry: CheckpointEntry
     key: CheckpointKey
     source: str
-    moved: Moved | None
+    moved: RowMapping | None
     store: CheckpointStore
 
     def read(self) -> Chunk | None:

@@ -62,7 +62,7 @@ def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata
     )
     for origin in first.origins:
         if origin.fragment.id in follow_up.covered:
-            now = RowSet.of(origin.moved.new)
+            now = RowSet.of(origin.mapping.new)
             known.covered |= now
             if origin.fragment.id not in follow_up.finished:
                 known.unfinished |= now
@@ -75,12 +75,12 @@ def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata
             if is_lost and origin.fragment.id in follow_up.committed and not spec.joins:
                 # The records of the commit are gone: all rows of the fragment count. A join leaves
                 # rows without a value, so its rows count as unfinished (below).
-                own = FragmentRows(computed=RowSet.of(origin.moved.old))
+                own = FragmentRows(computed=RowSet.of(origin.mapping.old))
             if spec.joins and version == follow_up.snapshot_version and origin.fragment.id in follow_up.finished:
                 # The join had no value for them; it may have one for the keys that they have now.
                 absent = RowSet.span(0, origin.fragment.physical_rows) - own.computed - own.failed
-                known.unfinished |= finder.changed(version, fragment, origin, origin.moved.new_rows(absent))
-            own = own.through(origin.moved)
+                known.unfinished |= finder.changed(version, fragment, origin, origin.mapping.new_rows(absent))
+            own = own.mapped(origin.mapping)
             # Of a row that several versions know, the newest one speaks.
             rows = (own.computed | own.failed) - known.attempted
             if not rows:

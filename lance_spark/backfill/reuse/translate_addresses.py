@@ -42,4 +42,4 @@ def _translate(ref: DatasetRef, head: SnapshotRows, version: int, wanted: dict[i
         for origin in origins.of(fragment).origins:
             # By no input, only rows that an update moved are not certainly the same.
             rows = RowSet.of(wanted.get(origin.fragment.id, ())) if origin.same else RowSet.empty()
-            yield from (fragment.id << 32 | row for row in origin.moved.new_rows(rows))
+            yield from (fragment.id << 32 | row for row in origin.mapping.new_rows(rows))

@@ -24,7 +24,7 @@ from lance_spark.commit.conflicts.identity import OUTPUT_KEY, TOKEN_KEY
 from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.objects import open_session
 from lance_spark.rebase.row_origins import Origin, Origins
-from lance_spark.rows.merge import FilePiece, Moved
+from lance_spark.rows.merge import FilePiece, RowMapping
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from udf_runtime.checkpoint import CheckpointEntry
@@ -69,7 +69,7 @@ class ValueFinder:
         """
         done = FragmentRows()
         for older, moved in self._compacted(fragment, (*self._spec.input_ids, *self._spec.target_ids)):
-            done |= done_rows(self._spec, older, self._context.records).through(moved)
+            done |= done_rows(self._spec, older, self._context.records).mapped(moved)
         return done
 
     def find(
@@ -134,17 +134,17 @@ class ValueFinder:
             if not missing:
                 break
             for origin in self.origins(version).of(fragment).origins:
-                rows = RowSet.of(origin.moved.into(missing).new)
+                rows = RowSet.of(origin.mapping.restrict_to(missing).new)
                 in_place = origin.same and origin.fragment.id == fragment.id
                 if not rows or in_place or not (origin.same or self._has_results(origin.fragment)):
                     continue
                 rows -= self.changed(version, fragment, origin, rows)
-                left = self._take(served, origin.fragment, origin.moved.into(rows), rows, any_job=any_job)
+                left = self._take(served, origin.fragment, origin.mapping.restrict_to(rows), rows, any_job=any_job)
                 missing -= rows - left
         return missing
 
     def _take(
-        self, served: Served, fragment: FragmentMetadata, moved: Moved | None, missing: RowSet, *, any_job: bool
+        self, served: Served, fragment: FragmentMetadata, moved: RowMapping | None, missing: RowSet, *, any_job: bool
     ) -> RowSet:
         """Takes what one fragment of any version has; returns the rows that are still missing."""
         for file, job_id, rows in self._results(fragment) if missing else ():
@@ -165,7 +165,7 @@ class ValueFinder:
         return missing
 
     def _take_checkpoint(
-        self, served: Served, entry: CheckpointEntry, source: str, moved: Moved | None, missing: RowSet
+        self, served: Served, entry: CheckpointEntry, source: str, moved: RowMapping | None, missing: RowSet
     ) -> RowSet:
         """Takes what the checkpoint of a batch has, and returns the rows."""
         if moved is None:
@@ -189,7 +189,9 @@ class ValueFinder:
             served.pieces.append(replace(piece, offsets=rows.to_numpy()))
         return rows
 
-    def _take_file(self, served: Served, file: str, computed: RowSet, moved: Moved | None, missing: RowSet) -> RowSet:
+    def _take_file(
+        self, served: Served, file: str, computed: RowSet, moved: RowMapping | None, missing: RowSet
+    ) -> RowSet:
         """Takes what a column file has, and returns the rows."""
         # The bytes of blobs cannot be read from a file that no version names; their values are in
         # checkpoints.
@@ -199,7 +201,7 @@ class ValueFinder:
             now = at = (computed & missing).to_numpy()
         else:
             old = computed.to_numpy()
-            now, inside = moved.into(missing).find(old)
+            now, inside = moved.restrict_to(missing).lookup(old)
             order = np.argsort(now)
             now, at = now[order], old[inside][order]
         outputs = self._outputs_in(file) if len(now) else None
@@ -244,14 +246,14 @@ class ValueFinder:
 
     def _compacted(
         self, fragment: FragmentMetadata, field_ids: Sequence[int]
-    ) -> Iterator[tuple[FragmentMetadata, Moved]]:
+    ) -> Iterator[tuple[FragmentMetadata, RowMapping]]:
         """Yields where rows were before compactions, if fields were not rewritten since."""
         if self._spec.lineage_after is None:
             return
         for piece in self._context.lineage(self._spec.lineage_after).origins(fragment.id) or ():
             if piece.is_unchanged(fragment, field_ids):
                 new = np.arange(piece.start, piece.stop, dtype=np.int64)
-                yield piece.fragment, Moved(old=piece.offsets, new=new)
+                yield piece.fragment, RowMapping(old=piece.offsets, new=new)
 
     def _outputs_in(self, file: str) -> tuple[tuple[str, str], ...] | None:
         """Returns the pairs of output field and column that a column file has.

@@ -26,7 +26,7 @@ from lance_spark.commit.conflicts.identity import FragmentIdentity, field_identi
 from lance_spark.errors import TableUnreadableError
 from lance_spark.rebase.changed_inputs import changed_rows
 from lance_spark.rebase.row_origins import Origin, Origins
-from lance_spark.rows.merge import Moved
+from lance_spark.rows.merge import RowMapping
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 
@@ -104,7 +104,7 @@ class ValueHistory:
             return
         run.lose(RowSet.of(found.unknown))
         for origin in found.origins:
-            rows = run.left & RowSet.of(origin.moved.new)
+            rows = run.left & RowSet.of(origin.mapping.new)
             identity = self._identity(origin.fragment)
             if not rows or identity in run.compared:
                 continue
@@ -122,15 +122,15 @@ class ValueHistory:
                 run.lose(origins.changed(fragment, origin, rows - kept))
             run.differing = (run.differing - kept) | changed
             run.find_written(rows - kept, step)
-            self._decide_by_records(run, origin.fragment, origin.moved)
+            self._decide_by_records(run, origin.fragment, origin.mapping)
 
     def _written(self, base: lance.LanceDataset, origin: Origin, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
         """Returns the rows that have another value in the older version."""
-        moved = origin.moved.into(rows)
+        moved = origin.mapping.restrict_to(rows)
         flags = changed_rows(SnapshotRows(base), origin.fragment.id, self._rows, fragment.id, moved, self._targets)
         return RowSet.of(moved.new[flags])
 
-    def _decide_by_records(self, run: _Followed, fragment: FragmentMetadata, moved: Moved | None) -> None:
+    def _decide_by_records(self, run: _Followed, fragment: FragmentMetadata, moved: RowMapping | None) -> None:
         """Decides about rows whose value is in a file of which a record tells who computed it."""
         files = target_files(self._spec, fragment)
         for record in self._context.records.of(fragment.id) if run.left and len(files) == 1 else ():

@@ -16,7 +16,7 @@ from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.task import TaskEnvironment
 from lance_spark.rows.input_reader import BlobReadStrategy
-from lance_spark.rows.merge import Moved
+from lance_spark.rows.merge import RowMapping
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
@@ -194,7 +194,7 @@ class FragmentRows:
     def __or__(self, other: FragmentRows) -> FragmentRows:
         return FragmentRows(**{name: rows | getattr(other, name) for name, rows in _fields(self)})
 
-    def through(self, moved: Moved) -> FragmentRows:
+    def mapped(self, moved: RowMapping) -> FragmentRows:
         """Returns the rows of them that are still there, as they are numbered now."""
         return FragmentRows(**{name: moved.new_rows(rows) for name, rows in _fields(self)})
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from lance_spark.commit.conflicts.identity import BINDING_KEY, FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError
-from lance_spark.rebase.difference import Difference, affected
+from lance_spark.rebase.source_changes import SourceChanges, affected
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.session.sessions import known_slots
 
@@ -107,7 +107,7 @@ class _FindRows:
     kind: _Kind
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        difference = Difference(self.after, self.before, self.compared, by_name=True, strict=True)
+        difference = SourceChanges(self.after, self.before, self.compared, by_name=True, strict=True)
         find = {
             "inserted": difference.inserted,
             "updated": lambda number: difference.row_changes(number).changed,

@@ -29,7 +29,7 @@ from lance_spark.errors import BackfillIncompleteError, counted
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.progress import Progress
 from lance_spark.read.sizes import measure_row
-from lance_spark.rebase.difference import Affected
+from lance_spark.rebase.source_changes import ChangedFragments
 from lance_spark.rows.row_set import RowSet
 from lance_spark.session.sessions import known_slots
 from lance_spark.staging.column_file import Targets
@@ -105,7 +105,7 @@ class ChunkCalls:
         self,
         start: Start,
         placement: PlacementSpec,
-        look: Affected,
+        look: ChangedFragments,
         again: Mapping[int, RowSet],
         environments: JobEnvironments,
     ) -> Chunked:

@@ -20,7 +20,7 @@ from lance_spark.errors import ValueConversionError
 from lance_spark.read.aggregates.grouped import grouped
 from lance_spark.read.aggregates.terms import Arithmetic, Column, Constant, Term
 from lance_spark.read.aggregates.ungrouped import PartialAggregates
-from lance_spark.read.spec import AggregateCall
+from lance_spark.read.pushdown_request import AggregateCall
 
 ROWS = 300
 _WIDE = Context(prec=100)

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.options import ReadOptions
-from lance_spark.read.plan import ScanTask
+from lance_spark.read.partitioning import ScanTask
+from lance_spark.read.pushdown_request import ScanSpec
 from lance_spark.read.reader import LanceReader, describe_scan, read_schema
-from lance_spark.read.spec import ScanSpec
 from tests.lance_spark.types.oracle import demanded_schema
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F everywhere
 from pyspark.sql.types import ArrayType, FloatType, StringType, StructField, StructType
 
-from lance_spark.read.border.dense import SUFFIX, dense_columns, doubled, split, vectors
+from lance_spark.read.transfer.split_null_vectors import SUFFIX, dense_columns, split_batch, split_schema, vectors
 
 pytestmark = pytest.mark.sample(5)
 
@@ -40,7 +40,7 @@ def test_each_vector_is_in_one_column_and_the_first_has_no_null_element(
     vectors: list[list[float | None] | None], start: int, stop: int
 ) -> None:
     batch = pa.record_batch({"v": pa.array(vectors, pa.list_(pa.float32())), "i": range(len(vectors))})
-    halves = split(batch.slice(start, max(0, stop - start)), ["v"])
+    halves = split_batch(batch.slice(start, max(0, stop - start)), ["v"])
     halves.validate(full=True)
     expected = vectors[start:stop]
     assert halves.schema.names == ["v", "i", "v" + SUFFIX]
@@ -53,7 +53,7 @@ def test_each_vector_is_in_one_column_and_the_first_has_no_null_element(
 def test_hidden_elements_of_a_null_row_do_not_matter() -> None:
     values = pa.array([1.0, None, 2.0, 3.0], pa.float32())
     column = pa.ListArray.from_arrays(pa.array([0, 2, 4], pa.int32()), values, mask=pa.array([True, False]))
-    halves = split(pa.record_batch({"v": column}), ["v"])
+    halves = split_batch(pa.record_batch({"v": column}), ["v"])
     assert halves.to_pydict() == {"v": [None, [2.0, 3.0]], "v" + SUFFIX: [None, None]}
 
 
@@ -81,10 +81,10 @@ def test_only_long_vectors_of_numbers_are_dense(table_path: str) -> None:
 
 
 def test_dense_columns_are_given_twice() -> None:
-    twice = doubled(COLUMNS, ("v", "w"))
+    twice = split_schema(COLUMNS, ("v", "w"))
     assert twice.names == ["s", "v", "w", "v" + SUFFIX, "w" + SUFFIX]
     assert [f.dataType.containsNull for f in twice.fields[1:]] == [False, False, True, True]  # type: ignore[attr-defined]
-    assert doubled(COLUMNS, ()) == COLUMNS
+    assert split_schema(COLUMNS, ()) == COLUMNS
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F everywhere
 
-from lance_spark.read.border.leading import leading_elements, shortened, shortened_schema
+from lance_spark.read.transfer.vector_prefix import leading_elements, prefix_schema, take_prefixes
 
 pytestmark = pytest.mark.sample(2)
 
@@ -31,10 +31,10 @@ Vectors = list[list[float | None] | None]
 )
 def test_shortened_vectors_are_their_leading_elements(vectors: Vectors, elements: int, start: int):
     batch = pa.record_batch({"v": pa.array(vectors, pa.list_(pa.float32(), 4)), "i": range(len(vectors))})
-    schema = shortened_schema(batch.schema, {"v": elements})
+    schema = prefix_schema(batch.schema, {"v": elements})
     assert schema.field("v").type == pa.list_(pa.float32(), elements)
     pieces = [batch.slice(0, start), batch.slice(start)]
-    rows = pa.Table.from_batches(shortened(pieces, schema, {"v": elements}), schema)
+    rows = pa.Table.from_batches(take_prefixes(pieces, schema, {"v": elements}), schema)
     rows.validate(full=True)
     assert rows["v"].to_pylist() == [None if vector is None else vector[:elements] for vector in vectors]
     assert rows["i"].to_pylist() == list(range(len(vectors)))

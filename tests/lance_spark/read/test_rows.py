@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from lance_spark.read.filtering import ask_index
-from lance_spark.read.spec import ScanSpec
+from lance_spark.read.pushdown_request import ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import count, describe, make_reader, partitions, read, read_partitions
 

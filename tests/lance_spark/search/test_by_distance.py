@@ -18,8 +18,8 @@ from pyspark.sql import functions as sf
 import lance_spark
 from lance_spark.dataset import DatasetRef
 from lance_spark.options import ReadOptions
-from lance_spark.read.search.by_distance import NearestRows, plan_nearest
-from lance_spark.read.spec import NearestCall
+from lance_spark.read.pushdown_request import NearestCall
+from lance_spark.read.ranking.sort_pushdown import IndexedSort, plan_nearest
 
 pytestmark = pytest.mark.classic
 
@@ -176,12 +176,12 @@ def test_without_a_word_about_null_a_search_serves_where_none_is(near: SparkSess
     never = pa.schema([pa.field("whole", pa.list_(pa.float32(), SIZE), nullable=False)])
     lance.write_dataset(lance.dataset(path).to_table(["whole"]).cast(never), table_path)
     lance.dataset(table_path).create_index("whole", "IVF_FLAT", metric="l2", num_partitions=1)
-    assert isinstance(plan_nearest(DatasetRef.at(table_path), options, call, **size), NearestRows), "none can be"
+    assert isinstance(plan_nearest(DatasetRef.at(table_path), options, call, **size), IndexedSort), "none can be"
 
 
 def found(path: str, k: int, *, filter: str | None = None, most: int = 10_000, column: str = "vec") -> list[int] | None:
     call = NearestCall(column=column, q=tuple(Q), k=k, metric="l2", nulls_first=False)
-    search = NearestRows(call=call, index="", most=most)
+    search = IndexedSort(call=call, index="", most=most)
     batches = search.search(lance.dataset(path), ["id", column], filter, "descriptor")
     return None if batches is None else [n for batch in batches for n in batch.column("id").to_pylist()]
 

@@ -11,7 +11,7 @@ from lance_spark import FilterError, OptionError, Table
 from lance_spark.dataset import DatasetRef
 from lance_spark.options import ReadOptions
 from lance_spark.queries import TextQuery, VectorQuery
-from lance_spark.read.search.reader import search_schema
+from lance_spark.read.ranking.reader import search_schema
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark.pushdown.rule import CATALOG
-from lance_spark.read.search.functions import register_functions
+from lance_spark.read.ranking.functions import register_functions
 from lance_spark.session.sessions import active_in_thread
 from tests.lance_spark.sql.conftest import NAME, Sql
 

@@ -11,7 +11,7 @@ import java.util.regex.Pattern;
  * Options of object stores in a statement. Such options never combine with the credentials of a
  * catalog or of the driver's environment, because an endpoint or a proxy in a statement would
  * receive the credentials. Table functions have the same rule:
- * lance_spark/read/search/functions.py.
+ * lance_spark/read/ranking/functions.py.
  */
 final class LanceCredentials {
   private static final String PREFIX = "storage.";

@@ -17,7 +17,7 @@ import scala.collection.immutable.Seq;
 
 /** Table functions of searches, for all sessions with the extension. */
 final class LanceFunctions {
-  /** The functions of lance_spark/read/search/functions.py. */
+  /** The functions of lance_spark/read/ranking/functions.py. */
   private static final List<String> NAMES =
       List.of("lance_vector_search", "lance_text_search", "lance_hybrid_search");
 

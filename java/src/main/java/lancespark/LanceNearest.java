@@ -12,7 +12,7 @@ import org.apache.spark.sql.types.FloatType;
 /**
  * Recognizes a sort by the distance from a vector as a vector search, if the session allows it.
  * Sort and limit stay in the plan. Python decides whether an index serves:
- * lance_spark/read/search/by_distance.py.
+ * lance_spark/read/ranking/sort_pushdown.py.
  */
 final class LanceNearest {
   private static final String SETTING = "spark.lance.vectorSearch.enabled";

@@ -17,7 +17,7 @@ import org.apache.spark.sql.types.StringType;
 
 /**
  * Search functions with the name of a table of a catalog in the place of a path. Spark runs the
- * functions in Python processes without catalogs: lance_spark/read/search/functions.py.
+ * functions in Python processes without catalogs: lance_spark/read/ranking/functions.py.
  */
 final class LanceSearches {
   private static final Set<String> FUNCTIONS =

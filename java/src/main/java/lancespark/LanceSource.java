@@ -267,7 +267,7 @@ final class LanceSource {
   /**
    * Requests a scan from Python.
    *
-   * @param spec the request: lance_spark/read/spec.py
+   * @param spec the request: lance_spark/read/pushdown_request.py
    * @return null for aggregates above a filter that Lance does not apply exactly
    */
   LanceScan scan(Json spec) {

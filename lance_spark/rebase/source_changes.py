@@ -1,4 +1,4 @@
-"""Row-level changes between two versions of a table: :class:`Difference`.
+"""Row-level changes between two versions of a table: :class:`SourceChanges`.
 
 Used by refreshes of views and by `Table.diff`. The driver skips fragments that are equal in both
 versions, and tasks compare the rest. Rows are followed as in a backfill (`rebase/row_origins.py`):
@@ -20,7 +20,7 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, fragment_identi
 from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
-from lance_spark.rebase.row_origins import Found, Origin, Origins
+from lance_spark.rebase.row_origins import FragmentOrigins, Origin, Origins
 from lance_spark.rows.merge import Offsets, no_rows
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, look_up, row_ids
 from lance_spark.rows.row_set import RowSet
@@ -39,7 +39,7 @@ _FEW = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Affected:
+class ChangedFragments:
     """Fragments that differ between two versions.
 
     Attributes:
@@ -54,7 +54,7 @@ class Affected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewRows:
+class RowChanges:
     """Rows of a fragment by their change since the old version.
 
     Attributes:
@@ -70,14 +70,14 @@ class NewRows:
     unknown: int = 0
 
 
-def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldIdentity]) -> Affected:
+def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldIdentity]) -> ChangedFragments:
     """Compares the fragments of two versions by their manifests. Runs on the driver; reads no rows.
 
     Two fragments differ if their rows differ, or the files of the columns `used` differ.
     """
     head = source.open()
     if base is None:
-        return Affected(now=tuple(_rows(head, frozenset(head.fragment_ids()))), then=(), untouched=0)
+        return ChangedFragments(now=tuple(_rows(head, frozenset(head.fragment_ids()))), then=(), untouched=0)
     before, ids = base.open(), ids_of(used)
     low, high = sorted((before, head), key=lambda dataset: dataset.version)
     events = tuple(events_between(high, low.version, high.version))
@@ -91,7 +91,7 @@ def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldId
         for handle in _handles(head, common_ids)
         if not _is_same(older[handle.fragment_id].metadata, handle.metadata, ids, replaced=replaced)
     }
-    return Affected(
+    return ChangedFragments(
         now=tuple(_rows(head, (new_ids - old_ids) | differing_ids)),
         then=tuple(_rows(before, (old_ids - new_ids) | differing_ids)),
         untouched=len(old_ids & new_ids) - len(differing_ids),
@@ -158,7 +158,7 @@ def _is_same(before: FragmentMetadata, after: FragmentMetadata, ids: Sequence[in
     )
 
 
-class Difference:
+class SourceChanges:
     """Compares the rows of two versions of a table. Belongs to one thread.
 
     `groups` are groups of columns whose changes are reported separately. With `by_name`, columns
@@ -187,7 +187,7 @@ class Difference:
         self._origins = self._origins_by(used)
         self._groups = [self._origins_by(group) for group in groups]
 
-    def row_changes(self, fragment_id: int) -> NewRows:
+    def row_changes(self, fragment_id: int) -> RowChanges:
         """Returns the changes of the live rows of a fragment of the new version."""
         fragment = self._rows.existing_fragment(fragment_id).metadata
         origins_of_rows = self._find(self._origins, fragment)
@@ -204,17 +204,19 @@ class Difference:
             for origins in self._groups
         ]
         live = RowSet.of(live_offsets(self._rows, fragment_id))
-        return NewRows(new=live - old_rows, changed=changed, by_group=tuple(by_group), unknown=len(unknown))
+        return RowChanges(new=live - old_rows, changed=changed, by_group=tuple(by_group), unknown=len(unknown))
 
     def inserted(self, fragment_id: int) -> RowSet:
         """Returns the live rows of a fragment absent from the old version. Reads no values."""
         origins = self._find(self._origins, self._rows.existing_fragment(fragment_id).metadata)
         return RowSet.of(live_offsets(self._rows, fragment_id)) - origins.known
 
-    def _changed(self, origins: Origins, fragment: FragmentMetadata, rows_by_origin: Found, rows: RowSet) -> RowSet:
+    def _changed(
+        self, origins: Origins, fragment: FragmentMetadata, rows_by_origin: FragmentOrigins, rows: RowSet
+    ) -> RowSet:
         changed = RowSet.empty()
         for origin in rows_by_origin.origins:
-            some = rows & RowSet.of(origin.moved.new)
+            some = rows & RowSet.of(origin.mapping.new)
             try:
                 changed |= origins.changed(fragment, origin, some) if some else some
             except TableUnreadableError as error:
@@ -225,7 +227,7 @@ class Difference:
                 changed |= some
         return changed
 
-    def _find(self, origins: Origins, fragment: FragmentMetadata) -> Found:
+    def _find(self, origins: Origins, fragment: FragmentMetadata) -> FragmentOrigins:
         """Returns the origins of rows, including rows restored since the old version.
 
         A restored row has its old physical place, or a compaction moved the row. The old version
@@ -238,15 +240,15 @@ class Difference:
             deleted = self._base_rows.deleted(origin.fragment.id)
             revived = RowSet.empty()
             if deleted is not None:
-                revived = RowSet.of(origin.moved.new[deleted[origin.moved.old]])
+                revived = RowSet.of(origin.mapping.new[deleted[origin.mapping.old]])
             if revived:
                 back |= revived
-            moved = origin.moved.into(RowSet.of(origin.moved.new) - revived) if revived else origin.moved
-            unrevived.append(Origin(fragment=origin.fragment, moved=moved, same=origin.same))
+            mapping = origin.mapping.restrict_to(RowSet.of(origin.mapping.new) - revived) if revived else origin.mapping
+            unrevived.append(Origin(fragment=origin.fragment, mapping=mapping, same=origin.same))
         if not back:
             return origins_of_rows
         revived_origins = origins.by_row_id(fragment.id, back.to_numpy())
-        return Found(
+        return FragmentOrigins(
             origins=(*unrevived, *revived_origins.origins),
             unknown=np.concatenate([origins_of_rows.unknown, revived_origins.unknown]),
         )

@@ -15,7 +15,7 @@ from lance_spark.errors import OptionError, RegistrationError, UnsupportedOperat
 from lance_spark.geneva import refusing
 from lance_spark.queries import DEFAULT_K, TextQuery, VectorQuery, metric_of
 from lance_spark.read.columns import ROW_ID
-from lance_spark.read.search.ranking import DISTANCE, RELEVANCE, SCORE, Ranking
+from lance_spark.read.ranking.ranking import DISTANCE, RELEVANCE, SCORE, Ranking
 from lance_spark.search.query import Query
 from lance_spark.search.rerank import Reranker
 

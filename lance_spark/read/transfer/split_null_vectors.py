@@ -46,7 +46,7 @@ def dense_columns(columns: StructType, vectors: Iterable[str]) -> tuple[str, ...
     return tuple(name for name in vectors if name + SUFFIX not in columns.names)
 
 
-def doubled(columns: StructType, dense: Sequence[str]) -> StructType:
+def split_schema(columns: StructType, dense: Sequence[str]) -> StructType:
     """Returns the schema of the scan, with a second column at the end for each dense vector.
 
     The first column of a vector holds no NULL elements. The second column is for vectors with NULL
@@ -61,8 +61,8 @@ def doubled(columns: StructType, dense: Sequence[str]) -> StructType:
     return StructType([*first, *(StructField(name + SUFFIX, columns[name].dataType, True) for name in dense)])
 
 
-def split(batch: pa.RecordBatch, dense: Sequence[str]) -> pa.RecordBatch:
-    """Splits the dense columns of a batch in two. The schema follows :func:`doubled`.
+def split_batch(batch: pa.RecordBatch, dense: Sequence[str]) -> pa.RecordBatch:
+    """Splits the dense columns of a batch in two. The schema follows :func:`split_schema`.
 
     Values are not copied if no element is NULL.
     """

@@ -1,4 +1,4 @@
-"""Vector search for a sort by distance: :class:`NearestRows`.
+"""Vector search for a sort by distance: :class:`IndexedSort`.
 
 The planner rule requests the search if the session allows it. Spark then sorts the returned rows by
 its own distances and takes the first rows.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_spark.read.columns import lance_blob_handling
-from lance_spark.read.search.ranking import DISTANCE, search_errors
+from lance_spark.read.ranking.ranking import DISTANCE, search_errors
 from lance_spark.types.fields import BlobHandling
 from lance_spark.types.names import requested_columns
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lance_spark.dataset import DatasetRef
     from lance_spark.options import ReadOptions
-    from lance_spark.read.spec import NearestCall
+    from lance_spark.read.pushdown_request import NearestCall
 
 EFFORT = 0.9
 """Exponent for the share of an index to search: n ** EFFORT of n partitions. Measured with IVF_PQ
@@ -51,7 +51,7 @@ _TINY = {"l2": 0.0, "cosine": 1e-6, "dot": 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NearestRows:
+class IndexedSort:
     """A vector search for the first rows of a sort by distance. A picklable value.
 
     Attributes:
@@ -116,7 +116,7 @@ class NearestRows:
 
 def plan_nearest(
     ref: DatasetRef, options: ReadOptions, call: NearestCall, *, row_bytes: float, vector_bytes: int
-) -> NearestRows | str:
+) -> IndexedSort | str:
     """Returns the search for a sort by distance, or the reason for its absence.
 
     Runs on the driver. Reads the manifest. If rows without a vector come first, also reads a column
@@ -155,7 +155,7 @@ def plan_nearest(
     may_be_null = call.nulls_first and dataset.schema.field(call.column).nullable
     if may_be_null and (vector_bytes > CHECKED_BYTES or _any_null(ref, call.column)):
         return f"rows without {call.column} may come first: say NULLS LAST, or {call.column} IS NOT NULL"
-    return NearestRows(call=call, index=vector_indexes[0].name, most=most)
+    return IndexedSort(call=call, index=vector_indexes[0].name, most=most)
 
 
 @functools.lru_cache(maxsize=64)

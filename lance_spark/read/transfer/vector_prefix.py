@@ -30,13 +30,13 @@ def leading_elements(sizes: Mapping[str, int], used: Mapping[str, int]) -> dict[
     return {name: count for name, count in used.items() if 2 * count <= sizes.get(name, 0)}
 
 
-def shortened_schema(schema: pa.Schema, elements: Mapping[str, int]) -> pa.Schema:
-    """Returns the schema of the batches of :func:`shortened`."""
+def prefix_schema(schema: pa.Schema, elements: Mapping[str, int]) -> pa.Schema:
+    """Returns the schema of the batches of :func:`take_prefixes`."""
     fields = [f.with_type(pa.list_(f.type.value_field, elements[f.name])) if f.name in elements else f for f in schema]
     return pa.schema(fields, schema.metadata)  # type: ignore[arg-type]
 
 
-def shortened(
+def take_prefixes(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, elements: Mapping[str, int]
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows with shortened vectors, in fewer batches."""

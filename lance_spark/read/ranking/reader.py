@@ -16,7 +16,7 @@ from pyspark.sql.types import FloatType, StructField, StructType
 from lance_spark.errors import OptionError
 from lance_spark.read.columns import Projection, table_schema
 from lance_spark.read.filtering import check_filter
-from lance_spark.read.search.ranking import Ranking
+from lance_spark.read.ranking.ranking import Ranking
 from lance_spark.types import ReadConverter
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import InputPartition
 from lance_spark.read.sizes import FragmentSize
 
 if TYPE_CHECKING:
-    from lance_spark.read.search.by_distance import NearestRows
-    from lance_spark.read.spec import TopN
+    from lance_spark.read.pushdown_request import TopN
+    from lance_spark.read.ranking.sort_pushdown import IndexedSort
 
 MIN_PARTITION_BYTES = 4 << 20
 """Minimum size of a partition. Tables smaller than one partition per core are cut down to this
@@ -66,7 +66,7 @@ class ScanTask(InputPartition):
     use_index: bool = True
     batch_rows: int = 8192
     late: tuple[str, ...] | None = None
-    nearest: NearestRows | None = None
+    nearest: IndexedSort | None = None
     top: TopN | None = None
 
 

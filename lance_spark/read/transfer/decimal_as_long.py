@@ -26,14 +26,14 @@ def unscaled_columns(columns: StructType) -> tuple[str, ...]:
     )
 
 
-def unscaled_schema(columns: StructType, names: Sequence[str]) -> StructType:
+def long_schema(columns: StructType, names: Sequence[str]) -> StructType:
     """Returns the schema of the scan, with bigint for the named columns."""
     return StructType(
         [StructField(f.name, LongType(), f.nullable, f.metadata) if f.name in names else f for f in columns.fields]
     )
 
 
-def unscaled(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+def decimals_to_longs(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """Returns a batch with its named decimal128 columns as unscaled integers."""
     for name in names:
         at = batch.schema.get_field_index(name)

@@ -12,10 +12,10 @@ from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
 from lance_spark.errors import OptionError
 from lance_spark.read.columns import Projection, table_schema
-from lance_spark.read.filtering import IndexAnswer, ask_index, both, check_filter, usable
-from lance_spark.read.plan import CutRule, ScanTask, plan_scan_tasks
+from lance_spark.read.filtering import IndexAnswer, ask_index, check_filter, conjunction, pushable
+from lance_spark.read.partitioning import CutRule, ScanTask, plan_scan_tasks
+from lance_spark.read.pushdown_request import AggregateCall, ScanSpec, TopN
 from lance_spark.read.sizes import FragmentSize, ScanSize, measure
-from lance_spark.read.spec import AggregateCall, ScanSpec, TopN
 from lance_spark.types.fields import is_blob
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lance_spark.dataset import DatasetRef
     from lance_spark.options import ReadOptions
-    from lance_spark.read.search.by_distance import NearestRows
+    from lance_spark.read.ranking.sort_pushdown import IndexedSort
 
 BATCH_BYTES = 1 << 20
 """Target size of a batch, estimated from the width of a row."""
@@ -77,7 +77,7 @@ class ScanPlan:
     limited: bool
     exact: bool
     indexes: tuple[str, ...]
-    nearest: NearestRows | None = None
+    nearest: IndexedSort | None = None
     unserved: str | None = None
     top: TopN | None = None
 
@@ -103,8 +103,8 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         check_filter(dataset, options.filter, ref.uri, options.blob_handling)
     if options.fragments is not None:
         check_fragments(dataset, options.fragments, ref.uri)
-    pushed = usable(dataset, spec.filter_sql, options.blob_handling) if options.limit is None else None
-    selection = both(options.filter, pushed)
+    pushed = pushable(dataset, spec.filter_sql, options.blob_handling) if options.limit is None else None
+    selection = conjunction(options.filter, pushed)
     exact = pushed is None if not spec.filtered else spec.exact and pushed is not None
     # Spark counts the rows that pass its own filter.
     keeps_all = exact and not spec.aggregate
@@ -121,7 +121,7 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
     runtime = _usable_runtime_filter(ref, options, spec)
     if runtime is not None:
         answer = _least(ref, runtime, selection)
-        pushed, selection = both(pushed, runtime), both(selection, runtime)
+        pushed, selection = conjunction(pushed, runtime), conjunction(selection, runtime)
     else:
         answer = ask_index(ref, selection) if selection is not None else None
     indexes = answer.names if answer is not None and answer.serves else ()
@@ -189,14 +189,14 @@ def _is_served(dataset: lance.LanceDataset, options: ReadOptions, top: TopN) -> 
 
 def _nearest(
     ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanSize, *, keeps_all: bool
-) -> tuple[NearestRows | None, str | None]:
+) -> tuple[IndexedSort | None, str | None]:
     """Returns the search for a sort by distance, or the reason for its absence."""
     if spec.nearest is None:
         return None, None
     if not keeps_all:
         return None, "a filter is left to Spark"
     # Imported here, so that workers of plain scans start faster.
-    from lance_spark.read.search.by_distance import plan_nearest
+    from lance_spark.read.ranking.sort_pushdown import plan_nearest
 
     rows = sum(fragment.live_rows for fragment in size.fragments)
     vectors = int(rows * size.column_bytes.get(spec.nearest.column, size.row_bytes))
@@ -289,7 +289,7 @@ def _usable_runtime_filter(ref: DatasetRef, options: ReadOptions, spec: ScanSpec
     text = spec.runtime_sql
     if text is None or options.limit is not None or len(text) > MAX_RUNTIME_CHARS:
         return None
-    if usable(ref.open(), text, options.blob_handling) is None:
+    if pushable(ref.open(), text, options.blob_handling) is None:
         return None
     answer = ask_index(ref, text)
     if answer is None:

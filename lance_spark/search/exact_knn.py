@@ -1,4 +1,4 @@
-"""Exact nearest neighbours of many query vectors: :class:`NearestRows`.
+"""Exact nearest neighbours of many query vectors: :class:`ExactKnn`.
 
 Matrix products (BLAS) approximate the distances. The distances of all candidates are computed again
 from the vectors, so ranks and distances equal a direct comparison.
@@ -23,7 +23,7 @@ _TILE_NUMBERS = 1 << 22
 _NO_ROW = -1
 
 
-class NearestRows:
+class ExactKnn:
     """The nearest rows of each query, among the rows added so far.
 
     Memory: 16 bytes for each of the `k` rows of a query, and about 50 MiB while adding rows.

@@ -25,8 +25,8 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
 from lance_spark.options import STORAGE_PREFIX, ReadOptions
 from lance_spark.queries import TextQuery, VectorQuery, metric_of
-from lance_spark.read.search.ranking import vector_column, vector_size
-from lance_spark.read.search.reader import SearchReader, search_schema
+from lance_spark.read.ranking.ranking import vector_column, vector_size
+from lance_spark.read.ranking.reader import SearchReader, search_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
