@@ -14,7 +14,7 @@ from lance_spark.backfill.planning import fragment_plan as plan
 from lance_spark.backfill.task import checkpoint_buffer as keeping
 from lance_spark.backfill.task import error_log as failures
 from lance_spark.jobs import history
-from lance_spark.read.ranking import by_distance as near
+from lance_spark.read.ranking import sort_pushdown as near
 from lance_spark.rows import input_reader as inputs
 from udf_runtime.execute.calls import stream, time_limit
 from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size

@@ -51,7 +51,7 @@ def find_jar() -> Path:
     """
     path = Path(str(resources.files("lance_spark").joinpath(_JAR)))
     if not path.is_file():
-        raise GatewayError(f"the package has no {_JAR} - {path} - in a checkout, run: make jar")
+        raise GatewayError(f"The package has no {_JAR} at {path}. In a checkout, run: make jar")
     return path
 
 
@@ -77,8 +77,8 @@ def add_jar(gateway: JavaGateway) -> None:
     except (Py4JError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise GatewayError(
-            f"the JVM takes no jar while it runs: {reason} - nothing was changed - start it with the jar of "
-            "lance_spark.jar() in spark.jars; reads and writes by path work without the jar, and slower"
+            f"The running JVM does not accept a jar: {reason}. Nothing was changed. Start the JVM with the jar of "
+            "lance_spark.jar() in spark.jars. Reads and writes by path work without the jar, but slower."
         ) from error
 
 
@@ -107,9 +107,9 @@ def _loader(gateway: JavaGateway) -> JavaObject:
     own = _own_properties()
     if properties.getProperty("sources") != own["sources"]:
         raise GatewayError(
-            f"the JVM has the jar of lance-spark {properties.getProperty('version')}, and Python has lance-spark "
-            f"{own['version']} with another jar, {find_jar()} - nothing was changed - remove other lance-spark jars "
-            "from the class path of the JVM, and start the JVM again"
+            f"The JVM has the jar of lance-spark {properties.getProperty('version')}, and Python has lance-spark "
+            f"{own['version']} with another jar, {find_jar()}. Nothing was changed. Remove other lance-spark jars "
+            "from the class path of the JVM, and start the JVM again."
         )
     return loader
 

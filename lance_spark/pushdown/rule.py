@@ -76,8 +76,8 @@ def require_pushdown(spark: SparkSession) -> None:
     """
     if not is_classic(spark):
         raise GatewayError(
-            "a session of Spark Connect has no JVM in reach - nothing was changed - its server adds pushdown; or use "
-            "the options `columns` and `filter`"
+            "A Spark Connect session has no JVM in this process. Nothing was changed. Add pushdown to the server, or "
+            "use the options `columns` and `filter`."
         )
     refuse_other_python(spark)
     try:
@@ -85,9 +85,9 @@ def require_pushdown(spark: SparkSession) -> None:
     except (Py4JError, TypeError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise GatewayError(
-            f"Spark {spark.version} does not take the Java of this package: {reason} - nothing was changed - put the "
-            "jar of lance_spark.jar() on the class path of the JVM (spark.jars, a library of the cluster), and set "
-            f"spark.sql.extensions={EXTENSIONS}; reads and writes by path work without the jar, and slower"
+            f"Spark {spark.version} does not accept the Java classes of this package: {reason}. Nothing was changed. "
+            "Add the jar of lance_spark.jar() to the class path of the JVM (spark.jars, or a library of the cluster), "
+            f"and set spark.sql.extensions={EXTENSIONS}. Reads and writes by path work without the jar, but slower."
         ) from error
 
 

@@ -48,7 +48,7 @@ class AggregateCall:
     def __post_init__(self) -> None:
         if self.fn not in _FUNCTIONS:
             raise ValueError(
-                f"the planner rule asks for an unknown aggregate {self.fn!r} - accepted: {', '.join(_FUNCTIONS)}"
+                f"The planner rule asks for an unknown aggregate {self.fn!r}. Known: {', '.join(_FUNCTIONS)}."
             )
         if (self.column is None) != (self.fn in ("count_star", "sum")) or (self.term is None) == (self.fn == "sum"):
             raise ValueError(f"the planner rule asks for {self.fn} of column {self.column!r}, {self.term}")

@@ -99,8 +99,8 @@ class CarryOver:
             return [self._carry(number, versions) for number in fragments]
         except MissingFileError as error:
             raise CommitConflictError(
-                f"{error}: a cleanup of files that no version names came between writing and committing - at "
-                f"{head.uri} - nothing was committed; read the table again and write again",
+                f"A cleanup of unreferenced files ran between the write and the commit: {error}. The table is "
+                f"{head.uri}. Nothing was committed. Read the table again and write again.",
                 uri=head.uri,
                 fragments=list(fragments),
             ) from error
@@ -174,9 +174,9 @@ class CarryOver:
     def _stale_error(self, count: int, number: int, versions: _Versions, more: str, advice: str) -> CommitConflictError:
         uri, version = versions.head.dataset.uri, versions.head.dataset.version
         return CommitConflictError(
-            f"input columns of {counted(count, 'row')} changed since version {self._plan.snapshot.version}, so their "
-            f"values are not right any more{more} - at {uri}, version {version}, fragment {number} - nothing was "
-            f"committed; read the table again and write again, or {advice}",
+            f"The input columns of {counted(count, 'row')} changed since version {self._plan.snapshot.version}, so "
+            f"their values are not valid any more{more}. They are in fragment {number} of {uri}, version {version}. "
+            f"Nothing was committed. Read the table again and write again, or {advice}.",
             uri=uri,
             fragments=[number],
         )
@@ -187,10 +187,10 @@ class CarryOver:
         limit = self._plan.max_bytes
         if limit is not None and self._carried_bytes > limit:
             raise CommitConflictError(
-                f"rows moved while the values were written, and {self._carried_bytes} bytes of values or more are to "
-                f"be carried over to where they are now; option carry_over_max_bytes allows {limit} - at "
-                f"{self._staging.uri} - nothing was committed; read the table again and write again, or raise the "
-                "limit",
+                f"Rows moved while the values were written. At least {self._carried_bytes} bytes of values must be "
+                f"carried over to their new places, and option carry_over_max_bytes allows {limit}. The table is "
+                f"{self._staging.uri}. Nothing was committed. Read the table again and write again, or raise "
+                "the limit.",
                 uri=self._staging.uri,
                 fragments=[number],
             )

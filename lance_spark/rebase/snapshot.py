@@ -43,9 +43,9 @@ def open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
 def cleaned_up(snapshot: DatasetRef, why: object) -> CommitImpossibleError:
     """Returns the error for rows that may have changed since their history was cleaned up."""
     return CommitImpossibleError(
-        f"rows may have moved or changed since version {snapshot.version}, which the values were computed on, and what "
-        f"tells of it was cleaned up: {why} - at {snapshot.uri} - nothing was committed; read the table again and "
-        "write again; to keep a version while a long write runs, tag it (Table.backfill: protect_snapshot=True)",
+        f"Rows may have moved or changed since version {snapshot.version}, the input of the values, and the history "
+        f"since then was cleaned up: {why}. The table is {snapshot.uri}. Nothing was committed. Read the table again "
+        "and write again. Tag the version before a long write (Table.backfill: protect_snapshot=True).",
         uri=snapshot.uri,
     )
 
@@ -61,6 +61,6 @@ def check_still_there(snapshot: DatasetRef) -> None:
     current = dataclasses.replace(snapshot, incarnation=None).pin(snapshot.version)
     if snapshot.incarnation not in (None, current.incarnation):
         raise SnapshotError(
-            f"the table was deleted and made anew since version {snapshot.version} of it was read - at {snapshot.uri} "
-            "- read it again"
+            f"The table {snapshot.uri} was deleted and recreated since version {snapshot.version} was read. Read the "
+            "table again."
         )

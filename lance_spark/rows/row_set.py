@@ -43,7 +43,7 @@ class RowSet:
     def span(start: int, stop: int) -> RowSet:
         """Returns the set of the offsets `start` to `stop - 1`."""
         if not 0 <= start <= _ROWS or not 0 <= stop <= _ROWS:
-            raise ValueError(f"rows {start}..{stop} are no rows of a fragment - offsets are at least 0 and below 2^32")
+            raise ValueError(f"A fragment has no rows {start}..{stop}: offsets are at least 0 and below 2^32.")
         if start >= stop:
             return _EMPTY
         rows = BitMap()
@@ -62,10 +62,10 @@ class RowSet:
         if values.size == 0:
             return _EMPTY
         if values.dtype.kind not in "iu":
-            raise ValueError(f"row offsets are integers, not {values.dtype} - give an integer array")
+            raise ValueError(f"The offsets of rows are integers, not {values.dtype}. Pass an integer array.")
         low, high = int(values.min()), int(values.max())
         if low < 0 or high >= _ROWS:
-            raise ValueError(f"rows {low}..{high} are no rows of a fragment - offsets are at least 0 and below 2^32")
+            raise ValueError(f"A fragment has no rows {low}..{high}: offsets are at least 0 and below 2^32.")
         if high - low + 1 == values.size and bool(np.all(values[1:] > values[:-1])):
             return RowSet.span(low, high + 1)
         # By far the fastest conversion, at 5 ns per row. The bitmap would read a NumPy array or a
@@ -162,4 +162,4 @@ class RowSet:
 
 
 _EMPTY = RowSet(FrozenBitMap())
-_NOT_A_SET = "the bytes are no row set - they are damaged, or something else made them - compute the rows again"
+_NOT_A_SET = "The bytes are no row set. They are damaged, or another program wrote them. Compute the rows again."

@@ -103,8 +103,8 @@ class BatchSearch(Search):
         """
         if not prefilter:
             raise UnsupportedOperationError(
-                "a filter after the search is one of its result - in a search for many vectors - call where() of the "
-                "DataFrame that to_spark() returns"
+                "A search for many vectors cannot filter its result. Call where() of the DataFrame that to_spark() "
+                "returns."
             )
         # A class with slots is created twice, and `super()` without arguments uses the first class.
         return replace(self, condition=Query.where(self, condition).condition)
@@ -116,8 +116,8 @@ class BatchSearch(Search):
             UnsupportedOperationError: Always.
         """
         raise UnsupportedOperationError(
-            "a reranker orders the rows of one query - in a search for many vectors - search for one, or order the "
-            "DataFrame that to_spark() returns"
+            "A reranker orders the rows of one query, not of a search for many vectors. Search for one vector, or "
+            "order the DataFrame that to_spark() returns."
         )
 
     # Rows of the result
@@ -133,8 +133,8 @@ class BatchSearch(Search):
         self._refuse_computed()
         if any(expression != quoted(name) for name, expression in self.columns or ()):
             raise UnsupportedOperationError(
-                "Spark reads columns, and no expressions in Lance SQL - in a search for many vectors - select columns "
-                "by name, and compute with DataFrame.select"
+                "A search for many vectors cannot read expressions in Lance SQL. Select columns by name, and compute "
+                "with DataFrame.select."
             )
         plan = self._planned()
         vector = self._vectors(plan.search.column)

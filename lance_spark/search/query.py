@@ -285,8 +285,8 @@ class Query:
         self._refuse_computed()
         if any(expression != quoted(name) for name, expression in self.columns or ()):
             raise UnsupportedOperationError(
-                "Spark reads columns, and no expressions in Lance SQL - in to_spark - select columns by name, and "
-                "compute with DataFrame.select"
+                "to_spark() cannot read expressions in Lance SQL. Select columns by name, and compute with "
+                "DataFrame.select."
             )
         spark, ref = self.spark(), self.source
         if ref.version is None and not is_classic(spark):
@@ -353,16 +353,16 @@ class Query:
         """
         if self.source.version is not None:
             raise UnsupportedOperationError(
-                f"version {self.source.version} is checked out, and a view follows the latest version - "
-                f"{self.source.uri} - call checkout_latest()"
+                f"Version {self.source.version} of {self.source.uri} is checked out, and a view follows the latest "
+                "version. Call checkout_latest()."
             )
         bounds = (("limit", self.most_rows), ("offset", self.skipped_rows or None))
         for bound, rows in bounds:
             if rows is not None:
                 raise RegistrationError(
-                    f"a materialized view cannot have {bound}({rows}): which rows are the first ones changes with "
-                    "every row that is added or deleted, so no refresh could tell what to keep - over "
-                    f"{self.source.uri} - select rows with where(...), or leave the {bound} to queries over the view"
+                    f"A materialized view of {self.source.uri} cannot have {bound}({rows}). The first rows change with "
+                    "every added or deleted row, so a refresh could not tell which rows to keep. Select rows with "
+                    f"where(...), or apply the {bound} to queries over the view."
                 )
 
     # Overridden by searches
@@ -370,8 +370,8 @@ class Query:
     def _read_options(self) -> dict[str, str]:
         if self.skipped_rows:
             raise UnsupportedOperationError(
-                "Spark reads rows in no order, so that none are the first ones - in to_spark - use orderBy(...).offset "
-                "of the DataFrame"
+                "to_spark() cannot skip rows, because Spark reads rows in no order. Use orderBy(...).offset(...) of "
+                "the DataFrame."
             )
         return {} if self.most_rows is None else {"limit": str(self.most_rows)}
 
@@ -433,8 +433,8 @@ class Query:
         if self.computed:
             names = ", ".join(name for transform in self.computed for _, name in transform.columns)
             raise UnsupportedOperationError(
-                f"columns of UDFs ({names}) are computed by a materialized view - in a query of {self.source.uri} - "
-                "call create_materialized_view, or select other columns"
+                f"A query of {self.source.uri} cannot compute columns of UDFs ({names}); a materialized view can. Call "
+                "create_materialized_view, or select other columns."
             )
 
 

@@ -274,8 +274,8 @@ class Search(Query):
             ```
         """
         raise RegistrationError(
-            "a materialized view cannot be of a search: which rows are the best ones changes with every row that is "
-            f"added or deleted - over {self.source.uri} - begin with search(None)"
+            f"A materialized view of {self.source.uri} cannot follow a search, because the best rows change with every "
+            "added or deleted row. Begin with search(None)."
         )
 
     # Rows of the result
@@ -350,8 +350,8 @@ class Search(Query):
     def _read_options(self) -> dict[str, str]:
         if self.reranker is not None:
             raise UnsupportedOperationError(
-                "a reranker orders rows in this process - in to_spark - spark.createDataFrame(search.to_arrow()) makes "
-                "a DataFrame of them"
+                "to_spark() cannot rerank rows: a reranker runs in this process. Call "
+                "spark.createDataFrame(search.to_arrow())."
             )
         ranking, options = self._ranking(), {}
         if ranking.vector is not None:
@@ -369,8 +369,8 @@ class Search(Query):
     def _only(self, what: str, *kinds: QueryKind) -> None:
         if self.kind not in kinds:
             raise UnsupportedOperationError(
-                f"{what} is of a search of type {' or '.join(map(repr, kinds))}, and this one is of type {self.kind!r} "
-                f"- in search - begin with search(..., query_type={kinds[0]!r})"
+                f"{what} requires a search of type {' or '.join(map(repr, kinds))}, and this search has type "
+                f"{self.kind!r}. Begin with search(..., query_type={kinds[0]!r})."
             )
 
     def _set(self, name: str, value: object) -> Search:

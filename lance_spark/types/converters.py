@@ -100,9 +100,9 @@ class ReadConverter:
         plan = _plan(source, self.schema, planner)
         if planner.problems:
             raise SchemaMismatchError(
-                "the table no longer has the columns that the DataFrame was made with - "
+                "The table no longer has the columns of the DataFrame: "
                 + "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
-                + " - load it again; for a catalog table say REFRESH TABLE, a temporary view has to be made anew"
+                + ". Load the table again. For a catalog table, run REFRESH TABLE. Recreate a temporary view."
             )
         return plan
 
@@ -210,7 +210,7 @@ class WriteConverter:
         if planner.problems:
             table = self.schema.to_string(show_field_metadata=False, show_schema_metadata=False)
             raise SchemaMismatchError(
-                f"the data does not fit the table: {_listed(planner)} - nothing was written - give the data the "
+                f"The data does not fit the table: {_listed(planner)}. Nothing was written. Give the data the "
                 f"columns and types of the table:\n{table}"
             )
         return plan
@@ -269,17 +269,15 @@ def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = N
         UnsupportedTypeError: Lance cannot store a column.
     """
     if not schema.fields:
-        raise SchemaMismatchError(
-            "the DataFrame has no columns - nothing was written - select the columns of the table"
-        )
+        raise SchemaMismatchError("The DataFrame has no columns. Nothing was written. Select the columns of the table.")
     planner = Planner(writing=True)
     source = _written_schema(schema)
     _plan(source, target, planner)
     if not planner.problems:
         return
     raise SchemaMismatchError(
-        f"the DataFrame does not fit the table{'' if uri is None else f' {uri}'} - {_listed(planner)} - nothing was "
-        "written; select, cast or rename the columns\n" + side_by_side(schema, target, planner.problems)
+        f"The DataFrame does not fit the table{'' if uri is None else f' {uri}'}: {_listed(planner)}. Nothing was "
+        "written. Select, cast or rename the columns:\n" + side_by_side(schema, target, planner.problems)
     )
 
 

@@ -244,8 +244,8 @@ def _explain(error: BaseException, dataset: lance.LanceDataset, filter: str | No
         return FilterError(filter, text, uri=dataset.uri, hint=hint)
     if is_bad_search(error):
         return SearchError(
-            f"the search is not possible: {text.removeprefix('External error: ')} - in {dataset.uri}, version "
-            f"{dataset.version} - ask for something else, or make an index that serves it",
+            f"Lance cannot run the search: {text.removeprefix('External error: ').rstrip('.')}. The table is "
+            f"{dataset.uri}, version {dataset.version}. Change the search, or create an index for it.",
             uri=dataset.uri,
         )
     hint = "a data file or an index is missing or damaged, or the store refused: check the storage"

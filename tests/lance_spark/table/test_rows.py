@@ -195,7 +195,7 @@ def test_arguments_other_than_rows_are_refused_with_the_accepted_types(table: Ta
         (iter([{"id": 1}]), "dict is no data.*an iterator over batches"),
         (iter([]), "no batches"),
         ({"id": [1], "other": [2]}, "'other'"),
-        ({"id": [1, 2], "text": ["x"]}, "nothing was written"),
+        ({"id": [1, 2], "text": ["x"]}, "(?i)nothing was written"),
         (5, "int is no data"),
     ):
         with pytest.raises(SchemaMismatchError, match=message):
