@@ -56,7 +56,9 @@ def changed_rows(
         TableUnreadableError: A file of the older version was deleted, or a file is damaged.
     """
     pairs = (
-        [(column.name, column.name) for column in columns] if by_name else _names(base.dataset, head.dataset, columns)
+        [(column.name, column.name) for column in columns]
+        if by_name
+        else _column_pairs(base.dataset, head.dataset, columns)
     )
     if pairs is None:
         return np.ones(len(mapping.old), dtype=np.bool_)
@@ -108,7 +110,7 @@ def _equal(old: pa.Array[Any], new: pa.Array[Any]) -> NDArray[np.bool_]:
     return np.concatenate([_equal(old[:middle], new[:middle]), _equal(old[middle:], new[middle:])])
 
 
-def _names(
+def _column_pairs(
     base: lance.LanceDataset, head: lance.LanceDataset, columns: Sequence[FieldIdentity]
 ) -> list[tuple[str, str]] | None:
     """Returns the column names in both versions, or None if a column cannot be compared."""

@@ -30,9 +30,10 @@ from lance_spark.read.ranking.ranking import DISTANCE, Ranking, vector_column, v
 from lance_spark.read.scan_plan import plan_scan
 from lance_spark.read.sizes import measure_row
 from lance_spark.search.batch_tasks import OWN, PART, QUERY, ROW, VECTOR, FindNearest, TakeNearest
-from lance_spark.search.query import Query, quoted
+from lance_spark.search.query import Query
 from lance_spark.search.search import Search
 from lance_spark.session.sessions import known_slots
+from lance_spark.types.names import quote_identifier
 
 if TYPE_CHECKING:
     import lance
@@ -131,7 +132,7 @@ class BatchSearch(Search):
             ColumnNotFoundError, FilterError: As in any search.
         """
         self._refuse_computed()
-        if any(expression != quoted(name) for name, expression in self.columns or ()):
+        if any(expression != quote_identifier(name) for name, expression in self.columns or ()):
             raise UnsupportedOperationError(
                 "A search for many vectors cannot read expressions in Lance SQL. Select columns by name, and compute "
                 "with DataFrame.select."
@@ -265,7 +266,7 @@ class BatchSearch(Search):
         return vector_columns[0]
 
     def _read_columns(self, plan: _Plan) -> StructType:
-        names = tuple(self._names())
+        names = tuple(self._selected_names())
         dataset = plan.ref.open()
         options = ReadOptions(path=plan.ref.uri, columns=names or None, with_row_id=self._has_row_ids())
         fields = table_schema(dataset, plan.ref, options).fields

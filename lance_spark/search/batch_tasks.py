@@ -106,7 +106,7 @@ class FindNearest:
                 some = slice(first, first + _ANSWER_ROWS)
                 row = pa.array(rows[some])
                 distance = pa.array(distances[some].astype(np.float32))
-                yield _answer(query_numbers.take(_numbers(numbers[some])), distance, row, pa.nulls(len(row), own))
+                yield _answer(query_numbers.take(_as_int64(numbers[some])), distance, row, pa.nulls(len(row), own))
 
     def _check(self, vectors: Array) -> None:
         """Raises an error for vectors of another size or with invalid numbers."""
@@ -211,9 +211,9 @@ class TakeNearest:
         selected = np.flatnonzero((rank >= self.first) & (rank < self.first + self.most))
         for first in range(0, len(selected), self.rows):
             some = selected[first : first + self.rows]
-            rows = matches[ROW].combine_chunks().take(_numbers(some))
-            query_columns: Array = matches[OWN].combine_chunks().take(_numbers(own[some]))
-            distances = matches[DISTANCE].combine_chunks().take(_numbers(some))
+            rows = matches[ROW].combine_chunks().take(_as_int64(some))
+            query_columns: Array = matches[OWN].combine_chunks().take(_as_int64(own[some]))
+            distances = matches[DISTANCE].combine_chunks().take(_as_int64(some))
             emitted = 0
             for read in self._read(rows.to_numpy()):
                 part = query_columns.slice(emitted, read.num_rows)
@@ -242,9 +242,9 @@ class TakeNearest:
             nothing: Array = pa.StructArray.from_buffers(pa.struct([]), len(rows), [None])
             yield pa.RecordBatch.from_struct_array(nothing)
             return
-        (batch,) = table.select(projection.paths).take(_numbers(order[places])).combine_chunks().to_batches()
+        (batch,) = table.select(projection.paths).take(_as_int64(order[places])).combine_chunks().to_batches()
         yield from ReadConverter(projection.source, self.columns).convert_split(projection.assemble(batch))
 
 
-def _numbers(places: Numbers) -> pa.Int64Array:
+def _as_int64(places: Numbers) -> pa.Int64Array:
     return cast(pa.Int64Array, pa.array(places.astype(np.int64)))

@@ -25,6 +25,7 @@ from lance_spark.read.columns import ROW_ID
 from lance_spark.read.filtering import check_filter, conjunction
 from lance_spark.read.ranking.ranking import search_errors
 from lance_spark.session.sessions import session_or_local
+from lance_spark.types.names import quote_identifier
 from lance_spark.types.pandas_values import to_pandas, to_rows
 from udf_runtime import UDF, UnpackedUDF
 
@@ -119,7 +120,7 @@ class Query:
             raise OptionError("select", columns, "a list of columns, or a dict of names and expressions")
         names = [name for name in columns if isinstance(name, str)]
         computed = [transform for udf in columns if not isinstance(udf, str) for transform in parse_transforms(udf)[1]]
-        return replace(self, columns=tuple((name, quoted(name)) for name in names), computed=tuple(computed))
+        return replace(self, columns=tuple((name, quote_identifier(name)) for name in names), computed=tuple(computed))
 
     def where(self: _Query, condition: str) -> _Query:
         """Selects the rows that match a condition in Lance SQL.
@@ -283,7 +284,7 @@ class Query:
             ```
         """
         self._refuse_computed()
-        if any(expression != quoted(name) for name, expression in self.columns or ()):
+        if any(expression != quote_identifier(name) for name, expression in self.columns or ()):
             raise UnsupportedOperationError(
                 "to_spark() cannot read expressions in Lance SQL. Select columns by name, and compute with "
                 "DataFrame.select."
@@ -293,7 +294,7 @@ class Query:
             ref = ref.pin(None)  # On Spark Connect, the first use resolves a DataFrame.
         options = {f"storage.{key}": value for key, value in ref.storage.items()} | self._read_options()
         if self.columns is not None:
-            options["columns"] = json.dumps(self._names())
+            options["columns"] = json.dumps(self._selected_names())
         if self.condition is not None:
             options["filter"] = self.condition
         if self._has_row_ids():
@@ -410,12 +411,16 @@ class Query:
         if self.condition is not None:
             check_filter(dataset, self.condition, self.source.uri, "descriptor")
         for name, expression in self.columns or ():
-            if expression == quoted(name) and name in self._names() and dataset.lance_schema.field(name) is None:
+            if (
+                expression == quote_identifier(name)
+                and name in self._selected_names()
+                and dataset.lance_schema.field(name) is None
+            ):
                 hint = f"its columns are {', '.join(dataset.schema.names)}"
                 raise ColumnNotFoundError(name, self.source.uri, hint=hint)
         return dataset
 
-    def _names(self) -> list[str]:
+    def _selected_names(self) -> list[str]:
         """Returns the names of the selected table columns."""
         return [name for name, _ in self.columns or () if name != ROW_ID]
 
@@ -423,8 +428,8 @@ class Query:
         return self.row_ids or any(name == ROW_ID for name, _ in self.columns or ())
 
     def _projection(self, dataset: lance.LanceDataset) -> Any:  # noqa: ANN401 - a list or a dict, as pylance takes them
-        selected_names = self._names()
-        chosen = ((name, quoted(name)) for name in dataset.schema.names)
+        selected_names = self._selected_names()
+        chosen = ((name, quote_identifier(name)) for name in dataset.schema.names)
         if self.columns is not None:
             chosen = ((name, expression) for name, expression in self.columns if name in selected_names)
         return {**dict(chosen), **({ROW_ID: ROW_ID} if self._has_row_ids() else {})} or []
@@ -442,8 +447,3 @@ def _count(name: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(name, value, f"a number of rows, {least} or more")
     return value
-
-
-def quoted(name: str) -> str:
-    """Quotes a column name for Lance SQL."""
-    return f"`{name}`"

@@ -360,7 +360,7 @@ class Search(Query):
             options["full_text_query"] = ranking.text.to_json()
         return options
 
-    def _names(self) -> list[str]:
+    def _selected_names(self) -> list[str]:
         added = (ROW_ID, DISTANCE, SCORE, RELEVANCE)
         return [name for name, _ in self.columns or () if name not in added]
 

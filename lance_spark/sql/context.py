@@ -10,10 +10,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.search.query import quoted
 from lance_spark.sql.place import Place
 from lance_spark.table.connection import open_table
 from lance_spark.table.table import Table
+from lance_spark.types.names import quote_identifier
 
 
 def given(**options: object) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class CallContext:
     def quoted_name(self) -> str:
         """The table as a name in SQL."""
         parts: Sequence[str] = (self.place.catalog, *self.place.namespace, self.name)
-        return ".".join(map(quoted, parts))
+        return ".".join(map(quote_identifier, parts))
 
     def table(self) -> Table:
         """Opens the table at its latest version, for jobs of the session.

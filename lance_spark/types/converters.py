@@ -210,7 +210,7 @@ class WriteConverter:
         if planner.problems:
             table = self.schema.to_string(show_field_metadata=False, show_schema_metadata=False)
             raise SchemaMismatchError(
-                f"The data does not fit the table: {_listed(planner)}. Nothing was written. Give the data the "
+                f"The data does not fit the table: {_join_problems(planner)}. Nothing was written. Give the data the "
                 f"columns and types of the table:\n{table}"
             )
         return plan
@@ -245,7 +245,7 @@ class LengthEnforcer:
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _listed(planner: Planner) -> str:
+def _join_problems(planner: Planner) -> str:
     return "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
 
 
@@ -276,8 +276,8 @@ def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = N
     if not planner.problems:
         return
     raise SchemaMismatchError(
-        f"The DataFrame does not fit the table{'' if uri is None else f' {uri}'}: {_listed(planner)}. Nothing was "
-        "written. Select, cast or rename the columns:\n" + side_by_side(schema, target, planner.problems)
+        f"The DataFrame does not fit the table{'' if uri is None else f' {uri}'}: {_join_problems(planner)}. Nothing "
+        "was written. Select, cast or rename the columns:\n" + side_by_side(schema, target, planner.problems)
     )
 
 

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_
 
 from lance_spark.errors import UnsupportedTypeError
 from lance_spark.types.fields import BFLOAT16, Kind, children_of, extension_name, is_descriptor, is_list, storage_type
+from lance_spark.types.names import quote_identifier
 
 MOST_DIGITS = 38
 """Precision of Spark's widest decimal."""
@@ -151,7 +152,7 @@ def _raw_text(field: pa.Field[Any]) -> str:
     children = children_of(field)
     texts = list(map(_raw_text, children))
     if pa.types.is_struct(field.type):
-        names = ["`" + child.name.replace("`", "``") + "`" for child in children]
+        names = [quote_identifier(child.name) for child in children]
         return f"struct<{','.join(map(':'.join, zip(names, texts, strict=True)))}>"
     if pa.types.is_map(field.type):
         return f"map<{','.join(texts)}>"

@@ -98,6 +98,14 @@ def refuse_unreadable(names: Iterable[str], dataset: lance.LanceDataset) -> None
             )
 
 
+def quote_identifier(name: str) -> str:
+    """Returns a column name in backticks, for Spark SQL and Lance SQL.
+
+    Doubled backticks are for Spark SQL. Lance SQL cannot express a name with a backtick.
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
 def requested_columns(names: Iterable[str]) -> dict[str, str] | list[str]:
     """Returns columns for `scanner(columns=)`, each as an expression.
 
@@ -115,4 +123,4 @@ def requested_columns(names: Iterable[str]) -> dict[str, str] | list[str]:
 
 
 def _expression_of(name: str) -> str:
-    return name if "`" in name else ".".join(f"`{part}`" for part in name.split("."))
+    return name if "`" in name else ".".join(map(quote_identifier, name.split(".")))

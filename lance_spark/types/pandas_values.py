@@ -30,7 +30,7 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     Raises:
         ValueConversionError: A value is outside of the range of Python's type.
     """
-    return _converted(table, "pandas", lambda rows: rows.to_pandas())
+    return _convert(table, "pandas", lambda rows: rows.to_pandas())
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -39,10 +39,10 @@ def to_rows(table: pa.Table) -> list[dict[str, Any]]:
     Raises:
         ValueConversionError: A value is outside of the range of Python's type.
     """
-    return _converted(table, "Python", lambda rows: rows.to_pylist())
+    return _convert(table, "Python", lambda rows: rows.to_pylist())
 
 
-def _converted(table: pa.Table, library: str, convert: Callable[[pa.Table], _T]) -> _T:
+def _convert(table: pa.Table, library: str, convert: Callable[[pa.Table], _T]) -> _T:
     try:
         return convert(table)
     except _ERRORS as error:

@@ -26,13 +26,13 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, panics_as_errors
 from lance_spark.lance_compat import plain
-from lance_spark.search.query import Query, quoted
+from lance_spark.search.query import Query
 from lance_spark.session.sessions import session_time_zone
 from lance_spark.staging.area import new_id
 from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import check_storable
 from lance_spark.types.fields import is_blob
-from lance_spark.types.names import check_column_names
+from lance_spark.types.names import check_column_names, quote_identifier
 from lance_spark.views.definition import (
     CHILD_INDEX,
     EXPRESSION_KEY,
@@ -87,7 +87,7 @@ def create_view(
     settled = [one.settle(dataset.schema, manifest, lambda: session_time_zone(query.spark())) for one in query.computed]
     query = dataclasses.replace(query, computed=tuple(settled))
     names = [name for name in dataset.schema.names if name != SOURCE_ROW_ID]
-    everything = tuple((name, quoted(name)) for name in names)
+    everything = tuple((name, quote_identifier(name)) for name in names)
     is_chunker = function is not None and function.kind is Kind.CHUNKS
     columns = query.columns if query.columns is not None else () if is_chunker else everything
     made = () if function is None else UnpackedUDF(function).output_columns
@@ -156,7 +156,7 @@ def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
     source = query.source.pin(None)
     dataset = source.open()
     _refuse_names(query.schema.names)
-    fields = [_plain_field(field, field.name, quoted(field.name), source.uri) for field in query.schema]
+    fields = [_plain_field(field, field.name, quote_identifier(field.name), source.uri) for field in query.schema]
     view = ViewDefinition(
         source=stored_source(source, ref.uri),
         columns=tuple(query.schema.names),
@@ -195,13 +195,13 @@ def _expression_fields(
     dataset: lance.LanceDataset, columns: Sequence[tuple[str, str]], uri: str
 ) -> list[pa.Field[Any]]:
     """Returns the fields of columns that are expressions, nullable, with these as metadata."""
-    known = {quoted(name): name for name in dataset.schema.names}
+    known = {quote_identifier(name): name for name in dataset.schema.names}
     fields: list[pa.Field[Any]] = []
     for name, expression in columns:
         if expression in known:
             fields.append(_plain_field(dataset.schema.field(known[expression]), name, expression, uri))
             continue
-        if expression == quoted(name):
+        if expression == quote_identifier(name):
             raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
         try:
             with panics_as_errors():

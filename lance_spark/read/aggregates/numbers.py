@@ -83,7 +83,7 @@ class Evaluation:
         if isinstance(term, Column):
             return _column(term, self._batch, wide=wide)
         if isinstance(term, Constant):
-            number = _number(term.unscaled, wide=wide)
+            number = _scalar(term.unscaled, wide=wide)
             return Numbers(pa.repeat(number, self._batch.num_rows), abs(term.unscaled), term.scale)
         left_numbers, right_numbers = (self._evaluated(side, wide=wide) for side in (term.left, term.right))
         if term.op == "*":
@@ -106,7 +106,7 @@ def _refuse_too_large(bound: int, *, wide: bool) -> None:
         raise _TooLargeError
 
 
-def _number(value: int, *, wide: bool) -> _Scalar:
+def _scalar(value: int, *, wide: bool) -> _Scalar:
     _refuse_too_large(abs(value), wide=wide)
     return pa.scalar(Decimal(value), pa.decimal256(len(str(abs(value))), 0)) if wide else pa.scalar(value, pa.int64())
 
@@ -127,7 +127,7 @@ def _rescaled(numbers: Numbers, scale: int, *, wide: bool) -> Numbers:
     factor = 10 ** (scale - numbers.scale)
     bound = numbers.bound * factor
     _refuse_too_large(bound, wide=wide)
-    return Numbers(pc.multiply(numbers.values, _number(factor, wide=wide)), bound, scale)
+    return Numbers(pc.multiply(numbers.values, _scalar(factor, wide=wide)), bound, scale)
 
 
 def _farthest(values: Array) -> int:

@@ -95,7 +95,7 @@ class SearchCall:
             vector = values[VECTOR]
             if not isinstance(vector, list | tuple):
                 raise OptionError(VECTOR, vector, "an array of numbers")
-            nearest = VectorQuery(q=tuple(map(_number, vector)), **vector_settings, **shared)
+            nearest = VectorQuery(q=tuple(map(_as_float, vector)), **vector_settings, **shared)
         if TEXT in self.queries:
             columns = settings.get("text_columns")
             columns = columns if isinstance(columns, list | None) else [columns]
@@ -117,7 +117,7 @@ class SearchCall:
             yield from zip(*columns, strict=True)
 
 
-def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a row holds; the query checks it
+def _as_float(value: Any) -> Any:  # noqa: ANN401 - whatever a row holds; the query checks it
     """Converts a decimal, the type of SQL literals, to a float."""
     return float(value) if isinstance(value, Decimal) else value
 
@@ -129,7 +129,7 @@ class _Analyzed(AnalyzeResult):
     call: SearchCall | None = None
 
 
-def _analyzed(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[str, AnalyzeArgument]) -> _Analyzed:
+def _analyze(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[str, AnalyzeArgument]) -> _Analyzed:
     """Checks the arguments of a call against the table. Runs in a Python process of Spark."""
     arguments = dict(_by_name(function, args, named))
     queries = FUNCTIONS[function]
@@ -147,11 +147,11 @@ def _analyzed(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[s
     settings = {name: values[name] for name in setting_names if values.get(name) is not None}
     _refuse_borrowed(values.get("options") or {})
     read = {"path": values["path"], **(values.get("options") or {})}
-    read |= {name: _text(values[name]) for name in _OF_READS[:-1] if values.get(name) is not None}
+    read |= {name: _as_option_text(values[name]) for name in _OF_READS[:-1] if values.get(name) is not None}
     options = ReadOptions.parse(read)
     call = SearchCall(DatasetRef.resolve(options), queries, settings, options, spark_types.StructType())
     # The task checks a query that is not constant.
-    examples = {VECTOR: _example(call), TEXT: "words"}
+    examples = {VECTOR: _example_vector(call), TEXT: "words"}
     queried = {
         name: values[name] if arguments[name].isConstantExpression and values[name] is not None else examples[name]
         for name in queries
@@ -194,7 +194,7 @@ def _refuse_borrowed(options: Mapping[str, str]) -> None:
             )
 
 
-def _example(call: SearchCall) -> list[float]:
+def _example_vector(call: SearchCall) -> list[float]:
     """Returns a zero vector with the size of the searched column."""
     if VECTOR not in call.queries:
         return [0.0]
@@ -208,7 +208,7 @@ def _by_name(function: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> 
     places = ("path", *FUNCTIONS[function], "k")
     if len(args) > len(places):
         raise OptionError(function, f"{len(args)} arguments by position", _usage(function))
-    accepted = _names(function)
+    accepted = _parameter_names(function)
     for name in named:
         if name not in accepted:
             raise OptionError(name, "an argument", ", ".join(accepted), problem=f"is no argument of {function}")
@@ -218,7 +218,7 @@ def _by_name(function: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> 
     yield from named.items()
 
 
-def _names(function: str) -> tuple[str, ...]:
+def _parameter_names(function: str) -> tuple[str, ...]:
     queries = FUNCTIONS[function]
     own = (_OF_VECTORS if VECTOR in queries else ()) + (_OF_TEXTS if TEXT in queries else ())
     return ("path", *queries, *_OF_BOTH, *own, *_OF_READS)
@@ -228,7 +228,7 @@ def _usage(function: str) -> str:
     return f"{function}({', '.join(('path', *FUNCTIONS[function]))}, k => 10, ...)"
 
 
-def _text(value: object) -> str:
+def _as_option_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, default=str) if isinstance(value, list) else str(value)
@@ -259,7 +259,7 @@ class VectorSearch(_Handler):
     @staticmethod
     def analyze(*args: AnalyzeArgument, **named: AnalyzeArgument) -> _Analyzed:
         """Returns the columns of the result."""
-        return _analyzed(VectorSearch.function, args, named)
+        return _analyze(VectorSearch.function, args, named)
 
 
 class TextSearch(_Handler):
@@ -270,7 +270,7 @@ class TextSearch(_Handler):
     @staticmethod
     def analyze(*args: AnalyzeArgument, **named: AnalyzeArgument) -> _Analyzed:
         """Returns the columns of the result."""
-        return _analyzed(TextSearch.function, args, named)
+        return _analyze(TextSearch.function, args, named)
 
 
 class HybridSearch(_Handler):
@@ -281,7 +281,7 @@ class HybridSearch(_Handler):
     @staticmethod
     def analyze(*args: AnalyzeArgument, **named: AnalyzeArgument) -> _Analyzed:
         """Returns the columns of the result."""
-        return _analyzed(HybridSearch.function, args, named)
+        return _analyze(HybridSearch.function, args, named)
 
 
 HANDLERS: Mapping[str, type[_Handler]] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lance_spark.errors import RegistrationError, ViewError
 from lance_spark.pushdown.rule import is_classic
-from lance_spark.search.query import quoted
+from lance_spark.types.names import quote_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,7 +109,7 @@ class SparkForm:
         Raises:
             RegistrationError: One is.
         """
-        names = {quoted(name) for name in columns}
+        names = {quote_identifier(name) for name in columns}
         for text in expressions:
             if text not in names:
                 raise RegistrationError(f"the expression {text!r} is no column of the view's query")

@@ -16,7 +16,7 @@ from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame
 
 from lance_spark.errors import RegistrationError
-from lance_spark.search.query import quoted
+from lance_spark.types.names import quote_identifier
 from lance_spark.views.spark.form import Block, refuse_options
 from lance_spark.views.spark.text import FULL_REFRESH, lambda_text
 
@@ -116,7 +116,9 @@ class PlanReader:
                 name = f"{name}_{number}"
             is_alias = item.getClass().getSimpleName() == "Alias"
             text = self._text(item.child() if is_alias else item)
-            texts.append(text if text == quoted(name) and not is_alias else f"{text} AS {quoted(name)}")
+            texts.append(
+                text if text == quote_identifier(name) and not is_alias else f"{text} AS {quote_identifier(name)}"
+            )
             names[number] = name
         self._names = names
         return tuple(texts)
@@ -127,9 +129,9 @@ class PlanReader:
             name = self._names.get(expression.exprId().id())
             if name is None:
                 raise _untranslated(expression)
-            return quoted(name)
+            return quote_identifier(name)
         if kind == "NamedLambdaVariable":
-            return quoted(f"{expression.name()}_{expression.exprId().id()}")
+            return quote_identifier(f"{expression.name()}_{expression.exprId().id()}")
         if kind == "LambdaFunction":
             return lambda_text(map(self._text, _items(expression.arguments())), self._text(expression.function()))
         if kind == "Literal":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lance_spark.errors import RegistrationError
-from lance_spark.search.query import quoted
+from lance_spark.types.names import quote_identifier
 from lance_spark.views.spark.form import Block, refuse_options
 from lance_spark.views.spark.text import FULL_REFRESH, lambda_text
 
@@ -69,7 +69,7 @@ class ProtoReader:
         self.blocks = tuple(self._blocks(relation, leaf))
         read = _innermost(relation)  # columns refer to the number of the plan that it has
         read.read.Clear()
-        read.read.named_table.unparsed_identifier = quoted(view)
+        read.read.named_table.unparsed_identifier = quote_identifier(view)
 
         class Given(LogicalPlan):
             """A plan that is there already."""
@@ -146,9 +146,9 @@ def _block(kind: str, step: Proto, names: Callable[[], list[str]]) -> Block:
         return _renamed(known, changes)
     if kind == "drop":
         gone = {name.lower() for name in (*step.column_names, *(_column(one) for one in step.columns))}
-        return Block(select=tuple(quoted(name) for name in names() if name.lower() not in gone))
+        return Block(select=tuple(quote_identifier(name) for name in names() if name.lower() not in gone))
     new = {alias.name[0].lower(): alias for alias in step.aliases}
-    items = [_aliased(new.pop(name.lower())) if name.lower() in new else quoted(name) for name in names()]
+    items = [_aliased(new.pop(name.lower())) if name.lower() in new else quote_identifier(name) for name in names()]
     return Block(select=(*items, *map(_aliased, new.values())))
 
 
@@ -156,13 +156,14 @@ def _renamed(names: Sequence[str], changes: dict[int, str]) -> Block:
     pairs = [(name, changes.get(i, name)) for i, name in enumerate(names)]
     return Block(
         select=tuple(
-            quoted(old) if i not in changes else f"{quoted(old)} AS {quoted(new)}" for i, (old, new) in enumerate(pairs)
+            quote_identifier(old) if i not in changes else f"{quote_identifier(old)} AS {quote_identifier(new)}"
+            for i, (old, new) in enumerate(pairs)
         )
     )
 
 
 def _aliased(alias: Proto) -> str:
-    return f"{text_of(alias.expr)} AS {quoted(alias.name[0])}"
+    return f"{text_of(alias.expr)} AS {quote_identifier(alias.name[0])}"
 
 
 def _column(expression: Proto) -> str:
@@ -187,7 +188,7 @@ def text_of(expression: Proto) -> str:
 
 
 def _attribute(one: Proto) -> str:
-    return ".".join(map(quoted, _parts(one.unparsed_identifier)))
+    return ".".join(map(quote_identifier, _parts(one.unparsed_identifier)))
 
 
 def _parts(name: str) -> list[str]:
@@ -210,7 +211,7 @@ def _function(one: Proto) -> str:
         return f"({arguments[0]} IN ({', '.join(arguments[1:])}))"
     if name in _INFIX:
         return f"({f' {_INFIX[name]} '.join(arguments)})"
-    return f"{quoted(name)}({', '.join(arguments)})"
+    return f"{quote_identifier(name)}({', '.join(arguments)})"
 
 
 def _cast(one: Proto) -> str:
@@ -232,7 +233,7 @@ def _lambda(one: Proto) -> str:
 
 
 def _variable(one: Proto) -> str:
-    return quoted("_".join(one.name_parts))
+    return quote_identifier("_".join(one.name_parts))
 
 
 def _extract(one: Proto) -> str:

@@ -21,10 +21,9 @@ from pyspark.sql.types import BinaryType, LongType, NullType, StructField, Struc
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError, UnsupportedTypeError, ViewError
 from lance_spark.pushdown.rule import is_classic
-from lance_spark.search.query import quoted
 from lance_spark.types import to_lance_schema, to_spark_schema
 from lance_spark.types.fields import is_blob
-from lance_spark.types.names import RESERVED
+from lance_spark.types.names import RESERVED, quote_identifier
 from lance_spark.views.definition import SOURCE_ROW_ID, UsedField, used_fields
 from lance_spark.views.spark.form import ROW_ID, Block, SparkForm, settings_of
 from lance_spark.views.spark.plan import PlanReader
@@ -105,8 +104,8 @@ def text_query(
         )
     dataset = source.pin(None).open()
     with _explained(text), _stand_in(spark, dataset, names_in(text)) as view:
-        qualified = "" if _is_aliased(text, end) else f" AS {quoted(name[0])}"
-        whole = spark.sql(f"{text[:first]}{quoted(view)}{qualified}{text[end:]}".rstrip().rstrip(";"))
+        qualified = "" if _is_aliased(text, end) else f" AS {quote_identifier(name[0])}"
+        whole = spark.sql(f"{text[:first]}{quote_identifier(view)}{qualified}{text[end:]}".rstrip().rstrip(";"))
         return _checked(Parts(source=source, blocks=tuple(_blocks(select)), leaf=spark.table(view), whole=whole), text)
 
 
@@ -160,7 +159,7 @@ def _checked(parts: Parts, text: str) -> SparkQuery:
         )
     _refuse_aggregates(parts.leaf, blocks)
     if blocks == [] or blocks[-1].select is None:
-        blocks.append(Block(select=tuple(map(quoted, frame.columns))))
+        blocks.append(Block(select=tuple(map(quote_identifier, frame.columns))))
     kept = _pruned(parts.leaf, blocks)
     used = used_fields(dataset, [one for block in kept for one in block.texts], ())
     form = SparkForm(blocks=kept, settings=settings_of(spark))
@@ -258,7 +257,7 @@ def _without_stars(
             found.append(item)
         else:
             lower = {name.lower() for name in left_out}
-            found += [quoted(name) for name in names if name.lower() not in lower]
+            found += [quote_identifier(name) for name in names if name.lower() not in lower]
     return tuple(found)
 
 

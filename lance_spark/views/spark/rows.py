@@ -16,8 +16,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lance_spark.backfill.driver.answers import numbers_of
-from lance_spark.search.query import quoted
 from lance_spark.types import ReadConverter, WriteConverter, to_spark_schema
+from lance_spark.types.names import quote_identifier
 from lance_spark.views.definition import SOURCE_ROW_ID, ViewDefinition
 from lance_spark.views.placement import ANSWER, Answer, PlacementSpec, SourceRows
 from lance_spark.views.spark.form import ROW_ID, SparkForm
@@ -73,7 +73,7 @@ class SparkRows:
         check_stored_query(self.form, session.createDataFrame([], self._columns()), self.spec.view.uri)
 
     def _reading(self) -> PlacementSpec:
-        return replace(self.spec, columns=tuple((name, quoted(name)) for name in self.used), where=None)
+        return replace(self.spec, columns=tuple((name, quote_identifier(name)) for name in self.used), where=None)
 
     def _columns(self) -> StructType:
         schema = self.spec.source.open().schema
