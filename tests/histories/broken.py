@@ -39,7 +39,7 @@ def new_rows_are_covered(real: Any) -> Any:
 def nothing_is_foreign(real: Any) -> Any:
     def of(self: Any, fragment: Any) -> Any:
         origins = real(self, fragment)
-        traced = np.concatenate([origins.unknown, *(origin.moved.new for origin in origins.origins)])
+        traced = np.concatenate([origins.unknown, *(origin.mapping.new for origin in origins.origins)])
         return dataclasses.replace(origins, unknown=np.setdiff1d(self._live(fragment), traced))
 
     return of

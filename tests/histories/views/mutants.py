@@ -55,7 +55,7 @@ _DELETE = _on("t", st.builds(Delete, _KEYS))
 _APPEND = ActOn("t", _NEW)
 
 _PLACEMENT = "lance_spark.views.placement"
-_DIFFERENCE = "lance_spark.rebase.difference"
+_DIFFERENCE = "lance_spark.rebase.source_changes"
 _REFRESH = "lance_spark.views.refresh"
 _COMMIT = "lance_spark.commit.rows.replace_commit"
 _STATE = "lance_spark.views.state"
@@ -87,7 +87,7 @@ def _nothing_changed(_real: Any) -> Any:
 
 
 def _all_changed(_real: Any) -> Any:
-    return lambda _origins, _fragment, _bits, rows: rows
+    return lambda _self, _origins, _fragment, _bits, rows: rows
 
 
 def _nothing_is_gone(_real: Any) -> Any:
@@ -132,11 +132,11 @@ MUTANTS: dict[str, ViewMutant] = {
         steps=_in_order(st.one_of(_INPUT, _OTHER_INPUT, _DELETE)),
     ),
     "changed rows are not told": ViewMutant(
-        patches={f"{_DIFFERENCE}:_changed": _nothing_changed},
+        patches={f"{_DIFFERENCE}:SourceChanges._changed": _nothing_changed},
         steps=_in_order(st.one_of(_INPUT, _OTHER_INPUT, _IN_PLACE)),
     ),
     "moved rows count as changed": ViewMutant(
-        patches={f"{_DIFFERENCE}:_changed": _all_changed},
+        patches={f"{_DIFFERENCE}:SourceChanges._changed": _all_changed},
         steps=_in_order(st.one_of(_on("t", st.builds(Update, _KEYS)), _on("t", st.builds(Upsert, _KEYS)))),
     ),
     "fragments that are still there are not looked at": ViewMutant(
@@ -149,14 +149,14 @@ MUTANTS: dict[str, ViewMutant] = {
         patches={f"{_PLACEMENT}:_changes": _bits(1)}, steps=_in_order(_OTHER_INPUT)
     ),
     "rows that are gone stay": ViewMutant(
-        patches={f"{_DIFFERENCE}:Difference.gone": _nothing_is_gone}, steps=_in_order(_DELETE)
+        patches={f"{_DIFFERENCE}:SourceChanges.deleted_ids": _nothing_is_gone}, steps=_in_order(_DELETE)
     ),
     "rows that are not selected any more stay": ViewMutant(
         patches={f"{_PLACEMENT}:SourceRows.matching": _unselected_rows_stay},
         steps=_in_order(_OTHER_INPUT, StartRefresh("one"), _OTHER_INPUT),
     ),
     "rows that a restore brought back are not told": ViewMutant(
-        patches={f"{_DIFFERENCE}:Difference._find": _revived_rows_are_not_told},
+        patches={f"{_DIFFERENCE}:SourceChanges._find": _revived_rows_are_not_told},
         steps=_in_order(_DELETE, StartRefresh("one"), ActOn("t", Restore(1))),
     ),
     "all values are computed again": ViewMutant(

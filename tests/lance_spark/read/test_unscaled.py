@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
-from lance_spark.read.border.unscaled import unscaled, unscaled_columns, unscaled_schema
+from lance_spark.read.transfer.decimal_as_long import decimals_to_longs, long_schema, unscaled_columns
 
 LARGEST = 10**18 - 1
 
@@ -26,7 +26,7 @@ LARGEST = 10**18 - 1
 def test_numbers_come_without_their_point(numbers: list[int | None], scale: int, start: int, length: int):
     values = [None if number is None else Decimal(number).scaleb(-scale) for number in numbers]
     batch = pa.record_batch({"i": range(len(values)), "d": pa.array(values, pa.decimal128(18, scale))})
-    result = unscaled(batch.slice(start, length), ["d"])
+    result = decimals_to_longs(batch.slice(start, length), ["d"])
     result.validate(full=True)
     assert result.schema.field("d").type == pa.int64()
     assert result.column("d").to_pylist() == numbers[start : start + length]
@@ -43,7 +43,7 @@ def test_only_decimals_that_fit_are_given_so():
         ]
     )
     assert unscaled_columns(columns) == ("a",)
-    result_schema = unscaled_schema(columns, ("a",))
+    result_schema = long_schema(columns, ("a",))
     assert result_schema["a"] == StructField("a", LongType(), True, {"m": 1})
     assert result_schema.fields[1:] == columns.fields[1:]
 

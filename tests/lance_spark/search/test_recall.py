@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
-from lance_spark.read.search.by_distance import NearestRows
-from lance_spark.read.spec import NearestCall
+from lance_spark.read.pushdown_request import NearestCall
+from lance_spark.read.ranking.sort_pushdown import IndexedSort
 
 SIZE, ROWS = 32, 8000
 
@@ -63,7 +63,7 @@ def test_an_index_finds_nineteen_of_twenty_with_rows_that_it_lacks(kind: str, ta
 def first_of_sort(path: str, query: Any, condition: str | None) -> list[int]:
     """Returns the candidates for the first rows of a sort by distance, in the order of their distances."""
     call = NearestCall(column="vec", q=tuple(query.tolist()), k=10, metric="l2", nulls_first=False)
-    first_rows = NearestRows(call=call, index="", most=1000).found(
+    first_rows = IndexedSort(call=call, index="", most=1000).search(
         lance.dataset(path), ["id", "vec"], condition, "descriptor"
     )
     assert first_rows is not None
