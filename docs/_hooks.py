@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+PAGES = ("CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md")
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 _ROLE = re.compile(r":(?:meth|class|func|attr|mod|exc|data|obj):<code>~?")
 
