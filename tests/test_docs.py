@@ -16,7 +16,7 @@ from lance_spark.options import ReadOptions, WriteOptions, options_table
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FRESH = {"README.md", "get-started.md", "writing.md"}
+FRESH = {"README.md", "embeddings.md", "get-started.md", "writing.md"}
 """Pages whose examples make their own table; on other pages `path` is an existing small table."""
 
 QUICK = {"README.md", "commits.md", "get-started.md", "sql.md"}
