@@ -174,10 +174,6 @@ package to read and write, and need none of it."""
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        if not name.startswith("_"):
-            geneva = import_module(f"{__name__}.geneva")
-            if (serves := geneva.refusal(name)) is not None:
-                raise geneva.unsupported(name, serves)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "__version__":
         value: object = import_module("importlib.metadata").version("lance-spark")

@@ -26,7 +26,6 @@ LAYERS = [
     {
         "arguments",
         "errors",
-        "geneva",
         "interpreter",
         "lance_compat",
         "options",

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from lance_spark.geneva import refusing
 from lance_spark.staging.area import is_id
 from lance_spark.stored_json import Kinds, check_fields, load_object
 from lance_spark.words import InWords, listed
@@ -40,7 +39,6 @@ class UdfResult:
     input_columns: tuple[str, ...]
 
 
-@refusing("BackfillJobResult")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BackfillJobResult(InWords):
     """Outcome of a backfill.
@@ -127,7 +125,6 @@ class BackfillJobResult(InWords):
         return self.rows_computed + self.rows_from_checkpoint
 
 
-@refusing("RefreshJobResult")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RefreshJobResult(InWords):
     """Outcome of a refresh of a materialized view.
@@ -208,7 +205,6 @@ class RefreshJobResult(InWords):
         return self.rows_chunked + sum(result.rows_computed for result in results.values())
 
 
-@refusing("JobRecord")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JobRecord(InWords):
     """A job in the history of a table.

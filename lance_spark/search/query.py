@@ -19,7 +19,6 @@ from lance_spark.errors import (
     RegistrationError,
     UnsupportedOperationError,
 )
-from lance_spark.geneva import refusing
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.read.columns import ROW_ID
 from lance_spark.read.filtering import check_filter, conjunction
@@ -47,7 +46,6 @@ class ViewMaker(Protocol[_Table_co]):
         """Creates a materialized view."""
 
 
-@refusing("GenevaQueryBuilder")
 @ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import OptionError, RegistrationError, UnsupportedOperationError
-from lance_spark.geneva import refusing
 from lance_spark.queries import DEFAULT_K, TextQuery, VectorQuery, metric_of
 from lance_spark.read.columns import ROW_ID
 from lance_spark.read.ranking.ranking import DISTANCE, RELEVANCE, SCORE, Ranking
@@ -29,7 +28,6 @@ VectorLike: TypeAlias = "Sequence[float] | np.ndarray | pa.Array[Any] | pa.Chunk
 _ANY_VECTOR = (0.0,)
 
 
-@refusing("GenevaQueryBuilder")
 @ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search(Query):

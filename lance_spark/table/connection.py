@@ -22,7 +22,6 @@ from lance_spark.errors import (
     TableUnreadableError,
     UnsupportedOperationError,
 )
-from lance_spark.geneva import refusing, refusing_parameters, warn_of_variables
 from lance_spark.objects import MOST_NAME_BYTES, checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.read.ranking.functions import register_functions
@@ -42,7 +41,6 @@ _SHOWN = 20
 _REMOTE = "open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})"
 
 
-@refusing_parameters("connect")
 @ARGUMENTS.function
 def connect(  # noqa: PLR0913 - the specification's parameters
     uri: str,
@@ -82,7 +80,6 @@ def connect(  # noqa: PLR0913 - the specification's parameters
         OptionError: A location is empty, or has an unknown scheme. The message has the right
             spelling.
     """
-    warn_of_variables()
     for name, value in (("api_key", api_key), ("region", region), ("host_override", host_override)):
         if value is not None:
             raise UnsupportedOperationError(
@@ -171,7 +168,6 @@ def is_folder_name(name: object) -> bool:
     )
 
 
-@refusing("Connection")
 @ARGUMENTS.methods
 class Connection:
     """A folder of Lance tables. Each table is a folder `<name>.lance` in it.

@@ -10,7 +10,6 @@ from lance_spark.arguments import ARGUMENTS
 from lance_spark.commit.store_check import without_secrets
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
-from lance_spark.geneva import refusing
 from lance_spark.jobs.tables import ERRORS, JOBS
 from lance_spark.objects import checkpoint_store
 from lance_spark.table.connection import Connection, connect
@@ -20,7 +19,6 @@ from udf_runtime.checkpoint import CheckpointStore
 _SYSTEM_TABLES = {"jobs": JOBS.name, "errors": ERRORS.name}
 
 
-@refusing("TableReference")
 @ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReference:
@@ -119,6 +117,17 @@ class TableReference:
         raise UnsupportedOperationError(
             "connections have no asynchronous form - nothing was done - call open_db() in a thread; jobs run in the "
             "background by themselves: backfill_async, refresh_async"
+        )
+
+    def open_system_db_async(self) -> NoReturn:
+        """Refused, as :meth:`open_db_async` is.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise UnsupportedOperationError(
+            "Connections have no asynchronous form. Open the history of the jobs with as_system_table('jobs').open(), "
+            "and the rows that failed with as_system_table('errors').open()."
         )
 
     def _options(self, more: Mapping[str, str] | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pyspark.sql import SparkSession
 
@@ -34,7 +34,6 @@ from lance_spark.columns.binding import binding_of
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import OptionError
-from lance_spark.geneva import refusing
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
@@ -51,13 +50,9 @@ from lance_spark.table.views import TableViews
 from lance_spark.views.definition import define, existing_view
 from udf_runtime import UDF, Manifest, UnpackedUDF
 
-if TYPE_CHECKING:
-    pass
-
 Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
 
 
-@refusing("Table")
 @ARGUMENTS.methods
 class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
     """A Lance table, at its latest version, or at one that was checked out.

@@ -219,7 +219,7 @@ UPKEEP = {
     "U09": "what is computed while a compaction runs is carried over",
     "U10": "a table's reference can be pickled, and carries no secret",
     "U11": "a reference opens the table, its folder, its checkpoints, and the tables of jobs and errors",
-    "U12": "what only the other implementation has is refused by name with what serves",
+    "U12": "names of the documents without a counterpart are errors that name the replacement",
 }
 
 FINDINGS = {

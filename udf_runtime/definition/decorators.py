@@ -19,7 +19,6 @@ from udf_runtime.definition.spec import UDF, Settings
 from udf_runtime.definition.stateful import Stateful
 from udf_runtime.environments.manifest import Manifest
 from udf_runtime.errors import UdfDefinitionError
-from udf_runtime.geneva import refusing_parameters
 from udf_runtime.policies import ErrorPolicy, OnError
 
 
@@ -270,7 +269,6 @@ def chunker(func: Callable[..., object], /, **options: Unpack[ChunkerOptions]) -
 def chunker(func: None = None, /, **options: Unpack[ChunkerOptions]) -> UdfDecorator: ...
 
 
-@refusing_parameters
 @ARGUMENTS.function
 def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a chunker
     func: Callable[..., object] | None = None,
@@ -356,7 +354,6 @@ def udtf(func: Callable[..., object], /, **options: Unpack[UdtfOptions]) -> UDF:
 def udtf(func: None = None, /, **options: Unpack[UdtfOptions]) -> UdfDecorator: ...
 
 
-@refusing_parameters
 @ARGUMENTS.function
 def udtf(
     func: Callable[..., object] | None = None,
@@ -464,7 +461,7 @@ def _names_around(frame: types.FrameType | None) -> dict[str, object]:
     Other variables are left alone, so that a factory does not keep a user's data alive.
     """
     caller = frame
-    decorators = (__name__, refusing_parameters.__module__, type(ARGUMENTS).__module__)
+    decorators = (__name__, type(ARGUMENTS).__module__)
     while caller is not None and caller.f_globals.get("__name__") in decorators:
         caller = caller.f_back
     if caller is None or caller.f_locals is caller.f_globals:

@@ -15,7 +15,6 @@ from udf_runtime.environments.manifest import Archive, Manifest, current_python,
 from udf_runtime.environments.requirements import Requirements, refuse_lines, refuse_password
 from udf_runtime.environments.variables import Source, checked_sources, remember
 from udf_runtime.errors import UdfDefinitionError
-from udf_runtime.geneva import refusing_attributes
 
 
 class _Builder:
@@ -147,7 +146,6 @@ class _Builder:
         return manifest
 
 
-@refusing_attributes("SiteManifestBuilder")
 @ARGUMENTS.methods
 class SiteManifestBuilder(_Builder):
     """Builds a manifest of the packages that are installed for this process."""
@@ -157,7 +155,6 @@ class SiteManifestBuilder(_Builder):
         self._site_packages = True
 
 
-@refusing_attributes("PipManifestBuilder")
 @ARGUMENTS.methods
 class PipManifestBuilder(_Builder):
     """Builds a manifest of packages that an installer takes from an index.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from udf_runtime.arguments import ARGUMENTS, show_value
 from udf_runtime.errors import UdfDefinitionError
-from udf_runtime.geneva import refusing_attributes
 
 if TYPE_CHECKING:
     from udf_runtime.environments.builder import PipManifestBuilder, SiteManifestBuilder
@@ -53,7 +52,6 @@ class Archive:
             raise UdfDefinitionError(f"{self!r} is no archive - in a manifest - make it with a builder")
 
 
-@refusing_attributes("GenevaManifest")
 @ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:

@@ -74,4 +74,6 @@ def test_what_has_no_counterpart_is_refused_by_name(table: Table):
             getattr(reference, name)
     with pytest.raises(UnsupportedOperationError, match=r"open_db\(\) in a thread"):
         reference.open_db_async()
+    with pytest.raises(UnsupportedOperationError, match=r"as_system_table\('jobs'\)\.open\(\)"):
+        reference.open_system_db_async()
     assert lance_spark.JobFuture is lance_spark.Job

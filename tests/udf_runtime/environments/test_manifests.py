@@ -102,8 +102,6 @@ def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
         (lambda: Manifest.create_pip("x").env_vars(["A B"]), "cannot be an environment variable"),
         (lambda: Manifest.create_pip("x").env_vars(["PYTHONPATH"]), "cannot be an environment variable"),
         (lambda: Manifest.create_pip("x").env_vars({"A": 3}), "value of A in env_vars is int"),  # type: ignore[dict-item]
-        (lambda: Manifest.create_pip("x").worker_image("i"), "spark.kubernetes.container.image"),
-        (lambda: Manifest.create_pip("x").default_head_image(), "image"),
     ],
 )
 def test_unsupported_requirements_are_refused_with_an_alternative(make, message: str):
