@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.dataset import DatasetRef, table_exists
-from lance_spark.errors import TableExistsError, TableNotFoundError, UnsupportedOperationError, ViewError
+from lance_spark.errors import (
+    RegistrationError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedOperationError,
+    ViewError,
+)
 from lance_spark.sql.context import CallContext, given
 from lance_spark.sql.tables import drop_table_at
+from lance_spark.types.names import quote_identifier
 from lance_spark.views.create import create_spark_view
 from lance_spark.views.definition import existing_view, view_of
-from lance_spark.views.spark.query import frame_query
+from lance_spark.views.spark.query import text_query
 
 Row = Sequence[object]
+
+_CATALOG_TABLES = ("lancespark.LanceTable", "lancespark.EvolvingTable")
+"""Java classes of the tables of a catalog."""
 
 
 def create(call: CallContext, query: str, if_not_exists: bool | None, with_data: bool | None) -> Row:
@@ -31,12 +40,7 @@ def create(call: CallContext, query: str, if_not_exists: bool | None, with_data:
             raise TableExistsError(ref.uri, hint="choose another name, or drop the table first")
         existing_view(ref.open_latest())
     else:
-        spark = call.spark
-        # Only for its error: `sql` would run another statement at once. Before Spark 4.3, Py4J
-        # cannot call the session's own parser, because Py4J examines all methods, including methods
-        # with types of 4.3.
-        cast("Any", spark._jvm).org.apache.spark.sql.execution.SparkSqlParser().parseQuery(query)  # noqa: SLF001
-        view = frame_query(spark.sql(query), ref.storage_options)
+        view = text_query(call.spark, query, lambda name: _catalog_table(call, name))
         _refuse_outside(call, view.source)
         create_spark_view(ref, view)
         if with_data:
@@ -85,6 +89,25 @@ def has_stored_code(ref: DatasetRef) -> bool:
     view = view_of(dataset)
     is_computed = any(BINDING_KEY.encode() in (field.metadata or {}) for field in dataset.schema)
     return is_computed or (view is not None and view.function is not None)
+
+
+def _catalog_table(call: CallContext, name: Sequence[str]) -> DatasetRef:
+    """Returns the table of a catalog of this package that the session finds under a name.
+
+    Raises:
+        RegistrationError: The name is one of a view, or of another source.
+    """
+    text = ".".join(map(quote_identifier, name))
+    plan = call.spark.table(text)._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark shows plans as text alone
+    while plan.getClass().getSimpleName() == "SubqueryAlias":
+        plan = plan.child()
+    is_relation = plan.getClass().getSimpleName() == "DataSourceV2Relation"
+    if not is_relation or plan.table().getClass().getName() not in _CATALOG_TABLES:
+        raise RegistrationError(
+            f"The query of the view selects from {text}, which is no table of a Lance catalog. Select from a table of "
+            "such a catalog."
+        )
+    return DatasetRef.at(str(plan.table().id()), call.ref.storage_options)
 
 
 def _refuse_outside(call: CallContext, source: DatasetRef) -> None:

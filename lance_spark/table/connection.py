@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef, branches_of, is_local, normalize_uri, table_exists
@@ -30,9 +30,9 @@ from lance_spark.session.sessions import session_or_local
 from lance_spark.staging.table_folder import delete_leftovers, delete_table_folder
 from lance_spark.table.display import render_tables
 from lance_spark.table.table import Table
-from lance_spark.tabular import Data, is_spark, write_rows
+from lance_spark.tabular import Data, write_rows
 from lance_spark.views.create import create_spark_view, create_view
-from lance_spark.views.spark.query import frame_query, text_query
+from lance_spark.views.spark.query import text_query
 from udf_runtime import UDF, Manifest, as_udf
 from udf_runtime.definition import UdfFactory
 
@@ -304,7 +304,7 @@ class Connection:
                 )
         return self._table(name)
 
-    def create_materialized_view(self, name: str, query: Query | DataFrame | str) -> Table:
+    def create_materialized_view(self, name: str, query: Query | str) -> Table:
         """Makes a materialized view, without rows; :meth:`lance_spark.Table.refresh` fills it.
 
         The view is a table: it can be read, indexed, have computed columns of its own, and be the
@@ -315,7 +315,7 @@ class Connection:
             name: Name of the view.
             query: A query over one table of any connection to the same store:
                 `table.search(None)` with `select` and `where`; or a SELECT in Spark SQL as text,
-                FROM a table of this connection by its name; or a Spark DataFrame over such a table.
+                FROM a table of this connection by its name. Write a DataFrame as such a SELECT.
 
         Raises:
             TableExistsError: There is a table of this name.
@@ -326,19 +326,14 @@ class Connection:
         Warns:
             UserWarning: The source has no stable row ids, so that the view cannot follow it.
         """
-        if not isinstance(query, (Query, str)) and not is_spark(query):
-            accepted = "a query over one table: table.search(None).select(...), a SELECT as text, or a Spark DataFrame"
-            raise OptionError("query", query, accepted)
         uri = self._uri_of(name)
         if table_exists(uri, self.storage_options):
             raise TableExistsError(uri, hint="choose another name, or drop the table first")
         ref = DatasetRef.at(uri, self.storage_options)
         if isinstance(query, Query):
             create_view(ref, query, manifest=self._default_manifest(self.uri))
-        elif isinstance(query, str):
-            create_spark_view(ref, text_query(self._session(), query, self._named, ref.storage_options))
         else:
-            create_spark_view(ref, frame_query(query, ref.storage_options))
+            create_spark_view(ref, text_query(self._session(), query, self._source_of_view))
         return self._table(name)
 
     def create_udtf_view(
@@ -524,13 +519,14 @@ class Connection:
         ref = DatasetRef.at(self.uri if folder is None else folder, self.storage_options)
         return StoredManifests.of(ref.uri, ref.storage_options)
 
-    def _named(self, name: str) -> DatasetRef | None:
-        """Returns a table by its name; None where there is none, or no table can have that name."""
-        try:
-            uri = self._uri_of(name)
-        except OptionError:
-            return None
-        return DatasetRef.at(uri, self.storage_options) if table_exists(uri, self.storage_options) else None
+    def _source_of_view(self, name: tuple[str, ...]) -> DatasetRef:
+        """Returns the table that a SELECT names."""
+        if len(name) == 1 and table_exists(self._uri_of(name[0]), self.storage_options):
+            return DatasetRef.at(self._uri_of(name[0]), self.storage_options)
+        raise RegistrationError(
+            f"The query of the view selects from {'.'.join(name)!r}, which is no table of this connection. Select from "
+            f"one of its tables: {', '.join(self.table_names()) or 'there is none yet'}."
+        )
 
     def _checkpoint_of(self, uri: str) -> str | None:
         return None if self._checkpoint is None else checkpoint_place(self._checkpoint, uri)

@@ -1,1 +1,1 @@
-"""Views that are queries of Spark: SELECTs in Spark SQL, and DataFrames, over one table."""
+"""Views that are queries of Spark: SELECTs in Spark SQL over one table."""

@@ -33,8 +33,7 @@ SETTINGS = (
 )
 """Settings of a session that say what a text in Spark SQL means."""
 
-
-_HARMLESS = ("path", "columns", "batch_size", "target_partition_bytes", "lancespark.write", "lancespark.table")
+_ALL_COLUMNS = ("*",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +41,19 @@ class Block:
     """A SELECT over the one before it, or over the source.
 
     Attributes:
-        alias: Name that columns may be qualified with.
+        alias: Name that columns may be qualified with. The innermost block has one.
         where: Condition for its rows.
-        select: Its columns, each with its name (`x + 1 AS y`); None keeps all.
+        select: Its columns, each with its name (`x + 1 AS y`).
     """
 
-    alias: str | None = None
-    where: str | None = None
-    select: tuple[str, ...] | None = None
+    alias: str | None
+    where: str | None
+    select: tuple[str, ...]
 
     @property
     def texts(self) -> tuple[str, ...]:
         """All its expressions."""
-        return (*(() if self.where is None else (self.where,)), *(self.select or ()))
+        return self.select if self.where is None else (self.where, *self.select)
 
     def over(self, frame: DataFrame, *carried: str) -> DataFrame:
         """Returns what it selects of a DataFrame, with columns that are carried along first."""
@@ -62,7 +61,13 @@ class Block:
             frame = frame.alias(self.alias)
         if self.where is not None:
             frame = frame.where(self.where)
-        return frame if self.select is None else frame.selectExpr(*carried, *self.select)
+        return frame.selectExpr(*carried, *self.select)
+
+    def text_over(self, source: str) -> str:
+        """Returns the SELECT as text over a table, or over a query in parentheses."""
+        alias = "" if self.alias is None else f" AS {quote_identifier(self.alias)}"
+        where = "" if self.where is None else f" WHERE {self.where}"
+        return f"SELECT {', '.join(self.select)} FROM {source}{alias}{where}"  # noqa: S608 - for a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,25 @@ class SparkForm:
 
     blocks: tuple[Block, ...]
     settings: tuple[tuple[str, str], ...]
+
+    @property
+    def is_of_text(self) -> bool:
+        """Whether the view was made from a SELECT as text.
+
+        Earlier releases also stored DataFrames. These have no name of the source, or all columns.
+        """
+        return (
+            bool(self.blocks)
+            and self.blocks[0].alias is not None
+            and all(block.select != _ALL_COLUMNS for block in self.blocks)
+        )
+
+    def as_text(self, table: str) -> str:
+        """Returns the query as one SELECT over a table."""
+        text = quote_identifier(table)
+        for depth, block in enumerate(self.blocks):
+            text = block.text_over(f"({text})" if depth else text)
+        return text
 
     def over(self, frame: DataFrame, *carried: str) -> DataFrame:
         """Returns what the query gives of a DataFrame with the source's columns."""
@@ -92,7 +116,7 @@ class SparkForm:
             Block(
                 alias=one["alias"],
                 where=one["where"],
-                select=None if one["select"] is None else tuple(map(str, one["select"])),
+                select=_ALL_COLUMNS if one["select"] is None else tuple(map(str, one["select"])),
             )
             for one in values["blocks"]
         ]
@@ -139,21 +163,6 @@ class SparkForm:
         for name, value in self.settings:
             beside.conf.set(name, value)
         return beside
-
-
-def refuse_options(options: Iterable[str]) -> None:
-    """Refuses options of a read that a view over its table cannot have, by their names.
-
-    Raises:
-        RegistrationError: There is one.
-    """
-    others = [name for name in options if name.lower() not in _HARMLESS and not name.startswith("storage.")]
-    if others:
-        raise RegistrationError(
-            "a materialized view follows the latest version of a whole table, so it cannot be over one that was read "
-            f"with {', '.join(map(repr, others))} - in the DataFrame - read it without; refresh(src_version=...) shows "
-            "a version, and where(...) selects rows"
-        )
 
 
 def settings_of(spark: SparkSession) -> tuple[tuple[str, str], ...]:

@@ -1,7 +1,6 @@
-"""Takes a query of Spark apart that is to be a view: text or a DataFrame. Runs on the driver.
+"""Takes a SELECT in Spark SQL apart that is to be a view. Runs on the driver.
 
-A query becomes nested SELECTs as text. Whether these mean what the query means is asked of Spark:
-both are put over the same leaf, and their analysed plans compared.
+The SELECT becomes nested blocks of text. Spark compares the analysed plans of both over one leaf.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -23,11 +22,9 @@ from lance_spark.errors import RegistrationError, UnsupportedTypeError, ViewErro
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.types import to_lance_schema, to_spark_schema
 from lance_spark.types.fields import is_blob
-from lance_spark.types.names import RESERVED, quote_identifier
+from lance_spark.types.names import quote_identifier
 from lance_spark.views.definition import SOURCE_ROW_ID, UsedField, used_fields
 from lance_spark.views.spark.form import ROW_ID, Block, SparkForm, settings_of
-from lance_spark.views.spark.plan import PlanReader
-from lance_spark.views.spark.proto import ProtoReader
 from lance_spark.views.spark.text import (
     FULL_REFRESH,
     Select,
@@ -41,11 +38,6 @@ from lance_spark.views.spark.text import (
 if TYPE_CHECKING:
     import lance
     from pyspark.sql import DataFrame, SparkSession
-
-Storage: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Options of the object store that a source is opened with."""
-
-_FRAME = "the DataFrame"
 
 _NO_ROWS = ("MISSING_GROUP_BY", "MISSING_AGGREGATION", "GROUP_BY")
 
@@ -66,116 +58,58 @@ class SparkQuery:
     used: tuple[UsedField, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """A query in parts that are not checked yet.
-
-    Attributes:
-        leaf: What stands for the source: a DataFrame without rows, or which is not run.
-        whole: The query over it.
-    """
-
-    source: DatasetRef
-    blocks: tuple[Block, ...]
-    leaf: DataFrame
-    whole: DataFrame
-
-
-def text_query(
-    spark: SparkSession, text: str, table: Callable[[str], DatasetRef | None], storage: Storage
-) -> SparkQuery:
-    """Takes a SELECT apart, over a table that `table` knows by its name, or that Spark knows.
+def text_query(spark: SparkSession, text: str, find_table: Callable[[tuple[str, ...]], DatasetRef]) -> SparkQuery:
+    """Takes a SELECT apart, over a table that `find_table` returns for the parts of its name.
 
     Raises:
-        RegistrationError: It cannot be a view.
+        RegistrationError: The SELECT cannot be a view, or there is no such table.
         UnsupportedTypeError: Lance cannot store a column.
     """
     select = parse(text)
     name, (first, end) = _named(select)
-    source = table(name[0]) if len(name) == 1 else None
-    if source is None:
-        if is_classic(spark):
-            with _explained(text):
-                frame = spark.sql(text)
-            return frame_query(frame, storage)
-        raise RegistrationError(
-            f"{'.'.join(name)} is no table of this connection - in {text!r} - over Spark Connect a "
-            "view's query names its source as the connection does: FROM the name of a table, see table_names()"
-        )
-    dataset = source.pin(None).open()
-    with _explained(text), _stand_in(spark, dataset, names_in(text)) as view:
-        qualified = "" if _is_aliased(text, end) else f" AS {quote_identifier(name[0])}"
-        whole = spark.sql(f"{text[:first]}{quote_identifier(view)}{qualified}{text[end:]}".rstrip().rstrip(";"))
-        return _checked(Parts(source=source, blocks=tuple(_blocks(select)), leaf=spark.table(view), whole=whole), text)
+    with _explained(text):
+        source = find_table(name)
+        dataset = source.pin(None).open()
+        with _stand_in(spark, dataset, names_in(text)) as view:
+            alias = "" if _is_aliased(text, end) else f" AS {quote_identifier(name[-1])}"
+            whole = spark.sql(f"{text[:first]}{quote_identifier(view)}{alias}{text[end:]}".rstrip().rstrip(";"))
+            blocks = _checked_blocks(spark.table(view), select, whole, text)
+            used = used_fields(dataset, [expression for block in blocks for expression in block.texts], ())
+            form = SparkForm(blocks=blocks, settings=settings_of(spark))
+            _refuse_unreadable(dataset, used)
+            _prove(spark, dataset, form, used, whole.schema)
+            return SparkQuery(source=source, form=form, schema=to_lance_schema(whole.schema, {}), used=used)
 
 
-def frame_query(frame: DataFrame, storage: Storage) -> SparkQuery:
-    """Takes a DataFrame apart.
+def _checked_blocks(leaf: DataFrame, select: Select, whole: DataFrame, text: str) -> tuple[Block, ...]:
+    """Returns the blocks of a SELECT without unused columns.
 
-    Raises:
-        RegistrationError: It cannot be a view.
-        UnsupportedTypeError: Lance cannot store a column.
+    Args:
+        leaf: A DataFrame with the columns of the source.
+        select: The SELECT.
+        whole: The SELECT as Spark reads it over the leaf.
+        text: The SELECT as text, for messages.
     """
-    spark = frame.sparkSession
-    if not is_classic(spark):
-        read = ProtoReader(frame)
-        source = DatasetRef.at(read.path, storage)
-        with _explained(_FRAME), _stand_in(spark, source.pin(None).open(), (SOURCE_ROW_ID,)) as view:
-            leaf = spark.table(view)
-            whole = read.read(leaf, view)
-            return _checked(Parts(source=source, blocks=read.blocks, leaf=leaf, whole=whole), _FRAME)
-    parts = PlanReader(frame)
-    source = DatasetRef.at(parts.uri, storage)
-    with _explained(_FRAME):
-        return _checked(Parts(source=source, blocks=parts.blocks, leaf=parts.leaf(), whole=frame), _FRAME)
-
-
-def _checked(parts: Parts, text: str) -> SparkQuery:
-    """Checks the parts of a query, and completes them."""
-    spark = parts.leaf.sparkSession
-    dataset = parts.source.pin(None).open()
-    _refuse_row_columns(parts.leaf, text)
-    functions = own_functions(spark)
+    functions = own_functions(leaf.sparkSession)
     blocks: list[Block] = []
-    names: list[set[str]] = []
-    frame = parts.leaf
-    qualifiers: set[str] = set()
-    for part in parts.blocks:
-        qualifiers = qualifiers if part.alias is None else {part.alias}
-        block = replace(part, select=_without_stars(part.select, frame.columns, qualifiers))
+    frame = leaf
+    for part in _selects(select):
+        qualifiers = () if part.alias is None else (part.alias,)
+        block = Block(alias=part.alias, where=part.where, select=_without_stars(part.items, frame.columns, qualifiers))
         _check_block(block, frame, functions)
         frame = block.over(frame)
-        qualifiers = qualifiers if block.select is None else set()
         blocks.append(block)
-        names.append({name.lower() for name in frame.columns})
-        if ROW_ID in names[-1]:
+        if ROW_ID in {name.lower() for name in frame.columns}:
             raise RegistrationError(
                 f"{ROW_ID!r} cannot be the name of a view's column - in {text!r} - select it under another name"
             )
-    if not frame.sameSemantics(parts.whole) or frame.columns != parts.whole.columns:
+    if not frame.sameSemantics(whole) or frame.columns != whole.columns:
         raise RegistrationError(
-            f"the query cannot be written as Spark SQL text over its source without a change of its meaning - {text} - "
-            "write it as SQL text, or simpler: columns and expressions of one table, and conditions"
+            f"the query cannot be written as nested SELECTs over its source without a change of its meaning - {text} - "
+            "write it simpler: columns and expressions of one table, and conditions"
         )
-    _refuse_aggregates(parts.leaf, blocks)
-    if blocks == [] or blocks[-1].select is None:
-        blocks.append(Block(select=tuple(map(quote_identifier, frame.columns))))
-    kept = _pruned(parts.leaf, blocks)
-    used = used_fields(dataset, [one for block in kept for one in block.texts], ())
-    form = SparkForm(blocks=kept, settings=settings_of(spark))
-    _refuse_unreadable(dataset, used)
-    _prove(spark, dataset, form, used, frame.schema)
-    return SparkQuery(source=parts.source, form=form, schema=to_lance_schema(frame.schema, {}), used=used)
-
-
-def _refuse_row_columns(leaf: DataFrame, text: str) -> None:
-    """Refuses the columns that each row has. Spark adds all of them to a query of one of them."""
-    columns = [name for name in leaf.columns if name in RESERVED]
-    if columns:
-        raise RegistrationError(
-            f"the query of a view reads the columns that its source stores, and not {' or '.join(columns)} - in "
-            f"{text!r} - leave them out; nothing was made"
-        )
+    _refuse_aggregates(leaf, blocks)
+    return _pruned(leaf, blocks)
 
 
 def _check_block(block: Block, frame: DataFrame, functions: Callable[[str], bool]) -> None:
@@ -228,10 +162,11 @@ def own_functions(spark: SparkSession) -> Callable[[str], bool]:
     return lambda name: name in names()
 
 
-def _blocks(select: Select) -> Iterator[Block]:
+def _selects(select: Select) -> Iterator[Select]:
+    """Yields the nested SELECTs, the innermost first."""
     if isinstance(select.source, Select):
-        yield from _blocks(select.source)
-    yield Block(alias=select.alias, where=select.where, select=select.items)
+        yield from _selects(select.source)
+    yield select
 
 
 def _named(select: Select) -> tuple[tuple[str, ...], tuple[int, int]]:
@@ -244,12 +179,8 @@ def _is_aliased(text: str, end: int) -> bool:
     return after is not None and (after.word == "AS" or (after.kind in ("word", "name") and after.word != "WHERE"))
 
 
-def _without_stars(
-    items: tuple[str, ...] | None, names: Sequence[str], qualifiers: Collection[str]
-) -> tuple[str, ...] | None:
+def _without_stars(items: tuple[str, ...], names: Sequence[str], qualifiers: Collection[str]) -> tuple[str, ...]:
     """Returns what is selected with columns in place of stars: the source may get more of them."""
-    if items is None:
-        return None
     found: list[str] = []
     for item in items:
         left_out = starred(item, qualifiers)
@@ -313,15 +244,10 @@ def _pruned(leaf: DataFrame, blocks: Sequence[Block]) -> tuple[Block, ...]:
     kept: list[Block] = []
     wanted: set[str] | None = None
     for block, names in zip(reversed(blocks), reversed(given), strict=True):
-        select = block.select
-        if select is not None:
-            if wanted is not None and len(select) == len(names):
-                select = _needed(select, names, wanted)
-            wanted = set()
-        if wanted is not None:
-            for text in replace(block, select=select).texts:
-                wanted |= names_in(text)
-        kept.append(replace(block, select=select))
+        is_inner = wanted is not None and len(block.select) == len(names)
+        needed = replace(block, select=_needed(block.select, names, wanted)) if is_inner else block
+        wanted = set[str]().union(*map(names_in, needed.texts))
+        kept.append(needed)
     return tuple(reversed(kept))
 
 

@@ -7,7 +7,7 @@ whether the parts mean what the whole means (`spark/query.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lance_spark.errors import RegistrationError
@@ -336,12 +336,6 @@ def _check_call(called: str, argument: str, text: str, is_own: Callable[[str], b
 def names_in(text: str) -> set[str]:
     """Returns in lower case all that may be the name of a column in an expression."""
     return {token.name.lower() for token in tokens_of(text) if token.kind in ("word", "name", "string")}
-
-
-def lambda_text(arguments: Iterable[str], body: str) -> str:
-    """Returns a lambda function as text."""
-    names = list(arguments)
-    return f"{names[0]} -> {body}" if len(names) == 1 else f"({', '.join(names)}) -> {body}"
 
 
 def _refusal(what: str, text: str, instead: str) -> RegistrationError:

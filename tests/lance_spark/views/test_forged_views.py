@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,21 +15,10 @@ import lance_spark
 from lance_spark import Connection, Table
 from lance_spark.errors import OptionError, RegistrationError, StoredUdfError, ViewError, ViewSourceError
 from lance_spark.views.spark.text import check_expression
-from tests.lance_spark.views.views import make_source, nothing_changes
+from tests.lance_spark.views.views import Change, forge, make_source, nothing_changes
 from tests.support.logs import Log
 
 QUERY = "SELECT k, p + 1 AS q FROM s WHERE k < 15"
-
-Change = Callable[[dict[str, Any]], None]
-
-
-def forge(view: Table, change: Change) -> None:
-    """Changes the stored definition of a view, as any writer of its folder can."""
-    dataset = lance.dataset(view.uri)
-    metadata = {key.decode(): text.decode() for key, text in dataset.schema.metadata.items()}
-    values = json.loads(metadata["lance-spark:view"])
-    change(values)
-    dataset.update_schema_metadata(metadata | {"lance-spark:view": json.dumps(values)}, replace=True)
 
 
 def check_refused(view: Table, error: type[Exception] = ViewError, match: str = "no view can have") -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ ID = "__source_row_id"
 WHERE = "k % 2 = 0"
 
 Rows = list[dict[str, Any]]
+Change = Callable[[dict[str, Any]], None]
 
 
 def rows_of(keys: range | list[int]) -> Rows:
@@ -30,6 +32,15 @@ def rows_of(keys: range | list[int]) -> Rows:
 def make_source(db: Connection, keys: range | list[int] = range(20), *, name: str = "s", **options: Any) -> Table:
     schema = pa.schema([(column, pa.int64()) for column in ("k", "x", "p", "u")])
     return db.create_table(name, pa.Table.from_pylist(rows_of(keys), schema=schema), **options)
+
+
+def forge(view: Table, change: Change) -> None:
+    """Changes what is stored of a view, as any writer of its folder can."""
+    dataset = lance.dataset(view.uri)
+    metadata = {key.decode(): text.decode() for key, text in dataset.schema.metadata.items()}
+    values = json.loads(metadata["lance-spark:view"])
+    change(values)
+    dataset.update_schema_metadata(metadata | {"lance-spark:view": json.dumps(values)}, replace=True)
 
 
 @dataclass(frozen=True)
