@@ -9,13 +9,12 @@ import pytest
 
 from lance_spark import Table
 from lance_spark.backfill import request
-from lance_spark.backfill.driver import spark_failure as cluster
-from lance_spark.backfill.planning import fragment_plan as plan
-from lance_spark.backfill.task import checkpoint_buffer as keeping
-from lance_spark.backfill.task import error_log as failures
+from lance_spark.backfill.driver import spark_failure
+from lance_spark.backfill.planning import fragment_plan
+from lance_spark.backfill.task import checkpoint_buffer, error_log
 from lance_spark.jobs import history
-from lance_spark.read.ranking import sort_pushdown as near
-from lance_spark.rows import input_reader as inputs
+from lance_spark.read.ranking import sort_pushdown
+from lance_spark.rows import input_reader
 from udf_runtime.execute.calls import stream, time_limit
 from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size
 
@@ -23,16 +22,16 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 DOCUMENTED = {
     "search.md": [
-        f"Of n partitions n^{near.EFFORT} are searched",
-        {10: "of ten times as many rows"}[near.REFINE],
-        f"of up to {near.CHECKED_BYTES >> 20} MiB, it is looked up",
-        f"the rows may take more than {near.FOUND_BYTES >> 20} MiB",
+        f"Of n partitions n^{sort_pushdown.EFFORT} are searched",
+        {10: "of ten times as many rows"}[sort_pushdown.REFINE],
+        f"of up to {sort_pushdown.CHECKED_BYTES >> 20} MiB, it is looked up",
+        f"the rows may take more than {sort_pushdown.FOUND_BYTES >> 20} MiB",
     ],
     "checkpoints.md": [
-        f"after {keeping.FLUSH_BYTES >> 20} MiB of values",
-        f"persisted: {keeping.FLUSH_BYTES >> 20} MiB, and a batch",
-        f"ends at {inputs._BATCH_BYTES >> 20} MiB of input",
-        f"batches of input, {inputs._BATCH_BYTES >> 20} MiB at most each",
+        f"after {checkpoint_buffer.FLUSH_BYTES >> 20} MiB of values",
+        f"persisted: {checkpoint_buffer.FLUSH_BYTES >> 20} MiB, and a batch",
+        f"ends at {input_reader._BATCH_BYTES >> 20} MiB of input",
+        f"batches of input, {input_reader._BATCH_BYTES >> 20} MiB at most each",
         f"`blob_read_buffer_size` ({request.DEFAULT_BLOB_BUFFER_BYTES >> 20} MiB)",
         f"`batch_checkpoint_flush_interval_seconds` ({request.DEFAULT_FLUSH_S:g})",
         f"| `checkpoint_size` | {batch_size.DEFAULT_CHECKPOINT_ROWS:,} |",
@@ -42,14 +41,14 @@ DOCUMENTED = {
     "backfill-jobs.md": [
         f"`concurrency` ({request.DEFAULT_CONCURRENCY}) is the most tasks",
         f"`commit_granularity` ({request.DEFAULT_COMMIT_GRANULARITY}) finished",
-        f"at most one large fragment and {plan.MAX_TASK_BYTES >> 20} MiB",
+        f"at most one large fragment and {fragment_plan.MAX_TASK_BYTES >> 20} MiB",
         f"after {history._DEAD_AFTER_S:g} seconds without a sign of life",
         f"| `refresh_status_secs` | {request.DEFAULT_REFRESH_S:g} |",
         f"the UDF's, else {batch_size.DEFAULT_CHECKPOINT_ROWS:,}, 1",
     ],
     "errors.md": [
-        f"the first {failures._FULL_TRACES} failures of a range, {failures._TRACE_CHARS:,} characters",
-        {4: "A task that dies four times"}[cluster.MAX_ATTEMPTS],
+        f"the first {error_log._FULL_TRACES} failures of a range, {error_log._TRACE_CHARS:,} characters",
+        {4: "A task that dies four times"}[spark_failure.MAX_ATTEMPTS],
         f"after {time_limit.MOST_HUNG_CALLS} calls that never came back",
         f"max_attempts={Retry().max_attempts},",
         f"from {Backoff().initial_s:g} s up to a bound that doubles, {Backoff().max_s:g} s at most",

@@ -33,9 +33,6 @@ from lance_spark.tabular import is_spark, to_reader
 from lance_spark.types import ReadConverter, to_spark_schema
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     import lance
 
 _COUNTED_FILES = 100

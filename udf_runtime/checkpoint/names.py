@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 _MOST_BYTES = 160
@@ -38,15 +37,6 @@ def unquote(quoted: str) -> str:
     if _escape(text) != quoted:
         raise ValueError(f"{quoted!r} is no quoted name - in a listing of objects - something else made the object")
     return text
-
-
-def folder_name(text: str) -> str:
-    """Returns a folder's name for a text of any length; not every one can be turned back."""
-    quoted = _escape(text)
-    if 0 < len(quoted) <= _MOST_BYTES:
-        return quoted
-    # `quote` never makes `=` before a small letter.
-    return f"=h{hashlib.blake2b(text.encode('utf-8'), digest_size=16).hexdigest()}"
 
 
 def _escape(text: str) -> str:
