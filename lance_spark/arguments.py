@@ -2,8 +2,56 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
 from lance_spark.errors import OptionError
 from udf_runtime.arguments import ArgumentChecks
 
+_P = ParamSpec("_P")
+_Self = TypeVar("_Self")
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
+
 ARGUMENTS = ArgumentChecks(OptionError)
 """Decorators of public functions and classes. A wrong argument is an OptionError with its name."""
+
+
+def takes(
+    request: Callable[_P, _Request],
+) -> Callable[[Callable[[_Self, _Request], _Result]], Callable[Concatenate[_Self, _P], _Result]]:
+    """Returns a decorator of a method whose parameters are the fields of a request class.
+
+    A call makes an object of the class, and the method gets the object. `inspect.signature`,
+    `help()` and type checkers show each field with its default.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Greeting:
+        ...     name: str = "world"
+        >>> class Greeter:
+        ...     @takes(Greeting)
+        ...     def greet(self, request):
+        ...         return f"Hello, {request.name}"
+        >>> Greeter().greet(), Greeter().greet(name="Lance")
+        ('Hello, world', 'Hello, Lance')
+    """
+    fields = inspect.signature(request).parameters
+
+    def decorate(method: Callable[[_Self, _Request], _Result]) -> Callable[Concatenate[_Self, _P], _Result]:
+        @functools.wraps(method)
+        def call(self: _Self, /, *args: _P.args, **named: _P.kwargs) -> _Result:
+            return method(self, request(*args, **named))
+
+        own = inspect.signature(method)
+        own_self = next(iter(own.parameters.values()))
+        shown: Any = call
+        shown.__signature__ = own.replace(parameters=[own_self, *fields.values()])
+        # The annotations are texts, which mean something in the module of the class.
+        shown.__annotations__ = {name: field.annotation for name, field in fields.items()}
+        shown.__module__ = request.__module__
+        return call
+
+    return decorate

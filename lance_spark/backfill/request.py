@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from lance_spark.backfill.task.messages import OnStale
 from lance_spark.errors import OptionError
@@ -14,7 +14,7 @@ from lance_spark.options import environment_flag
 from lance_spark.rows.input_reader import BlobReadStrategy
 from lance_spark.session.sessions import session_time_zone
 from lance_spark.words import warn_caller
-from udf_runtime import Manifest
+from udf_runtime import UDF, Manifest
 
 WHOLE_FRAGMENT_ROWS = 1 << 32
 """More rows than any fragment has: what `batch_size=0` of the specification means."""
@@ -51,46 +51,81 @@ _LEAST = {
 _NEVER_NONE = ("intra_applier_concurrency", "skip_frags", "blob_read_buffer_size")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillRequest:
-    """The parameters that :meth:`lance_spark.Table.backfill` documents, checked.
+@dataclass(frozen=True)
+class BackfillParameters:
+    """The parameters of :meth:`lance_spark.Table.backfill`, which documents them, checked.
 
-    With `plan_only` a stored UDF is not loaded, which would run code. `manifest` is the environment
-    of a UDF that is passed for a column that has none. `time_zone` returns the time zone of the
-    session, for a UDF of PySpark that is passed.
+    Raises:
+        OptionError: A parameter or an environment variable is not valid.
     """
 
-    columns: tuple[str, ...]
-    udf: object | None = None
-    manifest: Manifest | None = None
-    time_zone: Callable[[], str] = session_time_zone
+    columns: str | Sequence[str]
+    _: KW_ONLY
+    udf: UDF | None = None
     where: str | None = None
     concurrency: int | None = DEFAULT_CONCURRENCY
     intra_applier_concurrency: int = 1
-    admission_check: bool = True
-    admission_strict: bool = True
+    _admission_check: bool | None = None
+    _admission_strict: bool | None = None
     refresh_status_secs: float = DEFAULT_REFRESH_S
     min_checkpoint_size: int | None = None
     max_checkpoint_size: int | None = None
-    batch_checkpoint_flush_interval_seconds: float = DEFAULT_FLUSH_S
-    blob_read_strategy: BlobReadStrategy = "auto"
-    blob_read_buffer_size: int = DEFAULT_BLOB_BUFFER_BYTES
-    enable_job_tracker_saves: bool = True
+    batch_checkpoint_flush_interval_seconds: float | None = None
+    blob_read_strategy: Literal["auto", "legacy", "range"] = "auto"
+    blob_read_buffer_size: int | None = None
+    _enable_job_tracker_saves: bool = True
     job_id: str | None = None
     commit_granularity: int | None = DEFAULT_COMMIT_GRANULARITY
     read_version: int | None = None
+    task_shuffle_diversity: int | None = None
+    batch_size: int | None = None
     checkpoint_size: int | None = None
     task_size: int | None = None
     num_frags: int | None = None
     skip_frags: int = 0
     stale: bool = False
-    on_stale: OnStale = "recompute"
+    on_stale: Literal["recompute", "null"] = "recompute"
     commit_max_retries: int | None = None
     commit_timeout: timedelta | None = None
     protect_snapshot: bool = False
-    plan_only: bool = False
 
     def __post_init__(self) -> None:
+        if self.task_shuffle_diversity is not None:
+            accepted = (
+                "nothing: it mixes fragments among actors of another engine; on Spark any free slot takes the next "
+                "range"
+            )
+            raise OptionError(
+                "task_shuffle_diversity", self.task_shuffle_diversity, accepted, problem="has no meaning on Spark"
+            )
+        flush_s = self.batch_checkpoint_flush_interval_seconds
+        resolved = {
+            "columns": columns_of(self.columns),
+            "checkpoint_size": _checkpoint_size(self.checkpoint_size, self.batch_size),
+            "batch_size": None,
+            "blob_read_buffer_size": blob_buffer_of(self.blob_read_buffer_size),
+            "batch_checkpoint_flush_interval_seconds": DEFAULT_FLUSH_S if flush_s is None else flush_s,
+        }
+        for name, value in resolved.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    @property
+    def admission_check(self) -> bool:
+        """Whether to compare the resources of the UDF with those of the cluster."""
+        return flag_of(self._admission_check, ADMISSION_CHECK)
+
+    @property
+    def admission_strict(self) -> bool:
+        """Whether too few resources are an error."""
+        return flag_of(self._admission_strict, ADMISSION_STRICT)
+
+    @property
+    def enable_job_tracker_saves(self) -> bool:
+        """Whether the history of the table has the job."""
+        return self._enable_job_tracker_saves
+
+    def _check(self) -> None:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is None and name not in _NEVER_NONE:
@@ -119,6 +154,43 @@ class BackfillRequest:
             raise OptionError("min_checkpoint_size", low, accepted, problem="is too large")
 
 
+@dataclass(frozen=True, kw_only=True)
+class WaitingBackfill(BackfillParameters):
+    """The parameters of :meth:`lance_spark.Table.backfill`."""
+
+    timeout: timedelta | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedBackfill(BackfillParameters):
+    """The parameters of :meth:`lance_spark.Table.backfill_async`."""
+
+    _return_future: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillRequest(BackfillParameters):
+    """Parameters of a backfill with the context of the table.
+
+    Attributes:
+        manifest: The environment of a UDF that is passed for a column that has none.
+        time_zone: Returns the time zone of the session, for a UDF of PySpark that is passed.
+        plan_only: Whether a stored UDF is not loaded, which would run code.
+    """
+
+    columns: tuple[str, ...]
+    batch_checkpoint_flush_interval_seconds: float = DEFAULT_FLUSH_S
+    blob_read_buffer_size: int = DEFAULT_BLOB_BUFFER_BYTES
+    manifest: Manifest | None = None
+    time_zone: Callable[[], str] = session_time_zone
+    plan_only: bool = False
+
+    @staticmethod
+    def of(parameters: BackfillParameters) -> BackfillRequest:
+        """Returns the request of a call."""
+        return BackfillRequest(**{field.name: getattr(parameters, field.name) for field in fields(BackfillParameters)})
+
+
 def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
     """Returns the named columns.
 
@@ -129,32 +201,6 @@ def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
     if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
         raise OptionError("columns", columns, "the name of a column, or a list of sibling columns")
     return names
-
-
-def request_of(parameters: Mapping[str, Any]) -> BackfillRequest:
-    """Returns the request of a call of :meth:`lance_spark.Table.backfill`, from its parameters.
-
-    Raises:
-        OptionError: A parameter or an environment variable is not valid.
-    """
-    diversity = parameters["task_shuffle_diversity"]
-    if diversity is not None:
-        accepted = (
-            "nothing: it mixes fragments among actors of another engine; on Spark any free slot takes the next range"
-        )
-        raise OptionError("task_shuffle_diversity", diversity, accepted, problem="has no meaning on Spark")
-    values = {name.removeprefix("_"): value for name, value in parameters.items()}
-    values |= {
-        "columns": columns_of(values["columns"]),
-        "admission_check": flag_of(values["admission_check"], ADMISSION_CHECK),
-        "admission_strict": flag_of(values["admission_strict"], ADMISSION_STRICT),
-        "blob_read_buffer_size": blob_buffer_of(values["blob_read_buffer_size"]),
-        "checkpoint_size": _checkpoint_size(values["checkpoint_size"], values["batch_size"]),
-    }
-    if values["batch_checkpoint_flush_interval_seconds"] is None:
-        del values["batch_checkpoint_flush_interval_seconds"]
-    names = {field.name for field in fields(BackfillRequest)}
-    return BackfillRequest(**{name: value for name, value in values.items() if name in names})
 
 
 def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int | None:

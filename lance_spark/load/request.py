@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
 from lance_spark.backfill.request import (
-    ADMISSION_CHECK,
-    ADMISSION_STRICT,
     DEFAULT_CONCURRENCY,
     DEFAULT_REFRESH_S,
     BackfillRequest,
     columns_of,
-    flag_of,
 )
 from lance_spark.errors import OptionError
+from lance_spark.tabular import Data
 
 SourceFormat = Literal["parquet", "lance", "ipc"]
 OnMissing = Literal["carry", "null", "error"]
@@ -26,21 +24,69 @@ DEFAULT_INTERVAL_S = 60.0
 ALL_ROWS = "1=1"
 """The rows that a load selects, as a filter: also those that have a value."""
 
-_DEFAULTS = {
-    "concurrency": DEFAULT_CONCURRENCY,
-    "refresh_status_secs": DEFAULT_REFRESH_S,
-    "enable_job_tracker_saves": True,
-    **dict.fromkeys(("checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "checkpoint_interval_seconds")),
-    **dict.fromkeys(("_loader_cpus", "_loader_memory", "job_id", "commit_granularity", "task_size")),
-}
-"""Of the parameters that a plan does not take."""
 
-_SIZES = ("checkpoint_size", "min_checkpoint_size", "max_checkpoint_size")
+@dataclass(frozen=True)
+class SourceParameters:
+    """The parameters of :meth:`lance_spark.Table.plan_load_columns`, checked.
+
+    Raises:
+        OptionError: A parameter is not valid.
+    """
+
+    source: str | list[str] | Data
+    pk: str | list[str]
+    columns: list[str]
+    _: KW_ONLY
+    source_format: Literal["parquet", "lance", "ipc"] | None = None
+    on_missing: Literal["carry", "null", "error"] = "carry"
+    source_storage_options: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        both = sorted(set(_names("pk", self.pk)) & set(_names("columns", self.columns)))
+        if both:
+            raise OptionError("columns", ", ".join(both), "columns other than the key's")
+        if self.source_format is not None and self.source_format not in get_args(SourceFormat):
+            accepted = "parquet, lance or ipc; None looks at the names"
+            raise OptionError("source_format", self.source_format, accepted)
+        if self.on_missing not in get_args(OnMissing):
+            raise OptionError("on_missing", self.on_missing, "carry, null or error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadParameters(SourceParameters):
+    """The parameters of :meth:`lance_spark.Table.load_columns`, which documents them, checked.
+
+    Raises:
+        OptionError: A parameter is not valid.
+    """
+
+    concurrency: int | None = DEFAULT_CONCURRENCY
+    task_size: int | None = None
+    checkpoint_size: int | None = None
+    min_checkpoint_size: int | None = None
+    max_checkpoint_size: int | None = None
+    checkpoint_interval_seconds: float | None = None
+    _loader_cpus: float | None = None
+    _loader_memory: int | None = None
+    commit_granularity: int | None = None
+    refresh_status_secs: float = DEFAULT_REFRESH_S
+    enable_job_tracker_saves: bool = True
+    job_id: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        interval_s = self.checkpoint_interval_seconds
+        if interval_s is not None and not (_is_number(interval_s, (int, float)) and 0 <= interval_s < float("inf")):
+            raise OptionError("checkpoint_interval_seconds", interval_s, "a number of seconds, 0 or more")
+        for name, kind in (("_loader_cpus", (int, float)), ("_loader_memory", int)):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value, kind) and 0 < value < float("inf")):
+                raise OptionError(name, value, "a number above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """The parameters that :meth:`lance_spark.Table.load_columns` documents, checked.
+    """What a load does, from its parameters.
 
     Attributes:
         keys: The columns by which rows are matched.
@@ -63,57 +109,45 @@ class LoadRequest:
     checkpoint_rows: tuple[int, int | None]
     job: BackfillRequest
 
+    @staticmethod
+    def of(parameters: LoadParameters) -> LoadRequest:
+        """Returns the request of a call.
 
-def load_request_of(parameters: Mapping[str, Any]) -> LoadRequest:
-    """Returns the request of a call of `load_columns`, from its parameters.
-
-    Raises:
-        OptionError: A parameter is not valid.
-    """
-    parameters = {**_DEFAULTS, **parameters}
-    keys, columns = _names("pk", parameters["pk"]), _names("columns", parameters["columns"])
-    both = sorted(set(keys) & set(columns))
-    if both:
-        raise OptionError("columns", ", ".join(both), "columns other than the key's")
-    source_format, on_missing = parameters["source_format"], parameters["on_missing"]
-    if source_format is not None and source_format not in get_args(SourceFormat):
-        raise OptionError("source_format", source_format, "parquet, lance or ipc; None looks at the names")
-    if on_missing not in get_args(OnMissing):
-        raise OptionError("on_missing", on_missing, "carry, null or error")
-    interval_s = parameters["checkpoint_interval_seconds"]
-    if interval_s is not None and not (_is_number(interval_s, (int, float)) and 0 <= interval_s < float("inf")):
-        raise OptionError("checkpoint_interval_seconds", interval_s, "a number of seconds, 0 or more")
-    for name, kind in (("_loader_cpus", (int, float)), ("_loader_memory", int)):
-        value = parameters[name]
-        if value is not None and not (_is_number(value, kind) and 0 < value < float("inf")):
-            raise OptionError(name, value, "a number above 0")
-    job = BackfillRequest(
-        columns=columns,
-        where=ALL_ROWS,
-        concurrency=parameters["concurrency"],
-        refresh_status_secs=parameters["refresh_status_secs"],
-        batch_checkpoint_flush_interval_seconds=DEFAULT_INTERVAL_S if interval_s is None else float(interval_s),
-        enable_job_tracker_saves=parameters["enable_job_tracker_saves"],
-        admission_check=flag_of(None, ADMISSION_CHECK),
-        admission_strict=flag_of(None, ADMISSION_STRICT),
-        job_id=parameters["job_id"],
-        commit_granularity=parameters["commit_granularity"],
-        task_size=parameters["task_size"],
-    )
-    return LoadRequest(
-        keys=keys,
-        columns=columns,
-        source_format=source_format,
-        on_missing=on_missing,
-        cpus=parameters["_loader_cpus"],
-        memory=parameters["_loader_memory"],
-        checkpoint_rows=_checkpoint_rows(parameters),
-        job=job,
-    )
+        Raises:
+            OptionError: A parameter is not valid.
+        """
+        interval_s = parameters.checkpoint_interval_seconds
+        columns = columns_of(parameters.columns)
+        job = BackfillRequest(
+            columns=columns,
+            where=ALL_ROWS,
+            concurrency=parameters.concurrency,
+            refresh_status_secs=parameters.refresh_status_secs,
+            batch_checkpoint_flush_interval_seconds=DEFAULT_INTERVAL_S if interval_s is None else float(interval_s),
+            _enable_job_tracker_saves=parameters.enable_job_tracker_saves,
+            job_id=parameters.job_id,
+            commit_granularity=parameters.commit_granularity,
+            task_size=parameters.task_size,
+        )
+        return LoadRequest(
+            keys=columns_of(parameters.pk),
+            columns=columns,
+            source_format=parameters.source_format,
+            on_missing=parameters.on_missing,
+            cpus=parameters._loader_cpus,  # noqa: SLF001 - the name of a public parameter
+            memory=parameters._loader_memory,  # noqa: SLF001
+            checkpoint_rows=_checkpoint_rows(parameters),
+            job=job,
+        )
 
 
-def _checkpoint_rows(parameters: Mapping[str, Any]) -> tuple[int, int | None]:
-    sizes = {name: parameters[name] for name in _SIZES if parameters[name] is not None}
+def _checkpoint_rows(parameters: LoadParameters) -> tuple[int, int | None]:
+    given = {
+        "checkpoint_size": parameters.checkpoint_size,
+        "min_checkpoint_size": parameters.min_checkpoint_size,
+        "max_checkpoint_size": parameters.max_checkpoint_size,
+    }
+    sizes = {name: rows for name, rows in given.items() if rows is not None}
     for name, rows in sizes.items():
         if not _is_number(rows, int) or rows < 1:
             raise OptionError(name, rows, "a whole number, 1 or more")

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_spark.arguments import takes
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import Prepared
-from lance_spark.backfill.request import DEFAULT_CONCURRENCY, DEFAULT_REFRESH_S
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.load.definition import stand_in
 from lance_spark.load.plan import LoadPlan
-from lance_spark.load.request import load_request_of
+from lance_spark.load.request import LoadParameters, LoadRequest, SourceParameters
 from lance_spark.load.sources import open_source
 from lance_spark.load.start import Load
 from lance_spark.session.sessions import known_slots
 from lance_spark.table.history.versions import TableVersions
-from lance_spark.tabular import Data
 
 
 class TableLoads(TableVersions):
@@ -42,28 +40,8 @@ class TableLoads(TableVersions):
     def _run(self, spark: SparkSession, prepared: Prepared) -> Job[BackfillJobResult]:
         """Starts a job that is ready."""
 
-    def load_columns(  # noqa: PLR0913 - the specification's parameters
-        self,
-        source: str | list[str] | Data,
-        pk: str | list[str],
-        columns: list[str],
-        *,
-        source_format: Literal["parquet", "lance", "ipc"] | None = None,
-        on_missing: Literal["carry", "null", "error"] = "carry",
-        concurrency: int | None = DEFAULT_CONCURRENCY,
-        task_size: int | None = None,
-        checkpoint_size: int | None = None,
-        min_checkpoint_size: int | None = None,
-        max_checkpoint_size: int | None = None,
-        checkpoint_interval_seconds: float | None = None,
-        _loader_cpus: float | None = None,
-        _loader_memory: int | None = None,
-        commit_granularity: int | None = None,
-        refresh_status_secs: float = DEFAULT_REFRESH_S,
-        enable_job_tracker_saves: bool = True,
-        job_id: str | None = None,
-        source_storage_options: Mapping[str, str] | None = None,
-    ) -> str:
+    @takes(LoadParameters)
+    def load_columns(self, parameters: LoadParameters) -> str:  # noqa: D417 - the fields are described
         """Fills columns with values computed elsewhere, matched by key, and returns the job's id.
 
         Reads one version of the table, joins it with the source on Spark, and commits new column
@@ -119,30 +97,10 @@ class TableLoads(TableVersions):
             BackfillIncompleteError: Some fragments are not filled; `.result` says more.
             CommitImpossibleError: A column is gone, or has got another type.
         """
-        return wait(self._start_load(locals()), None).job_id
+        return wait(self._start_load(parameters), None).job_id
 
-    def load_columns_async(  # noqa: PLR0913 - the specification's parameters, documented in load_columns
-        self,
-        source: str | list[str] | Data,
-        pk: str | list[str],
-        columns: list[str],
-        *,
-        source_format: Literal["parquet", "lance", "ipc"] | None = None,
-        on_missing: Literal["carry", "null", "error"] = "carry",
-        concurrency: int | None = DEFAULT_CONCURRENCY,
-        task_size: int | None = None,
-        checkpoint_size: int | None = None,
-        min_checkpoint_size: int | None = None,
-        max_checkpoint_size: int | None = None,
-        checkpoint_interval_seconds: float | None = None,
-        _loader_cpus: float | None = None,
-        _loader_memory: int | None = None,
-        commit_granularity: int | None = None,
-        refresh_status_secs: float = DEFAULT_REFRESH_S,
-        enable_job_tracker_saves: bool = True,
-        job_id: str | None = None,
-        source_storage_options: Mapping[str, str] | None = None,
-    ) -> Job[BackfillJobResult]:
+    @takes(LoadParameters)
+    def load_columns_async(self, parameters: LoadParameters) -> Job[BackfillJobResult]:
         """Starts a load, and returns its handle. The parameters are those of :meth:`load_columns`.
 
         The source's keys are checked before it returns: that reads all of them.
@@ -150,18 +108,10 @@ class TableLoads(TableVersions):
         Raises:
             LanceSparkError: As in :meth:`load_columns`, where it is found before the job starts.
         """
-        return self._start_load(locals())
+        return self._start_load(parameters)
 
-    def plan_load_columns(
-        self,
-        source: str | list[str] | Data,
-        pk: str | list[str],
-        columns: list[str],
-        *,
-        source_format: Literal["parquet", "lance", "ipc"] | None = None,
-        on_missing: Literal["carry", "null", "error"] = "carry",
-        source_storage_options: Mapping[str, str] | None = None,
-    ) -> LoadPlan:
+    @takes(SourceParameters)
+    def plan_load_columns(self, parameters: SourceParameters) -> LoadPlan:
         """Says what a load would do. Starts no Spark job, and reads no rows.
 
         The parameters are those of :meth:`load_columns`.
@@ -169,17 +119,17 @@ class TableLoads(TableVersions):
         Raises:
             LanceSparkError: As in :meth:`load_columns`, where it is found without reading rows.
         """
-        return self._load(locals(), None).plan()
+        return self._load(LoadParameters(**vars(parameters)), None).plan()
 
-    def _load(self, parameters: Mapping[str, Any], spark: SparkSession | None) -> Load:
-        request = load_request_of(parameters)
-        given = parameters["source_storage_options"]
+    def _load(self, parameters: LoadParameters, spark: SparkSession | None) -> Load:
+        request = LoadRequest.of(parameters)
+        given = parameters.source_storage_options
         options = self._ref.storage if given is None else dict(given)
-        source = open_source(parameters["source"], request.source_format, options, job_id=request.job.job_id)
+        source = open_source(parameters.source, request.source_format, options, job_id=request.job.job_id)
         slots = (None if spark is None else known_slots(spark)) or os.cpu_count() or 1
         return Load(ref=self._ref, table_name=self.name, source=source, request=request, slots=slots)
 
-    def _start_load(self, parameters: Mapping[str, Any]) -> Job[BackfillJobResult]:
+    def _start_load(self, parameters: LoadParameters) -> Job[BackfillJobResult]:
         spark = self._spark()
         load = self._load(parameters, spark)
         job = load.request.job

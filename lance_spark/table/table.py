@@ -9,22 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal
 
 from pyspark.sql import SparkSession
 
-from lance_spark.arguments import ARGUMENTS
+from lance_spark.arguments import ARGUMENTS, takes
 from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.explain import BackfillPlan, view_of
 from lance_spark.backfill.planning.planner import Prepared, prepare
 from lance_spark.backfill.request import (
-    DEFAULT_COMMIT_GRANULARITY,
     DEFAULT_CONCURRENCY,
-    DEFAULT_REFRESH_S,
+    BackfillParameters,
     BackfillRequest,
+    StartedBackfill,
+    WaitingBackfill,
     columns_of,
-    request_of,
 )
 from lance_spark.backfill.reuse.translate_addresses import latest_addresses
 from lance_spark.backfill.watch import Watch
@@ -184,39 +183,8 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
 
     # Backfills
 
-    def backfill(  # noqa: PLR0913 - the specification's parameters
-        self,
-        columns: str | list[str],
-        *,
-        udf: UDF | None = None,
-        where: str | None = None,
-        concurrency: int | None = DEFAULT_CONCURRENCY,
-        intra_applier_concurrency: int = 1,
-        _admission_check: bool | None = None,
-        _admission_strict: bool | None = None,
-        refresh_status_secs: float = DEFAULT_REFRESH_S,
-        timeout: timedelta | None = None,
-        min_checkpoint_size: int | None = None,
-        max_checkpoint_size: int | None = None,
-        batch_checkpoint_flush_interval_seconds: float | None = None,
-        blob_read_strategy: Literal["auto", "legacy", "range"] = "auto",
-        blob_read_buffer_size: int | None = None,
-        _enable_job_tracker_saves: bool = True,
-        job_id: str | None = None,
-        commit_granularity: int | None = DEFAULT_COMMIT_GRANULARITY,
-        read_version: int | None = None,
-        task_shuffle_diversity: int | None = None,
-        batch_size: int | None = None,
-        checkpoint_size: int | None = None,
-        task_size: int | None = None,
-        num_frags: int | None = None,
-        skip_frags: int = 0,
-        stale: bool = False,
-        on_stale: Literal["recompute", "null"] = "recompute",
-        commit_max_retries: int | None = None,
-        commit_timeout: timedelta | None = None,
-        protect_snapshot: bool = False,
-    ) -> BackfillJobResult:
+    @takes(WaitingBackfill)
+    def backfill(self, request: WaitingBackfill) -> BackfillJobResult:  # noqa: D417 - the fields are described
         """Fills a computed column, and returns when the job has ended.
 
         Reads one version, computes on Spark's executors, and commits new column files; no other
@@ -288,41 +256,10 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
             JobTimeoutError: The job has not ended in time; it goes on, and the error has its handle
                 as `.job`.
         """
-        return wait(self._start(request_of(locals())), timeout)
+        return wait(self._start(request), request.timeout)
 
-    def backfill_async(  # noqa: PLR0913 - the specification's parameters, documented in backfill
-        self,
-        columns: str | list[str],
-        *,
-        udf: UDF | None = None,
-        where: str | None = None,
-        concurrency: int | None = DEFAULT_CONCURRENCY,
-        intra_applier_concurrency: int = 1,
-        _admission_check: bool | None = None,
-        _admission_strict: bool | None = None,
-        refresh_status_secs: float = DEFAULT_REFRESH_S,
-        min_checkpoint_size: int | None = None,
-        max_checkpoint_size: int | None = None,
-        batch_checkpoint_flush_interval_seconds: float | None = None,
-        blob_read_strategy: Literal["auto", "legacy", "range"] = "auto",
-        blob_read_buffer_size: int | None = None,
-        _enable_job_tracker_saves: bool = True,
-        job_id: str | None = None,
-        _return_future: bool = False,
-        commit_granularity: int | None = DEFAULT_COMMIT_GRANULARITY,
-        read_version: int | None = None,
-        task_shuffle_diversity: int | None = None,
-        batch_size: int | None = None,
-        checkpoint_size: int | None = None,
-        task_size: int | None = None,
-        num_frags: int | None = None,
-        skip_frags: int = 0,
-        stale: bool = False,
-        on_stale: Literal["recompute", "null"] = "recompute",
-        commit_max_retries: int | None = None,
-        commit_timeout: timedelta | None = None,
-        protect_snapshot: bool = False,
-    ) -> Job[BackfillJobResult] | Future[BackfillJobResult]:
+    @takes(StartedBackfill)
+    def backfill_async(self, request: StartedBackfill) -> Job[BackfillJobResult] | Future[BackfillJobResult]:
         """Starts a backfill, and returns its handle at once.
 
         Mistakes in what was asked for are raised here. The parameters are those of
@@ -332,8 +269,8 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         Raises:
             LanceSparkError: As in :meth:`backfill`, where it is found before the job starts.
         """
-        job = self._start(request_of(locals()))
-        return job.future if _return_future else job
+        job = self._start(request)
+        return job.future if request._return_future else job  # noqa: SLF001 - the name of a public parameter
 
     def plan_backfill(  # noqa: PLR0913 - the specification's parameters
         self,
@@ -467,8 +404,8 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
             request = replace(request, manifest=self._default_manifest(), time_zone=self._time_zone)
         return prepare(self._ref, request, checkpoints=self._checkpoint, define=define)
 
-    def _start(self, request: BackfillRequest) -> Job[BackfillJobResult]:
-        prepared = self._prepare(request)
+    def _start(self, request: BackfillParameters) -> Job[BackfillJobResult]:
+        prepared = self._prepare(BackfillRequest.of(request))
         spark = self._spark()
         if request.admission_check:
             check_resources(spark, prepared.definition.udf, strict=request.admission_strict)

@@ -6,21 +6,14 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from lance_spark.backfill.request import (
-    ADMISSION_CHECK,
-    ADMISSION_STRICT,
-    DEFAULT_CONCURRENCY,
-    blob_buffer_of,
-    flag_of,
-)
-from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.arguments import takes
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import RefreshJobResult
 from lance_spark.jobs.progress import Progress
 from lance_spark.table.history.versions import TableVersions
 from lance_spark.views.plan import RefreshPlan, plan_refresh
 from lance_spark.views.refresh import RefreshJob
-from lance_spark.views.request import DEFAULT_FRAGMENT_ROWS, RefreshRequest
+from lance_spark.views.request import RefreshRequest
 
 
 class TableViews(TableVersions):
@@ -31,17 +24,8 @@ class TableViews(TableVersions):
     _checkpoint: str | None
     _progress: bool | None
 
-    def refresh(
-        self,
-        *,
-        where: str | None = None,
-        src_version: int | None = None,
-        max_rows_per_fragment: int | None = None,
-        concurrency: int | None = DEFAULT_CONCURRENCY,
-        intra_applier_concurrency: int = 1,
-        _admission_check: bool | None = None,
-        _admission_strict: bool | None = None,
-    ) -> RefreshJobResult:
+    @takes(RefreshRequest)
+    def refresh(self, request: RefreshRequest) -> RefreshJobResult:  # noqa: D417 - the fields are described
         """Brings this materialized view up to date with its source, and returns when that is done.
 
         Rows that the source has got since the last refresh are added, rows with other values in
@@ -71,19 +55,10 @@ class TableViews(TableVersions):
             BackfillIncompleteError: Tasks failed, or rows got no value in a column of a UDF.
             CommitConflictError: Other writers of the view kept coming first.
         """
-        return wait(self._start_refresh(locals()), None)
+        return wait(self._start_refresh(request), None)
 
-    def refresh_async(
-        self,
-        *,
-        where: str | None = None,
-        src_version: int | None = None,
-        max_rows_per_fragment: int | None = None,
-        concurrency: int | None = DEFAULT_CONCURRENCY,
-        intra_applier_concurrency: int = 1,
-        _admission_check: bool | None = None,
-        _admission_strict: bool | None = None,
-    ) -> Job[RefreshJobResult]:
+    @takes(RefreshRequest)
+    def refresh_async(self, request: RefreshRequest) -> Job[RefreshJobResult]:
         """Starts a refresh, and returns its handle at once.
 
         Mistakes in what was asked for are raised here. The parameters are those of :meth:`refresh`.
@@ -91,7 +66,7 @@ class TableViews(TableVersions):
         Raises:
             LanceSparkError: As in :meth:`refresh`, where it is found before the job starts.
         """
-        return self._start_refresh(locals())
+        return self._start_refresh(request)
 
     def plan_refresh(self, src_version: int | None = None) -> RefreshPlan:
         """Says what a refresh would do. Starts no Spark job.
@@ -107,27 +82,7 @@ class TableViews(TableVersions):
         """
         return plan_refresh(self._ref, src_version, table_name=self.name, checkpoints=self._checkpoint)
 
-    def _start_refresh(self, parameters: dict[str, object]) -> Job[RefreshJobResult]:
-        if parameters["where"] is not None:
-            raise UnsupportedOperationError(
-                "a view has the rows that its query selects, so a refresh takes no where - in refresh - make a view "
-                "with where(...), or backfill one of its columns with where="
-            )
-        numbers = {
-            name: parameters[name]
-            for name in ("src_version", "max_rows_per_fragment", "concurrency", "intra_applier_concurrency")
-        }
-        for name, value in numbers.items():
-            optional = value is None and name != "intra_applier_concurrency"
-            if not optional and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptionError(name, value, "a whole number, 1 or more")
-        numbers["max_rows_per_fragment"] = numbers["max_rows_per_fragment"] or DEFAULT_FRAGMENT_ROWS
-        request = RefreshRequest(
-            **numbers,  # type: ignore[arg-type]
-            admission_check=flag_of(parameters["_admission_check"], ADMISSION_CHECK),  # type: ignore[arg-type]
-            admission_strict=flag_of(parameters["_admission_strict"], ADMISSION_STRICT),  # type: ignore[arg-type]
-            blob_read_buffer_size=blob_buffer_of(None),
-        )
+    def _start_refresh(self, request: RefreshRequest) -> Job[RefreshJobResult]:
         job = RefreshJob(
             self._spark(),
             self._ref,

@@ -212,7 +212,7 @@ class RefreshJob:
         """Commits the rows of the version to show."""
         self._check_query(start)
         self._make_environments()
-        spec = start.spec(self._staging, self._request.max_rows_per_fragment)
+        spec = start.spec(self._staging, self._request.fragment_rows)
         look = affected(start.source, start.base, spec.used)
         tasks = RowTasks(
             self._spark,

@@ -2,21 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from lance_spark.backfill.request import DEFAULT_BLOB_BUFFER_BYTES, DEFAULT_CONCURRENCY
+from lance_spark.backfill.request import (
+    ADMISSION_CHECK,
+    ADMISSION_STRICT,
+    DEFAULT_CONCURRENCY,
+    blob_buffer_of,
+    flag_of,
+)
+from lance_spark.errors import OptionError, UnsupportedOperationError
 
 DEFAULT_FRAGMENT_ROWS = 1_048_576
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RefreshRequest:
-    """The parameters that :meth:`lance_spark.Table.refresh` documents, checked."""
+    """The parameters of :meth:`lance_spark.Table.refresh`, which documents them, checked.
 
+    Attributes:
+        blob_read_buffer_size: Most bytes of blobs that a task holds at once.
+
+    Raises:
+        OptionError: A parameter is not valid.
+        UnsupportedOperationError: There is a `where`.
+    """
+
+    where: str | None = None
     src_version: int | None = None
-    max_rows_per_fragment: int = DEFAULT_FRAGMENT_ROWS
+    max_rows_per_fragment: int | None = None
     concurrency: int | None = DEFAULT_CONCURRENCY
     intra_applier_concurrency: int = 1
-    admission_check: bool = True
-    admission_strict: bool = True
-    blob_read_buffer_size: int = DEFAULT_BLOB_BUFFER_BYTES
+    _admission_check: bool | None = None
+    _admission_strict: bool | None = None
+    blob_read_buffer_size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.where is not None:
+            raise UnsupportedOperationError(
+                "a view has the rows that its query selects, so a refresh takes no where - in refresh - make a view "
+                "with where(...), or backfill one of its columns with where="
+            )
+        for name in ("src_version", "max_rows_per_fragment", "concurrency", "intra_applier_concurrency"):
+            value = getattr(self, name)
+            optional = value is None and name != "intra_applier_concurrency"
+            if not optional and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise OptionError(name, value, "a whole number, 1 or more")
+        object.__setattr__(self, "blob_read_buffer_size", blob_buffer_of(None))
+
+    @property
+    def fragment_rows(self) -> int:
+        """Most rows of a fragment of the view."""
+        return self.max_rows_per_fragment or DEFAULT_FRAGMENT_ROWS
+
+    @property
+    def admission_check(self) -> bool:
+        """Whether to compare the resources of the UDFs with those of the cluster."""
+        return flag_of(self._admission_check, ADMISSION_CHECK)
+
+    @property
+    def admission_strict(self) -> bool:
+        """Whether too few resources are an error."""
+        return flag_of(self._admission_strict, ADMISSION_STRICT)

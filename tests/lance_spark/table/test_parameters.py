@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import pydoc
+import re
 import warnings
 from typing import Any, NamedTuple
 
@@ -18,6 +21,9 @@ from lance_spark import (
     Table,
     UnsupportedOperationError,
 )
+from lance_spark.backfill.request import BackfillRequest, StartedBackfill, WaitingBackfill
+from lance_spark.load.request import LoadParameters, SourceParameters
+from lance_spark.views.request import RefreshRequest
 from tests.support.logs import Log, doubled, make, most_at_once, values, with_column
 from udf_runtime import UDF, Columns, udf
 
@@ -65,6 +71,54 @@ def keywords(method: str) -> dict[str, Any]:
     parameters = list(inspect.signature(getattr(Table, method)).parameters.values())[2:]
     assert {parameter.kind for parameter in parameters} == {inspect.Parameter.KEYWORD_ONLY}
     return {parameter.name: parameter.default for parameter in parameters}
+
+
+REQUESTS: dict[str, type[Any]] = {
+    "backfill": WaitingBackfill,
+    "backfill_async": StartedBackfill,
+    "load_columns": LoadParameters,
+    "load_columns_async": LoadParameters,
+    "plan_load_columns": SourceParameters,
+    "refresh": RefreshRequest,
+    "refresh_async": RefreshRequest,
+}
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+def test_a_signature_shows_the_fields_of_the_request_class(method: str) -> None:
+    request = [field for field in dataclasses.fields(REQUESTS[method]) if field.init]
+    own, *parameters = inspect.signature(getattr(Table, method)).parameters.values()
+    assert own.name == "self"
+    defaults = {
+        field.name: inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+        for field in request
+    }
+    assert {parameter.name: parameter.default for parameter in parameters} == defaults
+    assert all(parameter.name in pydoc.render_doc(getattr(Table, method)) for parameter in parameters)
+
+
+def test_methods_with_parameters_of_their_own_have_the_defaults_of_the_request_class() -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(BackfillRequest)}
+    for method in (Table.plan_backfill, Table.watch):
+        shared = [one for one in inspect.signature(method).parameters.values() if one.name in defaults]
+        assert shared
+        assert {one.name: one.default for one in shared} == {one.name: defaults[one.name] for one in shared}
+
+
+@pytest.mark.parametrize("method", ["backfill", "load_columns", "refresh"])
+def test_the_docstring_describes_each_parameter(method: str) -> None:
+    function = getattr(Table, method)
+    arguments = (inspect.getdoc(function) or "").partition("Args:")[2].partition("Raises:")[0]
+    described = re.findall(r"^    (\w+): ", arguments, re.MULTILINE)
+    assert sorted(described) == sorted(set(inspect.signature(function).parameters) - {"self"})
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+def test_an_unknown_parameter_is_an_error_with_its_name(method: str, db: Connection, log: Log) -> None:
+    table = with_column(db, log.doubling())
+    with pytest.raises(TypeError, match="colour"):
+        getattr(table, method)(colour="blue")
+    assert log.rows() == []
 
 
 def demanding(log: Log) -> UDF:
