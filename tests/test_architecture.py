@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("lance_spark", "udf_runtime")
-MOST_LINES = 600
+MOST_LINES = 500
 SINGLE_FILES = (
     "/pyspark_lance.py",
     "/udf_runtime",
@@ -184,9 +184,17 @@ def test_an_import_of_a_test_module_is_noticed(tmp_path: Path, monkeypatch: pyte
     assert from_tests(tmp_path / "a.py") and not from_tests(tmp_path / "b.py")
 
 
+def lines_of_docstring(node: ast.AST) -> int:
+    """Returns the number of lines of a docstring; examples make these longer than the code."""
+    if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) or ast.get_docstring(node) is None:
+        return 0
+    return (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
+
+
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_a_module_can_be_read_in_one_sitting(path: Path):
-    lines = len(path.read_text(encoding="utf-8").splitlines())
+    text = path.read_text(encoding="utf-8")
+    lines = len(text.splitlines()) - sum(lines_of_docstring(node) for node in ast.walk(ast.parse(text)))
     assert lines <= MOST_LINES, f"{lines} lines: split it along the reasons why it changes"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import textwrap
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,6 +25,10 @@ QUICK = {"README.md", "commits.md", "get-started.md", "sql.md"}
 """Pages whose examples run in the quick suite; `make test-long` runs the examples of all pages."""
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(r"^    ```python\n(.*?)^    ```$", re.MULTILINE | re.DOTALL)
+QUICK_EXAMPLES = {"connect", "Connection.open_table", "Table", "Table.update"}
+"""Examples that the quick suite runs."""
+
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -71,6 +77,37 @@ def test_the_examples_run(
         # Blank lines in front give a failure the line number of the page.
         exec(compile("\n" * line + block, str(page), "exec"), names)
     assert any(tmp_path.rglob("_versions")), "the examples are about a table"
+
+
+def examples() -> dict[str, str]:
+    """Returns the examples in docstrings of public functions and methods, by their names."""
+    subjects: dict[str, object] = {"connect": lance_spark.connect, "open_table": lance_spark.open_table}
+    for cls in (lance_spark.Connection, lance_spark.Table):
+        subjects[cls.__name__] = cls
+        subjects |= {f"{cls.__name__}.{name}": getattr(cls, name) for name in dir(cls) if not name.startswith("_")}
+    texts = {name: inspect.getdoc(subject) or "" for name, subject in subjects.items()}
+    return {name: match[1] for name, text in texts.items() if (match := EXAMPLE.search(text))}
+
+
+def test_every_method_of_a_connection_and_a_table_has_an_example():
+    methods = [
+        f"{cls.__name__}.{name}"
+        for cls in (lance_spark.Connection, lance_spark.Table)
+        for name in dir(cls)
+        if not name.startswith("_") and name != "spark"
+    ]
+    assert sorted(set(methods) - examples().keys()) == []
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK_EXAMPLES else pytest.mark.long) for name in examples()]
+)
+def test_an_example_of_a_docstring_runs(
+    name: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As a script of its own, in a new folder."""
+    monkeypatch.chdir(tmp_path)
+    exec(compile(textwrap.dedent(examples()[name]), name, "exec"), {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

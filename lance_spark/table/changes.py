@@ -36,32 +36,41 @@ class TableChanges(TableVersions):
     ) -> ChangeResult:
         """Sets columns of rows, as one version.
 
-        Tasks evaluate conditions and expressions where the rows are. They write new column files of
-        the columns that are set, and no other byte, or move the rows that match to new fragments
-        where these are so few that it is cheaper: where twice their bytes, of all columns, are less
-        than the bytes of the set columns in the fragments that hold them. Rows of a table with
-        blobs are never moved. Row ids stay.
+        Tasks evaluate conditions and expressions next to the rows. They write new column files of
+        the set columns, or move the matching rows to new fragments if that is cheaper: if twice the
+        bytes of these rows are less than the bytes of the set columns in their fragments. Rows of a
+        table with blobs are never moved. Row ids stay.
 
-        The result is that of the statement at one version: of rows that concurrent writers change
-        meanwhile, the new values are looked at, up to `LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES`
-        times. Rows that are appended meanwhile are left alone.
+        The result is the result of the statement at one version. Rows that concurrent writers
+        change are evaluated again, up to `LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES` times. Rows
+        that are appended concurrently are unchanged.
 
         Args:
             where: Condition on rows, in Lance SQL; None is all rows.
-            values: Values by column: Python values that the column's type holds exactly, None for
-                NULL.
-            values_sql: Expressions in Lance SQL by column, over the row as it was.
-            commit_message: Kept with the version.
-            properties: Kept with the version, too: texts by names.
+            values: Values by column: Python values that the type of the column holds exactly, None
+                for NULL.
+            values_sql: Expressions in Lance SQL by column, over the old row.
+            commit_message: A message that the version keeps.
+            properties: Texts by name that the version keeps.
 
         Raises:
             FilterError: The condition is not valid, or fails on a value.
-            ColumnNotFoundError: There is no such column.
+            ColumnNotFoundError: The table has no such column.
             OptionError: Nothing is set, a column is set twice, or an expression is not valid.
             ValueConversionError: A value does not fit its column. Nothing was changed.
             UnsupportedOperationError: The table is a view, or an older version is checked out.
-            CommitConflictError: Other writers kept coming first. Nothing was changed.
+            CommitConflictError: Concurrent writers won every round. Nothing was changed.
             CommitOutcomeUnknownError: The store did not answer.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.update("id = 3", values_sql={"price": "price + 1"})
+            assert books.to_arrow(["price"], "id = 3").to_pylist() == [{"price": 31}]
+            ```
         """
         values, expressions = dict(values or {}), dict(values_sql or {})
         if not values and not expressions:
@@ -77,32 +86,56 @@ class TableChanges(TableVersions):
     ) -> ChangeResult:
         """Deletes rows, as one version.
 
-        Tasks evaluate the condition where the rows are, and write which rows are gone; data files
-        stay as they are. Beside other writers as :meth:`update` is.
+        Tasks evaluate the condition next to the rows, and write deletion files. Data files stay
+        unchanged. Concurrent writers are handled as in :meth:`update`.
 
         Args:
             where: Condition on rows, in Lance SQL; `true` deletes all.
-            commit_message: Kept with the version.
-            properties: Kept with the version, too: texts by names.
+            commit_message: A message that the version keeps.
+            properties: Texts by name that the version keeps.
 
         Raises:
             FilterError: The condition is not valid, or fails on a value.
             UnsupportedOperationError: The table is a view, or an older version is checked out.
-            CommitConflictError: Other writers kept coming first. Nothing was deleted.
+            CommitConflictError: Concurrent writers won every round. Nothing was deleted.
             CommitOutcomeUnknownError: The store did not answer.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.delete("price > 50")
+            assert books.count_rows() == 6
+            ```
         """
         if where is None:
             raise OptionError("where", None, "a condition in Lance SQL; 'true' deletes all rows")
         return self._change(where, None, CommitNote.of(commit_message, properties))
 
     def merge_insert(self, on: str | Sequence[str]) -> MergeInsertBuilder:
-        """Describes a merge of rows by key: what becomes of rows that match, and of the others.
+        """Starts a merge of rows by key.
+
+        The methods of the builder state what happens to matching and other rows, and its `execute`
+        merges a source.
 
         Args:
-            on: Key columns, which the table and the source have under these names.
+            on: Key columns, with the same names in the table and in the source.
 
         Returns:
-            A builder; its `execute` merges a source.
+            The builder.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            merge = books.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            merge.execute([{"id": 9, "price": 1}, {"id": 10, "price": 2}])
+            assert books.count_rows() == 11
+            ```
         """
         keys = names_of(on)
         if not keys or len(set(keys)) < len(keys):

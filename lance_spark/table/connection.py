@@ -1,4 +1,4 @@
-"""Connections: a folder of Lance tables, and the Spark session that works on them."""
+"""Connections: a folder of Lance tables, and the Spark session for their jobs."""
 
 from __future__ import annotations
 
@@ -56,29 +56,41 @@ def connect(  # noqa: PLR0913 - the specification's parameters
 ) -> Connection:
     """Connects to a folder of Lance tables.
 
-    Runs on the driver; touches neither storage nor Spark yet.
+    Runs on the driver, and touches neither the storage nor Spark.
 
     Args:
-        uri: The folder: a local path, or a URI of an object store that Lance knows.
-        spark: The session that jobs run on, or a function that returns the session; the first job
-            calls the function. By default the active session, or a new local one on all cores.
+        uri: The folder: a local path, or a URI of an object store that Lance supports.
+        spark: The Spark session for jobs, or a function that returns the session. The first job
+            calls the function. By default the active session, or a new local session on all cores.
         storage_options: Options of the object store, as Lance takes them.
-        checkpoint: Where checkpoints of all tables are kept: a folder or URI. By default each table
-            keeps its own, beside its data.
-        progress: Whether jobs show progress bars; by default where there is a reader: on a terminal
-            and in notebooks.
-        default_manifest: The environment of UDFs that have none, when they are registered: a
-            manifest, or the name of one that is defined here. By default the
-            application's setting `spark.lance.manifest` (JSON of a manifest, or a name), if there
-            is a session already; else the executors' own Python.
-        api_key: Refused: there is no remote service.
-        region: Refused: there is no remote service; the region of a bucket is a storage option.
-        host_override: Refused: there is no remote service.
+        checkpoint: Folder or URI for the checkpoints of all tables. By default each table keeps its
+            checkpoints in its own folder.
+        progress: Whether jobs show progress bars. By default on a terminal and in notebooks.
+        default_manifest: The environment of UDFs without a manifest, at their registration: a
+            manifest, or the name of a manifest of this folder. By default the setting
+            `spark.lance.manifest` of the application (JSON of a manifest, or a name) if a session
+            exists, else the Python of the executors.
+        api_key: Refused, because no remote service exists.
+        region: Refused, because no remote service exists. Give the region of a bucket as a storage
+            option.
+        host_override: Refused, because no remote service exists.
+
+    Returns:
+        The connection.
 
     Raises:
         UnsupportedOperationError: The URI or an argument means a remote service.
-        OptionError: A location is empty, or has an unknown scheme. The message has the right
+        OptionError: A location is empty or has an unknown scheme. The message has the right
             spelling.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": 1, "title": "Faust"}])
+        assert db.table_names() == ["books"]
+        ```
     """
     for name, value in (("api_key", api_key), ("region", region), ("host_override", host_override)):
         if value is not None:
@@ -112,22 +124,33 @@ def open_table(
     progress: bool | None = None,
     branch: str | None = None,
 ) -> Table:
-    """Opens one table by its own location. Runs on the driver.
+    """Opens a table by its own location. Runs on the driver.
 
     Args:
         uri: Location of the table.
         spark: As in :func:`connect`.
-        storage_options: As there.
-        checkpoint: As there; the table's own checkpoints are in the folder there that has its name.
-        progress: As there.
-        branch: The branch that is read and written; None is the main one.
+        storage_options: As in :func:`connect`.
+        checkpoint: As in :func:`connect`. The table uses the subfolder of its name.
+        progress: As in :func:`connect`.
+        branch: The branch for reads and writes; None is the main branch.
+
+    Returns:
+        The table.
 
     Raises:
-        TableNotFoundError: There is no table.
-        VersionNotFoundError: It has no such branch.
-        TableUnreadableError: It cannot be opened.
+        TableNotFoundError: The location has no table.
+        VersionNotFoundError: The table has no such branch.
+        TableUnreadableError: The table cannot be opened.
         UnsupportedOperationError: The URI means a remote service.
         OptionError: The URI is empty.
+
+    Example:
+        ```python
+        import lance_spark
+
+        lance_spark.connect("library").create_table("books", [{"id": 1}, {"id": 2}])
+        assert lance_spark.open_table("library/books.lance").count_rows() == 2
+        ```
     """
     place = connect(uri, spark, storage_options, checkpoint=checkpoint, progress=progress)
     if not table_exists(place.uri, place.storage_options):
@@ -142,10 +165,10 @@ def open_table(
 
 
 def table_uri(folder: str, name: str) -> str:
-    """Returns the location of a table of a folder.
+    """Returns the location of a table in a folder.
 
     Raises:
-        OptionError: No table can have this name.
+        OptionError: No table can have the name.
     """
     if not is_folder_name(name) or (is_local(folder) and len(f"{name}{_SUFFIX}".encode()) > MOST_NAME_BYTES):
         raise OptionError(
@@ -158,7 +181,7 @@ def table_uri(folder: str, name: str) -> str:
 
 
 def is_folder_name(name: object) -> bool:
-    """Tells whether a table or a namespace may have this name."""
+    """Tells whether the name is valid for a table or a namespace."""
     return (
         isinstance(name, str)
         and bool(name)
@@ -170,11 +193,20 @@ def is_folder_name(name: object) -> bool:
 
 @ARGUMENTS.methods
 class Connection:
-    """A folder of Lance tables. Each table is a folder `<name>.lance` in it.
+    """A folder of Lance tables. Each table is a folder `<name>.lance` of the folder.
 
     Attributes:
         uri: Location of the folder.
         storage_options: Options of the object store.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        db.create_table("books", [{"id": 1}])
+        print(db, db.table_names())
+        ```
     """
 
     def __init__(
@@ -200,7 +232,7 @@ class Connection:
 
     @property
     def spark(self) -> SparkSession:
-        """The session; made now if there is none, with the planner rule."""
+        """The session, with the planner rule. A missing session is made at the first access."""
         session = self._session()
         if not self._pushes_down:
             enable_pushdown(session)
@@ -208,16 +240,27 @@ class Connection:
         return session
 
     def _session(self) -> SparkSession:
-        """Returns the session without the planner rule: jobs need none, and it takes a second."""
+        """Returns the session without the planner rule, which takes a second."""
         if self._spark is None:
             self._spark = self._make_session()
             register_functions(self._spark)
         return self._spark
 
     def table_names(self) -> list[str]:
-        """Returns the names of all tables, sorted.
+        """Returns the sorted names of all tables.
 
-        A folder without a version is no table; a damaged table is one that cannot be opened.
+        A folder without a version is no table. A damaged table is in the list, although it cannot
+        be opened.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            db.create_table("books", [{"id": 1}])
+            db.create_table("authors", [{"name": "Goethe"}])
+            assert db.table_names() == ["authors", "books"]
+            ```
         """
         return sorted(name for name in self._folders() if self._is_there(name))
 
@@ -225,8 +268,14 @@ class Connection:
         """Tells whether the folder exists. On an object store, a folder exists if it holds files.
 
         Example:
-            >>> lance_spark.connect("/no/such/folder").exists()
-            False
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            assert not db.exists()
+            db.create_table("books", [{"id": 1}])
+            assert db.exists()
+            ```
         """
         if is_local(self.uri):
             return os.path.isdir(self.uri)
@@ -237,14 +286,27 @@ class Connection:
         """Opens a table.
 
         Args:
-            name: Its name.
-            branch: The branch that is read and written; None is the main one.
-            version: A version to check out, as :meth:`lance_spark.Table.checkout` takes it.
+            name: Name of the table.
+            branch: The branch for reads and writes; None is the main branch.
+            version: A version to check out, as in :meth:`lance_spark.Table.checkout`.
+
+        Returns:
+            The table.
 
         Raises:
-            TableNotFoundError: There is none of this name.
-            VersionNotFoundError: There is no such branch or version.
-            TableUnreadableError: It cannot be opened.
+            TableNotFoundError: The folder has no such table.
+            VersionNotFoundError: The table has no such branch or version.
+            TableUnreadableError: The table cannot be opened.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            db.create_table("books", [{"id": 1}]).add([{"id": 2}])
+            assert db.open_table("books").count_rows() == 2
+            assert db.open_table("books", version=1).count_rows() == 1
+            ```
         """
         uri = self._uri_of(name)
         if not table_exists(uri, self.storage_options):
@@ -264,25 +326,39 @@ class Connection:
         enable_stable_row_ids: bool = True,
         data_storage_version: str | None = None,
     ) -> Table:
-        """Makes a table.
+        """Creates a table.
 
         Args:
-            name: Its name.
-            data: Its rows: a Spark DataFrame (written by Spark's tasks), or Arrow, pandas, a list
-                of dicts, a dict of lists, an iterator over record batches (written by this
-                process).
-            schema: Its Arrow schema; without data the table is empty. Values become its types
-                exactly, and columns that the data lacks are NULL.
-            mode: What to do where there is one: raise, replace its rows by a new version, or open
-                it as it is.
+            name: Name of the table.
+            data: The rows: a Spark DataFrame, which Spark's tasks write, or Arrow, pandas, a list
+                of dicts, a dict of lists, or an iterator over record batches, which this process
+                writes.
+            schema: The Arrow schema. Without data the table is empty. Values are cast exactly to
+                its types, and columns without data are NULL.
+            mode: What happens if the table exists: `create` raises, `overwrite` replaces the rows
+                by a new version, `exist_ok` opens the table without a change.
             enable_stable_row_ids: Whether rows keep their ids through updates and compaction.
-            data_storage_version: Lance file format; by default Lance's stable one.
+            data_storage_version: Lance file format; by default Lance's stable format.
+
+        Returns:
+            The table.
 
         Raises:
-            TableExistsError: There is one, and `mode` is `create`.
+            TableExistsError: The table exists, and `mode` is `create`.
             OptionError: An argument is not valid.
             SchemaMismatchError: The data cannot be a table.
             ValueConversionError: A value does not fit the schema. Nothing was written.
+
+        Example:
+            ```python
+            import lance_spark
+            import pyarrow as pa
+
+            db = lance_spark.connect("library")
+            schema = pa.schema({"id": pa.int64(), "title": pa.string()})
+            books = db.create_table("books", [{"id": 1, "title": "Faust"}], schema=schema)
+            assert books.schema == schema
+            ```
         """
         if mode not in ("create", "overwrite", "exist_ok"):
             raise OptionError("mode", mode, "create, overwrite or exist_ok")
@@ -305,26 +381,44 @@ class Connection:
         return self._table(name)
 
     def create_materialized_view(self, name: str, query: Query | str) -> Table:
-        """Makes a materialized view, without rows; :meth:`lance_spark.Table.refresh` fills it.
+        """Creates a materialized view without rows.
 
-        The view is a table: it can be read, indexed, have computed columns of its own, and be the
-        source of another view. Its column `__source_row_id` (int64) is the row id of the source's
-        row. What it is made of is kept in its schema's metadata, without options of the store.
+        :meth:`lance_spark.Table.refresh` fills the view.
+
+        The view is a table: it can be read and indexed, have computed columns, and be the source of
+        another view. The column `__source_row_id` (int64) holds the row id of the source row. The
+        metadata of the schema store the query, without options of the object store.
 
         Args:
             name: Name of the view.
-            query: A query over one table of any connection to the same store:
-                `table.search(None)` with `select` and `where`; or a SELECT in Spark SQL as text,
-                FROM a table of this connection by its name. Write a DataFrame as such a SELECT.
+            query: A query over one table of a connection to the same store: `table.search(None)`
+                with `select` and `where`, or a SELECT in Spark SQL, as text, FROM a table of this
+                connection. Write a DataFrame as such a SELECT.
+
+        Returns:
+            The view.
 
         Raises:
-            TableExistsError: There is a table of this name.
+            TableExistsError: A table has this name.
             RegistrationError: The query cannot be a view, or does not fit its source.
-            ColumnNotFoundError, FilterError, UnsupportedTypeError: As there.
+            ColumnNotFoundError: The source has no such column.
+            FilterError: The condition is not valid.
+            UnsupportedTypeError: Lance cannot store a column.
             OptionError: An argument is not valid.
 
         Warns:
-            UserWarning: The source has no stable row ids, so that the view cannot follow it.
+            UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            query = books.search(None).select({"cents": "price * 100"}).where("price < 50")
+            view = db.create_materialized_view("cheap_books", query)
+            assert view.refresh().rows_added == 5
+            ```
         """
         uri = self._uri_of(name)
         if table_exists(uri, self.storage_options):
@@ -339,32 +433,60 @@ class Connection:
     def create_udtf_view(
         self, name: str, source: Query, udtf: UDF | UdfFactory, *, manifest: Manifest | None = None
     ) -> Table:
-        """Makes a view of the rows that a chunker or a table function makes of a query's.
+        """Creates a view of the rows that a chunker or a table function makes from a query.
 
-        It is empty; :meth:`lance_spark.Table.refresh` fills it. A chunker's view follows its source
-        row by row: it has columns `__source_row_id` (int64, the row id of the source's row),
-        `__child_index` (int64, the number of the chunk in its row, from 0), those that the query
-        selects, and those of the chunks. A table function is called anew by each refresh, with all
-        rows of the query, and its view has what it yields.
+        The view has no rows until :meth:`lance_spark.Table.refresh` fills it. The view of a chunker
+        follows its source row by row. Its columns are `__source_row_id` (int64, the row id of the
+        source row), `__child_index` (int64, the number of the chunk in its row, from 0), the
+        selected columns, and the columns of the chunks. A table function is called again by each
+        refresh, with all rows of the query, and the view has its rows.
 
         Args:
             name: Name of the view.
             source: A query over one table: `table.search(None)`, with `where` for its rows. For a
-                chunker `select` says which columns the chunks have beside their own, by default
-                none; for a table function, which columns that gets, by default all.
-            udtf: What makes the rows: decorated with `@chunker` or `@udtf`.
-            manifest: The environment of the function, if it has none of its own; by default that of
-                the connection.
+                chunker, `select` adds columns of the source, by default none. For a table function,
+                `select` lists its input columns, by default all.
+            udtf: The function, decorated with `@chunker` or `@udtf`.
+            manifest: The environment of a function without a manifest; by default that of the
+                connection.
+
+        Returns:
+            The view.
 
         Raises:
-            TableExistsError: There is a table of this name.
-            RegistrationError: The function is neither, or does not fit the source.
+            TableExistsError: A table has this name.
+            RegistrationError: The function is neither decorated nor fits the source.
             ColumnNotFoundError, FilterError, UnsupportedTypeError: As in
                 :meth:`create_materialized_view`.
             OptionError, UnsupportedOperationError: An argument is not valid.
 
         Warns:
-            UserWarning: The source has no stable row ids, so that the view cannot follow it.
+            UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
+
+        Example:
+            ```python
+            from collections.abc import Iterator
+            from typing import NamedTuple
+
+            import lance_spark
+            from lance_spark import chunker
+
+
+            class Word(NamedTuple):
+                word: str
+
+
+            @chunker
+            def split(text: str) -> Iterator[Word]:
+                yield from map(Word, text.split())
+
+
+            db = lance_spark.connect("library")
+            notes = db.create_table("notes", [{"id": 1, "text": "so many words"}])
+            words = db.create_udtf_view("words", notes.search(None).select(["id"]), split)
+            words.refresh()
+            assert words.count_rows() == 3
+            ```
         """
         if not isinstance(source, Query):
             raise OptionError("source", source, "a query over one table: table.search(None)")
@@ -382,67 +504,126 @@ class Connection:
         return self._table(name)
 
     def capture_local_environment(self, name: str | None = None, *, skip_site_packages: bool = False) -> Manifest:
-        """Captures the environment of this process, for UDFs that are to find it on executors.
+        """Captures the environment of this process for UDFs on executors.
 
-        The working directory goes along, without hidden files, virtual environments and data; the
-        UDF finds its modules. So do the installed packages, for executors of the same platform and
-        Python. Both are put into the tables' store as zip files, once per content.
+        The working directory comes along, without hidden files, virtual environments and data, so
+        the UDF finds its modules. So do the installed packages, for executors of the same platform
+        and Python. The store of the tables keeps both as zip files, once per content.
 
         Args:
-            name: Name of the manifest; by default made of the user and the time.
-            skip_site_packages: Whether to leave out the installed packages: then the UDF sees those
-                of the executors' own Python.
+            name: Name of the manifest; by default made from the user and the time.
+            skip_site_packages: Whether to leave out the installed packages. The UDF then uses the
+                packages of the executors' Python.
+
+        Returns:
+            The manifest.
 
         Raises:
-            UdfDefinitionError: The working directory is the home directory, or has more than a
+            UdfDefinitionError: The working directory is the home directory, or larger than a
                 gibibyte.
-            TableUnwritableError: The store refused.
+            TableUnwritableError: The store refused the write.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            manifest = db.capture_local_environment("experiment", skip_site_packages=True)
+            assert manifest.name == "experiment"
+            ```
         """
         return capture(name, self._manifests().objects, skip_site_packages=skip_site_packages)
 
     def define_manifest(self, name: str, manifest: Manifest) -> None:
-        """Keeps a manifest under a name, for `connect(default_manifest=name)` and other processes.
+        """Stores a manifest under a name, for `connect(default_manifest=name)` and other processes.
 
-        Another one of that name is replaced. Columns and views have copies of their own.
+        A manifest of the same name is replaced. Columns and views keep their own copies.
 
         Raises:
-            OptionError: It is no name, or no manifest.
+            OptionError: The name or the manifest is not valid.
             UdfDefinitionError: A file of the manifest is neither in the store nor of this process.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import Manifest
+
+            db = lance_spark.connect("library")
+            db.define_manifest("numpy", Manifest.create_pip("numpy").pip(["numpy==2.3.5"]).build())
+            assert list(db.list_manifests()) == ["numpy"]
+            ```
         """
         self._manifests().define(name, manifest)
 
     def list_manifests(self) -> dict[str, Manifest]:
-        """Returns the manifests that are kept under names, sorted by these."""
+        """Returns the stored manifests, sorted by name.
+
+        Example:
+            ```python
+            import lance_spark
+
+            assert lance_spark.connect("library").list_manifests() == {}
+            ```
+        """
         return self._manifests().all()
 
     def get_manifest(self, name: str) -> Manifest:
-        """Returns a manifest that is kept under a name.
+        """Returns the manifest that is stored under a name.
 
         Raises:
-            RegistrationError: There is none.
+            RegistrationError: The folder has no such manifest.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import Manifest
+
+            db = lance_spark.connect("library")
+            db.define_manifest("numpy", Manifest.create_pip("numpy").pip(["numpy==2.3.5"]).build())
+            assert db.get_manifest("numpy").pip == ("numpy==2.3.5",)
+            ```
         """
         return self._manifests().get(name)
 
     def delete_manifest(self, name: str) -> None:
-        """Deletes a manifest that is kept under a name; columns and views keep their copies.
+        """Deletes the manifest that is stored under a name. Columns and views keep their copies.
 
         Raises:
-            RegistrationError: There is none.
+            RegistrationError: The folder has no such manifest.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import Manifest
+
+            db = lance_spark.connect("library")
+            db.define_manifest("numpy", Manifest.create_pip("numpy").pip(["numpy==2.3.5"]).build())
+            db.delete_manifest("numpy")
+            assert db.list_manifests() == {}
+            ```
         """
         self._manifests().delete(name)
 
     def drop_table(self, name: str, *, ignore_missing: bool = False) -> None:
         """Deletes a table with all its versions, branches, checkpoints and history.
 
-        Files of others in the table's folder stay, and the folder with them. A drop that was killed
-        is finished by the next.
+        Foreign files in the folder of the table stay, and the folder with them. The next drop
+        finishes a drop whose process died.
 
         Raises:
-            TableNotFoundError: No table is there, and `ignore_missing` is false.
-            UnsupportedOperationError: The table's folder is a link.
+            TableNotFoundError: The folder has no such table, and `ignore_missing` is false.
+            UnsupportedOperationError: The folder of the table is a link.
 
         Example:
-            >>> lance_spark.connect("/data/tables").drop_table("documents")  # doctest: +SKIP
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            db.create_table("books", [{"id": 1}])
+            db.drop_table("books")
+            db.drop_table("books", ignore_missing=True)
+            assert db.table_names() == []
+            ```
         """
         ref = DatasetRef.at(self._uri_of(name), self.storage_options)
         if table_exists(ref.uri, self.storage_options):
@@ -454,10 +635,20 @@ class Connection:
         """Renames a table on a local file system, with its versions, checkpoints and history.
 
         Raises:
-            TableNotFoundError: There is none of this name.
-            TableExistsError: There is one of the new name.
-            UnsupportedOperationError: The tables are on an object store, which cannot rename, or it
-                has branches.
+            TableNotFoundError: The folder has no such table.
+            TableExistsError: A table has the new name.
+            UnsupportedOperationError: The table is on an object store, which cannot rename, or has
+                branches.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            db.create_table("books", [{"id": 1}])
+            db.rename_table("books", "volumes")
+            assert db.table_names() == ["volumes"]
+            ```
         """
         old, new = self._uri_of(name), self._uri_of(new_name)
         if not table_exists(old, self.storage_options):
@@ -511,7 +702,7 @@ class Connection:
         )
 
     def _default_manifest(self, folder: str) -> Manifest | None:
-        """Returns the environment of UDFs that have none, of tables in a folder."""
+        """Returns the environment of UDFs without a manifest, for tables in a folder."""
         spark = self._spark or SparkSession.getActiveSession()
         return self._manifests(folder).default(self._manifest, spark)
 

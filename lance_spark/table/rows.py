@@ -36,16 +36,46 @@ class TableRows(TableVersions):
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the latest version."""
+        """The Arrow schema of the latest version.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.schema.names == ["id", "price"]
+            ```
+        """
         return self.to_lance().schema
 
     @property
     def version(self) -> int:
-        """The number of the latest version."""
+        """The number of the latest version.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.version == 1
+            ```
+        """
         return self.to_lance().version
 
     def to_lance(self) -> lance.LanceDataset:
-        """Returns the version that is shown, by default the latest, as a pylance dataset."""
+        """Returns the checked out version, by default the latest, as a pylance dataset.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.to_lance().count_rows() == 10
+            ```
+        """
         return self._shown.open()
 
     def count_rows(self, filter: str | None = None) -> int:
@@ -56,6 +86,15 @@ class TableRows(TableVersions):
 
         Raises:
             FilterError: The filter is not valid.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.count_rows("price > 50") == 4
+            ```
         """
         dataset = self.to_lance()
         if filter is not None:
@@ -63,9 +102,18 @@ class TableRows(TableVersions):
         return dataset.count_rows(filter)
 
     def head(self, n: int = _HEAD_ROWS, *, blob_handling: BlobHandling = "descriptor") -> pa.Table:
-        """Returns the first rows in the order of the table; fewer where it has fewer.
+        """Returns the first rows in the order of the table.
 
         Blobs are as in :meth:`to_arrow`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.head(2).to_pylist() == [{"id": 0, "price": 0}, {"id": 1, "price": 10}]
+            ```
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise OptionError("n", n, "a number of rows, 0 or more")
@@ -80,7 +128,16 @@ class TableRows(TableVersions):
             columns: Columns to read; None reads all.
             filter: Filter in Lance SQL, or None for all rows.
             version: Version number of this branch, tag, `branch:number`, or a branch; None is the
-                one that is shown.
+                checked out version.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.to_spark(["id"], filter="price > 50").count() == 4
+            ```
         """
         reader = self._query_spark().read.format("lance")
         options = {f"storage.{key}": value for key, value in self._latest.storage.items()}
@@ -101,17 +158,26 @@ class TableRows(TableVersions):
         *,
         blob_handling: BlobHandling = "descriptor",
     ) -> pa.Table:
-        """Returns the table in this process's memory, as Arrow; meant for what fits there.
+        """Returns the table as Arrow, in the memory of this process.
 
         Args:
             columns: Columns to read; None reads all.
             filter: Filter in Lance SQL, or None for all rows.
-            blob_handling: What becomes of blobs: `descriptor`, where they are, or their `bytes`.
+            blob_handling: How blobs are returned: as their location (`descriptor`), or as `bytes`.
 
         Raises:
             FilterError: The filter is not valid.
-            ColumnNotFoundError: A column is not there.
-            UnsupportedTypeError: Lance cannot read a column for its name.
+            ColumnNotFoundError: The table has no such column.
+            UnsupportedTypeError: Lance cannot read a column because of its name.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.to_arrow(["id"], "price > 80").to_pylist() == [{"id": 9}]
+            ```
         """
         dataset, blobs = self.to_lance(), lance_blob_handling(blob_handling)
         names = None if columns is None else list(columns)
@@ -136,10 +202,21 @@ class TableRows(TableVersions):
         *,
         blob_handling: BlobHandling = "descriptor",
     ) -> pd.DataFrame:
-        """Returns the table in this process's memory, as pandas; otherwise as :meth:`to_arrow`.
+        """Returns the table as pandas, in the memory of this process.
+
+        The parameters are those of :meth:`to_arrow`.
 
         Raises:
-            ValueConversionError: A date, timestamp or duration is one that pandas cannot hold.
+            ValueConversionError: pandas cannot hold a date, timestamp or duration.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.to_pandas()["price"].max() == 90
+            ```
         """
         return to_pandas(self.to_arrow(columns, filter, blob_handling=blob_handling))
 
@@ -151,22 +228,17 @@ class TableRows(TableVersions):
         commit_message: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Adds rows. Computed columns that the data lacks are NULL; a backfill fills them.
+        """Adds rows. Computed columns without data are NULL until a backfill fills them.
 
-        Python, pandas and Arrow values become the types of the table's columns exactly. A value
-        that does not fit raises a ValueConversionError with column and row, and nothing is written.
-
-        Examples:
-            ```python
-            table.add([{"id": 1, "price": Decimal("9.50")}])
-            ```
+        Python, pandas and Arrow values are cast exactly to the types of the columns. A value that
+        does not fit raises a ValueConversionError with column and row, and nothing is written.
 
         Args:
-            data: A Spark DataFrame (written by Spark's tasks), or Arrow, pandas, a list of dicts,
-                a dict of lists, an iterator over record batches (written by this process).
+            data: A Spark DataFrame, which Spark's tasks write, or Arrow, pandas, a list of dicts, a
+                dict of lists, or an iterator over record batches, which this process writes.
             mode: `append`, or `overwrite` for a version of only these rows.
-            commit_message: Kept with the version.
-            properties: Kept with the version, too: texts by names.
+            commit_message: A message that the version keeps.
+            properties: Texts by name that the version keeps.
 
         Raises:
             TableNotFoundError: The table was dropped. Nothing was written.
@@ -174,6 +246,16 @@ class TableRows(TableVersions):
             CommitConflictError: A concurrent writer dropped or changed a column of the data.
                 Nothing was committed.
             CommitOutcomeUnknownError: The store did not answer.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add([{"id": 10, "price": 100}], commit_message="one more")
+            assert books.count_rows() == 11
+            ```
         """
         if mode not in ("append", "overwrite"):
             raise OptionError("mode", mode, "append or overwrite")
@@ -182,12 +264,12 @@ class TableRows(TableVersions):
         write_rows(ref, data, mode=mode, note=note)
 
     def preview(self, n: int = _PREVIEW_ROWS, columns: Sequence[str] | None = None) -> Preview:
-        """Returns the first rows for a notebook: images and vectors are shown as pictures.
+        """Returns the first rows for a notebook, with images and vectors as pictures.
 
-        Bytes and blobs that begin as PNG, JPEG, GIF, WebP or BMP files do are thumbnails where
-        Pillow is installed, else the images themselves up to 64 KiB. Of a blob at most 4 MiB are
-        read, and of larger ones the size is shown; vectors of numbers are curves of at most 128
-        points. On a terminal it is a table of text.
+        Bytes and blobs of PNG, JPEG, GIF, WebP or BMP files are thumbnails if Pillow is installed,
+        else images up to 64 KiB. At most 4 MiB of a blob are read, and a larger blob is shown by
+        its size. Vectors of numbers are curves of at most 128 points. A terminal shows a table of
+        text.
 
         Args:
             n: Rows, at most 100.
@@ -195,7 +277,16 @@ class TableRows(TableVersions):
 
         Raises:
             OptionError: `n` is not between 1 and 100.
-            ColumnNotFoundError: A column is not there.
+            ColumnNotFoundError: The table has no such column.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            print(books.preview(3))
+            ```
         """
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= Preview.MOST_ROWS:
             raise OptionError("n", n, f"a number of rows, from 1 to {Preview.MOST_ROWS}")

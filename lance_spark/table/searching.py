@@ -44,24 +44,32 @@ class TableSearching(TableVersions):
         ordering_field_name: str | None = None,
         fts_columns: str | list[str] | None = None,
     ) -> Query:
-        """Begins a query over this table: its rows by a condition, nearest vectors, best texts.
+        """Starts a query of the table: rows by a condition, nearest vectors, or best texts.
 
-        Nothing is read before `to_spark`, `to_arrow`, `to_pandas`, `to_list` or `to_batches`. An
-        index serves where there is one, and rows that it does not have yet are found by a scan.
+        `to_spark`, `to_arrow`, `to_pandas`, `to_list` and `to_batches` read the rows. Indexes serve
+        the query, and a scan finds the rows that an index lacks.
 
         Args:
-            query: A vector, or words; or a Spark DataFrame with a column of vectors, for each of
-                which its nearest rows are found (:class:`lance_spark.BatchSearch`). None begins a
-                query of rows by `where` alone, as materialized views are made of, or a hybrid
-                search.
-            vector_column_name: The column of vectors; by default the only one of the table.
+            query: A vector, or words, or a Spark DataFrame with a column of vectors, whose nearest
+                rows are found (:class:`lance_spark.BatchSearch`). None starts a hybrid search, or a
+                query of rows by `where`, the source of a materialized view.
+            vector_column_name: The column of vectors; by default the only such column of the table.
             query_type: `vector`; `fts` for words; `hybrid` for both, set with `vector` and `text`;
                 `auto` is `fts` for a string, else `vector`.
-            ordering_field_name: Refused: results are in the order of their scores.
-            fts_columns: Columns of text; by default those that have an index for it.
+            ordering_field_name: Refused: results are ordered by score.
+            fts_columns: Columns of text; by default the columns with a full-text index.
 
         Raises:
             OptionError: The query, its type or a column is not valid.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.search(None).where("price > 50").select(["id"]).to_arrow().num_rows == 4
+            ```
         """
         if ordering_field_name is not None:
             raise UnsupportedOperationError(

@@ -1,6 +1,6 @@
-"""Tables: the facade of everything that is done with one Lance table.
+"""Tables: the facade of all operations on a Lance table.
 
-Methods check their arguments and pass on.
+The methods check their arguments and call the parts of the package.
 """
 
 from __future__ import annotations
@@ -54,14 +54,33 @@ Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedU
 
 @ARGUMENTS.methods
 class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
-    """A Lance table, at its latest version, or at one that was checked out.
+    """A Lance table, at its latest version or at a checked out version.
 
-    Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be
-    called from any thread.
+    Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver, and any thread
+    may call them.
 
     Attributes:
         name: Name of the table.
-        uri: Its location; that of the branch where it is opened at one.
+        uri: Location of the table, or of its branch.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        result = books.backfill("double")
+        assert result.rows_computed == 10
+        books.to_spark().where("double > 10").show()
+        ```
     """
 
     def __init__(
@@ -101,34 +120,51 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
     # Columns
 
     def add_columns(self, transforms: Transforms) -> None:
-        """Adds computed columns, for :meth:`backfill` to fill, and SQL columns, computed at once.
+        """Adds computed columns for :meth:`backfill`, and SQL columns, which are computed at once.
 
-        Everything is checked before anything changes, and columns of UDFs are added in one commit
-        without data.
+        Everything is checked before anything changes. One commit adds the columns of UDFs, without
+        data.
 
         Args:
-            transforms: One of
+            transforms: The columns, in one of these forms:
 
-                * `{"name": "SQL"}`: an expression in Lance SQL over the table's columns;
-                * `{"name": udf}`: the UDF's parameters are named like its input columns;
-                * `{"name": (udf, ["a", "b"])}`: its parameters are bound to these columns, in
+                * `{"name": "SQL"}`: an expression in Lance SQL over the columns of the table;
+                * `{"name": udf}`: the parameters of the UDF have the names of its input columns;
+                * `{"name": (udf, ["a", "b"])}`: the parameters are bound to these columns, in
                   order;
-                * `udf`, returning `Columns[T]`: one column per field of T, computed by one call;
+                * `udf`, with the result `Columns[T]`: one column per field of T, from one call;
                 * `UnpackedUDF(udf, prefix="img_")`: the same with prefixed names.
 
                 A dict may hold several columns of the first three forms. PySpark's `pandas_udf` and
                 `arrow_udf` objects are UDFs too.
 
         Raises:
-            RegistrationError: A UDF or an expression does not fit the table: inputs are missing or
-                of another type, ...
-            ColumnExistsError: A column is there already.
+            RegistrationError: A UDF or an expression does not fit the table. For example, an input
+                column is missing or has another type.
+            ColumnExistsError: The table has such a column.
             UnsupportedTypeError: Lance cannot store a column.
-            CommitConflictError: Other writers kept changing the table first.
+            CommitConflictError: Concurrent writers changed the table again and again.
 
         Warns:
-            UserWarning: Types of inputs cannot be checked, because the UDF's parameters have no
-                annotations.
+            UserWarning: The parameters of the UDF have no annotations, so the types of the inputs
+                are unchecked.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double, "half": "price / 2"})
+            assert books.schema.names == ["id", "price", "double", "half"]
+            ```
         """
         add_columns(self._ref, transforms, manifest=self._default_manifest(), time_zone=self._time_zone)
 
@@ -136,25 +172,34 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         """Alters columns.
 
         Args:
-            *alterations: Each is a dict with `path`, the column, and
+            *alterations: Dicts with the column as `path`, and
 
-                * `udf`: another UDF for it, with `input_columns` where its parameters are named
-                  otherwise. Values that are there count as out of date, and the next backfill
-                  computes all rows once. A UDF of another type is refused, unless `recreate` is
-                  true: then the column is dropped with its values and added anew;
-                * or `name`, `nullable`, `data_type` (an Arrow type). A cast writes the column anew
-                  and keeps its comment, encoding, other field metadata and UDF. It fails on a
+                * `udf`: another UDF, with `input_columns` if the names of its parameters differ.
+                  Present values count as out of date, and the next backfill computes all rows once.
+                  A UDF of another type needs `recreate=True`, which drops the column with its
+                  values and adds it again;
+                * or `name`, `nullable`, `data_type` (an Arrow type). A cast rewrites the column and
+                  keeps its comment, encoding, other field metadata and UDF. The cast fails on a
                   value that does not fit, such as a fraction for an integer type;
                 * or `drop_udf`: True. The values stay, and the column has no UDF any more.
 
         Raises:
-            RegistrationError: An alteration is not valid, or a cast depends on the session's time
-                zone, on Spark's text format, or does not hold every value of the column's UDF.
-                Nothing was changed.
-            ColumnNotFoundError: A column is not there.
+            RegistrationError: An alteration is not valid, or a cast depends on the time zone of the
+                session, depends on Spark's text format, or cannot hold every value of the column's
+                UDF. Nothing was changed.
+            ColumnNotFoundError: The table has no such column.
 
         Example:
-            >>> table.alter_columns({"path": "score", "data_type": pa.float64()})  # doctest: +SKIP
+            ```python
+            import lance_spark
+            import pyarrow as pa
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.alter_columns({"path": "price", "name": "cents"})
+            books.alter_columns({"path": "id", "data_type": pa.int32()})
+            assert books.schema.names == ["id", "cents"]
+            ```
         """
         alter_columns(self._ref, alterations, manifest=self._default_manifest(), time_zone=self._time_zone)
 
@@ -162,20 +207,49 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         """Drops columns.
 
         Raises:
-            ColumnNotFoundError: One is not there; none was dropped.
-            SchemaMismatchError: None would be left; none was dropped.
+            ColumnNotFoundError: The table lacks a column. No column was dropped.
+            SchemaMismatchError: No column would remain. No column was dropped.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.drop_columns("price")
+            assert books.schema.names == ["id"]
+            ```
         """
         drop_columns(self._ref, columns_of(columns))
 
     def get_manifest(self, column: str | None = None) -> Manifest | None:
-        """Returns the environment that a column's UDF was registered with; None without one.
+        """Returns the environment of a column's UDF at its registration.
+
+        A UDF without an environment has None.
 
         Args:
             column: The column; None is the chunker or the table function of a view.
 
         Raises:
-            ColumnNotFoundError: It is not there.
+            ColumnNotFoundError: The table has no such column.
             ViewError: Without a column, the table is no view.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            assert books.get_manifest("double") is None
+            ```
         """
         dataset = self.to_lance()
         binding = existing_view(dataset).function if column is None else binding_of(dataset, column)
@@ -187,74 +261,97 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
     def backfill(self, request: WaitingBackfill) -> BackfillJobResult:  # noqa: D417 - the fields are described
         """Fills a computed column, and returns when the job has ended.
 
-        Reads one version, computes on Spark's executors, and commits new column files; no other
-        byte of the table is written. What was computed is checkpointed: after any death the same
-        call goes on, and calls the UDF again for at most what a running task had computed since its
-        last checkpoint.
+        The job reads one version, computes on Spark's executors, and commits new column files. No
+        other byte of the table is written. Checkpoints keep the results: after the death of a job,
+        the same call resumes the job. The UDF is called again only for rows since the last
+        checkpoint of a running task.
 
         Args:
-            columns: The column; naming one of the sibling columns of a UDF that returns
-                `Columns[T]` fills all of them.
-            udf: A UDF to use this time instead of the stored one.
-            where: Rows to compute, in Lance SQL. By default those without a value that were not
-                computed as NULL. `"1=1"` computes all anew.
-            concurrency: Most tasks of the job that run at once; None uses all slots of the cluster.
+            columns: The column. For a UDF with the result `Columns[T]`, any of its columns fills
+                all of them.
+            udf: A UDF for this job, in place of the stored UDF.
+            where: Rows to compute, in Lance SQL. By default rows whose value is NULL, except rows
+                for which the UDF itself returned NULL. `"1=1"` computes all rows.
+            concurrency: Maximum number of concurrent tasks of the job; None uses all slots of the
+                cluster.
             intra_applier_concurrency: Threads per task that call the UDF.
-            _admission_check: Whether to compare what the UDF asks for with what the cluster can
-                give. By default as `LANCE_SPARK_ADMISSION__CHECK` says, else true.
-            _admission_strict: Whether too little of it is an error, or a warning. By default as
-                `LANCE_SPARK_ADMISSION__STRICT` says, else true.
+            _admission_check: Whether to compare the resources of the UDF with those of the cluster.
+                By default the value of `LANCE_SPARK_ADMISSION__CHECK`, else true.
+            _admission_strict: Whether too few resources are an error, or a warning. By default the
+                value of `LANCE_SPARK_ADMISSION__STRICT`, else true.
             refresh_status_secs: Seconds between looks at running tasks.
-            timeout: Longest wait. The job goes on after it.
-            min_checkpoint_size: Least rows of an adaptive checkpoint; by default the UDF's, else 1.
-            max_checkpoint_size: Most rows of a checkpoint; by default the UDF's, else the
+            timeout: Longest wait. The job continues after the timeout.
+            min_checkpoint_size: Minimum rows of an adaptive checkpoint; by default the UDF's, else
+                1.
+            max_checkpoint_size: Maximum rows of a checkpoint; by default the UDF's, else the
                 checkpoint size, which caps it.
-            batch_checkpoint_flush_interval_seconds: Seconds after which results are persisted, by
-                default 10; 0 persists each batch.
+            batch_checkpoint_flush_interval_seconds: Seconds until results are persisted, by default
+                10; 0 persists each batch.
             blob_read_strategy: How blob inputs are read: `range` plans reads of many blobs at once,
-                `legacy` opens one by one, `auto` is `range`.
-            blob_read_buffer_size: Most bytes of blobs that a task holds at once; by default as
-                `LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE` says, else 512 MiB.
-            _enable_job_tracker_saves: Whether the job appears in the table's history.
-            job_id: Id of the job. A job of the same id takes over what this one has computed, also
+                `legacy` opens each blob, `auto` is `range`.
+            blob_read_buffer_size: Maximum bytes of blobs in a task; by default the value of
+                `LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE`, else 512 MiB.
+            _enable_job_tracker_saves: Whether the history of the table has the job.
+            job_id: Id of the job. A later job of the same id reuses all results of this job, also
                 for rows that have a value.
-            commit_granularity: Finished fragments after which they are committed and visible; None
-                commits all at the end.
+            commit_granularity: Finished fragments per commit; None commits all at the end.
             read_version: Version to read; by default the latest.
             task_shuffle_diversity: Refused: it has no meaning on Spark.
             batch_size: Deprecated name of `checkpoint_size`.
-            checkpoint_size: Most rows of a checkpoint; an explicit one is also the first size. By
-                default the UDF's, else 10,240.
-            task_size: Rows per task; by default a half of the rows per slot, at most a fragment and
+            checkpoint_size: Maximum rows of a checkpoint, and the first size. By default the UDF's,
+                else 10,240.
+            task_size: Rows per task; by default half of the rows per slot, at most a fragment and
                 512 MiB of input.
-            num_frags: Fragments to process, by position; by default all.
-            skip_frags: Fragments to leave out before the first.
-            stale: Whether to select the rows without a value and the rows whose value is out of
-                date: the inputs changed after the value was written, or another version of the UDF
-                computed the value. With `where`, the filter selects among these rows.
-            on_stale: What becomes of a row whose inputs a concurrent writer changes: it is
-                computed again, or is NULL and counted.
-            commit_max_retries: Rounds without progress after which a commit gives up, by default as
-                `LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES` says, else 10. Races that others win do
-                not count.
-            commit_timeout: Time after which a commit gives up that keeps losing races, by default
-                30 minutes.
-            protect_snapshot: Whether to tag the version that is read while the job runs, so that
-                `cleanup_old_versions` keeps it; that call then raises, or leaves the version out if
-                it is asked to.
+            num_frags: Number of fragments to process, by position; by default all.
+            skip_frags: Number of fragments to skip before the first.
+            stale: Whether to select rows without a value and rows with an outdated value: an input
+                changed after the value was written, or another version of the UDF computed the
+                value. With `where`, the filter selects among these rows.
+            on_stale: What happens to a row whose inputs a concurrent writer changes: `recompute`
+                computes the row again, `null` sets it to NULL and counts it.
+            commit_max_retries: Rounds without progress until a commit gives up, by default the
+                value of `LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES`, else 10. Lost races for a
+                version do not count.
+            commit_timeout: Time until a commit gives up that loses all races, by default 30
+                minutes.
+            protect_snapshot: Whether to tag the version for the time of the job, so that
+                `cleanup_old_versions` keeps it. That call then raises, unless it ignores tagged
+                versions.
+
+        Returns:
+            The result of the job.
 
         Raises:
             ColumnNotFoundError, RegistrationError, UnsupportedOperationError, OptionError,
-                FilterError: Something that was asked for is wrong; found before a job starts.
-            StoredUdfError: The stored UDF is missing, damaged, not loadable here, or loading is
+                FilterError: An argument is wrong. No job was started.
+            StoredUdfError: The stored UDF is missing or damaged, cannot be loaded, or loading is
                 forbidden.
-            ResourcesUnavailableError: The UDF asks for what the cluster cannot give.
-            BackfillIncompleteError: Selected rows have neither a value nor were skipped by a
-                policy; `.result` says more. Complete fragments are committed.
-            SkipThresholdExceededError: More rows were skipped than the UDF's policy allows.
-            CommitImpossibleError: The column is gone, or has got another type or UDF.
-            JobTimeoutError: The job has not ended in time; it goes on, and the error has its handle
-                as `.job`.
+            ResourcesUnavailableError: The UDF needs more resources than the cluster has.
+            BackfillIncompleteError: Selected rows have no value, and no policy skipped them.
+                `.result` has the counts. Complete fragments are committed.
+            SkipThresholdExceededError: More rows were skipped than the policy of the UDF allows.
+            CommitImpossibleError: The column was dropped, or has another type or UDF.
+            JobTimeoutError: The job did not end in time. It continues, and `.job` of the error is
+                its handle.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            assert books.backfill("double").rows_computed == 10
+            books.add([{"id": 10, "price": 100}])
+            assert books.backfill("double").rows_computed == 1
+            ```
         """
         return wait(self._start(request), request.timeout)
 
@@ -262,12 +359,30 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
     def backfill_async(self, request: StartedBackfill) -> Job[BackfillJobResult] | Future[BackfillJobResult]:
         """Starts a backfill, and returns its handle at once.
 
-        Mistakes in what was asked for are raised here. The parameters are those of
-        :meth:`backfill`; `_return_future` says whether to return a `concurrent.futures.Future` of
-        the result instead of a :class:`Job`.
+        Wrong arguments raise before the job starts. The parameters are those of :meth:`backfill`.
+        With `_return_future`, the result is a `concurrent.futures.Future` in place of a
+        :class:`Job`.
 
         Raises:
-            LanceSparkError: As in :meth:`backfill`, where it is found before the job starts.
+            LanceSparkError: An argument is wrong, as in :meth:`backfill`.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            assert job.result().rows_computed == 10
+            ```
         """
         job = self._start(request)
         return job.future if request._return_future else job  # noqa: SLF001 - the name of a public parameter
@@ -286,23 +401,40 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         exact: bool = True,
         stale: bool = False,
     ) -> BackfillPlan:
-        """Says what a backfill would do. Starts no Spark job, and does not load a stored UDF.
+        """Describes what a backfill would do. Starts no Spark job, and loads no stored UDF.
 
         Args:
             col_name: The column, as in :meth:`backfill`.
-            udf: As there.
-            where: As there.
-            read_version: As there.
-            num_frags: As there.
-            skip_frags: As there.
-            task_size: As there.
-            concurrency: As there; tasks are sized for so many slots.
-            exact: Whether to count rows. That scans the filter's columns in this process, and may
-                take long for a large table; otherwise the plan has upper bounds.
-            stale: As there.
+            udf: As in :meth:`backfill`.
+            where: As in :meth:`backfill`.
+            read_version: As in :meth:`backfill`.
+            num_frags: As in :meth:`backfill`.
+            skip_frags: As in :meth:`backfill`.
+            task_size: As in :meth:`backfill`.
+            concurrency: As in :meth:`backfill`. Tasks are sized for this number of slots.
+            exact: Whether to count rows. A count scans the columns of the filter in this process,
+                which takes long for a large table. Without it, the plan has upper bounds.
+            stale: As in :meth:`backfill`.
 
         Raises:
-            LanceSparkError: As in :meth:`backfill`, where it is found before a job starts.
+            LanceSparkError: An argument is wrong, as in :meth:`backfill`.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            print(books.plan_backfill("double"))
+            ```
         """
         request = BackfillRequest(
             columns=columns_of(col_name),
@@ -333,8 +465,8 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
     ) -> Watch:
         """Keeps a computed column up to date: `backfill(column, stale=True)` for each new version.
 
-        Runs in a thread of this process until `stop()` is called on what is returned, or a `with`
-        block over it ends. A table without new versions costs one small request per look.
+        A thread of this process runs the backfills until `stop()` of the result, or the end of a
+        `with` block. A table without new versions costs one small request per look.
 
         Args:
             column: The column, as in :meth:`backfill`.
@@ -343,7 +475,28 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
 
         Raises:
             OptionError: `trigger` is not above 0.
-            LanceSparkError: As in :meth:`plan_backfill`, for mistakes in what was asked for.
+            LanceSparkError: An argument is wrong, as in :meth:`plan_backfill`.
+
+        Example:
+            ```python
+            from datetime import timedelta
+
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            with books.watch("double", trigger=timedelta(seconds=1)) as watch:
+                watch.await_look()
+            assert books.count_rows("double IS NOT NULL") == 10
+            ```
         """
         if trigger.total_seconds() <= 0:
             raise OptionError("trigger", trigger, "a timedelta above 0")
@@ -353,14 +506,51 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
     # Jobs
 
     def list_jobs(self) -> list[JobRecord]:
-        """Returns the jobs of the table, newest first; one whose driver is gone is DEAD."""
+        """Returns the jobs of the table, newest first. A job without a living driver is DEAD.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            books.backfill("double")
+            assert [job.status for job in books.list_jobs()] == ["DONE"]
+            ```
+        """
         return JobHistory(self._latest).jobs()
 
     def get_job(self, job_id: str) -> JobRecord:
         """Returns one job of the table.
 
         Raises:
-            JobNotFoundError: It is not known.
+            JobNotFoundError: The history has no such job.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            result = books.backfill("double")
+            assert books.get_job(result.job_id).status == "DONE"
+            ```
         """
         return JobHistory(self._latest).job(job_id)
 
@@ -370,25 +560,61 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         """Returns error records, oldest first.
 
         Args:
-            job_id: Only those of this job.
-            column_name: Only those of this column.
-            error_type: Only those of this exception type, with or without its module.
+            job_id: Only errors of this job.
+            column_name: Only errors of this column.
+            error_type: Only errors of this exception type, with or without its module.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            books.backfill("double")
+            assert books.get_errors(column_name="double") == []
+            ```
         """
         return JobHistory(self._latest).errors(job_id, column_name, error_type)
 
     def get_failed_row_addresses(self, job_id: str, column_name: str) -> list[int]:
-        """Returns the addresses of the rows that failed in a job, ascending, each once.
+        """Returns the addresses of the rows that failed in a job: ascending, each address once.
 
-        They are of the latest version: a row that a compaction moved has its new address, so that
-        `backfill(column, where=f"_rowaddr IN ({...})")` computes just these rows again. A row that
-        was deleted or updated since is left out.
+        The addresses belong to the latest version: a row that a compaction moved has its new
+        address. So `backfill(column, where=f"_rowaddr IN ({...})")` computes exactly these rows
+        again. Rows that were deleted or updated since are left out.
 
         Args:
             job_id: The job.
             column_name: The column.
 
         Raises:
-            JobNotFoundError: The job is not known, and no error of it is.
+            JobNotFoundError: The history has no such job, and no error of it.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            result = books.backfill("double")
+            assert books.get_failed_row_addresses(result.job_id, "double") == []
+            ```
         """
         errors = self.get_errors(job_id, column_name)
         if not errors:
@@ -422,5 +648,5 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         return describe(self.name, self.to_lance())
 
     def _repr_html_(self) -> str:
-        """The notebook's view: what the table is, its columns, and its first rows."""
+        """Returns the description of the table, its columns and its first rows as HTML."""
         return render_html(self.name, self.to_lance())

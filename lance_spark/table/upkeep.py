@@ -40,38 +40,49 @@ class TableUpkeep(TableIndexes):
         commit_granularity: int | None = None,
         commit_max_retries: int | None = None,
     ) -> CompactionResult:
-        """Writes small fragments, and those with many deleted rows, anew as larger ones.
+        """Rewrites small fragments, and fragments with many deleted rows, as larger fragments.
 
-        Lance plans it on the driver, Spark's executors write, and finished tasks are committed in
-        groups: after any death the same call does what is left. Rows of neighbours stay in order,
-        and come after those of fragments that are left as they are. Other writers go on meanwhile,
-        and what they commit first stands: fragments that they delete from, update or fill are
-        compacted once more from what they have left. A backfill beside it calls no UDF again for
-        rows that moved. Columns that were dropped are not written again.
+        Lance plans the compaction on the driver, Spark's executors write, and finished tasks are
+        committed in groups. After a death, the same call does the rest. Rows of neighbouring
+        fragments keep their order, and follow the rows of unchanged fragments. Concurrent commits
+        win: fragments that a concurrent writer deletes from, updates or fills are compacted again.
+        A concurrent backfill calls no UDF again for moved rows. Dropped columns are not copied.
 
         Defaults are those of the table's configuration (keys `lance.compaction.*`), else Lance's.
 
         Args:
-            target_rows_per_fragment: Rows that a fragment aims at; fragments with fewer are joined
-                with their neighbours. By default 1,048,576.
-            max_bytes_per_file: Most bytes of a data file that is written, by default 90 GiB.
-            materialize_deletions: Whether fragments with many deleted rows are written anew,
-                without these; by default true.
-            materialize_deletions_threshold: Which share of deleted rows is many, by default 0.1.
-            defer_index_remap: Whether indexes are kept up by later reads instead of by each commit;
-                only for tables without stable row ids. By default false.
-            batch_size: Rows that a task reads at a time, for wide rows and little memory.
-            concurrency: Most tasks at once; None uses all slots. A task writes about one fragment.
+            target_rows_per_fragment: Target rows of a fragment. Smaller fragments are joined with
+                their neighbours. By default 1,048,576.
+            max_bytes_per_file: Maximum bytes of a written data file, by default 90 GiB.
+            materialize_deletions: Whether to rewrite fragments with many deleted rows; by default
+                true.
+            materialize_deletions_threshold: Share of deleted rows for such a rewrite, by default
+                0.1.
+            defer_index_remap: Whether later reads, and not each commit, update the indexes; only
+                for tables without stable row ids. By default false.
+            batch_size: Rows of a read batch, for wide rows and little memory.
+            concurrency: Maximum number of concurrent tasks; None uses all slots. A task writes
+                about one fragment.
             commit_granularity: Tasks per commit; by default 8 per slot of the cluster, and at least
-                64. Each commit keeps the indexes up, and a death loses what two groups had written.
-            commit_max_retries: Rounds that other writers may bring to nothing before fragments are
-                left as they are, by default 10.
+                64. Each commit updates the indexes, and a death loses the work of two groups.
+            commit_max_retries: Rounds lost to concurrent writers until a fragment is skipped, by
+                default 10.
 
         Raises:
             OptionError: A parameter is not valid. Nothing was changed.
-            UpkeepIncompleteError: Fragments could not be written anew, because a data file is
-                damaged for example; the others are compacted.
-            CommitError: A commit failed, for another reason than concurrent ones.
+            UpkeepIncompleteError: A fragment could not be rewritten, for example because a data
+                file is damaged. The other fragments are compacted.
+            CommitError: A commit failed, and not because of a concurrent commit.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add([{"id": 10, "price": 100}])
+            assert books.compact_files().fragments_removed == 2
+            ```
         """
         request = CompactionRequest(
             target_rows_per_fragment=target_rows_per_fragment,
@@ -97,20 +108,32 @@ class TableUpkeep(TableIndexes):
     ) -> CleanupResult:
         """Removes old versions and the files that only they use, in one Spark task.
 
-        The latest version stays, and so do versions with a tag. Jobs that read a version that is
-        removed go on at the latest one.
+        The latest version and tagged versions stay. Jobs that read a removed version continue at
+        the latest version.
 
         Args:
             older_than: Age of the versions; by default seven days.
-            delete_unverified: Whether files that no version names are deleted at any age, and not
-                after seven days. What running jobs have written and not committed is such a file.
-            error_if_tagged_old_versions: Whether a tagged version of that age is an error.
+            delete_unverified: Whether to delete files of no version at any age, and not only after
+                seven days. Running jobs have such files until they commit.
+            error_if_tagged_old_versions: Whether a tagged version of this age is an error.
 
         Raises:
             OptionError: `older_than` is not valid.
             TableNotFoundError: The table was dropped.
-            CommitError: A tagged version is of that age. No version was removed.
+            CommitError: A tagged version has this age. No version was removed.
             TableUnwritableError: The store refused, or the folder of the table holds a link.
+
+        Example:
+            ```python
+            from datetime import timedelta
+
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add([{"id": 10, "price": 100}])
+            assert books.cleanup_old_versions(timedelta(0)).versions_removed == 1
+            ```
         """
         ref = self._ref
         ref.open_latest()  # a missing table is no refusal of the store
@@ -126,28 +149,47 @@ class TableUpkeep(TableIndexes):
         return cleanup_result(answer, ref.uri)
 
     def stats(self) -> TableStatistics:
-        """Returns rows, fragments, files and indexes of the version that is shown.
+        """Returns rows, fragments, files and indexes of the checked out version.
 
-        Starts no Spark job, and reads no more than metadata.
+        Starts no Spark job, and reads only metadata.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.stats().rows == 10
+            ```
         """
         return statistics_of(self._shown.open())
 
     def optimize(
         self, *, cleanup_older_than: timedelta | None = None, delete_unverified: bool = False
     ) -> MaintenanceResult:
-        """Takes new rows into indexes, compacts, and removes old versions.
+        """Adds new rows to indexes, compacts, and removes old versions.
 
-        In this order, because fragments that an index serves are not joined with others.
+        The order matters: fragments with an index are not joined with other fragments.
 
         Args:
-            cleanup_older_than: Age of versions that are removed; by default seven days. Versions
-                with a tag stay.
+            cleanup_older_than: Age of removed versions; by default seven days. Tagged versions
+                stay.
             delete_unverified: As in :meth:`cleanup_old_versions`.
 
         Raises:
             OptionError: `cleanup_older_than` is not valid. Nothing was changed.
-            LanceSparkError: What :meth:`compact_files`, :meth:`optimize_indices` and
-                :meth:`cleanup_old_versions` raise; what came before stays.
+            LanceSparkError: An error of :meth:`compact_files`, :meth:`optimize_indices` or
+                :meth:`cleanup_old_versions`. Finished steps stay.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add([{"id": 10, "price": 100}])
+            print(books.optimize())
+            ```
         """
         age = checked_age(cleanup_older_than, option="cleanup_older_than")
         ref = self._ref  # refused while a version is checked out
@@ -161,14 +203,23 @@ class TableUpkeep(TableIndexes):
         return MaintenanceResult(compaction=compaction, indexes=due, cleanup=cleanup)
 
     def maintain(self) -> MaintenanceResult:
-        """Does what is due, and says what it did.
+        """Does the maintenance that is due, and returns a summary.
 
-        Fragments are compacted that Lance's plan names: with fewer rows than 1,048,576 beside
-        others, or with a tenth of their rows deleted; or as the table's configuration says (keys
-        `lance.compaction.*`). Indexes take in rows that they do not serve. Versions older than
-        seven days go, but for those with a tag.
+        Compacts the fragments of Lance's plan: fragments with fewer than 1,048,576 rows next to
+        others, and fragments with a tenth of their rows deleted, or as the table's configuration
+        (keys `lance.compaction.*`). Adds missing rows to indexes. Removes versions older than seven
+        days, except tagged versions.
 
         Raises:
-            LanceSparkError: As :meth:`optimize` says.
+            LanceSparkError: As in :meth:`optimize`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            print(books.maintain())
+            ```
         """
         return self.optimize()

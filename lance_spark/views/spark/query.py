@@ -244,8 +244,9 @@ def _pruned(leaf: DataFrame, blocks: Sequence[Block]) -> tuple[Block, ...]:
     kept: list[Block] = []
     wanted: set[str] | None = None
     for block, names in zip(reversed(blocks), reversed(given), strict=True):
-        is_inner = wanted is not None and len(block.select) == len(names)
-        needed = replace(block, select=_needed(block.select, names, wanted)) if is_inner else block
+        needed = block
+        if wanted is not None and len(block.select) == len(names):
+            needed = replace(block, select=_needed(block.select, names, wanted))
         wanted = set[str]().union(*map(names_in, needed.texts))
         kept.append(needed)
     return tuple(reversed(kept))
