@@ -1,4 +1,4 @@
-"""How a table looks on a terminal and in a notebook."""
+"""Texts and HTML of a table for a terminal and a notebook."""
 
 from __future__ import annotations
 

@@ -43,39 +43,51 @@ class TableIndexes(TableVersions):
         ef_construction: int = 300,
         name: str | None = None,
     ) -> None:
-        """Makes an index of a column of vectors, in Spark's tasks, and commits it.
+        """Creates an index of a column of vectors, in Spark's tasks, and commits the index.
 
-        Rows are indexed as they are when it begins; those that come later are found by a scan,
-        until :meth:`optimize_indices`. NULL vectors are never found.
+        The index has the rows at its start. A scan finds later rows until :meth:`optimize_indices`.
+        NULL vectors are never found.
 
         Args:
-            metric: How distances are measured: `L2`, `cosine`, `dot`, or `hamming` for `uint8`.
-            num_partitions: Clusters of vectors; by default one for 4,096 rows, of which HNSW has
-                one for 1,048,576.
-            num_sub_vectors: Parts of a vector that PQ stores a byte for; by default one for 16 of
-                its elements.
+            metric: Distance: `L2`, `cosine`, `dot`, or `hamming` for `uint8`.
+            num_partitions: Clusters of vectors; by default 1 for 4,096 rows, and for HNSW 1 for
+                1,048,576.
+            num_sub_vectors: Parts of a vector that PQ stores a byte for; by default 1 for 16
+                elements.
             vector_column_name: The column: vectors of one length, of floating-point numbers.
-            replace: Whether it takes the place of an index of its name.
+            replace: Whether the index replaces an index of its name.
             accelerator: Refused: models are trained on the CPUs of one task.
             index_cache_size: Refused: Lance sizes its cache by itself.
-            index_type: Whether vectors are kept as they are (`IVF_FLAT`) or compressed (`PQ` most,
-                `SQ` to a byte an element), and whether a graph (`HNSW`) is made of each partition.
+            index_type: How vectors are stored: unchanged (`IVF_FLAT`) or compressed (`PQ` most,
+                `SQ` to a byte an element), and whether each partition has a graph (`HNSW`).
             num_bits: Bits that PQ stores for each part: 8 or 4.
-            max_iterations: Most rounds of training.
-            sample_rate: Vectors for each partition that training looks at, in the memory of a task.
+            max_iterations: Maximum rounds of training.
+            sample_rate: Vectors of a partition for training, in the memory of a task.
             m: Edges of each vector in a graph.
             ef_construction: Candidates for each edge while a graph is made.
             name: Name of the index; by default the column's and `_idx`.
 
         Raises:
             OptionError: A parameter is not valid, or does not fit the column.
-            ColumnNotFoundError, UnsupportedTypeError: There is no such column, or it has no
-                vectors.
-            IndexExistsError: There is an index of this name, and it is not to be replaced, or is
-                one of another column or kind.
-            IndexBuildError: A task failed, for example because there are too few vectors to train a
-                model of PQ: 256. Nothing was changed.
-            CommitImpossibleError: The column was dropped or cast meanwhile. Nothing was changed.
+            ColumnNotFoundError, UnsupportedTypeError: The table has no such column, or no vectors
+                in it.
+            IndexExistsError: An index of this name exists, and `replace` is false or the index is
+                of another column or kind.
+            IndexBuildError: A task failed, for example because PQ has fewer than 256 vectors to
+                train a model. Nothing was changed.
+            CommitImpossibleError: The column was dropped or cast concurrently. Nothing was changed.
+
+        Example:
+            ```python
+            import lance_spark
+            import pyarrow as pa
+
+            db = lance_spark.connect("library")
+            vectors = pa.array([[i, 1.0, 0.0, 0.0] for i in range(300)], pa.list_(pa.float32(), 4))
+            books = db.create_table("vectors", pa.table({"vector": vectors}))
+            books.create_index(index_type="IVF_FLAT", num_partitions=2)
+            assert books.search([3.0, 1.0, 0.0, 0.0]).limit(1).to_arrow().num_rows == 1
+            ```
         """
         for option, value, instead in (
             ("accelerator", accelerator, "models are trained on the CPUs of one task"),
@@ -105,24 +117,35 @@ class TableIndexes(TableVersions):
         index_type: Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"] = "BTREE",
         name: str | None = None,
     ) -> None:
-        """Makes an index that answers filters, in Spark's tasks, and commits it.
+        """Creates an index for filters, in Spark's tasks, and commits the index.
 
-        `df.filter(...)`, SQL, the option `filter`, and `where` and prefilters of searches use it.
+        `df.filter(...)`, SQL, the option `filter`, and `where` and prefilters of searches use the
+        index.
 
         Args:
             column: The column; a nested field with dots.
-            replace: Whether it takes the place of an index of its name.
+            replace: Whether the index replaces an index of its name.
             index_type: `BTREE` for comparisons of columns with many values, `BITMAP` with few,
                 `LABEL_LIST` for `array_has_any`, `array_has_all` and `array_contains` of lists,
                 `NGRAM` for `contains(text, ...)`, `ZONEMAP` and `BLOOMFILTER` (or `BLOOM`) for
-                little space: which parts of a file may hold a value.
+                little space: they exclude parts of a file.
             name: Name of the index; by default the column's and `_idx`.
 
         Raises:
-            OptionError: There is no such kind.
-            ColumnNotFoundError, UnsupportedTypeError: There is no such column, or this kind is of
-                other types.
+            OptionError: The kind is unknown.
+            ColumnNotFoundError, UnsupportedTypeError: The table has no such column, or the column
+                has a type of another kind.
             IndexExistsError, IndexBuildError, CommitImpossibleError: As in :meth:`create_index`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.create_scalar_index("price")
+            assert [index.name for index in books.list_indices()] == ["price_idx"]
+            ```
         """
         build_index(self._spark, self._ref, scalar_index(column, index_type, name=name, replace=replace))
 
@@ -144,30 +167,41 @@ class TableIndexes(TableVersions):
         ascii_folding: bool = False,
         name: str | None = None,
     ) -> None:
-        """Makes an index for full-text search, in Spark's tasks, and commits it.
+        """Creates an index for full-text search, in Spark's tasks, and commits the index.
 
         Args:
-            field_names: The column of strings, or of lists of strings; a list of columns makes an
+            field_names: The column of strings, or of lists of strings. A list of columns makes an
                 index of each.
-            ordering_field_names: Refused: results are in the order of their scores.
-            replace: Whether it takes the place of an index of its name.
-            writer_heap_size: Bytes of memory that building takes, about, in each task.
-            tokenizer_name: Refused: `base_tokenizer`, `language` and `stem` say how.
-            with_position: Whether positions are kept, which phrases need; the index is larger.
-            base_tokenizer: Whether words are what is between white space and punctuation
-                (`simple`), between white space (`whitespace`), or the whole text is one (`raw`).
+            ordering_field_names: Refused: results are ordered by score.
+            replace: Whether the index replaces an index of its name.
+            writer_heap_size: Approximate bytes of memory for each task.
+            tokenizer_name: Refused: `base_tokenizer`, `language` and `stem` describe the tokens.
+            with_position: Whether to store positions, for phrases; the index is larger.
+            base_tokenizer: How to split words: at white space and punctuation (`simple`), at white
+                space (`whitespace`), or not at all (`raw`).
             language: Language of stems and stop words.
-            max_token_length: Longest word that is kept; None keeps all.
-            lower_case: Whether case makes no difference.
-            stem: Whether words are cut to their stems.
-            remove_stop_words: Whether words such as `the` are left out.
-            ascii_folding: Whether accents make no difference.
+            max_token_length: Longest word; None keeps all.
+            lower_case: Whether to ignore case.
+            stem: Whether to reduce words to their stems.
+            remove_stop_words: Whether to leave out words such as `the`.
+            ascii_folding: Whether to ignore accents.
             name: Name of the index; by default the column's and `_idx`.
 
         Raises:
             OptionError: A parameter is not valid.
-            ColumnNotFoundError, UnsupportedTypeError: There is no such column, or it has no text.
+            ColumnNotFoundError, UnsupportedTypeError: The table has no such column, or no text in
+                it.
             IndexExistsError, IndexBuildError, CommitImpossibleError: As in :meth:`create_index`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            notes = db.create_table("notes", [{"text": "a red apple"}, {"text": "a green pear"}])
+            notes.create_fts_index("text")
+            assert notes.search("apple").to_list()[0]["text"] == "a red apple"
+            ```
         """
         for option, value, instead in (
             ("ordering_field_names", ordering_field_names, "results are in the order of their scores"),
@@ -193,36 +227,78 @@ class TableIndexes(TableVersions):
             build_index(self._spark, self._ref, definition)
 
     def list_indices(self) -> list[IndexConfig]:
-        """Returns the indexes of the version that is shown, by name. Starts no Spark job."""
+        """Returns the indexes of the checked out version, by name. Starts no Spark job.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.create_scalar_index("price")
+            assert [index.name for index in books.list_indices()] == ["price_idx"]
+            ```
+        """
         return listing.list_indices(self._shown.open())
 
     def index_stats(self, index_name: str) -> IndexStatistics:
-        """Returns how many rows of the version that is shown an index serves, and its kind.
+        """Returns the kind of an index and the number of its rows in the checked out version.
 
-        Starts no Spark job, and reads no more than the table's manifest.
+        Starts no Spark job, and reads only the manifest of the table.
 
         Raises:
-            IndexNotFoundError: There is no such index.
+            IndexNotFoundError: The table has no such index.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.create_scalar_index("price")
+            assert books.index_stats("price_idx").num_indexed_rows == 10
+            ```
         """
         return listing.index_stats(self._shown.open(), index_name)
 
     def drop_index(self, name: str) -> None:
-        """Drops an index. Its files stay until the versions that have it are cleaned up.
+        """Drops an index. Its files stay until a cleanup of the versions with the index.
 
         Raises:
-            IndexNotFoundError: There is no such index.
-            CommitConflictError: Other writers kept changing the table first.
+            IndexNotFoundError: The table has no such index.
+            CommitConflictError: Concurrent writers changed the table again and again.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.create_scalar_index("price")
+            books.drop_index("price_idx")
+            assert books.list_indices() == []
+            ```
         """
         upkeep.drop_index(self._ref, name)
 
     def wait_for_index(self, index_names: str | Sequence[str], timeout: timedelta = timedelta(seconds=300)) -> None:
-        """Returns when indexes are there and serve all rows of the latest version.
+        """Waits until indexes exist and serve all rows of the latest version.
 
-        Those of this process are when `create_*_index` and :meth:`optimize_indices` return; this is
-        for those that another one makes.
+        `create_*_index` and :meth:`optimize_indices` of this process return only then. Wait for
+        indexes of another process.
 
         Raises:
-            IndexTimeoutError: They do not after this time. Also a `TimeoutError`.
+            IndexTimeoutError: The indexes are not ready in time. Also a `TimeoutError`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.create_scalar_index("price")
+            books.wait_for_index("price_idx")
+            ```
         """
         upkeep.wait_for_index(self._latest, _names(index_names), timeout.total_seconds())
 
@@ -233,20 +309,33 @@ class TableIndexes(TableVersions):
         num_indices_to_merge: int | None = None,
         retrain: bool = False,
     ) -> None:
-        """Takes rows that indexes do not serve yet into them, in one Spark task for each index.
+        """Adds missing rows to indexes, in one Spark task for each index.
 
-        An index of vectors keeps its model: new vectors go to the partitions that are there.
+        An index of vectors keeps its model: new vectors go to its partitions.
 
         Args:
-            index_names: Which indexes; None means all.
-            num_indices_to_merge: How many parts of an index of vectors the new rows are merged
-                with; 0 makes a part of them, None leaves it to Lance. Others become one part.
-            retrain: Whether the models of indexes of vectors are trained anew, over all rows.
+            index_names: Names of the indexes; None means all.
+            num_indices_to_merge: Number of parts of an index of vectors that are merged with the
+                new rows; 0 makes a new part, None leaves the choice to Lance. Other indexes become
+                one part.
+            retrain: Whether to train the models of indexes of vectors again, over all rows.
 
         Raises:
-            IndexNotFoundError: There is no such index.
-            IndexBuildError: It failed, and the index is as it was.
-            CommitConflictError: Other writers kept coming first.
+            IndexNotFoundError: The table has no such index.
+            IndexBuildError: A task failed, and the index is unchanged.
+            CommitConflictError: Concurrent writers won every round.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.create_scalar_index("price")
+            books.add([{"id": 10, "price": 100}])
+            books.optimize_indices()
+            assert books.index_stats("price_idx").num_unindexed_rows == 0
+            ```
         """
         number = num_indices_to_merge
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):

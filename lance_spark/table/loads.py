@@ -1,4 +1,4 @@
-"""What a table does with values that were computed elsewhere: the part of its facade for loads."""
+"""Loads of columns: a part of the facade of a table."""
 
 from __future__ import annotations
 
@@ -42,60 +42,72 @@ class TableLoads(TableVersions):
 
     @takes(LoadParameters)
     def load_columns(self, parameters: LoadParameters) -> str:  # noqa: D417 - the fields are described
-        """Fills columns with values computed elsewhere, matched by key, and returns the job's id.
+        """Fills columns with values of a source, matched by key, and returns the id of the job.
 
-        Reads one version of the table, joins it with the source on Spark, and commits new column
-        files; no other byte of the table is written. No side has to fit into memory. What was
-        joined is checkpointed: after any death the same call goes on. The source is one of
+        The job reads one version of the table, joins it with the source on Spark, and commits new
+        column files. No other byte of the table is written. Neither side has to fit into memory.
+        Checkpoints keep joined values: after a death, the same call resumes the job. The source is
+        one of
 
         * files of Parquet or Arrow IPC: a path, a folder, a pattern (`*`, `?`, `[...]`), or a list
-          of these, in any store that PyArrow reaches;
+          of these, in any store of PyArrow;
         * a Lance table, by its location, at its latest version;
-        * a Spark DataFrame, which has to give the same rows each time;
-        * Arrow, pandas, or a list of dicts, in this process's memory.
+        * a Spark DataFrame, which has to return the same rows each time;
+        * Arrow, pandas, or a list of dicts, in the memory of this process.
 
-        Keys of the source are unique and not NULL; a key that several rows of the table have fills
-        all of them, and a NULL key in the table matches nothing. Where a concurrent writer changes
-        a row's key, its new key is looked up.
+        Keys of the source are unique and not NULL. A key fills all rows of the table with this key,
+        and a NULL key in the table matches nothing. If a concurrent writer changes the key of a
+        row, the row gets the value of its new key.
 
         Args:
-            source: Where the values are.
-            pk: The column by which rows are matched, in both; a list for a key of several columns.
-            columns: The columns to load, named alike in both. One that the table lacks is added,
-                with the source's type.
-            source_format: Format of files; None looks at their names.
-            on_missing: What becomes of a row without a match: it keeps its value (`carry`; NULL in
-                a new column), becomes NULL (`null`), or nothing is changed (`error`).
-            concurrency: Most tasks that write column files at once; None uses all slots. How many
-                tasks join is Spark's business.
-            task_size: Rows per task; by default a half of the rows per slot.
-            checkpoint_size: Most rows of a checkpoint; by default only bytes and time bound it.
-            min_checkpoint_size: Least rows that `checkpoint_interval_seconds` persists.
-            max_checkpoint_size: Another bound on `checkpoint_size`.
-            checkpoint_interval_seconds: Seconds after which joined values are persisted, by default
-                60.
+            source: The source of the values.
+            pk: The key column of both sides; a list for a key of several columns.
+            columns: The columns to load, with the same names on both sides. A column that the table
+                lacks is added with the type of the source.
+            source_format: Format of files; None infers it from their names.
+            on_missing: What happens to a row without a match: `carry` keeps its value (NULL in a
+                new column), `null` sets NULL, and `error` raises without a change.
+            concurrency: Maximum number of concurrent tasks that write column files; None uses all
+                slots. Spark decides about the tasks of the join.
+            task_size: Rows per task; by default half of the rows per slot.
+            checkpoint_size: Maximum rows of a checkpoint; by default limited by bytes and time.
+            min_checkpoint_size: Minimum rows that `checkpoint_interval_seconds` persists.
+            max_checkpoint_size: Another maximum, as `checkpoint_size`.
+            checkpoint_interval_seconds: Seconds until joined values are persisted, by default 60.
             _loader_cpus: CPUs of one task, by default 1.
-            _loader_memory: Bytes of memory of one task; compared with what the cluster can give.
-            commit_granularity: Finished fragments after which they are committed and visible; None
-                commits all at the end.
+            _loader_memory: Bytes of memory of one task, which are compared with the cluster's.
+            commit_granularity: Finished fragments per commit; None commits all at the end.
             refresh_status_secs: Seconds between looks at running tasks.
-            enable_job_tracker_saves: Whether the job appears in the table's history.
-            job_id: Id of the job; a DataFrame's load can be resumed under its id only.
+            enable_job_tracker_saves: Whether the history of the table has the job.
+            job_id: Id of the job. The load of a DataFrame can only be resumed by its id.
             source_storage_options: Options of the source's store; by default those of the table.
+
+        Returns:
+            The id of the job.
 
         Raises:
             OptionError, ColumnNotFoundError, SchemaMismatchError, UnsupportedTypeError,
-                ColumnExistsError: Something that was asked for is wrong. Nothing was changed.
+                ColumnExistsError: An argument is wrong. Nothing was changed.
             SourceError, TableNotFoundError, TableUnreadableError: The source cannot be read.
                 Nothing was changed.
-            ResourcesUnavailableError: A task asks for what the cluster cannot give. Nothing was
+            ResourcesUnavailableError: A task needs more resources than the cluster has. Nothing was
                 changed.
-            SourceKeysError: Its keys are doubled, NULL or of another type than the table's, or rows
-                have no match where that is an error. Says how many, with examples. Nothing was
-                changed.
-            SourceChangedError: A file of the source was written again since the load began.
-            BackfillIncompleteError: Some fragments are not filled; `.result` says more.
-            CommitImpossibleError: A column is gone, or has got another type.
+            SourceKeysError: Keys are duplicate, NULL or of another type than the table's, or rows
+                have no match with `on_missing="error"`. The message has counts and examples.
+                Nothing was changed.
+            SourceChangedError: A file of the source was rewritten during the load.
+            BackfillIncompleteError: Some fragments are not filled; `.result` has the counts.
+            CommitImpossibleError: A column was dropped, or has another type.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.load_columns([{"id": 3, "stock": 7}], pk="id", columns=["stock"])
+            assert books.count_rows("stock = 7") == 1
+            ```
         """
         return wait(self._start_load(parameters), None).job_id
 
@@ -103,21 +115,40 @@ class TableLoads(TableVersions):
     def load_columns_async(self, parameters: LoadParameters) -> Job[BackfillJobResult]:
         """Starts a load, and returns its handle. The parameters are those of :meth:`load_columns`.
 
-        The source's keys are checked before it returns: that reads all of them.
+        The call reads and checks all keys of the source before it returns.
 
         Raises:
-            LanceSparkError: As in :meth:`load_columns`, where it is found before the job starts.
+            LanceSparkError: An argument or a key is wrong, as in :meth:`load_columns`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            job = books.load_columns_async([{"id": 3, "stock": 7}], pk="id", columns=["stock"])
+            assert job.result().status == "DONE"
+            ```
         """
         return self._start_load(parameters)
 
     @takes(SourceParameters)
     def plan_load_columns(self, parameters: SourceParameters) -> LoadPlan:
-        """Says what a load would do. Starts no Spark job, and reads no rows.
+        """Describes what a load would do. Starts no Spark job, and reads no rows.
 
         The parameters are those of :meth:`load_columns`.
 
         Raises:
-            LanceSparkError: As in :meth:`load_columns`, where it is found without reading rows.
+            LanceSparkError: An argument is wrong, as in :meth:`load_columns`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            print(books.plan_load_columns([{"id": 3, "stock": 7}], pk="id", columns=["stock"]))
+            ```
         """
         return self._load(LoadParameters(**vars(parameters)), None).plan()
 

@@ -1,4 +1,4 @@
-"""First rows of a table as a notebook shows them, with pictures: :class:`Preview`."""
+"""First rows of a table for a notebook, with pictures: :class:`Preview`."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _IMAGE_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """The first rows of a version. Shown as a table, in a notebook with pictures.
+    """The first rows of a version, as text on a terminal and with pictures in a notebook.
 
     Attributes:
         name: Name of the table.
         version: The version.
         columns: Names of the columns.
-        rows: Values, row by row; of a blob its bytes, or its size where it is too large.
+        rows: Values, row by row. A blob is its bytes, or its size if the blob is too large.
     """
 
     MOST_ROWS: ClassVar[int] = 100
@@ -80,7 +80,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class _Large:
-    """A blob that is not read."""
+    """A blob that is too large to read."""
 
     size: int
 
@@ -89,7 +89,7 @@ class _Large:
 
 
 def _blobs(dataset: lance.LanceDataset, column: str, addresses: list[int]) -> list[bytes | _Large | None]:
-    """Returns blobs, but for large ones."""
+    """Returns the bytes of small blobs, and the sizes of large blobs."""
     found: list[bytes | _Large | None] = []
     for file in dataset.take_blobs(column, addresses=addresses) if addresses else ():
         if file is None:
@@ -110,7 +110,7 @@ def _cell(value: object) -> str:
 
 
 def _image(data: bytes) -> str | None:
-    """Returns an image of bytes, or None where they are none, or one that is too large."""
+    """Returns bytes as an image; None for other bytes and for large images."""
     kind = next((kind for begin, kind in _KINDS if data.startswith(begin)), None)
     if kind is None and data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         kind = "webp"
@@ -126,7 +126,7 @@ def _image(data: bytes) -> str | None:
 
 
 def _thumbnail(data: bytes) -> bytes | None:
-    """Returns a small PNG of an image; None without Pillow, or where it cannot read the image."""
+    """Returns a small PNG of an image; None without Pillow, or for a damaged image."""
     try:
         images = import_module("PIL.Image")
     except ImportError:
@@ -142,7 +142,7 @@ def _thumbnail(data: bytes) -> bytes | None:
 
 
 def _curve(values: list[float]) -> str:
-    """Returns a vector as a curve; without those of its elements that are no numbers."""
+    """Returns a vector as a curve of its finite elements."""
     width, height = _CURVE
     step = max(1, math.ceil(len(values) / width))
     points = [(at, value) for at, value in enumerate(values[::step]) if math.isfinite(value)]

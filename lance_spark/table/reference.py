@@ -22,20 +22,20 @@ _SYSTEM_TABLES = {"jobs": JOBS.name, "errors": ERRORS.name}
 @ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReference:
-    """A table by its place, as a value that can be pickled, logged and sent; it carries no secret.
+    """The location of a table, as a value without secrets that can be pickled, logged and sent.
 
-    Made by :meth:`lance_spark.Table.get_reference`. Options of the object store whose names
-    speak of keys, tokens and the like are left out: where it is opened they are given again, or
-    found in the environment there, as Lance does.
+    Made by :meth:`lance_spark.Table.get_reference`. Storage options with names of keys, tokens and
+    the like are left out. Give them again when the table is opened, or set them in the environment,
+    as for Lance.
 
     Attributes:
-        uri: Location of the table, or of the branch of it that is meant.
-        name: Its name.
-        branch: The branch; None is the main one.
-        version: The version that is meant, by its number, or as `branch:number` where it is of
-            another branch; None is the latest.
+        uri: Location of the table, or of its branch.
+        name: Name of the table.
+        branch: The branch; None is the main branch.
+        version: The version, by number, or as `branch:number` for another branch; None is the
+            latest.
         storage_options: Options of the object store without secrets.
-        checkpoint: Where its checkpoints are, if not beside it.
+        checkpoint: Location of the checkpoints, if outside the table.
     """
 
     uri: str
@@ -49,14 +49,14 @@ class TableReference:
         object.__setattr__(self, "storage_options", without_secrets(self.storage_options))
 
     def open(self, storage_options: Mapping[str, str] | None = None) -> Table:
-        """Opens the table; without a session, one is made when it is first needed.
+        """Opens the table. A missing session is made for the first job.
 
         Args:
-            storage_options: Further options of the object store, as secrets.
+            storage_options: Further options of the object store, such as secrets.
 
         Raises:
-            TableNotFoundError: It is not there any more.
-            VersionNotFoundError: The version is not.
+            TableNotFoundError: The table does not exist any more.
+            VersionNotFoundError: The version does not exist any more.
         """
         table = self.open_db(storage_options).open_table(self.name, branch=self.branch)
         if self.version is not None:
@@ -64,20 +64,20 @@ class TableReference:
         return table
 
     def open_db(self, storage_options: Mapping[str, str] | None = None) -> Connection:
-        """Returns a connection to the folder that the table is in."""
+        """Returns a connection to the folder of the table."""
         # The folder that tables share has one of each place, and there one of each table.
         shared = None if self.checkpoint is None else self.checkpoint.rsplit("/", 2)[0]
         folder = DatasetRef(uri=self.uri, branch=self.branch).table_uri.rpartition("/")[0]
         return connect(folder, storage_options=self._options(storage_options), checkpoint=shared)
 
     def as_system_table(self, table_name: str) -> TableReference:
-        """Returns the reference of a table beside the data.
+        """Returns the reference of a table about the table.
 
         Args:
             table_name: `jobs`, the history of jobs, or `errors`, the rows that failed.
 
         Raises:
-            OptionError: It is another name.
+            OptionError: The name is another.
         """
         if table_name not in _SYSTEM_TABLES:
             raise OptionError("table_name", table_name, " or ".join(_SYSTEM_TABLES))
@@ -86,13 +86,13 @@ class TableReference:
         return replace(self, uri=f"{self.uri}/{path}", name=name, branch=None, version=None, checkpoint=None)
 
     def open_checkpoint_store(self, storage_options: Mapping[str, str] | None = None) -> CheckpointStore:
-        """Returns where checkpoints of the table's columns are kept. Touches no storage."""
+        """Returns the store of the checkpoints. Touches no storage."""
         options = DatasetRef.at(self.uri, self._options(storage_options)).storage_options
         return checkpoint_store(self.uri, options, self.checkpoint)
 
     @property
     def namespace_client_properties(self) -> NoReturn:
-        """Refused: tables are in folders, and there is no namespace service.
+        """Refused: a table is a folder, and no namespace service exists.
 
         Raises:
             UnsupportedOperationError: Always.
@@ -101,7 +101,7 @@ class TableReference:
 
     @property
     def namespace_client_pushdown_operations(self) -> NoReturn:
-        """Refused, as :attr:`namespace_client_properties` is.
+        """Refused, as :attr:`namespace_client_properties`.
 
         Raises:
             UnsupportedOperationError: Always.
@@ -120,7 +120,7 @@ class TableReference:
         )
 
     def open_system_db_async(self) -> NoReturn:
-        """Refused, as :meth:`open_db_async` is.
+        """Refused, as :meth:`open_db_async`.
 
         Raises:
             UnsupportedOperationError: Always.

@@ -1,4 +1,4 @@
-"""What a table does as the source of a materialized view, and as one: a part of its facade."""
+"""Materialized views: a part of the facade of a table."""
 
 from __future__ import annotations
 
@@ -26,34 +26,51 @@ class TableViews(TableVersions):
 
     @takes(RefreshRequest)
     def refresh(self, request: RefreshRequest) -> RefreshJobResult:  # noqa: D417 - the fields are described
-        """Brings this materialized view up to date with its source, and returns when that is done.
+        """Refreshes this materialized view from its source, and returns when the job has ended.
 
-        Rows that the source has got since the last refresh are added, rows with other values in
-        columns that the view uses are written anew, and rows that are gone, or that the view does
-        not select any more, are taken out, all in one commit. Fragments of the source in which
-        nothing changed are not read, and a compaction of it changes nothing. Columns of UDFs are
-        computed then, for new rows and for those whose own inputs changed, as :meth:`backfill`
-        computes them: they are NULL until their fragment is committed.
+        One commit adds new rows of the source, rewrites rows with changed values in columns of the
+        view, and removes rows that were deleted or that the query does not select any more.
+        Unchanged fragments of the source are not read, and a compaction of the source changes
+        nothing. Then columns of UDFs are computed as in :meth:`backfill`, for new rows and rows
+        with changed inputs. They are NULL until their fragment is committed.
 
         Args:
-            where: Refused: a view has the rows that its query selects.
-            src_version: Version of the source that the view is to show, also an older one than it
-                shows; by default the latest.
-            max_rows_per_fragment: Most rows of a fragment of the view, by default 1,048,576.
-            concurrency: Most tasks of the job that run at once; None uses all slots of the cluster.
+            where: Refused: the query of the view selects its rows.
+            src_version: Version of the source to show, also an older version; by default the
+                latest.
+            max_rows_per_fragment: Maximum rows of a fragment of the view, by default 1,048,576.
+            concurrency: Maximum number of concurrent tasks of the job; None uses all slots of the
+                cluster.
             intra_applier_concurrency: Threads per task that call a UDF.
             _admission_check: As in :meth:`backfill`.
-            _admission_strict: As there.
+            _admission_strict: As in :meth:`backfill`.
+
+        Returns:
+            The result of the job.
 
         Raises:
-            ViewError: The table is no materialized view; or it is a query of Spark, and a session
-                of Spark Connect has other settings than the one that made it.
-            ViewSourceError: Its source is gone, was made anew or overwritten, or lacks a column.
-            StableRowIdsError: Rows of the source have no stable ids, and the view shows another
-                version of it. Also a `RuntimeError`.
+            ViewError: The table is no materialized view, or was made from a DataFrame, or a session
+                of Spark Connect has other settings than the session that made the view.
+            ViewSourceError: The source was dropped, created again or overwritten, or lacks a
+                column.
+            StableRowIdsError: The source has no stable row ids, and the view shows another version
+                of the source. Also a `RuntimeError`.
             VersionNotFoundError: The source has no such version.
-            BackfillIncompleteError: Tasks failed, or rows got no value in a column of a UDF.
-            CommitConflictError: Other writers of the view kept coming first.
+            BackfillIncompleteError: Tasks failed, or rows have no value in a column of a UDF.
+            CommitConflictError: Concurrent writers of the view won every round.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            query = books.search(None).select(["id"]).where("price > 50")
+            view = query.create_materialized_view(db, "expensive")
+            assert view.refresh().rows_added == 4
+            books.add([{"id": 10, "price": 100}])
+            assert view.refresh().rows_added == 1
+            ```
         """
         return wait(self._start_refresh(request), None)
 
@@ -61,24 +78,46 @@ class TableViews(TableVersions):
     def refresh_async(self, request: RefreshRequest) -> Job[RefreshJobResult]:
         """Starts a refresh, and returns its handle at once.
 
-        Mistakes in what was asked for are raised here. The parameters are those of :meth:`refresh`.
+        Wrong arguments raise before the job starts. The parameters are those of :meth:`refresh`.
 
         Raises:
-            LanceSparkError: As in :meth:`refresh`, where it is found before the job starts.
+            LanceSparkError: An argument is wrong, as in :meth:`refresh`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            query = books.search(None).select(["id"]).where("price > 50")
+            view = query.create_materialized_view(db, "expensive")
+            assert view.refresh_async().result().rows_added == 4
+            ```
         """
         return self._start_refresh(request)
 
     def plan_refresh(self, src_version: int | None = None) -> RefreshPlan:
-        """Says what a refresh would do. Starts no Spark job.
+        """Describes what a refresh would do. Starts no Spark job.
 
-        Counts rows in this process: it reads the row ids, and compares the used columns, of
-        fragments of the source that changed.
+        Counts rows in this process: the count reads the row ids and the used columns of changed
+        fragments of the source.
 
         Args:
             src_version: As in :meth:`refresh`.
 
         Raises:
-            LanceSparkError: As in :meth:`refresh`, where it is found before a job starts.
+            LanceSparkError: An argument is wrong, as in :meth:`refresh`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            query = books.search(None).select(["id"]).where("price > 50")
+            view = query.create_materialized_view(db, "expensive")
+            assert view.plan_refresh().rows_added == 4
+            ```
         """
         return plan_refresh(self._ref, src_version, table_name=self.name, checkpoints=self._checkpoint)
 

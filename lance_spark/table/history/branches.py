@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A branch, as it was made.
+    """A branch at its creation.
 
     Attributes:
-        name: Its name.
-        parent: The branch that it was made from: `main` is the table's own.
-        parent_version: The version of that, which is also its own first one.
-        created_at: When, in UTC.
+        name: Name of the branch.
+        parent: The branch of its first version; `main` is the table's own branch.
+        parent_version: The first version, on the parent.
+        created_at: Time of creation, in UTC.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Branch:
 
 
 def branches_in(dataset: lance.LanceDataset) -> list[Branch]:
-    """Returns the branches of a table by name, sorted, from any of them."""
+    """Returns all branches of a table, sorted by name."""
     found = dataset.branches.list()
     return [
         Branch(
@@ -59,8 +59,8 @@ def branches_in(dataset: lance.LanceDataset) -> list[Branch]:
 class Branches:
     """The branches of a table. Made by :attr:`lance_spark.Table.branches`.
 
-    A branch begins with the rows and columns of a version, and goes on by itself: what is written
-    to it changes no other branch, and no data is copied.
+    A branch starts with the rows and columns of a version. Writes to a branch change no other
+    branch, and no data is copied.
     """
 
     def __init__(self, ref: DatasetRef, opened: Callable[[DatasetRef], Table]) -> None:
@@ -68,23 +68,23 @@ class Branches:
         self._opened = opened
 
     def list(self) -> dict[str, Branch]:
-        """Returns the branches by their names, sorted, without `main`."""
+        """Returns the branches by name, sorted, without `main`."""
         return {branch.name: branch for branch in branches_in(self._main.open_latest())}
 
     def create(self, name: str, from_ref: int | str | None = None, from_version: int | None = None) -> Table:
-        """Makes a branch, and returns the table at it.
+        """Creates a branch, and returns the table at the branch.
 
-        It begins without checkpoints, records of what was computed, and a history of jobs.
+        The branch has no checkpoints, no records of computed rows, and no history of jobs.
 
         Args:
-            name: Its name: ASCII letters, digits, `.`, `-`, `_` and `/`, and no number.
-            from_ref: What it begins with: a branch, a tag, `branch:number`, or the number of a
-                version of the main branch; None is the main branch.
-            from_version: The version of the branch that `from_ref` names; None is its latest.
+            name: Name of the branch: ASCII letters, digits, `.`, `-`, `_` and `/`, and no number.
+            from_ref: The start: a branch, a tag, `branch:number`, or the number of a version of the
+                main branch; None is the main branch.
+            from_version: The version of the branch `from_ref`; None is its latest.
 
         Raises:
-            VersionNotFoundError: There is no such version, tag or branch.
-            OptionError: The name is not valid, or taken, or contradicts that of another branch.
+            VersionNotFoundError: The table has no such version, tag or branch.
+            OptionError: The name is not valid, taken, or contradicts another branch.
             TableUnwritableError: The store refused.
         """
         head = self._main.open_latest()
@@ -111,14 +111,14 @@ class Branches:
         return self.checkout(name)
 
     def checkout(self, name: str, version: int | None = None) -> Table:
-        """Returns the table at a branch, for reads and writes of it; this object stays where it is.
+        """Returns the table at a branch, for its reads and writes. This object keeps its branch.
 
         Args:
             name: Name of the branch, or `main`.
-            version: A version of it, which is checked out; None follows the latest.
+            version: A version of the branch to check out; None follows the latest.
 
         Raises:
-            VersionNotFoundError: There is no such branch, or no such version of it.
+            VersionNotFoundError: The table has no such branch, or the branch no such version.
         """
         table = self._opened(self._main.on_branch(name))
         if version is not None:
@@ -126,13 +126,13 @@ class Branches:
         return table
 
     def delete(self, name: str) -> None:
-        """Deletes a branch with all its versions and what only they use.
+        """Deletes a branch with all its versions and their own files.
 
         Raises:
-            VersionNotFoundError: There is no such branch.
-            OptionError: It is `main`.
-            UnsupportedOperationError: A tag or another branch needs it, or its folder holds a link
-                or files of others. Nothing was deleted.
+            VersionNotFoundError: The table has no such branch.
+            OptionError: The name is `main`.
+            UnsupportedOperationError: A tag or another branch needs the branch, or its folder holds
+                a link or foreign files. Nothing was deleted.
             TableUnwritableError: The store refused.
         """
         if name == MAIN_BRANCH:
@@ -159,7 +159,7 @@ class Branches:
                 raise
 
     def rename(self, name: str, new_name: str) -> NoReturn:
-        """Refused: a branch lies in the folder of its name.
+        """Refused: the folder of a branch has its name.
 
         Raises:
             UnsupportedOperationError: Always.
@@ -170,7 +170,7 @@ class Branches:
         )
 
     def move(self, name: str, version: int | str) -> NoReturn:
-        """Refused: a branch has versions of its own, and is no name of one.
+        """Refused: a branch has versions of its own.
 
         Raises:
             UnsupportedOperationError: Always.
@@ -194,7 +194,7 @@ class Branches:
         )
 
     def cherry_pick(self, from_branch: str, dry_run: bool = False) -> NoReturn:  # noqa: ARG002 - LanceDB's parameters
-        """Refused: Lance takes nothing from one branch into another.
+        """Refused: Lance cannot apply commits of a branch to another branch.
 
         Raises:
             UnsupportedOperationError: Always.

@@ -1,4 +1,4 @@
-"""In which rows two versions of a table differ, as DataFrames: :func:`diff_of`."""
+"""Differences between two versions of a table, as DataFrames: :func:`diff_of`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _BATCH_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDiff:
-    """In which rows two versions of a table differ, as DataFrames that are not computed yet.
+    """Differences between two versions of a table, as lazy DataFrames.
 
-    Stable row ids identify rows, so a row that a compaction or an update moved is the same row.
+    Stable row ids identify rows, so a row stays the same row through compactions and updates.
 
     Attributes:
-        inserted: Rows of the second version that the first version lacks.
-        updated: Rows that both versions have, with another value in a compared column, as the
-            second version has them. NULL equals NULL, NaN equals NaN, and -0.0 equals 0.0.
-        deleted: Rows of the first version that the second version lacks.
+        inserted: Rows of only the second version.
+        updated: Rows of both versions with another value in a compared column, as of the second
+            version. NULL equals NULL, NaN equals NaN, and -0.0 equals 0.0.
+        deleted: Rows of only the first version.
     """
 
     inserted: DataFrame
@@ -46,7 +46,9 @@ class TableDiff:
 
 
 def diff_of(spark: SparkSession, before: DatasetRef, after: DatasetRef, columns: Sequence[str] | None) -> TableDiff:
-    """Compares two pinned versions; `columns` None compares all columns that no UDF computes.
+    """Compares two pinned versions.
+
+    Without `columns`, compares all columns except columns of a UDF.
 
     Raises:
         ColumnNotFoundError: A version lacks a column.
@@ -76,7 +78,7 @@ def diff_of(spark: SparkSession, before: DatasetRef, after: DatasetRef, columns:
 def _compared(
     before: lance.LanceDataset, after: lance.LanceDataset, names: Sequence[str] | None
 ) -> tuple[FieldIdentity, ...]:
-    """Returns columns that both versions have, with the field ids of both."""
+    """Returns columns of both versions, with the field ids of both."""
     then = {column.name: column for column in field_identities(before.lance_schema)}
     now = {column.name: column for column in field_identities(after.lance_schema)}
     if names is None:

@@ -1,4 +1,4 @@
-"""Versions of a table, tags and branches: a part of its facade."""
+"""Versions of a table, tags and branches: a part of the facade."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ _OF_NO_ROWS = ("Merge", "Project", "DataReplacement", "Rewrite", "CreateIndex", 
 class Tags:
     """The tags of a table's branch: names of versions. Made by :attr:`lance_spark.Table.tags`.
 
-    A tag is no version of its own; a version with a tag is not cleaned up. No two tags of a table
-    have the same name, whatever branch they are of.
+    A tag is no version of its own. A cleanup keeps tagged versions. All tags of a table have
+    different names, on all branches.
     """
 
     def __init__(self, ref: DatasetRef) -> None:
         self._ref = ref
 
     def list(self) -> dict[str, int]:
-        """Returns the versions of this branch by the names of their tags, sorted."""
+        """Returns the versions of this branch by tag, sorted by the names of the tags."""
         found = tags_of(self._ref.open_latest())
         return {
             name: int(found[name]["version"]) for name in sorted(found) if found[name]["branch"] == self._ref.branch
@@ -80,7 +80,7 @@ class Tags:
         """Returns the version of a tag.
 
         Raises:
-            VersionNotFoundError: There is no such tag.
+            VersionNotFoundError: The branch has no such tag.
         """
         found = self.list()
         if tag not in found:
@@ -88,14 +88,14 @@ class Tags:
         return found[tag]
 
     def create(self, tag: str, version: int | str) -> None:
-        """Makes a tag.
+        """Creates a tag.
 
         Args:
-            tag: Its name: ASCII letters, digits, `.`, `-` and `_`, and no number.
-            version: A version, another tag of it, or `branch:number`.
+            tag: Name of the tag: ASCII letters, digits, `.`, `-` and `_`, and no number.
+            version: A version, another tag, or `branch:number`.
 
         Raises:
-            VersionNotFoundError: There is no such version.
+            VersionNotFoundError: The table has no such version.
             OptionError: The name is not valid, or taken.
             TableUnwritableError: The store refused.
         """
@@ -113,7 +113,7 @@ class Tags:
         """Moves a tag to a version.
 
         Raises:
-            VersionNotFoundError: There is no such tag, or no such version.
+            VersionNotFoundError: The branch has no such tag, or no such version.
             TableUnwritableError: The store refused.
         """
         self.get_version(tag)
@@ -164,25 +164,24 @@ class Tags:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TableVersion(InWords):
-    """A version of a table: what it did, and what there was then.
+    """A version of a table: its operation, and the state of the table.
 
     Attributes:
-        version: Its number.
-        timestamp: When it was committed, in UTC.
-        operation: What it did: `create`, `append`, `overwrite`, `backfill`, `refresh`, `update`,
+        version: Number of the version.
+        timestamp: Time of the commit, in UTC.
+        operation: The operation: `create`, `append`, `overwrite`, `backfill`, `refresh`, `update`,
             `delete`, `merge`, `index`, `compaction`, `restore of version 3`, or a change of
-            `columns` or `metadata`; `unknown` where nothing says so any more.
-        user: Who committed it; None where its writer does not say so: other engines, and changes
-            whose commits Lance makes by itself (new and renamed columns, compactions, updates of
-            indexes).
+            `columns` or `metadata`; `unknown` without a transaction.
+        user: The user of the commit; None for other engines and for commits of Lance itself (new
+            and renamed columns, compactions, updates of indexes).
         message: Message of the commit, or None.
-        properties: Properties that were given for it.
-        job_id: The job that committed it, or None.
-        rows_added: Rows that it added; None where nothing says how many.
-        rows_removed: Rows that it removed; None where nothing says how many.
+        properties: Properties of the commit.
+        job_id: The job of the commit, or None.
+        rows_added: Number of added rows; None if unknown.
+        rows_removed: Number of removed rows; None if unknown.
         rows: Rows of the table.
         fragments: Fragments of the table.
-        bytes: Size of the data files that it names.
+        bytes: Size of the data files of the version.
     """
 
     version: int
@@ -200,7 +199,7 @@ class TableVersion(InWords):
 
     @property
     def text(self) -> str:
-        """What it did, in words: `version 3: append by ann@host, 5 rows added`."""
+        """Summary of the version: `version 3: append by ann@host, 5 rows added`."""
         by = "" if self.user is None else f" by {self.user}"
         did = f"version {self.version}: {self.operation}{by}"
         return listed(
@@ -209,7 +208,7 @@ class TableVersion(InWords):
 
     @staticmethod
     def of(dataset: lance.LanceDataset) -> TableVersion:
-        """Returns the version that a dataset is open at. Reads its transaction."""
+        """Returns the version of an open dataset. Reads its transaction."""
         event = event_of(dataset, dataset.version)
         ours = summary_of(event, dataset.uri)
         numbers = version_of(dataset)["metadata"]
@@ -231,11 +230,11 @@ class TableVersion(InWords):
 
 
 class Versions(Sequence[TableVersion]):
-    """The versions of a table that are kept, oldest first. Made by `Table.versions`.
+    """The versions of a table, oldest first. Made by `Table.versions`.
 
-    Their numbers are listed once, by one listing of the store. Each version is read when it is
-    asked for: its manifest, of about 200 bytes a fragment, and its transaction. So of a table of
-    many versions take the last ones: `table.versions[-20:]`.
+    One listing of the store returns the numbers. An access reads the manifest of a version, of
+    about 200 bytes a fragment, and its transaction. So take the last versions of a table with many
+    versions: `table.versions[-20:]`.
     """
 
     def __init__(self, ref: DatasetRef) -> None:
@@ -266,7 +265,7 @@ class Versions(Sequence[TableVersion]):
 
 
 def _operation(event: Event) -> str:
-    """Returns in words what a version did that has no summary of ours."""
+    """Returns the operation of a version without a summary."""
     operation: Any = event.operation
     if event.name == "Restore":
         return f"restore of version {operation.version}"
@@ -274,7 +273,7 @@ def _operation(event: Event) -> str:
 
 
 def _rows_changed(event: Event, ours: CommitResult | None, rows: int) -> tuple[int | None, int | None]:
-    """Returns how many rows a version added and removed, as far as its transaction says so."""
+    """Returns the number of added and of removed rows; None if unknown."""
     operation: Any = event.operation
     if ours is not None and ours.operation in ("update", "delete", "merge"):
         return ours.rows_inserted, ours.rows_deleted
@@ -299,7 +298,7 @@ class TableVersions(ABC):
 
     @property
     def _ref(self) -> DatasetRef:
-        """The table, for what may change it.
+        """The table, for changes.
 
         Raises:
             UnsupportedOperationError: An older version is checked out.
@@ -312,7 +311,20 @@ class TableVersions(ABC):
         return self._latest
 
     def get_reference(self) -> TableReference:
-        """Returns the table, and what is checked out, as a value for other processes."""
+        """Returns the table and its checked out version as a value for other processes.
+
+        Example:
+            ```python
+            import pickle
+
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            reference = pickle.loads(pickle.dumps(books.get_reference()))
+            assert reference.open().count_rows() == 10
+            ```
+        """
         from lance_spark.table.reference import TableReference
 
         shown = self._shown
@@ -328,21 +340,67 @@ class TableVersions(ABC):
 
     @property
     def versions(self) -> Versions:
-        """The versions that are kept, oldest first; each is read when it is asked for."""
+        """The versions of the table, oldest first. An access reads a version.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add([{"id": 10, "price": 100}])
+            assert [version.operation for version in books.versions] == ["create", "append"]
+            ```
+        """
         return Versions(self._shown)
 
     @property
     def tags(self) -> Tags:
-        """The tags of the table, of versions of its branch."""
+        """The tags of the versions of the branch.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", 1)
+            books.delete("price > 50")
+            assert books.to_spark(version="launch").count() == 10
+            ```
+        """
         return Tags(self._latest)
 
     @property
     def branches(self) -> Branches:
-        """The branches of the table."""
+        """The branches of the table.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            trial = books.branches.create("trial")
+            trial.delete("price > 50")
+            assert (trial.count_rows(), books.count_rows()) == (6, 10)
+            ```
+        """
         return Branches(self._latest, self._at)
 
     def current_branch(self) -> str | None:
-        """Returns the branch that is read and written; None is the main one."""
+        """Returns the branch for reads and writes; None is the main branch.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.current_branch() is None
+            assert books.branches.create("trial").current_branch() == "trial"
+            ```
+        """
         return self._latest.branch
 
     @abstractmethod
@@ -350,21 +408,45 @@ class TableVersions(ABC):
         """Returns the table at another branch."""
 
     def checkout(self, version: int | str) -> None:
-        """Shows an older version from now on, in this object; changes are refused then.
+        """Checks out an older version in this object. Changes then raise.
 
-        `branches.checkout` returns the table at a branch, which can be changed.
+        `branches.checkout` returns the table at a branch, for reads and changes.
 
         Args:
-            version: Its number on this branch, a tag, `branch:number`, or the name of a branch for
-                its latest version.
+            version: Its number on this branch, a tag, `branch:number`, or a branch for its latest
+                version.
 
         Raises:
-            VersionNotFoundError: There is no such version.
+            VersionNotFoundError: The table has no such version.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.delete("price > 50")
+            books.checkout(1)
+            assert books.count_rows() == 10
+            ```
         """
         self._shown = self._latest.pin(_checked(version))
 
     def checkout_latest(self) -> None:
-        """Shows the latest version of the table's own branch again, and follows it."""
+        """Checks out the latest version of the table's own branch, and follows new versions.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.delete("price > 50")
+            books.checkout(1)
+            books.checkout_latest()
+            assert books.count_rows() == 6
+            ```
+        """
         self._shown = self._latest
 
     def restore(
@@ -374,20 +456,31 @@ class TableVersions(ABC):
         commit_message: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Makes an older version the latest, as a new version, which this object shows then.
+        """Makes an older version the latest, as a new version, and checks it out.
 
         No data is copied, and the versions in between stay.
 
         Args:
-            version: Its number, or a tag of this branch; None is the one that is checked out.
-            commit_message: Kept with the version.
-            properties: Kept with the version, too: texts by names.
+            version: Its number, or a tag of this branch; None is the checked out version.
+            commit_message: A message that the version keeps.
+            properties: Texts by name that the version keeps.
 
         Raises:
-            VersionNotFoundError: There is no such version.
-            OptionError: None is given, and none is checked out.
-            UnsupportedOperationError: It is a version of another branch.
-            CommitConflictError: Other writers kept changing the table first.
+            VersionNotFoundError: The table has no such version.
+            OptionError: No version is given, and none is checked out.
+            UnsupportedOperationError: The version belongs to another branch.
+            CommitConflictError: Concurrent writers changed the table again and again.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.delete("price > 50")
+            books.restore(1)
+            assert (books.count_rows(), books.version) == (10, 3)
+            ```
         """
         if version is None and self._shown.version is None:
             raise OptionError("version", None, "a version or a tag, or none where one is checked out")
@@ -410,10 +503,19 @@ class TableVersions(ABC):
         self.checkout_latest()
 
     def read_transaction(self, version: int) -> Transaction | None:
-        """Returns what a version did, as pylance has it; None where that was cleaned up.
+        """Returns the transaction of a version as pylance reads it; None after a cleanup.
 
         Raises:
-            VersionNotFoundError: There is no such version.
+            VersionNotFoundError: The table has no such version.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            print(books.read_transaction(1))
+            ```
         """
         pinned = self._latest.pin(_checked(version))
         found: Transaction | None = pinned.open().read_transaction(pinned.version or 0)
@@ -424,15 +526,15 @@ class TableVersions(ABC):
     ) -> TableDiff:
         """Compares the rows of two versions by their values. Starts no Spark job.
 
-        Tasks read the compared columns of fragments whose files or deleted rows differ, in a few
-        batches at a time. The other fragments are left out by the manifests.
+        Tasks read the compared columns of fragments with different files or deleted rows, in a few
+        batches at a time. Manifests exclude the other fragments.
 
         Args:
             first: The older version, or a tag.
             second: The newer version, of the same branch; None is the latest.
-            columns: Names of the compared columns. None compares the columns that both versions
-                have, except columns that a UDF computes. A column of another name or a new column
-                is left out. A value of a column with another type is cast before it is compared.
+            columns: Names of the compared columns. None compares the columns of both versions,
+                except columns of a UDF. A renamed or new column is left out. A value of another
+                type is cast before the comparison.
 
         Returns:
             Three DataFrames with all columns of their version: inserted, updated and deleted rows.
@@ -445,8 +547,14 @@ class TableVersions(ABC):
             UnsupportedOperationError: The versions belong to two branches.
 
         Example:
-            >>> changes = table.diff("launch", columns=["price"])
-            >>> changes.updated.select("id", "price").show()
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.delete("price > 50")
+            assert books.diff(1).deleted.count() == 4
+            ```
         """
         before, after = (
             self._latest.pin(_checked(first), option="first"),
