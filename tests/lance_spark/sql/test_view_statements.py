@@ -44,7 +44,7 @@ def test_a_view_is_made_empty_or_filled_refreshed_and_dropped(sql: Sql, db: Conn
     assert sql("DROP MATERIALIZED VIEW {c}.v") == [("v",)]
     assert sql("DROP MATERIALIZED VIEW IF EXISTS {c}.v") == [("v",)]
     assert db.table_names() == ["docs", "filled", "none"]
-    sql("CREATE OR REPLACE TEMPORARY VIEW made AS SELECT id FROM {c}.docs")
+    sql("CREATE OR REPLACE TEMPORARY VIEW rows_of_docs AS SELECT id FROM {c}.docs")
     for statement, error in {
         "DROP MATERIALIZED VIEW {c}.v": "TableNotFoundError",
         "DROP MATERIALIZED VIEW {c}.docs": "ViewError: the table is no materialized view",
@@ -56,7 +56,7 @@ def test_a_view_is_made_empty_or_filled_refreshed_and_dropped(sql: Sql, db: Conn
         "CREATE MATERIALIZED VIEW {c}.w AS SELECT id FROM {c}.docs VERSION AS OF 1": "RegistrationError",
         "CREATE MATERIALIZED VIEW {c}.w AS SELECT nope FROM {c}.docs": "UNRESOLVED_COLUMN|RegistrationError",
         "CALL {c}.system.create_materialized_view('w', 'DROP TABLE {c}.docs')": "RegistrationError",
-        "CREATE MATERIALIZED VIEW {c}.w AS SELECT id FROM made": "RegistrationError.*no table of a Lance catalog",
+        "CREATE MATERIALIZED VIEW {c}.w AS SELECT id FROM rows_of_docs": "RegistrationError.*no table of a Lance catalog",
         "CREATE MATERIALIZED VIEW {c}.w AS SELECT id FROM {c}.nope": "RegistrationError.*TABLE_OR_VIEW_NOT_FOUND",
     }.items():
         with pytest.raises(AnalysisException, match=error):
