@@ -1,1 +1,1 @@
-"""Materialized views: tables that are made of a query over another table, and kept up to date."""
+"""Materialized views: tables that a refresh fills from a query over another table."""

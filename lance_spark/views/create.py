@@ -1,4 +1,4 @@
-"""Makes a materialized view: an empty table that knows its query. Runs on the driver."""
+"""Creates a materialized view: an empty table with a stored query. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -53,30 +53,29 @@ if TYPE_CHECKING:
     import lance
 
 _MOST_UDFS = 62
-"""Refreshes tell with a bit of an int64 of which UDFs a row has other inputs."""
+"""A refresh marks the UDFs with changed inputs by the bits of an int64."""
 
 
 def create_view(
     ref: DatasetRef, query: Query, function: UDF | None = None, *, manifest: Manifest | None = None
 ) -> None:
-    """Makes a view of a query, without rows; a refresh fills it.
+    """Creates a view of a query, without rows.
 
-    With a chunker, each row of the query makes rows of the view, which have its selected columns
-    too; with a table function the selected columns are what that gets. Without a selection that is
-    none for a chunker, and all for a table function. UDFs without an environment get that of
-    `manifest`.
+    With a chunker, each row of the query makes rows of the view with its selected columns, by
+    default none. With a table function, the selected columns are its input, by default all. UDFs
+    without an environment get the environment `manifest`.
 
     Raises:
         RegistrationError: The query cannot be a view: it has a limit or an offset, names a column
             twice, or has an expression or a UDF that does not fit the source.
-        ColumnNotFoundError: It selects a column that the source lacks.
-        FilterError: Its condition is not valid.
+        ColumnNotFoundError: The source lacks a selected column.
+        FilterError: The condition is not valid.
         UnsupportedTypeError: Lance cannot store a column.
-        TableExistsError: A concurrent writer has made the table at this moment.
+        TableExistsError: A concurrent writer created the table.
         UnsupportedOperationError: The location holds files that belong to no table.
 
     Warns:
-        UserWarning: The source has no stable row ids, so that the view cannot follow it.
+        UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
     """
     query.check_view()
     function = None if function is None else with_default(function, manifest).pickle_once()
@@ -140,16 +139,16 @@ def create_view(
 
 
 def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
-    """Makes a view of a query of Spark, without rows; a refresh fills it.
+    """Creates a view of a query of Spark, without rows.
 
     Raises:
-        RegistrationError: A column cannot have its name.
+        RegistrationError: The name of a column is not valid.
         UnsupportedTypeError: Lance cannot store a column.
-        TableExistsError: A concurrent writer has made the table at this moment.
+        TableExistsError: A concurrent writer created the table.
         UnsupportedOperationError: The location holds files that belong to no table.
 
     Warns:
-        UserWarning: The source has no stable row ids, so that the view cannot follow it.
+        UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
     """
     check_new_table(ref)
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
@@ -194,7 +193,7 @@ def _refuse_names(names: Sequence[str]) -> None:
 def _expression_fields(
     dataset: lance.LanceDataset, columns: Sequence[tuple[str, str]], uri: str
 ) -> list[pa.Field[Any]]:
-    """Returns the fields of columns that are expressions, nullable, with these as metadata."""
+    """Returns nullable fields for columns with expressions, which are their metadata."""
     known = {quote_identifier(name): name for name in dataset.schema.names}
     fields: list[pa.Field[Any]] = []
     for name, expression in columns:
@@ -229,7 +228,7 @@ def _plain_field(field: pa.Field[Any], name: str, expression: str, uri: str) -> 
 def _inputs_of(dataset: lance.LanceDataset, one: Computed) -> tuple[FieldIdentity, ...]:
     if takes_record_batch(one.udf):
         return field_identities(dataset.lance_schema)
-    # The view's columns are none of the source's: they may be called alike.
+    # Columns of the view and of the source may have the same names.
     return check_udf(dataset, one.udf, ())
 
 

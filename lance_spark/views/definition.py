@@ -1,6 +1,6 @@
-"""What a view is made of, as JSON in its schema's metadata: :class:`ViewDefinition`.
+"""The definition of a view, as JSON in the metadata of its schema: :class:`ViewDefinition`.
 
-It has no secrets: options of the object store are those of the connection that opens the view.
+The definition has no secrets: the connection of the view gives the options of the object store.
 """
 
 from __future__ import annotations
@@ -41,23 +41,21 @@ VIEW_KEY = b"lance-spark:view"
 """Schema metadata of a view."""
 
 EXPRESSION_KEY = b"lance-spark:expression"
-"""Field metadata of a view's column that is an expression in Lance SQL over the source."""
+"""Field metadata of a column with an expression in Lance SQL over the source."""
 
 MADE_KEY = b"lance-spark:made"
-"""Field metadata of a view's column that a chunker or a table function makes: its own name for
-it."""
+"""Field metadata of a column of a chunker or a table function: the name in the function."""
 
 SOURCE_ROW_ID = "__source_row_id"
 """Column of a view: the row id of the source's row, int64, not NULL."""
 
 CHILD_INDEX = "__child_index"
-"""Column of a chunker's view: number of the chunk among those of its source row, int64, not NULL,
-from 0."""
+"""Column of a chunker's view: number of the chunk in its source row, int64, not NULL, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedField:
-    """A column of the source that a view uses, as it was when the view was made."""
+    """A column of the source in the definition of a view, at the creation of the view."""
 
     name: str
     id: int
@@ -67,19 +65,20 @@ class UsedField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewDefinition:
-    """What a view is made of.
+    """The definition of a view.
 
     Attributes:
-        source: Location of the source: of a table in the view's own folder its name there.
-        columns: Names that its columns had when it was made.
-        where: Condition in Lance SQL for the source's rows.
-        used: Columns of the source that this, the expressions of columns, and UDFs read.
-        function: The chunker or the table function that makes its rows, bound to the source; None
-            where each of them is a row of that.
-        reads: Names of the columns that a table function gets, with expressions in Lance SQL.
-        spark: The query, where it is one of Spark: then it has the condition, and an expression of
-            a column is the name that the query gives it.
-        pin: Version of the source when the view was made; None for views of older releases.
+        source: Location of the source, or its name in the view's own folder.
+        columns: Names of the columns at the creation of the view.
+        where: Condition in Lance SQL on rows of the source.
+        used: Columns of the source in the condition, the expressions of columns, and the inputs of
+            UDFs.
+        function: The chunker or the table function, bound to the source; None if each row of the
+            view is a row of the source.
+        reads: Names of the inputs of a table function, with expressions in Lance SQL.
+        spark: The query of Spark, or None. It holds the condition, and the expression of a column
+            is its name in the query.
+        pin: Version of the source at the creation of the view; None for views of older releases.
     """
 
     source: str
@@ -93,18 +92,18 @@ class ViewDefinition:
 
     @property
     def makes_table(self) -> bool:
-        """Whether its rows are of a table function: then nothing of them is kept by a refresh."""
+        """Whether a table function makes the rows. A refresh then keeps no row."""
         return self.function is not None and self.function.kind == Kind.TABLE.value
 
     @property
     def row_columns(self) -> tuple[str, ...]:
-        """The columns that tell its rows apart."""
+        """The columns that identify rows."""
         if self.makes_table:
             return ()
         return (SOURCE_ROW_ID,) if self.function is None else (SOURCE_ROW_ID, CHILD_INDEX)
 
     def to_json(self) -> str:
-        """Returns the form that schema metadata has."""
+        """Returns the form for the metadata of the schema."""
         values = dataclasses.asdict(self)
         if self.function is not None:
             values["function"] = json.loads(self.function.to_json())
@@ -117,11 +116,11 @@ class ViewDefinition:
         return DatasetRef.at(uri, view.storage_options)
 
     def pin_source(self, view: DatasetRef, version: int | str | None) -> DatasetRef:
-        """Returns a version of the source, pinned.
+        """Returns a pinned version of the source.
 
         Raises:
-            ViewSourceError: The source is not there.
-            VersionNotFoundError: It has no such version.
+            ViewSourceError: The source does not exist.
+            VersionNotFoundError: The source has no such version.
         """
         source = self.source_of(view)
         try:
@@ -137,7 +136,7 @@ class ViewDefinition:
         """Returns the used columns at a version of the source.
 
         Raises:
-            ViewSourceError: One was dropped, renamed, cast or made anew.
+            ViewSourceError: A column was dropped, renamed, cast or created again.
         """
         known = {field.name: field for field in field_identities(source.open().lance_schema)}
         now = [known.get(used.name) for used in self.used]
@@ -157,10 +156,10 @@ class ViewDefinition:
 
 
 def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
-    """Returns what a table is a view of; None where it is none.
+    """Returns the definition of a view; None for other tables.
 
     Raises:
-        ViewError: What is stored is damaged.
+        ViewError: The stored definition is damaged.
     """
     text = (dataset.schema.metadata or {}).get(VIEW_KEY)
     if text is None:
@@ -187,7 +186,7 @@ def refuse_view(dataset: lance.LanceDataset) -> None:
     """Refuses to change rows of a view.
 
     Raises:
-        UnsupportedOperationError: The table is one.
+        UnsupportedOperationError: The table is a view.
     """
     if view_of(dataset) is not None:
         raise UnsupportedOperationError(
@@ -197,10 +196,10 @@ def refuse_view(dataset: lance.LanceDataset) -> None:
 
 
 def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
-    """Returns what a table is a view of.
+    """Returns the definition of a view.
 
     Raises:
-        ViewError: It is none.
+        ViewError: The table is no view.
     """
     found = view_of(dataset)
     if found is None:
@@ -216,7 +215,7 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
                 "version before, or make the view anew",
                 uri=dataset.uri,
             )
-    # A cast makes another column of it, which knows nothing of an expression or a UDF.
+    # A cast replaces the column, and drops the metadata about its expression or UDF.
     for field in dataset.schema:
         known = {EXPRESSION_KEY, BINDING_KEY.encode(), MADE_KEY}
         if field.name in found.columns and known.isdisjoint(field.metadata or {}):
@@ -229,22 +228,22 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
 
 
 def expressions_of(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
-    """Returns the columns of a view that are expressions, under their present names, with these."""
+    """Returns the present names of the columns with an expression, and the expressions."""
     found = ((field.name, (field.metadata or {}).get(EXPRESSION_KEY)) for field in dataset.schema)
     return tuple((name, text.decode()) for name, text in found if text is not None)
 
 
 def made_columns(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
-    """Returns the columns that a view's chunker or table function makes: its name, and the present.
+    """Returns the columns of a chunker or a table function: the original and the present name.
 
-    A column that was dropped is not among them.
+    Dropped columns are left out.
     """
     found = ((field.name, (field.metadata or {}).get(MADE_KEY)) for field in dataset.schema)
     return tuple((text.decode(), name) for name, text in found if text is not None)
 
 
 def stored_source(source: DatasetRef, view_uri: str) -> str:
-    """Returns a source's location as a view in some place stores it."""
+    """Returns the location of a source in the form that a view stores."""
     folder, _, name = source.uri.rpartition("/")
     return name if folder == view_uri.rpartition("/")[0] else source.uri
 
@@ -252,9 +251,9 @@ def stored_source(source: DatasetRef, view_uri: str) -> str:
 def used_fields(
     source: lance.LanceDataset, expressions: Iterable[str], inputs: Iterable[FieldIdentity]
 ) -> tuple[UsedField, ...]:
-    """Returns the columns that expressions may read, and these inputs, in the source's order.
+    """Returns the inputs, and the columns that expressions may read, in the order of the source.
 
-    Expressions are searched for names, in strings too: a column too many costs a look at its files.
+    Names are also found in strings. An unnecessary column costs a look at its files.
     """
     texts = [text.lower() for text in expressions]
     ids = {field.id for field in inputs}
@@ -272,7 +271,7 @@ def _names(name: str, text: str) -> bool:
 
 
 def groups_of(dataset: lance.LanceDataset) -> list[tuple[Binding, tuple[str, ...]]]:
-    """Returns the UDFs of a view that read its source, each with the columns that it computes."""
+    """Returns the UDFs of a view over the source, each with its columns in the view."""
     groups: dict[tuple[str, ...], Binding] = {}
     for name in dataset.schema.names:
         binding = binding_of(dataset, name)
@@ -282,7 +281,7 @@ def groups_of(dataset: lance.LanceDataset) -> list[tuple[Binding, tuple[str, ...
 
 
 def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest) -> Definition:
-    """Finds what computes the columns of a request: those of a view may read its source.
+    """Returns the definition of the requested columns. Columns of a view may read its source.
 
     Raises:
         ViewSourceError: The source cannot be read.

@@ -1,4 +1,4 @@
-"""Texts in Lance SQL that a view is made of: checked when the view is made, and by each refresh."""
+"""Checks of texts in Lance SQL, at the creation of a view and at each refresh."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _UNSTEADY_CALLS = ("random", "uuid", "now", "today")
 
 
 def check_lance_texts(dataset: lance.LanceDataset, expressions: Iterable[str], condition: str | None) -> None:
-    """Refuses expressions and a condition over a source that no view can have.
+    """Refuses invalid expressions and conditions over a source.
 
     Raises:
-        RegistrationError: A value may change although no column of its row does.
+        RegistrationError: A value may change without a change of its row.
         FilterError: The condition is not valid.
     """
     for text in (*expressions, condition or ""):
@@ -38,7 +38,7 @@ def check_lance_texts(dataset: lance.LanceDataset, expressions: Iterable[str], c
 
 
 def _refuse_unsteady(text: str, uri: str) -> None:
-    """Refuses an expression whose value may change where no column of its row does."""
+    """Refuses an expression whose value may change without a change of its row."""
     bare = re.sub(r"'[^']*'|`[^`]*`", "", text)
     found = re.search(rf"\b(?:(?:{'|'.join(_UNSTEADY)})\b|(?:{'|'.join(_UNSTEADY_CALLS)})\s*\()", bare, re.IGNORECASE)
     if found is not None:

@@ -1,10 +1,10 @@
-"""Tasks that make a view's rows of its source's, and take rows out of it. They run on executors.
+"""Tasks of a refresh that write rows of a view and delete rows. They run on executors.
 
-:class:`Placement` looks at fragments of the source: it writes rows that are new as fragments of the
-view, which belong to no version yet, and lists the row ids of the others in files, because these
-may be many. :class:`Moves` gets these ids joined with the view's rows, by fragment of the view: it
-deletes the rows, and writes those anew whose source row changed. A column of a UDF keeps its value
-there if its own inputs are the same.
+:class:`Placement` reads fragments of the source. It writes new rows as fragments of the view, which
+belong to no version yet, and writes the row ids of changed and deleted rows to files, because these
+may be many. :class:`Moves` gets these ids joined with the rows of the view, by fragment of the
+view. It deletes the rows, and rewrites the changed rows. A column of a UDF keeps its value if its
+inputs are unchanged.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
 ANSWER = "answer string"
-"""Spark's schema of what tasks answer."""
+"""Spark's schema of the results of tasks."""
 
 GONE = -1
-"""In place of the bits of a changed row: it is not in the source any more, or not in the view."""
+"""In place of the bits of a changed row: the source or the view lacks the row."""
 
 LISTED = pa.schema([pa.field("id", pa.int64()), pa.field("change", pa.int64())])
-"""Row ids whose rows are to go from the view; `change` has a bit for each group of columns that is
-to be computed again, where the row comes back, else GONE."""
+"""Row ids of deleted rows of the view. `change` has a bit for each group of columns to compute
+again if the row is rewritten, else GONE."""
 
 _SCAN_ROWS = 8192
 _SCAN_BYTES = 16 << 20
@@ -57,22 +57,22 @@ _TAKE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSpec:
-    """What all tasks of a refresh share.
+    """The common data of the tasks of a refresh.
 
     Attributes:
-        source: The version of the source that the view is to show.
-        base: The version that it shows; None where nothing of it is kept.
+        source: The requested version of the source.
+        base: The shown version; None if the view keeps no row.
         view: The view.
-        columns: Names of the columns that are expressions, with these.
+        columns: Names of the columns with expressions, and the expressions.
         groups: Inputs of each UDF, in the source.
         computed: Columns of each UDF.
         placed: Layout of files with the row id and the expressions.
-        moved: Layout of files with the UDFs' columns, too.
-        max_rows: Rows of a fragment of the view, at most.
-        makes_chunks: Whether a chunker makes the view's rows; then its inputs, and what `where`
-            reads, are the one group, and what it makes are the computed columns.
-        selects: Whether these tasks make the rows; those of a Spark query come from
-            `spark/rows.py`, and changed ones only go here.
+        moved: Layout of files that also have the columns of UDFs.
+        max_rows: Maximum rows of a fragment of the view.
+        makes_chunks: Whether a chunker makes the rows of the view. Then its inputs and the columns
+            of `where` are the only group, and its results are the computed columns.
+        selects: Whether these tasks make the rows. `spark/rows.py` makes the rows of a query of
+            Spark; these tasks then only delete changed rows.
     """
 
     source: DatasetRef
@@ -91,25 +91,25 @@ class PlacementSpec:
     selects: bool = True
 
     def sink(self, layout: FileLayout) -> FragmentSink:
-        """Returns what writes a task's rows."""
+        """Returns the writer for the rows of a task."""
         return FragmentSink(self.staging, layout, max_rows=self.max_rows, max_bytes=1 << 40)
 
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """What some tasks did.
+    """The result of tasks.
 
     Attributes:
-        fragments: New fragments of the view, as pylance's JSON.
-        added: Rows in these that are new.
-        moved: Rows in these that changed.
+        fragments: New fragments of the view, as JSON of pylance.
+        added: New rows in these fragments.
+        moved: Changed rows in these fragments.
         lists: Paths of lists of row ids, relative to the view.
-        listed: Rows in these.
-        new: Rows that the source has got, whether the view selects them or not.
-        unknown: Rows that it may have got.
-        updated: Fragments of the view with more rows deleted, as pylance's JSON.
-        removed: Ids of those of which nothing stays.
-        deleted: Rows of the view that went.
+        listed: Rows in these lists.
+        new: New rows of the source, selected or not.
+        unknown: Rows of the source that may be new.
+        updated: Fragments of the view with more deleted rows, as JSON of pylance.
+        removed: Ids of fragments without remaining rows.
+        deleted: Deleted rows of the view.
     """
 
     fragments: list[Any] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Answer:
     deleted: int = 0
 
     def to_batch(self) -> pa.RecordBatch:
-        """Returns the row that a task answers."""
+        """Returns the result as a row."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return pa.RecordBatch.from_arrays([pa.array([json.dumps(values)])], names=["answer"])
 
@@ -133,12 +133,12 @@ class Answer:
 
     @staticmethod
     def of(texts: Iterable[str]) -> Answer:
-        """Returns the sum of answers."""
+        """Returns the sum of results."""
         return sum((Answer(**json.loads(text)) for text in texts), Answer())
 
 
 class SourceRows:
-    """The source's rows as rows of the view. Belongs to one task."""
+    """The rows of the source as rows of the view. Belongs to one task."""
 
     def __init__(self, spec: PlacementSpec) -> None:
         self.spec = spec
@@ -147,14 +147,14 @@ class SourceRows:
         self.difference = None if spec.base is None else SourceChanges(spec.source, spec.base, spec.used, spec.groups)
 
     def since_base(self, fragment_id: int) -> RowChanges:
-        """Returns what became of the rows of a fragment; without another version all are new."""
+        """Returns the changes of a fragment since the base; without a base all rows are new."""
         if self.difference is not None:
             return self.difference.row_changes(fragment_id)
         live = RowSet.of(live_offsets(self.rows, fragment_id))
         return RowChanges(new=live, changed=RowSet.empty(), by_group=tuple(RowSet.empty() for _ in self.spec.groups))
 
     def matching(self, fragment_id: int, rows: RowSet) -> RowSet:
-        """Returns those of some rows that the view selects."""
+        """Returns the rows that the view selects."""
         if self.spec.where is None or not rows:
             return rows
         fragment = self.rows.existing_fragment(fragment_id)
@@ -163,12 +163,12 @@ class SourceRows:
         return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & rows
 
     def to_chunk(self, fragment_id: int, since: RowChanges) -> RowSet:
-        """Returns the rows of a fragment that the view's chunker is to be called for."""
+        """Returns the rows of a fragment that need a call of the chunker."""
         changed = since.by_group[0] if since.changed else since.changed
         return self.matching(fragment_id, since.new | changed)
 
     def scan(self, fragment_id: int, rows: RowSet) -> Iterator[pa.RecordBatch]:
-        """Yields rows of a fragment, of those that the view selects."""
+        """Yields selected rows of a fragment."""
         fragment = self.rows.existing_fragment(fragment_id)
         metadata = fragment.metadata
         everything = len(rows) == metadata.physical_rows - metadata.num_deletions
@@ -195,7 +195,7 @@ class SourceRows:
             raise as_filter_error(error, self.dataset, fragment_id, self.spec.where) from error
 
     def take(self, ids: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yields rows by their ids, in this order, with how many there were before."""
+        """Yields rows by id, in this order, with the number of preceding rows."""
         first, most = 0, 1024
         while first < len(ids):
             table = take_ids(self.dataset, ids[first : first + most], dict(self.spec.columns)).combine_chunks()
@@ -207,7 +207,7 @@ class SourceRows:
 
 
 def as_view_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns rows of the source as the view's files hold them; columns that it lacks are NULL."""
+    """Returns rows of the source in the layout of the view's files; missing columns are NULL."""
     arrays = []
     for one in schema:
         if one.name == SOURCE_ROW_ID:
@@ -225,8 +225,8 @@ class Placement:
     """Tasks over fragments of the source; a callable for Spark's `mapInArrow`.
 
     Attributes:
-        units: For each task, fragments of the version to show.
-        gone: For each task, fragments of the version shown, for rows that are gone.
+        units: For each task, fragments of the requested version.
+        gone: For each task, fragments of the shown version, for deleted rows.
     """
 
     spec: PlacementSpec
@@ -234,7 +234,7 @@ class Placement:
     gone: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Works on the tasks whose numbers come, and yields one answer."""
+        """Runs the tasks with the given numbers, and yields one result."""
         fragments = [fragment for number in numbers_of(batches) for fragment in self.units[number]]
         if fragments:
             yield (self._list_gone(fragments) if self.gone else self._place(fragments)).to_batch()
@@ -273,9 +273,9 @@ class Placement:
 
 
 def changes_of(source: SourceRows, fragment_id: int, since: RowChanges) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of changed rows of a fragment, and what is to become of each.
+    """Returns the ids of changed rows of a fragment, and the change of each row.
 
-    All are GONE where these tasks do not make the rows.
+    All changes are GONE if Spark makes the rows.
     """
     offsets = since.changed.to_numpy()
     change = np.zeros(len(offsets), dtype=np.int64)
@@ -301,7 +301,7 @@ class Lists:
         self._rows = self._pending = 0
 
     def add(self, ids: np.ndarray, change: np.ndarray) -> None:
-        """Adds rows, with what is to become of each."""
+        """Adds rows with their changes."""
         self._held.append((ids, change))
         self._rows += len(ids)
         self._pending += len(ids)
@@ -309,7 +309,7 @@ class Lists:
             self._write()
 
     def close(self) -> tuple[list[str], int]:
-        """Returns the paths of the lists, and their rows."""
+        """Returns the paths of the lists, and the number of their rows."""
         self._write()
         return self._paths, self._rows
 
@@ -335,7 +335,7 @@ class ReadLists:
     paths: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the lists whose numbers come."""
+        """Yields the rows of the lists with the given numbers."""
         for number in numbers_of(batches):
             yield from self.read(self.staging, self.paths[number])
 
@@ -344,7 +344,7 @@ class ReadLists:
         """Yields the rows of a list.
 
         Raises:
-            TableUnreadableError: It is not there any more.
+            TableUnreadableError: The list does not exist any more.
         """
         payload = staging.objects.get(path)
         if payload is None:
@@ -355,16 +355,16 @@ class ReadLists:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """Takes rows out of the view, and writes changed ones anew; a callable for `mapInArrow`.
+    """Deletes rows of the view, and rewrites changed rows; a callable for `mapInArrow`.
 
-    Rows come as address in the view (NULL where it has none), row id and change, ordered by
+    The input has the address in the view (NULL for a missing row), row id and change, ordered by
     address.
     """
 
     spec: PlacementSpec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Works on all rows, and yields one answer. Memory: 24 bytes a row of one fragment."""
+        """Processes all rows, and yields one result. Memory: 24 bytes a row of one fragment."""
         source, answer = SourceRows(self.spec), Answer()
         view = SnapshotRows(self.spec.view.open())
         sink = self.spec.sink(self.spec.moved)
@@ -394,7 +394,7 @@ class Moves:
     def _with_values(
         self, rows: pa.RecordBatch, view: SnapshotRows, fragment: LanceFragment, offsets: Offsets, change: np.ndarray
     ) -> pa.RecordBatch:
-        """Puts in the values of UDFs' columns whose own inputs are the same."""
+        """Adds the values of columns of UDFs with unchanged inputs."""
         schema = view.dataset.schema
         kept = [
             (number, columns)
@@ -409,7 +409,7 @@ class Moves:
         table = fragment.take(view.live_positions(fragment.fragment_id, offsets[order]), columns=names)
         arrays = {name: rows.column(name) for name in rows.schema.names}
         for number, columns in kept:
-            # What has to be computed again is NULL.
+            # Values of changed inputs are NULL.
             places: pa.Int64Array = pa.array(
                 np.argsort(order), pa.int64(), mask=(change >> number & 1).astype(np.bool_)
             )
@@ -420,20 +420,20 @@ class Moves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedMoves:
-    """Moves of few rows, which come along; a callable for `mapInArrow` over numbers of parts."""
+    """Moves of few rows inside of the task; a callable for `mapInArrow` over numbers of parts."""
 
     moves: Moves
     parts: tuple[pa.RecordBatch, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Works on the parts whose numbers come."""
+        """Runs the parts with the given numbers."""
         yield from self.moves(self.parts[number] for number in numbers_of(batches))
 
 
 def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, answer: Answer) -> None:
-    """Deletes rows of a fragment of the view, in no version yet: a second for 200,000 rows.
+    """Deletes rows of a fragment of the view, in no version yet. 200,000 rows take a second.
 
-    With row ids of the source, these are all rows of them in the fragment.
+    Row ids of the source select all their rows in the fragment.
     """
     if ids is not None:
         column, numbers = SOURCE_ROW_ID, np.unique(ids).tolist()
@@ -450,7 +450,7 @@ def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, a
 def _by_fragment(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[tuple[int | None, Offsets, np.ndarray, np.ndarray]]:
-    """Yields rows by fragment of the view, and first those that it does not have."""
+    """Yields rows by fragment of the view, and first the rows that the view lacks."""
     held: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     at: int | None = None
     for batch in batches:

@@ -1,4 +1,4 @@
-"""What a refresh would do, for people."""
+"""The plan of a refresh, for users."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ from lance_spark.words import InWords
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RefreshPlan(InWords):
-    """What a refresh would do.
+    """The plan of a refresh.
 
     Attributes:
         table_name: Name of the view.
-        table_uri: Its location.
-        source_uri: Location of its source.
-        source_version: Version of the source that the view would show.
-        previous_version: The one that it shows; None before the first refresh.
-        rebuilds: Whether all rows are made anew: a table function makes them, or the version that
-            the view shows was cleaned up in the source, so that nothing tells what changed.
-        rows_added: Rows that would be added; in a chunker's view, rows of the source that would be
-            chunked for the first time. 0 where a table function makes the rows. Where the view is a
-            query of Spark, at most: changed rows count as removed and added there, and which rows
-            it selects is not looked at.
-        rows_recomputed: Rows that would be written anew; in a chunker's view, rows of the source
-            that changed. Of more than a million changed rows some may come for the first time.
-        rows_removed: Rows that would be taken out, at most: of those that the view has; in a
-            chunker's view, rows of the source whose chunks would be.
-        rows_pending: Rows that have no value yet in columns of UDFs, summed over UDFs.
-        new_source_fragments: Fragments of the source that the version shown does not have.
-        untouched_fragments: Fragments of the source that need no look.
+        table_uri: Location of the view.
+        source_uri: Location of the source.
+        source_version: The requested version of the source.
+        previous_version: The shown version; None before the first refresh.
+        rebuilds: Whether all rows are computed again: a table function makes them, or the shown
+            version was cleaned up in the source, so the changes are unknown.
+        rows_added: Rows to add; in a chunker's view, rows of the source to chunk for the first
+            time. 0 for a table function. For a query of Spark a maximum: changed rows count as
+            removed and added, and the condition is not evaluated.
+        rows_recomputed: Rows to rewrite; in a chunker's view, changed rows of the source. With more
+            than a million changed rows, some may be new.
+        rows_removed: Maximum number of rows to remove; in a chunker's view, rows of the source
+            whose chunks are removed.
+        rows_pending: Rows without a value in columns of UDFs, summed over UDFs.
+        new_source_fragments: Fragments of the source that the shown version lacks.
+        untouched_fragments: Fragments of the source that are not read.
     """
 
     table_name: str
@@ -65,7 +64,7 @@ class RefreshPlan(InWords):
 
     @property
     def text(self) -> str:
-        """What would be done, in words."""
+        """Summary of the plan."""
         before = "nothing" if self.previous_version is None else f"version {self.previous_version}"
         return (
             f"refresh of {self.table_name} from {before} to version {self.source_version} of {self.source_uri}: "
@@ -75,7 +74,7 @@ class RefreshPlan(InWords):
 
 
 def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, checkpoints: str | None) -> RefreshPlan:
-    """Returns what a refresh would do. Runs on the driver; reads what changed, and writes nothing.
+    """Returns the plan of a refresh. Runs on the driver, reads the changes, and writes nothing.
 
     Raises:
         ViewError, ViewSourceError, StableRowIdsError, VersionNotFoundError: The view cannot be

@@ -1,10 +1,10 @@
-"""The job that brings a view up to date with a version of its source.
+"""The job that refreshes a view to a version of its source.
 
-First its rows: tasks find what changed in the source since the version that the view shows, write
-what is new and what changed as fragments, and one commit takes the old rows out and the new ones
-in, stamped with the version. Then the columns of UDFs, which are NULL in new rows: each is a
-backfill of the view, whose inputs are read from that version of the source. A death between two
-steps leaves a view that the next refresh brings up to date from there.
+The first step replaces rows. Tasks find the changes of the source since the shown version, and
+write new and changed rows as fragments. One commit, stamped with the version, deletes old rows and
+adds new rows. The second step fills the columns of UDFs, which are NULL in new rows: each is a
+backfill of the view, with inputs of that version of the source. After a death between two steps,
+the next refresh continues.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class RefreshJob:
-    """One refresh, run by one thread. Checks what can be checked when it is made.
+    """One refresh in one thread. The constructor checks the request.
 
     Raises:
         ViewError, ViewSourceError, StableRowIdsError, VersionNotFoundError: The view cannot be
             refreshed.
         StoredUdfError: A stored UDF cannot be used.
-        ResourcesUnavailableError: A UDF asks for more than the cluster has.
+        ResourcesUnavailableError: A UDF needs more resources than the cluster has.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class RefreshJob:
             )
 
     def cancel(self) -> None:
-        """Stops the tasks, and returns at once. Works from any thread."""
+        """Cancels the tasks, and returns at once. Works from any thread."""
         self._cancelled.set()
         cancel(self._spark, self._tag)
         if self._chunks is not None:
@@ -154,17 +154,17 @@ class RefreshJob:
             self._backfill.cancel()
 
     def snapshot(self) -> RefreshJobResult:
-        """Returns how the job stands."""
+        """Returns the state of the job."""
         return self._result("RUNNING")
 
     def run(self) -> RefreshJobResult:
         """Runs the job to its end.
 
         Raises:
-            BackfillIncompleteError: The job was cancelled, tasks failed, or rows got no value in a
+            BackfillIncompleteError: The job was cancelled, tasks failed, or rows have no value in a
                 column of a UDF.
-            CommitConflictError: Other writers kept coming first.
-            LanceSparkError: The job could not go on.
+            CommitConflictError: Concurrent writers won every round.
+            LanceSparkError: The job failed.
         """
         self._save("RUNNING")
         status: Status = "FAILED"
@@ -193,10 +193,10 @@ class RefreshJob:
         finish(self._staging, self._ref, self._committed)
 
     def _replace_until_it_holds(self) -> None:
-        """Commits the rows, again where a concurrent writer came first."""
+        """Commits the rows, again after each lost race."""
         for attempt in itertools.count():
             start = Start.of(self._ref, self._source, job_id=self.job_id)
-            # Another refresh may have gone further meanwhile: this one was asked for the latest.
+            # A concurrent refresh may show a later version; this refresh requested the latest.
             is_overtaken = self._request.src_version is None and start.shows_later
             if start.shows is not None and (start.is_current or is_overtaken):
                 return self._note(start.shows)
@@ -209,7 +209,7 @@ class RefreshJob:
         raise AssertionError
 
     def _replace_rows(self, start: Start) -> None:
-        """Commits the rows of the version to show."""
+        """Commits the rows of the requested version."""
         self._check_query(start)
         self._make_environments()
         spec = start.spec(self._staging, self._request.fragment_rows)
@@ -243,10 +243,10 @@ class RefreshJob:
         self._seconds["commit"] = self._seconds.get("commit", 0.0) + time.monotonic() - began
 
     def _check_query(self, start: Start) -> None:
-        """Checks the query of Spark that a view is, unless it is the one that was checked last.
+        """Checks the query of Spark, unless it was checked last.
 
         Raises:
-            ViewError: No view can have it.
+            ViewError: The query cannot be a view.
         """
         query = start.definition.spark
         if query is not None and query != self._query:
@@ -254,10 +254,10 @@ class RefreshJob:
         self._query = query
 
     def _make_environments(self) -> None:
-        """Has one executor make the environments of all UDFs, before any row is read.
+        """Makes the environments of all UDFs on one executor, before any row is read.
 
         Raises:
-            EnvironmentBuildError: One cannot be made.
+            EnvironmentBuildError: An environment cannot be made.
         """
         for environment in self._environments.all():
             if environment.is_known(self._spark):
@@ -270,7 +270,7 @@ class RefreshJob:
             environment.check(self._spark, found)
 
     def _chunk(self, chunks: ChunkCalls, start: Start, spec: PlacementSpec, look: ChangedFragments) -> Chunked:
-        """Calls the view's chunker for the rows that need it."""
+        """Calls the chunker for rows without chunks."""
         began = time.monotonic()
         known = None if start.base is None or start.shows is None else start.shows.skipped
         again = skipped_rows(start.view, start.source.open(), known)
@@ -281,7 +281,7 @@ class RefreshJob:
     def _place(
         self, start: Start, spec: PlacementSpec, look: ChangedFragments, tasks: RowTasks, chunked: Chunked | None
     ) -> Answer:
-        """Makes the new rows of the view, in no version yet, and lists those that go or change."""
+        """Writes the new rows, in no version yet, and lists deleted and changed rows."""
         if self._table is not None:
             return tasks.call_table(self._table_call(start, spec, self._table))
         if self._chunks is None or chunked is None:
@@ -291,7 +291,7 @@ class RefreshJob:
         try:
             return tasks.place_chunks(chunked, [(number, live[number]) for number in numbers])
         except CommitConflictError:
-            # Some chunks are gone, while checkpoints may still tell of them.
+            # Some chunks are lost, although checkpoints still name them.
             self._chunks.forget(chunked.calls)
             raise
 
@@ -340,10 +340,10 @@ class RefreshJob:
         self._note(replace(shown, at=at))
 
     def _note(self, shown: Refreshed) -> None:
-        """Puts what the view shows into its configuration.
+        """Writes the shown version to the configuration of the view.
 
         Raises:
-            CommitOutcomeUnknownError: Nothing tells whether a restore has taken the rows back.
+            CommitOutcomeUnknownError: A concurrent restore may have removed the rows.
         """
 
         def note(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
@@ -351,7 +351,7 @@ class RefreshJob:
             if known is not None and Refreshed.from_json(known, head.uri).at >= shown.at:
                 return None
             events = list(events_between(head, shown.at, head.version))
-            # A restore has brought back what was noted with the rows.
+            # A restore brought back the earlier configuration.
             restored = any(event.operation is not None and Change.of(event).replaces for event in events)
             is_lost = any(event.operation is None for event in events)
             if not restored and is_lost and not self._has_rows(head, shown.at):
@@ -366,7 +366,7 @@ class RefreshJob:
         change_schema(self._ref, note)
 
     def _has_rows(self, head: lance.LanceDataset, version: int) -> bool:
-        """Tells whether a version has all rows that this refresh has committed as an older one."""
+        """Tells whether a version has all rows that this refresh committed."""
         if version not in self._versions or not self._landed:
             return False
         names = {path_of(file) for fragment in head.get_fragments() for file in fragment.metadata.files}

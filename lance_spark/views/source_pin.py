@@ -1,8 +1,8 @@
-"""Which table a view was made of: a version of the source, by its number and its incarnation.
+"""The identity of a view's source: a version by its number and its incarnation.
 
-A view's metadata are data: any writer of the view's folder can put another location there. The
-refresh of a more powerful user would then copy that table into the view. So the table at the
-location must have a version that the view knows. Only readers of a table know its incarnations.
+Metadata of a view are data: any writer of the view's folder can change the location of the source.
+The refresh of a more powerful user would then copy another table into the view. So the table at the
+location must have a known version. Only readers of a table know its incarnations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lance_spark.options import environment_flag
 from lance_spark.stored_json import check_fields
 
 ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_UNPINNED_VIEWS"
-"""Environment variable of the driver: whether sources that nothing identifies are trusted."""
+"""Environment variable of the driver: whether sources of unknown identity are trusted."""
 
 
 class _Version(Protocol):
@@ -33,7 +33,7 @@ class SourcePin:
 
     Attributes:
         version: Its number.
-        incarnation: The version's own, as :class:`~lance_spark.dataset.DatasetRef` has it.
+        incarnation: Its incarnation, as in :class:`~lance_spark.dataset.DatasetRef`.
     """
 
     version: int
@@ -41,7 +41,7 @@ class SourcePin:
 
     @staticmethod
     def of(source: DatasetRef) -> SourcePin:
-        """Returns a version that is pinned."""
+        """Returns the version of a pinned table."""
         return SourcePin(version=source.version or 0, incarnation=source.incarnation or "")
 
     @staticmethod
@@ -60,19 +60,19 @@ class SourcePin:
 
 
 def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable[_Version | None]) -> None:
-    """Refuses a source that was made anew, or that no version shows to be the view's own.
+    """Refuses a source that was created again, or whose identity is unknown.
 
     A view of an older release knows no version before its first refresh, and a cleanup may have
-    removed all versions that a view knows. Then the source must be in the view's own folder.
+    removed all known versions. Then the source must be in the view's own folder.
 
     Args:
         view: The view.
         source: Location of the source.
-        versions: Versions of the source that the view knows, the newest first.
+        versions: Known versions of the source, the newest first.
 
     Raises:
         OptionError: The environment variable is no flag.
-        ViewSourceError: The table at the location is another one.
+        ViewSourceError: The location holds another table.
     """
     for known in versions:
         if known is None:
@@ -96,7 +96,7 @@ def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable
 
 
 def made_anew(view: DatasetRef, source: DatasetRef, version: int) -> ViewSourceError:
-    """Returns the error of a source whose version is another one than the view knows."""
+    """Returns the error about a source with another incarnation of a known version."""
     return ViewSourceError(
         f"the source was made anew, or is another table, since the view was made or refreshed from version {version} "
         f"of it - view {view.uri}, source {source.uri} - nothing was changed; make the view anew",

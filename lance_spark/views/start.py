@@ -1,4 +1,4 @@
-"""Where a refresh begins: what a view shows, and what it is to show. Runs on the driver."""
+"""The start of a refresh: the shown and the requested version. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where a refresh begins: a version of the view, what it shows, and what it is to show.
+    """The start of a refresh: a version of the view, and two versions of the source.
 
     Attributes:
-        shows: Version of the source that the view shows; None before the first refresh.
-        base: The same, to compare with; None where it was cleaned up, or is not known for certain,
-            or where the view's rows are not to be trusted.
+        source: The requested version of the source.
+        shows: The shown version of the source; None before the first refresh.
+        base: The shown version, for comparison; None if the version was cleaned up or is uncertain,
+            or if the rows of the view cannot be trusted.
     """
 
     view: DatasetRef
@@ -57,22 +58,22 @@ class Start:
 
     @property
     def is_current(self) -> bool:
-        """Whether the view's rows are those of the version that it is to show."""
+        """Whether the view shows the requested version."""
         if self.definition.makes_table or self.shows is None or self.shows.skipped is not None:
             return False
         return self.base is not None and self.base.version == self.source.version
 
     @property
     def shows_later(self) -> bool:
-        """Whether the view shows a later version than it is to show."""
+        """Whether the view shows a later version than requested."""
         return self.shows is not None and self.shows.version > (self.source.version or 0)
 
     @staticmethod
     def of(ref: DatasetRef, source: DatasetRef, *, job_id: str | None = None) -> Start:
-        """Looks at the latest version of a view, for a job. Runs on the driver.
+        """Reads the latest version of a view, for a job. Runs on the driver.
 
         Raises:
-            ViewError, ViewSourceError, StableRowIdsError: It cannot be refreshed.
+            ViewError, ViewSourceError, StableRowIdsError: The view cannot be refreshed.
         """
         view = ref.pin(None)
         dataset = view.open()
@@ -80,7 +81,7 @@ class Start:
         _refuse_frame(view, definition)
         shows = refreshed_of(dataset)
         base = None
-        # A table function makes all rows anew, whatever the view shows.
+        # A table function makes all rows again, for any shown version.
         if shows is not None and not definition.makes_table:
             _refuse_unstable(view, source, shows)
             base = _base_of(view, definition, shows)
@@ -94,7 +95,7 @@ class Start:
         return Start(view=view, dataset=dataset, definition=definition, source=source, shows=shows, base=base)
 
     def spec(self, staging: Staging, max_rows: int) -> PlacementSpec:
-        """Returns what the tasks share."""
+        """Returns the common data of the tasks."""
         definition, function = self.definition, self.definition.function
         source = {field.id: field for field in definition.fields_in(self.source, self.view.uri)}
         groups, expressions = groups_of(self.dataset), expressions_of(self.dataset)
@@ -106,7 +107,7 @@ class Start:
         elif function is not None:
             made = [name for _, name in made_columns(self.dataset)]
             names += made
-            # A row that comes in or goes by its condition is chunked as a new one.
+            # A row that the condition starts to select is chunked as a new row.
             read = used_fields(self.source.open(), [definition.where or ""], ())
             inputs = [tuple(source[number] for number in {*function.input_ids, *(field.id for field in read)})]
             computed = [(CHILD_INDEX, *made)]
@@ -154,7 +155,7 @@ def _refuse_unstable(view: DatasetRef, source: DatasetRef, shows: Refreshed) -> 
 
 
 def _base_of(view: DatasetRef, definition: ViewDefinition, shows: Refreshed) -> DatasetRef | None:
-    """Returns the version that the view shows; None where it was cleaned up."""
+    """Returns the shown version; None after a cleanup."""
     try:
         base = definition.pin_source(view, shows.version)
     except VersionNotFoundError:
@@ -171,7 +172,7 @@ def _base_of(view: DatasetRef, definition: ViewDefinition, shows: Refreshed) -> 
 
 
 def _check_texts(view: DatasetRef, dataset: lance.LanceDataset, definition: ViewDefinition, source: DatasetRef) -> None:
-    """Checks the stored texts of a view: any writer of the view may have changed them."""
+    """Checks the stored texts of a view, because any writer of the view may change them."""
     expressions = [text for _, text in expressions_of(dataset)]
     try:
         if definition.spark is None:

@@ -1,8 +1,8 @@
-"""Which version of its source a view shows: :func:`refreshed_of`.
+"""The shown version of a view: :func:`refreshed_of`.
 
-A refresh stamps the version into the transaction of its commit, with the rows; afterwards it is put
-into the view's configuration, so that it outlives a cleanup of old versions, and comes back with a
-restore.
+A refresh stamps the version of the source into the transaction of its commit. Afterwards the
+version goes into the configuration of the view, outlives a cleanup of old versions, and comes back
+with a restore.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ if TYPE_CHECKING:
     import lance
 
 JOB_TYPE = "refresh"
-"""What a refresh is called in the history."""
+"""Type of a refresh in the history of jobs."""
 
 CONFIG_KEY = "lance-spark.view.refreshed"
 STAMP_KEY = "lance-spark.refreshed"
-"""Keys of the view's configuration, and of a transaction's properties."""
+"""Keys in the configuration of the view, and in the properties of a transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:
-    """What a view shows.
+    """The state of a view.
 
     Attributes:
-        version: Version of the source.
-        incarnation: The version's own, as :class:`~lance_spark.dataset.DatasetRef` has it.
-        at: Version of the view that has been known to show it; 0 in a stamp.
-        lost: Whether transactions of the view since then were cleaned up.
-        skipped: File with the rows that its chunker's policy skipped, if there are any.
-        doubled: Whether another refresh had, or may have, committed its rows since the version that
-            this one read: then they are there twice, because its process died before it took them
-            back.
+        version: The shown version of the source.
+        incarnation: Incarnation of the version, as in :class:`~lance_spark.dataset.DatasetRef`.
+        at: Version of the view with this state; 0 in a stamp.
+        lost: Whether later transactions of the view were cleaned up.
+        skipped: File with the rows that the policy of the chunker skipped, or None.
+        doubled: Whether another refresh may have committed its rows after this refresh read the
+            view. Its process died before it removed them, so rows are duplicate.
     """
 
     version: int
@@ -53,13 +52,13 @@ class Refreshed:
     doubled: bool = False
 
     def to_json(self) -> str:
-        """Returns the form that is stored."""
+        """Returns the stored form."""
         values = {"version": self.version, "incarnation": self.incarnation, "at": self.at, "skipped": self.skipped}
         return json.dumps(values)
 
     @staticmethod
     def from_json(text: str, view_uri: str) -> Refreshed:
-        """Returns the state of :meth:`to_json`'s text.
+        """Returns the state of a stored form.
 
         Raises:
             ViewError: The text is damaged.
@@ -80,9 +79,9 @@ class Refreshed:
 
 
 def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
-    """Returns which version of its source a view shows; None before the first refresh.
+    """Returns the shown version of the source; None before the first refresh.
 
-    One read per version of the view since the configuration said it.
+    Reads each version of the view since the version of the configuration.
     """
     text = dataset.config().get(CONFIG_KEY)
     known = None if text is None else Refreshed.from_json(text, dataset.uri)
@@ -93,7 +92,7 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
         event = next(iter(events_between(dataset, at - 1, at)))
         at = _before(event.operation, at)
         if at < oldest:
-            # It was noted after a restore had taken back what it is about.
+            # The configuration was written after a restore of an earlier version.
             return _restored(dataset, at)
         lost = lost or event.operation is None
         if UNDONE_KEY in event.properties:
@@ -105,7 +104,7 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
 
 
 def _is_doubled(dataset: lance.LanceDataset, event: Event, undone: Collection[str]) -> bool:
-    """Tells whether another stamp is, or may be, between a stamped commit and what it read."""
+    """Tells whether another stamp may lie between a stamped commit and its read version."""
     commit = summary_of(event, dataset.uri)
     read = event.version - 1 if commit is None or commit.read_version is None else commit.read_version
     between = events_between(dataset, read, event.version - 1)
@@ -116,7 +115,7 @@ def _is_doubled(dataset: lance.LanceDataset, event: Event, undone: Collection[st
 
 
 def _restored(dataset: lance.LanceDataset, version: int) -> Refreshed | None:
-    """Returns what a version showed that a restore has brought back."""
+    """Returns the state of a restored version."""
     try:
         return refreshed_of(dataset.checkout_version(version))
     except (ValueError, OSError):
@@ -132,7 +131,7 @@ def _before(operation: object, version: int) -> int:
 
 
 def has_unfinished(view: DatasetRef, but: str | None) -> bool:
-    """Tells whether another refresh began after the last one that ended well."""
+    """Tells whether another refresh began after the last successful refresh."""
     records = [
         record for record in JobHistory(view).intact_jobs() if record.job_type == JOB_TYPE and record.job_id != but
     ]

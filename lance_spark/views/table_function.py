@@ -1,6 +1,6 @@
-"""The call of a view's table function: one task reads the source, and writes what comes out.
+"""The call of a view's table function, in one task that reads the source and writes the result.
 
-Runs on an executor. Memory: some batches, and what the function itself holds.
+Runs on an executor. Memory: some batches, and the data of the function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRows:
-    """The rows of a query at a version of its table, as a table function gets them."""
+    """The rows of a query at a version of its table, as input of a table function."""
 
     ref: DatasetRef
     columns: tuple[tuple[str, str], ...]
@@ -38,7 +38,7 @@ class QueryRows:
         return self._scanner().projected_schema
 
     def count_rows(self) -> int:
-        """Returns how many rows there are."""
+        """Returns the number of rows."""
         return self.ref.open().count_rows(self.where)
 
     def to_batches(self, *, batch_size: int = 8192) -> Iterator[pa.RecordBatch]:
@@ -72,11 +72,11 @@ class TableCall:
     """A call of a table function; a callable for Spark's `mapInArrow`.
 
     Attributes:
-        spec: What the tasks of the refresh share.
+        spec: The common data of the tasks of the refresh.
         udf: The pickled function.
-        source: What it gets.
-        columns: Names of what it makes, and of the view's columns.
-        environment: The function's environment; None is the executors' own Python.
+        source: The input.
+        columns: Names of the columns in the result of the function, and in the view.
+        environment: The environment of the function; None is the executors' own Python.
     """
 
     spec: PlacementSpec
@@ -86,7 +86,7 @@ class TableCall:
     environment: TaskEnvironment | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Makes the call, and yields one answer."""
+        """Calls the function, and yields one result."""
         if not sum(batch.num_rows for batch in batches):
             return
         answer, schema = Answer(), self.spec.placed.row_schema

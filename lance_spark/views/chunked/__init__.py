@@ -1,1 +1,1 @@
-"""Views whose rows a chunker makes of each row of their source."""
+"""Views with the rows that a chunker makes from each row of their source."""

@@ -1,8 +1,8 @@
-"""The calls of a view's chunker in a refresh: :class:`ChunkCalls`. Runs on the driver.
+"""The calls of a chunker in a refresh: :class:`ChunkCalls`. Runs on the driver.
 
-They are a round of the backfill engine over the view's source, whose values stay in checkpoints:
-where the chunks of each row are. So progress, error policies, tasks that die, and rows that were
-chunked before, by a refresh that did not end, are the engine's.
+The calls are a round of the backfill engine over the source. The values, the places of the chunks
+of each row, stay in checkpoints. So the engine serves progress, error policies, lost tasks, and
+chunks of an unfinished refresh.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _SHOWN_FAILURES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunked:
-    """Rows that were chunked, for the tasks that write the chunks.
+    """Chunked rows, for the tasks that write the chunks.
 
     Attributes:
         calls: The calls.
-        selects: Which rows.
-        skipped: Those of them that a policy skipped, by fragment.
-        columns: Names of the chunks' columns, and of the view's.
+        selects: The selection of the rows.
+        skipped: Rows that a policy skipped, by fragment.
+        columns: Names of the columns in the chunks, and in the view.
     """
 
     calls: BackfillSpec
@@ -64,11 +64,11 @@ class Chunked:
 
 
 class ChunkCalls:
-    """The calls of one refresh, counted over its attempts. Used by the refresh's thread.
+    """The calls of one refresh, counted over its attempts. Used by the thread of the refresh.
 
     Attributes:
-        rows: Rows for which the chunker was called and returned.
-        counts: What became of the selected rows.
+        rows: Rows with a successful call of the chunker.
+        counts: Outcomes of the selected rows.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ChunkCalls:
         self._scheduler: Scheduler | None = None
 
     def stop(self) -> None:
-        """Stops the tasks. Works from any thread."""
+        """Cancels the tasks. Works from any thread."""
         if self._scheduler is not None:
             self._scheduler.stop()
 
@@ -109,18 +109,19 @@ class ChunkCalls:
         again: Mapping[int, RowSet],
         environments: JobEnvironments,
     ) -> Chunked:
-        """Calls the chunker for the rows that need it, but for those that checkpoints have.
+        """Calls the chunker for rows without chunks in checkpoints.
 
         Raises:
             BackfillIncompleteError: Rows have no chunks, and no policy skipped them.
-            SkipThresholdExceededError: More rows were skipped than the chunker's policy allows.
+            SkipThresholdExceededError: More rows were skipped than the policy of the chunker
+                allows.
         """
         function = start.definition.function
         assert function is not None
         selects = RowsToChunk(placement=placement, again=again)
         spec = replace(self._spec(start, placement, function, selects), environment=environments.of(self._udf))
         numbers = {number for number, _ in look.now} | again.keys()
-        # What an earlier attempt of this refresh has chunked is in checkpoints now.
+        # Checkpoints have the chunks of an earlier attempt of this refresh.
         reused, self.counts = self.counts.reused, RowCounts()
         plans = _plans(spec, numbers, search=bool(spec.bases) or bool(store_of(spec).find_all(spec.key)))
         skipped: dict[int, RowSet] = {}
@@ -131,7 +132,7 @@ class ChunkCalls:
         return Chunked(calls=spec, selects=selects, skipped=skipped, columns=made_columns(start.dataset))
 
     def forget(self, calls: BackfillSpec) -> None:
-        """Deletes what was kept of calls: the view has the chunks."""
+        """Deletes the checkpoints of the calls, because the view has the chunks."""
         try:
             store_of(calls).drop(calls.key)
         except OSError as error:
@@ -259,7 +260,7 @@ def _plans(spec: BackfillSpec, numbers: set[int], *, search: bool) -> list[Fragm
 
 
 def _bases(spec: BackfillSpec) -> tuple[int, ...]:
-    """Returns the versions of the source that refreshes read whose chunks are still kept."""
+    """Returns the versions of the source whose chunks are still in checkpoints."""
     entries = store_of(spec).find_all(spec.key)
     first = JobHistory(spec.home).first_versions() if entries else {}
     versions = {first[entry.job_id] for some in entries.values() for entry in some if entry.job_id in first}

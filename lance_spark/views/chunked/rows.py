@@ -1,9 +1,9 @@
-"""Tasks of a chunker's view: which rows are chunked, and the view's rows of their chunks.
+"""Tasks of a chunker's view: the selection of rows, and the rows of the view from their chunks.
 
-They run on executors. The calls are those of a backfill that leaves its values in checkpoints
-(:class:`RowsToChunk` selects its rows); a value says where the chunks of a row are. When all are
-there, :class:`ChunkPlacement` writes them as fragments of the view. Memory: some bytes a row of a
-range, two parts of chunks, and a batch, however many chunks a row has.
+They run on executors. :class:`RowsToChunk` selects the rows of a backfill that leaves its values in
+checkpoints; a value is the place of the chunks of a row. Then :class:`ChunkPlacement` writes the
+chunks as fragments of the view. Memory: some bytes a row of a range, two parts of chunks, and a
+batch, for any number of chunks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BATCH_BYTES = 8 << 20
 
 
 class _Kept(threading.local):
-    """What one thread has looked at last: ranges of a fragment come one after the other."""
+    """The last ranges of a thread, because ranges of a fragment follow each other."""
 
     version: tuple[str, int | None] | None = None
     source: SourceRows | None = None
@@ -51,26 +51,25 @@ _KEPT = _Kept()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsToChunk:
-    """The rows of the source that a refresh has to chunk: new ones, and changed ones.
+    """The new and changed rows of the source, which a refresh has to chunk.
 
     Attributes:
-        placement: What the tasks of the refresh share.
-        again: Rows of fragments that are chunked once more, because an earlier refresh skipped
-            them.
+        placement: The common data of the tasks of the refresh.
+        again: Rows of fragments that an earlier refresh skipped.
     """
 
     placement: PlacementSpec
     again: Mapping[int, RowSet]
 
     def source(self) -> SourceRows:
-        """Returns this thread's view of the source."""
+        """Returns the rows of the source for this thread."""
         version = (self.placement.staging.job_id, self.placement.view.version)
         if _KEPT.source is None or _KEPT.version != version:
             _KEPT.source, _KEPT.version, _KEPT.fragment = SourceRows(self.placement), version, -1
         return _KEPT.source
 
     def rows(self, fragment_id: int, start: int, stop: int) -> RowSet:
-        """Returns rows of a range of a fragment's physical rows."""
+        """Returns rows in a range of the physical rows of a fragment."""
         source = self.source()
         if _KEPT.fragment != fragment_id:
             rows = source.to_chunk(fragment_id, source.since_base(fragment_id))
@@ -85,11 +84,11 @@ class ChunkPlacement:
     """Tasks that write chunks as rows of the view; a callable for Spark's `mapInArrow`.
 
     Attributes:
-        calls: The calls of the chunker, which have left its values.
-        units: For each task, fragments of the version to show.
-        selects: What says which rows were chunked.
-        skipped: Rows of fragments that have no chunks because a policy skipped them.
-        columns: Names of the chunks' columns, and of the view's.
+        calls: The finished calls of the chunker.
+        units: For each task, fragments of the requested version.
+        selects: The selection of chunked rows.
+        skipped: Rows of fragments without chunks, because a policy skipped them.
+        columns: Names of the columns in the chunks, and in the view.
     """
 
     calls: BackfillSpec
@@ -99,7 +98,7 @@ class ChunkPlacement:
     columns: tuple[tuple[str, str], ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Works on the tasks whose numbers come, and yields one answer."""
+        """Runs the tasks with the given numbers, and yields one result."""
         fragments = [fragment for number in numbers_of(batches) for fragment in self.units[number]]
         if fragments:
             yield self._place(fragments).to_batch()
@@ -125,7 +124,7 @@ class ChunkPlacement:
 
 
 class _ChunkedRows:
-    """The view's rows of some rows of the source. Belongs to one task."""
+    """The rows of the view for rows of the source. Belongs to one task."""
 
     def __init__(self, placement: ChunkPlacement) -> None:
         self.source = placement.selects.source()
@@ -136,10 +135,10 @@ class _ChunkedRows:
         self._reader = ChunkReader(chunks_of(placement.calls), pa.schema(list(fields)))
 
     def write(self, fragment_id: int, sink: FragmentSink) -> int:
-        """Writes the chunks of a fragment's rows, and returns how many these are.
+        """Writes the chunks of the rows of a fragment, and returns the number of chunks.
 
         Raises:
-            ChunksLostError: Something deletes checkpoints beside the refresh.
+            ChunksLostError: Another process deletes checkpoints during the refresh.
         """
         placement = self._placement
         fragment = self.source.rows.existing_fragment(fragment_id).metadata
@@ -164,7 +163,7 @@ class _ChunkedRows:
         return written
 
     def _rows_of(self, batch: pa.RecordBatch, found: _Found, fragment_id: int) -> Iterator[pa.RecordBatch]:
-        """Yields the view's rows of a batch of the source's."""
+        """Yields the rows of the view for a batch of the source."""
         offsets = offsets_of(batch.column(ROW_ADDRESS).to_numpy())
         at, places = found.upto(int(offsets[-1]))
         if not np.array_equal(at, offsets):
@@ -187,14 +186,14 @@ class _ChunkedRows:
 
 
 class _Found:
-    """Where the chunks of rows are, in the order of the rows, taken bit by bit."""
+    """The places of the chunks of rows, in the order of the rows, taken in parts."""
 
     def __init__(self, chunks: Iterator[Chunk]) -> None:
         self._chunks = chunks
         self._held: list[Chunk] = []
 
     def upto(self, last: int) -> tuple[Offsets, pa.StructArray]:
-        """Returns the rows up to one that were not taken yet, and where their chunks are."""
+        """Returns the remaining rows up to a limit, and the places of their chunks."""
         while not self._held or self._held[-1][0][-1] < last:
             chunk = next(self._chunks, None)
             if chunk is None:

@@ -1,6 +1,6 @@
-"""Rows of a source that a chunker's policy skipped: the next refresh chunks them again.
+"""Rows of a source that the policy of a chunker skipped: the next refresh chunks them again.
 
-Their row ids lie in a file beside the view, which what the view shows names
+A file next to the view holds their row ids, and the state of the view names the file
 (:class:`~lance_spark.views.state.Refreshed`). Runs on the driver; 8 bytes a row.
 """
 
@@ -29,7 +29,7 @@ _SCHEMA = pa.schema([pa.field("id", pa.uint64())])
 
 
 def keep_skipped(view: DatasetRef, source: lance.LanceDataset, skipped: Mapping[int, RowSet]) -> str | None:
-    """Writes down the rows, given by fragment, and returns the name of the file; None without any.
+    """Writes the rows, by fragment, to a file, and returns its name; None without rows.
 
     Raises:
         OSError: The store refused.

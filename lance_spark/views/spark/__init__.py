@@ -1,1 +1,1 @@
-"""Views that are queries of Spark: SELECTs in Spark SQL over one table."""
+"""Views with a query of Spark: a SELECT in Spark SQL over one table."""

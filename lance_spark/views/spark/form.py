@@ -1,4 +1,4 @@
-"""How a view stores a query of Spark: as nested SELECTs over its source, in Spark SQL, as text."""
+"""The stored form of a query of Spark: nested SELECTs over the source, as text in Spark SQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROW_ID = "_rowid"
-"""Column that goes through all SELECTs with the row id. Lance keeps this name for itself."""
+"""Column with the row id in all SELECTs. Lance reserves this name."""
 
 SETTINGS = (
     "spark.sql.ansi.enabled",
@@ -31,19 +31,19 @@ SETTINGS = (
     "spark.sql.legacy.timeParserPolicy",
     "spark.sql.legacy.sizeOfNull",
 )
-"""Settings of a session that say what a text in Spark SQL means."""
+"""Settings of a session that define the meaning of a text in Spark SQL."""
 
 _ALL_COLUMNS = ("*",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A SELECT over the one before it, or over the source.
+    """A SELECT over the inner block, or over the source.
 
     Attributes:
-        alias: Name that columns may be qualified with. The innermost block has one.
-        where: Condition for its rows.
-        select: Its columns, each with its name (`x + 1 AS y`).
+        alias: Qualifier for columns. The innermost block has an alias.
+        where: Condition on rows.
+        select: The columns, each with its name (`x + 1 AS y`).
     """
 
     alias: str | None
@@ -52,11 +52,11 @@ class Block:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All its expressions."""
+        """All expressions."""
         return self.select if self.where is None else (self.where, *self.select)
 
     def over(self, frame: DataFrame, *carried: str) -> DataFrame:
-        """Returns what it selects of a DataFrame, with columns that are carried along first."""
+        """Returns the SELECT over a DataFrame, with additional columns first."""
         if self.alias is not None:
             frame = frame.alias(self.alias)
         if self.where is not None:
@@ -75,8 +75,8 @@ class SparkForm:
     """A query of Spark over one table.
 
     Attributes:
-        blocks: Its SELECTs, the innermost first.
-        settings: Those of :data:`SETTINGS` that the session had which made the view.
+        blocks: The SELECTs, the innermost first.
+        settings: The values of :data:`SETTINGS` in the session of the creation.
     """
 
     blocks: tuple[Block, ...]
@@ -102,14 +102,14 @@ class SparkForm:
         return text
 
     def over(self, frame: DataFrame, *carried: str) -> DataFrame:
-        """Returns what the query gives of a DataFrame with the source's columns."""
+        """Returns the query over a DataFrame with the columns of the source."""
         for block in self.blocks:
             frame = block.over(frame, *carried)
         return frame
 
     @staticmethod
     def of(values: Mapping[str, Any] | None) -> SparkForm | None:
-        """Returns the form of what JSON holds; raises what a dict raises where it is damaged."""
+        """Returns the form of JSON values; damaged values raise errors of dicts."""
         if values is None:
             return None
         blocks = [
@@ -128,10 +128,10 @@ class SparkForm:
 
     @staticmethod
     def check_columns(expressions: Iterable[str], columns: Iterable[str]) -> None:
-        """Refuses expressions of a view's columns that are more than names of the query's columns.
+        """Refuses expressions of columns that are not just names of columns of the query.
 
         Raises:
-            RegistrationError: One is.
+            RegistrationError: An expression is more than a name.
         """
         names = {quote_identifier(name) for name in columns}
         for text in expressions:
@@ -139,10 +139,10 @@ class SparkForm:
                 raise RegistrationError(f"the expression {text!r} is no column of the view's query")
 
     def session(self, spark: SparkSession, view_uri: str) -> SparkSession:
-        """Returns a session with the query's settings: this one, or another one beside it.
+        """Returns a session with the settings of the query: this session, or a new one.
 
         Raises:
-            ViewError: This session has others, and is one of Spark Connect.
+            ViewError: A session of Spark Connect has other settings.
         """
         have = dict(settings_of(spark))
         others = {name: value for name, value in self.settings if have.get(name) != value}
@@ -166,7 +166,7 @@ class SparkForm:
 
 
 def settings_of(spark: SparkSession) -> tuple[tuple[str, str], ...]:
-    """Returns the settings of a session that say what a text means."""
-    # With a default of its own, `get` would not give Spark's.
+    """Returns the settings of a session that define the meaning of a text."""
+    # `get` with a default of ours would hide Spark's default.
     found = ((name, spark.conf.get(name)) for name in SETTINGS)
     return tuple((name, value) for name, value in found if value is not None)

@@ -1,4 +1,4 @@
-"""Takes a SELECT in Spark SQL apart that is to be a view. Runs on the driver.
+"""Parses a SELECT in Spark SQL for a view. Runs on the driver.
 
 The SELECT becomes nested blocks of text. Spark compares the analysed plans of both over one leaf.
 """
@@ -44,12 +44,12 @@ _NO_ROWS = ("MISSING_GROUP_BY", "MISSING_AGGREGATION", "GROUP_BY")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkQuery:
-    """A query of Spark over one table, taken apart and checked.
+    """A parsed and checked query of Spark over one table.
 
     Attributes:
         source: The table, at its latest version.
-        schema: What the query gives, as Lance stores it.
-        used: Columns of the source that it reads.
+        schema: The schema of the result, as Lance stores it.
+        used: The used columns of the source.
     """
 
     source: DatasetRef
@@ -59,10 +59,10 @@ class SparkQuery:
 
 
 def text_query(spark: SparkSession, text: str, find_table: Callable[[tuple[str, ...]], DatasetRef]) -> SparkQuery:
-    """Takes a SELECT apart, over a table that `find_table` returns for the parts of its name.
+    """Parses a SELECT over the table that `find_table` returns for the parts of its name.
 
     Raises:
-        RegistrationError: The SELECT cannot be a view, or there is no such table.
+        RegistrationError: The SELECT cannot be a view, or the table does not exist.
         UnsupportedTypeError: Lance cannot store a column.
     """
     select = parse(text)
@@ -120,13 +120,13 @@ def _check_block(block: Block, frame: DataFrame, functions: Callable[[str], bool
 
 
 def check_stored_query(form: SparkForm, frame: DataFrame, view_uri: str) -> None:
-    """Checks the stored query of a view as when the view is made, over a DataFrame with row ids.
+    """Checks the stored query of a view as at its creation, over a DataFrame with row ids.
 
-    In a classic session the analyzed plan is checked too: the query reads only the DataFrame, and
-    each value follows from its row.
+    A classic session also checks the analyzed plan: the query reads only the DataFrame, and each
+    value follows from its row.
 
     Raises:
-        ViewError: The query is one that no view can have.
+        ViewError: The query cannot be a view.
     """
     functions = own_functions(frame.sparkSession)
     try:
@@ -150,7 +150,7 @@ def _refused(reason: str, view_uri: str) -> ViewError:
 
 
 def own_functions(spark: SparkSession) -> Callable[[str], bool]:
-    """Returns what tells Spark's own functions, but not those that the session has replaced."""
+    """Returns a predicate for names of Spark's own functions that the session did not replace."""
 
     @functools.cache
     def names() -> set[str]:
@@ -170,7 +170,7 @@ def _selects(select: Select) -> Iterator[Select]:
 
 
 def _named(select: Select) -> tuple[tuple[str, ...], tuple[int, int]]:
-    """Returns the parts of the name of the table that is selected from, and where this is."""
+    """Returns the parts of the table's name, and the span of the name in the text."""
     return _named(select.source) if isinstance(select.source, Select) else (select.source, select.span)
 
 
@@ -180,7 +180,7 @@ def _is_aliased(text: str, end: int) -> bool:
 
 
 def _without_stars(items: tuple[str, ...], names: Sequence[str], qualifiers: Collection[str]) -> tuple[str, ...]:
-    """Returns what is selected with columns in place of stars: the source may get more of them."""
+    """Returns the items with columns in place of stars, because the source may get columns."""
     found: list[str] = []
     for item in items:
         left_out = starred(item, qualifiers)
@@ -193,7 +193,7 @@ def _without_stars(items: tuple[str, ...], names: Sequence[str], qualifiers: Col
 
 
 def _refuse_aggregates(leaf: DataFrame, blocks: Sequence[Block]) -> None:
-    """Refuses what does not give each row by itself: it cannot stand beside the row's id."""
+    """Refuses aggregates: they have no value next to the id of a row."""
     frame = leaf.select(sf.lit(0).cast("long").alias(ROW_ID), "*")
     try:
         for block in blocks:
@@ -211,9 +211,9 @@ def _refuse_aggregates(leaf: DataFrame, blocks: Sequence[Block]) -> None:
 def _prove(
     spark: SparkSession, dataset: lance.LanceDataset, form: SparkForm, used: Sequence[UsedField], wanted: StructType
 ) -> None:
-    """Refuses a query whose text means something else, or nothing, where a refresh reads it.
+    """Refuses a query whose text has another meaning, or none, in the session of a refresh.
 
-    That is a session that has neither variables nor functions of its own.
+    That session has no variables and functions of its own.
     """
     session = form.beside(spark) if is_classic(spark) else spark
     columns = to_spark_schema(pa.schema([dataset.schema.field(one.name) for one in used])).fields
@@ -234,8 +234,8 @@ def _prove(
 
 
 def _pruned(leaf: DataFrame, blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """Returns the SELECTs without columns that those around them do not name."""
-    # Names of the columns of each SELECT, before anything is left out.
+    """Returns the SELECTs without columns that outer SELECTs do not use."""
+    # Names of the columns of each SELECT, with unused columns.
     given: list[list[str]] = []
     frame = leaf
     for block in blocks:
@@ -253,7 +253,7 @@ def _pruned(leaf: DataFrame, blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def _needed(select: tuple[str, ...], names: Sequence[str], wanted: set[str]) -> tuple[str, ...]:
-    """Returns the items whose names are wanted, by others of them, too; one at least."""
+    """Returns the items with used names, also by other items; at least one."""
     keep: set[int] = set()
     while True:
         more = {i for i, name in enumerate(names) if name.lower() in wanted} - keep
@@ -265,7 +265,7 @@ def _needed(select: tuple[str, ...], names: Sequence[str], wanted: set[str]) -> 
 
 @contextmanager
 def _stand_in(spark: SparkSession, dataset: lance.LanceDataset, named: Collection[str]) -> Iterator[str]:
-    """Makes a temporary view without rows that has the columns of a table."""
+    """Creates a temporary view without rows that has the columns of a table."""
     name = f"lance_spark_{uuid.uuid4().hex}"
     spark.createDataFrame([], _leaf_schema(dataset, named)).createTempView(name)
     try:
@@ -275,9 +275,9 @@ def _stand_in(spark: SparkSession, dataset: lance.LanceDataset, named: Collectio
 
 
 def _leaf_schema(dataset: lance.LanceDataset, named: Collection[str]) -> StructType:
-    """Returns a table's columns; those that cannot be read are of some type.
+    """Returns the columns of a table. Unreadable columns have a placeholder type.
 
-    Row ids that a view has of its own source are there only where they are named.
+    The row ids of a view as source are included only if the query names them.
     """
     fields = []
     for field in dataset.schema:
@@ -303,7 +303,7 @@ def _refuse_unreadable(dataset: lance.LanceDataset, used: Sequence[UsedField]) -
 
 
 def _first_line(error: PySparkException) -> str:
-    """Returns what an error says, without the plan that follows."""
+    """Returns the message of an error without the plan that follows."""
     return str(error).strip().partition("\n")[0].rstrip("; ")
 
 

@@ -1,8 +1,8 @@
-"""The rows of a view that is a query of Spark: read by tasks, selected by Spark, written by tasks.
+"""The rows of a view with a query of Spark: tasks read, Spark selects, and the same tasks write.
 
-New and changed rows of the source come as Arrow batches of the columns that the query uses, with
-their row ids; Spark selects and computes; the rest of the same task writes fragments of the view,
-which belong to no version yet. Memory: some batches, and 24 bytes a row of one fragment.
+New and changed rows of the source are Arrow batches of the used columns, with row ids. Spark
+selects and computes. The rest of the same task writes fragments of the view, which belong to no
+version yet. Memory: some batches, and 24 bytes a row of one fragment.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkRows:
-    """What Spark has to do for the rows of a view. Belongs to the driver.
+    """The query of Spark for the rows of a view. Belongs to the driver.
 
     Attributes:
-        spec: As for other tasks of the refresh; its columns are those of the query.
-        names: Names that all columns of the query have, in order.
-        used: Columns of the source that it reads.
+        spec: The common data of the tasks of the refresh; its columns are the columns of the query.
+        names: Names of all columns of the query, in order.
+        used: The used columns of the source.
     """
 
     spec: PlacementSpec
@@ -44,15 +44,15 @@ class SparkRows:
 
     @staticmethod
     def of(spec: PlacementSpec, definition: ViewDefinition, form: SparkForm) -> SparkRows:
-        """Returns it for a view."""
+        """Returns the query of a view."""
         used = tuple(field.name for field in definition.used)
         return SparkRows(spec=spec, form=form, names=definition.columns, used=used)
 
     def answers(self, spark: SparkSession, units: Sequence[tuple[int, ...]], tasks: int) -> DataFrame:
-        """Returns what tasks over fragments of the source answer.
+        """Returns the results of tasks over fragments of the source.
 
         Raises:
-            ViewError: The session has other settings than the view needs, and cannot have them.
+            ViewError: The session has other settings, and cannot have the settings of the view.
         """
         session = self.form.session(spark, self.spec.view.uri)
         reads = ReadRows(spec=self._reading(), units=tuple(units), columns=self._columns())
@@ -66,8 +66,7 @@ class SparkRows:
         """Checks the query before anything is read.
 
         Raises:
-            ViewError: The query is one that no view can have, or needs a session with other
-                settings.
+            ViewError: The query cannot be a view, or needs a session with other settings.
         """
         session = self.form.session(spark, self.spec.view.uri)
         check_stored_query(self.form, session.createDataFrame([], self._columns()), self.spec.view.uri)
@@ -92,7 +91,7 @@ class ReadRows:
     columns: StructType
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the tasks whose numbers come."""
+        """Yields the rows of the tasks with the given numbers."""
         source = SourceRows(self.spec)
         converter: ReadConverter | None = None
         for number in numbers_of(batches):
@@ -112,7 +111,7 @@ class WriteRows:
     columns: StructType
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Writes all rows, and yields one answer."""
+        """Writes all rows, and yields one result."""
         sink, answer = self.spec.sink(self.spec.placed), Answer()
         converter = WriteConverter(self.columns, self.spec.placed.row_schema)
         try:

@@ -1,7 +1,7 @@
-"""Texts in Spark SQL: the parts of a SELECT over one table, and what no view can have.
+"""The parts of a SELECT over one table in Spark SQL, and the checks of its expressions.
 
-Only as much of the grammar is known as is needed to take a text apart; Spark itself says afterwards
-whether the parts mean what the whole means (`spark/query.py`).
+The parser knows only the necessary grammar. Spark compares the parts with the whole text afterwards
+(`spark/query.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CLAUSES: Mapping[str, tuple[str, str]] = {
     "TABLESAMPLE": ("a sample", "select rows with WHERE"),
     "|": ("a pipe", "write it as a SELECT"),
 }
-"""What may follow a table, or a condition, and what serves instead."""
+"""Clauses after a table or a condition, with the alternative."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -51,7 +51,7 @@ _NOT_FUNCTIONS = _words(
     "char varchar character decimal dec numeric string timestamp_ntz timestamp_ltz time except escape div filter "
     "extract trim both leading trailing from for over values exists cast try_cast position overlay placing"
 )
-"""Words before a parenthesis that are no calls, or whose grammar is their own."""
+"""Words before a parenthesis that are no calls, or have their own grammar."""
 
 _UNSTEADY_WORDS = _words(
     "current_date current_time current_timestamp localtime localtimestamp current_user session_user user "
@@ -63,7 +63,7 @@ _UNSTEADY_CALLS = _UNSTEADY_WORDS | _words(
     "input_file_block_start input_file_block_length java_method reflect try_reflect now curdate current_timezone "
     "version aes_encrypt"
 )
-"""Functions whose value does not depend on their arguments alone. `aes_encrypt` draws a vector."""
+"""Functions whose value depends on more than their arguments. `aes_encrypt` draws a vector."""
 
 _GENERATORS = _words(
     "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple sql_keywords collations "
@@ -74,7 +74,7 @@ _QUERIES = frozenset(("TABLE", "FROM", "MAP", "REDUCE", "WITH", "VALUES"))
 _OPERATORS = frozenset(
     ["AND", "OR", "IS", "IN", "NOT", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "DIV", "COLLATE"]
 )
-"""Words that may follow a column: after them a word of `_QUERIES` is the name of a column."""
+"""Words after a column. A word of `_QUERIES` before them is the name of a column."""
 
 _MOMENTS = re.compile(r"\s*(now|today|tomorrow|yesterday)\b.*", re.IGNORECASE | re.DOTALL)
 
@@ -90,12 +90,12 @@ class Token:
 
     @property
     def word(self) -> str:
-        """The word or sign in upper case; of a quoted name or string, nothing."""
+        """The word or sign in upper case; empty for a quoted name or a string."""
         return self.text.upper() if self.kind in ("word", "sign") else ""
 
     @property
     def name(self) -> str:
-        """The name that an identifier means."""
+        """The name of an identifier."""
         return self.text[1:-1].replace("``", "`") if self.kind == "name" else self.text
 
 
@@ -104,10 +104,10 @@ class Select:
     """A SELECT of a text.
 
     Attributes:
-        items: What it selects, as it is written.
-        source: What it selects from: the parts of a table's name, or another one.
-        span: Where this name is in the text.
-        alias: Name that its columns may be qualified with.
+        items: The selected items, as text.
+        source: The source: the parts of a table's name, or another SELECT.
+        span: Span of the name in the text.
+        alias: Qualifier for its columns.
     """
 
     items: tuple[str, ...]
@@ -141,10 +141,10 @@ def _after_comment(text: str, start: int) -> int:
 
 
 def parse(text: str) -> Select:
-    """Takes a SELECT over one table apart.
+    """Parses a SELECT over one table.
 
     Raises:
-        RegistrationError: It is none, or has what no view can have.
+        RegistrationError: The text is no SELECT, or cannot be a view.
     """
     if "${" in text:
         raise _refusal("a variable of the configuration", text, "write its value")
@@ -168,7 +168,7 @@ class _Parser:
             depth += token.text in ("(", "[")
 
     def select(self, first: int, end: int) -> Select:
-        """Returns the SELECT that some tokens are."""
+        """Returns the SELECT of a range of tokens."""
         if self._word(first, end) != "SELECT":
             raise _refusal(
                 "something else than SELECT ... FROM one table WHERE ...", self.text, "write nested SELECTs for a WITH"
@@ -205,7 +205,7 @@ class _Parser:
         return Select(items=items, source=source, span=span, alias=alias, where=where)
 
     def _source(self, at: int, end: int) -> tuple[tuple[str, ...] | Select, tuple[int, int], int]:
-        """Returns the source that begins at a token, where its name is, and what comes after it."""
+        """Returns the source at a token, the span of its name, and the next token."""
         if self._word(at, end) == "(":
             close = next((i for i in range(at + 1, end) if self.depths[i] == self.depths[at] and i > at), end)
             inner = self.select(at + 1, close)
@@ -253,10 +253,10 @@ class _Parser:
 
 
 def starred(item: str, qualifiers: Collection[str]) -> tuple[str, ...] | None:
-    """Returns the columns that an item `*` leaves out, mostly none; None where it is no star.
+    """Returns the columns that an item `*` excludes, mostly none; None for other items.
 
     Raises:
-        RegistrationError: It has a star that stands for columns in another way.
+        RegistrationError: The item has another form of a star.
     """
     tokens = tokens_of(item)
     star = [token.text for token in tokens[:1]] == ["*"]
@@ -284,11 +284,11 @@ def check_expression(text: str, *, is_own: Callable[[str], bool], columns: Mappi
     Args:
         text: An expression in Spark SQL.
         is_own: Tells whether a function is one of Spark's own.
-        columns: Names in lower case of the columns that it may use, with their types.
+        columns: Types of the available columns, by name in lower case.
 
     Raises:
-        RegistrationError: It has a subquery, a window, a generator, a function that is none of
-            Spark's own, or a value that no column of the row tells.
+        RegistrationError: The expression has a subquery, a window, a generator, a foreign function,
+            or a value that does not follow from the row.
     """
     tokens = tokens_of(text)
     dates = any("date" in kind or "timestamp" in kind for kind in columns.values())
@@ -334,7 +334,7 @@ def _check_call(called: str, argument: str, text: str, is_own: Callable[[str], b
 
 
 def names_in(text: str) -> set[str]:
-    """Returns in lower case all that may be the name of a column in an expression."""
+    """Returns all possible names of columns in an expression, in lower case."""
     return {token.name.lower() for token in tokens_of(text) if token.kind in ("word", "name", "string")}
 
 
