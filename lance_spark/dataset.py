@@ -1,10 +1,9 @@
-"""Which table, at which version: :class:`DatasetRef`, the only place that opens a Lance dataset.
+"""A table at a version: :class:`DatasetRef`, the only class that opens a Lance dataset.
 
-A reference is a plain picklable value, so that the driver pins a version once and every executor
-opens exactly that one. Open datasets are kept per process, with one Lance session (caches of
-metadata and indexes) for all of them, because a Python worker of Spark serves many tasks one after
-the other. Each caller gets a clone: pylance refuses an object that two threads use at once
-("Already borrowed").
+A reference is a plain picklable value, so the driver pins a version once and every executor opens
+exactly this version. Each process caches open datasets, with one Lance session (caches of metadata
+and indexes), because a Python worker of Spark serves many tasks. Each caller gets a clone: pylance
+refuses an object in two threads at once ("Already borrowed").
 """
 
 from __future__ import annotations
@@ -69,20 +68,21 @@ _MOST_DIGITS = 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetRef:
-    """A table, and the version of it that is meant.
+    """A table and a version.
 
-    A branch is to Lance a table of its own below the table, and so it is here: its location, in
-    `uri`, is all that reads, writes and our folder beside the data need.
+    Lance stores a branch as a table of its own below the table. So the location in `uri` is enough
+    for reads, writes and our folder.
 
     Attributes:
-        uri: Location, as Lance takes it: a plain absolute path for local files, else a URI. That of
-            the branch where there is one: `<table>/tree/<branch>`.
-        version: Number of the pinned version; None means whatever is the latest when it is opened.
-        branch: Name of the branch that `uri` is of; None for the main one.
-        incarnation: Identifies the pinned version's history: a table that was deleted and made anew
-            has other incarnations under the same version numbers. None where no version is pinned.
-        storage_options: Options of the object store, as pairs sorted by key. Not part of the
-            textual form: they may be secrets.
+        uri: Location, as Lance takes it: a plain absolute path for local files, else a URI. The
+            location of a branch is `<table>/tree/<branch>`.
+        version: Number of the pinned version; None means the latest version when the reference is
+            opened.
+        branch: Name of the branch of `uri`; None for the main branch.
+        incarnation: Identity of the pinned version: a table that was deleted and created again has
+            other incarnations under the same version numbers. None without a pinned version.
+        storage_options: Options of the object store, as pairs sorted by key. The textual form
+            leaves them out, because they may be secrets.
     """
 
     uri: str
@@ -96,13 +96,13 @@ class DatasetRef:
         return f"DatasetRef({self.table_uri}@{branch}{self.version if self.version is not None else 'latest'})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Tells a process that gets the reference whether the store has answered."""
+        """Also tells the receiving process whether the store has answered."""
         fields = (self.uri, self.version, self.branch, self.incarnation, self.storage_options)
         return _received, (*fields, has_answered(self.uri, self.storage))
 
     @property
     def table_uri(self) -> str:
-        """Location of the table, also where this is a branch of it."""
+        """Location of the table, also for a branch."""
         return self.uri if self.branch is None else self.uri.removesuffix(f"{_TREE}{self.branch}")
 
     @property
@@ -128,14 +128,14 @@ class DatasetRef:
     def find(
         uri: str, storage_options: Mapping[str, str] | tuple[tuple[str, str], ...] = (), branch: str | None = None
     ) -> DatasetRef:
-        """Returns a reference to the latest version of a table, or of a branch of it.
+        """Returns a reference to the latest version of a table or of a branch.
 
-        Storage is looked at only for a branch, or for a location that may be one of a branch.
+        Reads the storage only for a branch, or for a possible location of a branch.
 
         Raises:
             OptionError: The location is that of another branch.
-            VersionNotFoundError: There is no such branch.
-            TableNotFoundError, TableUnreadableError: There is no table that could have it.
+            VersionNotFoundError: The table has no such branch.
+            TableNotFoundError, TableUnreadableError: The table of the branch cannot be found.
         """
         ref = _with_branch(DatasetRef.at(uri, storage_options))
         if branch is None:
@@ -147,12 +147,12 @@ class DatasetRef:
 
     @staticmethod
     def resolve(options: ReadOptions) -> DatasetRef:
-        """Pins the version that the options ask for. Reads the manifest; runs on the driver.
+        """Pins the version of the options. Reads the manifest; runs on the driver.
 
         Raises:
-            OptionError: There is no path.
-            TableNotFoundError: There is no table.
-            VersionNotFoundError: There is no such version, tag or branch.
+            OptionError: The options have no path.
+            TableNotFoundError: The location has no table.
+            VersionNotFoundError: The table has no such version, tag or branch.
             TableUnreadableError: The table cannot be opened.
         """
         if not options.path:
@@ -171,13 +171,13 @@ class DatasetRef:
         """Returns this reference at a version.
 
         Args:
-            version: A number of the branch that this is; a tag, or `branch:number`, which may be of
-                another branch; or the name of a branch, for its latest version. Of a tag and a
-                branch of one name the tag is meant. None is the latest version.
+            version: A number of this branch; a tag, or `branch:number`, also of another branch; or
+                a branch, for its latest version. A tag wins over a branch of the same name. None is
+                the latest version.
             option: Name of the argument, for errors.
 
         Raises:
-            VersionNotFoundError: There is no such version, tag or branch.
+            VersionNotFoundError: The table has no such version, tag or branch.
             OptionError: The number is negative, 0, or does not fit 64 bits.
         """
         if isinstance(version, str):
@@ -191,7 +191,7 @@ class DatasetRef:
         """Returns a reference to the latest version of a branch; `main` is the table's own.
 
         Raises:
-            VersionNotFoundError: There is no such branch.
+            VersionNotFoundError: The table has no such branch.
         """
         table = replace(self, uri=self.table_uri, branch=None, version=None, incarnation=None)
         if name == MAIN_BRANCH:
@@ -223,13 +223,13 @@ class DatasetRef:
         raise VersionNotFoundError(self.uri, version, available=f"{names_there}; {available}")
 
     def open(self) -> lance.LanceDataset:
-        """Opens the version, for one thread; one that was pinned comes from this process's cache.
+        """Opens the version, for one thread. A pinned version comes from the cache of this process.
 
-        Runs anywhere. A number alone may mean another version by now: then it is opened anew, since
-        the table may have been made anew.
+        Runs anywhere. A number without an incarnation is opened again, because the table may have
+        been created again.
 
         Raises:
-            SnapshotError: The table was made anew since the version was pinned.
+            SnapshotError: The table was created again since the version was pinned.
             TableNotFoundError, VersionNotFoundError, TableUnreadableError: As in :meth:`resolve`.
         """
         if self.version is None:
@@ -239,11 +239,11 @@ class DatasetRef:
         return copy.copy(_open_pinned(self))  # 1.4 us for any number of fragments: the clone shares the manifest
 
     def open_latest(self) -> lance.LanceDataset:
-        """Opens the latest version of the branch, looking at storage."""
+        """Opens the latest version of the branch from the storage."""
         return _open(self.uri, self.branch, None, self.storage_options)
 
     def is_kept(self) -> bool:
-        """Tells whether the table still has the pinned version: a cleanup deletes old versions."""
+        """Tells whether the table still has the pinned version after cleanups."""
         return any(kept["version"] == self.version for kept in self.open_latest().version_refs())
 
     def snapshot_json(self) -> str:
@@ -255,10 +255,10 @@ class DatasetRef:
 
     @staticmethod
     def of_snapshot_json(text: str, storage_options: tuple[tuple[str, str], ...]) -> DatasetRef:
-        """Returns the reference of :meth:`snapshot_json`'s text, with the caller's storage options.
+        """Returns the reference of a text of :meth:`snapshot_json`, with storage options.
 
         Raises:
-            ValueError: The text is something else.
+            ValueError: The text is another.
         """
         from lance_spark.stored_json import parse_json  # workers need none of it
 
@@ -274,17 +274,17 @@ class DatasetRef:
 
 
 def location_of(table_uri: str, branch: str) -> str:
-    """Returns where Lance keeps a branch of a table."""
+    """Returns the location of a branch in Lance."""
     return f"{table_uri}{_TREE}{branch}"
 
 
 def branches_of(dataset: lance.LanceDataset) -> list[str]:
-    """Returns the names of the branches of a table, sorted, from any of them."""
+    """Returns the sorted names of all branches of a table."""
     return sorted(dataset.branches.list())
 
 
 def tags_of(dataset: lance.LanceDataset) -> dict[str, Any]:
-    """Returns the tags of a table as pylance describes them, by name.
+    """Returns pylance's descriptions of the tags of a table, by name.
 
     Raises:
         TableUnreadableError: Another writer made a tag whose name Lance cannot list.
@@ -297,7 +297,7 @@ def tags_of(dataset: lance.LanceDataset) -> dict[str, Any]:
 
 
 def refuse_unlistable_tag(uri: str, message: str) -> None:
-    """Explains a message of Lance that names the file of a tag with letters outside ASCII.
+    """Explains a message of Lance about the file of a tag with letters outside ASCII.
 
     Raises:
         TableUnreadableError: The message names such a file.
@@ -312,7 +312,7 @@ def refuse_unlistable_tag(uri: str, message: str) -> None:
 
 
 def _with_branch(ref: DatasetRef) -> DatasetRef:
-    """Returns a reference with the name of the branch that its location is of, if it is of one."""
+    """Returns a reference with the branch of its location, if any."""
     parts = ref.uri.split(_TREE)
     for count in range(1, len(parts)):
         table, name = _TREE.join(parts[:count]), _TREE.join(parts[count:])
@@ -326,10 +326,10 @@ def _with_branch(ref: DatasetRef) -> DatasetRef:
 
 
 def incarnation_of(dataset: lance.LanceDataset) -> str:
-    """Returns the identity of a version, which differs from the same number in a table made anew.
+    """Returns the identity of a version, which differs in a table that was created again.
 
-    It is the time of the version's commit, to the microsecond, and its row and file counts: all in
-    the manifest, so it costs no I/O, and it works for tables that others made.
+    The identity is the time of the commit, to the microsecond, and the row and file counts. The
+    manifest has all of them, so the identity needs no I/O, and works for tables of other writers.
     """
     version = version_of(dataset)
     counts = version["metadata"]
@@ -337,9 +337,9 @@ def incarnation_of(dataset: lance.LanceDataset) -> str:
 
 
 def moment_of(version: Mapping[str, Any]) -> datetime:
-    """Returns when a version was committed, by the arithmetic of pylance's `versions()`.
+    """Returns the time of a version's commit, with the arithmetic of pylance's `versions()`.
 
-    So a moment that a user has from there is found.
+    So a version is found by a time from `versions()`.
     """
     nanoseconds: int = version["timestamp"]
     microseconds = (nanoseconds % 1e9) // 1e3
@@ -354,7 +354,7 @@ def _received(
     storage_options: tuple[tuple[str, str], ...],
     is_answered: bool,
 ) -> DatasetRef:
-    """Returns a reference that another process has sent."""
+    """Returns a reference from another process."""
     ref = DatasetRef(uri=uri, version=version, branch=branch, incarnation=incarnation, storage_options=storage_options)
     if is_answered:
         note_answer(uri, ref.storage)
@@ -362,12 +362,12 @@ def _received(
 
 
 def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:
-    """Tells whether a table is there: whether it has a version.
+    """Tells whether a table exists: whether it has a version.
 
-    A directory alone is no table: write tasks make it before the first commit.
+    A directory is not enough: write tasks create it before the first commit.
 
     Raises:
-        TableUnreadableError: The store refused or could not be reached, so nothing is known.
+        TableUnreadableError: The store refused or could not be reached.
     """
     try:
         DatasetRef.at(uri, storage_options).open_latest()
@@ -389,7 +389,7 @@ def _session() -> Any:  # noqa: ANN401 - pylance's stubs do not have the class
 
 
 def forget_open_datasets() -> None:
-    """Closes the datasets that this process keeps open, and empties Lance's caches."""
+    """Closes the cached datasets of this process, and empties Lance's caches."""
     _open_pinned.cache_clear()
     _session.cache_clear()
 
@@ -435,7 +435,7 @@ def _explain(
     version: int | None,
     storage_options: tuple[tuple[str, str], ...],
 ) -> Exception:
-    """Returns one of our errors for pylance's."""
+    """Returns an error of this package for pylance's."""
     missing = is_missing(error)
     if missing and version is not None:
         try:
@@ -471,7 +471,7 @@ def _version_at(ref: DatasetRef, moment: datetime) -> int:
 
 
 def moments_of(dataset: lance.LanceDataset, versions: Collection[int]) -> str:
-    """Returns when versions were made, as text for a message; empty where it is no longer known."""
+    """Returns the times of versions as text for a message; empty if unknown."""
     if not versions:
         return ""
     found = {v["version"]: moment_of(v) for v in versions_of(dataset)}
@@ -484,7 +484,7 @@ def _listed(what: str, names: Collection[str]) -> str:
 
 
 def parse_version(text: str) -> int | str:
-    """Returns the number of a version that a text is, else the text: a tag or a branch."""
+    """Returns a text as the number of a version, else the text: a tag or a branch."""
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else text
 
 

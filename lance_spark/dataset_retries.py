@@ -1,9 +1,9 @@
-"""How long requests to an object store are retried, as options that Lance takes.
+"""Retries of requests to an object store, as options for Lance.
 
-A store that has never answered gets a few seconds: a wrong endpoint or a missing network shows at
-once. A store that has answered gets about five minutes. An answer counts for the process, for all
+A store that never answered gets a few seconds, so a wrong endpoint or a missing network shows at
+once. A store that answered gets about five minutes. An answer counts for the process, for all
 processes of a Spark application on the machine, and for the tasks and commits that the process
-starts: Spark plans and commits in processes of their own. Lance never retries an answer such as
+starts, because Spark plans and commits in separate processes. Lance never retries an answer such as
 401, 403 or 404. Options of the user win.
 """
 
@@ -73,7 +73,7 @@ def retry_options(uri: str, storage: Mapping[str, str]) -> dict[str, str] | None
 
 
 def note_failure(uri: str, storage: Mapping[str, str], error: BaseException) -> None:
-    """Notes a failed request: a store without an answer has to answer a first request again."""
+    """Notes a failed request. A store without an answer has to answer a first request again."""
     if is_unanswered(error):
         store = _store(uri, storage)
         _answered.discard(store)
@@ -84,12 +84,12 @@ def note_failure(uri: str, storage: Mapping[str, str], error: BaseException) -> 
 
 
 def has_answered(uri: str, storage: Mapping[str, str]) -> bool:
-    """Tells whether this process knows that a store has answered, without a request."""
+    """Tells whether a store is known to have answered, without a request."""
     return urlsplit(uri).scheme in _SCHEMES and _is_answered(_store(uri, storage))
 
 
 def note_answer(uri: str, storage: Mapping[str, str]) -> None:
-    """Notes an answer that the process got that started this one."""
+    """Notes an answer that the parent process got."""
     _note_answer(_store(uri, storage))
 
 
@@ -114,7 +114,7 @@ def _note_answer(store: _Store) -> None:
 
 
 def _mark(store: _Store) -> str | None:
-    """Returns the file that says to all processes of a Spark application that a store has answered.
+    """Returns the file that tells all processes of an application about an answer of the store.
 
     None outside of Spark. The name shows no credentials.
     """

@@ -1,4 +1,4 @@
-"""Locations as users write them, in the one form that is compared, stored and given to Lance."""
+"""Locations of users in the form for comparisons, for storage and for Lance."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def normalize_uri(uri: str, *, option: str = "path", also: Collection[str] = ()) -> str:
-    """Returns a location as it is compared and stored; a local path is absolute, without `file:`.
+    """Returns a location in the form for comparisons. A local path is absolute, without `file:`.
 
     Args:
-        uri: A local path, or a URI with a scheme that Lance knows.
-        option: Name of the argument that has the location, for the message.
-        also: More schemes, of stores that PyArrow reaches.
+        uri: A local path, or a URI with a scheme of Lance.
+        option: Name of the argument, for the message.
+        also: More schemes, of stores of PyArrow.
 
     Raises:
-        OptionError: The location is empty, names no bucket, begins with an unknown scheme, or has
-            spaces around a URI. The message has the right spelling.
+        OptionError: The location is empty, names no bucket, has an unknown scheme, or has spaces
+            around a URI. The message has the right spelling.
     """
     if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
         shown = repr(uri) if isinstance(uri, str) else f"a value of type {type(uri).__name__}"
@@ -66,7 +66,7 @@ def _file_path(uri: str, option: str) -> str:
 
 
 def _spelling(scheme: str, rest: str) -> str:
-    """Returns how a location with this scheme is written."""
+    """Returns the right spelling of a location with this scheme."""
     path = rest.lstrip("/")
     if scheme == "dbfs":
         return f"/dbfs/{path}"

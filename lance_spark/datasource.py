@@ -1,8 +1,8 @@
-"""`format("lance")` without the jar: hands what Spark gives to the reader or writer.
+"""`format("lance")` without the jar: gives Spark the reader or writer.
 
-Spark makes an instance in a planning process of its own, calls `schema()`, pickles the instance,
-and calls `reader()` on the copy: what `schema()` pins is still pinned in `reader()`. Reader and
-writers are plain picklable values.
+Spark makes an instance in a separate planning process, calls `schema()`, pickles the instance, and
+calls `reader()` on the copy, which has the pinned version of `schema()`. Reader and writers are
+plain picklable values.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 class LanceDataSource(DataSource):
     """Reads and writes Lance tables.
 
-    Options are described by :class:`~lance_spark.options.ReadOptions` and
-    :class:`~lance_spark.options.WriteOptions`.
+    :class:`~lance_spark.options.ReadOptions` and :class:`~lance_spark.options.WriteOptions`
+    describe the options.
 
     Attributes:
-        pinned: The version that `schema()` has pinned; None before.
+        pinned: The pinned version of `schema()`; None before.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Keeps the options.
 
-        Nothing is parsed or opened before Spark says whether it reads or writes.
+        Parses and opens nothing before Spark asks for a read or a write.
         """
         self.options = {key.lower(): value for key, value in options.items()}
         self.pinned: DatasetRef | None = None
@@ -48,12 +48,12 @@ class LanceDataSource(DataSource):
         return "lance"
 
     def schema(self) -> StructType:
-        """Pins the version and returns the columns that it has, as Spark types. Runs on the driver.
+        """Pins the version and returns its columns as Spark types. Runs on the driver.
 
         Raises:
             OptionError, ColumnNotFoundError, FilterError: The options do not fit.
-            TableNotFoundError, VersionNotFoundError, TableUnreadableError: There is nothing to
-                read.
+            TableNotFoundError, VersionNotFoundError, TableUnreadableError: The table or version
+                cannot be read.
             UnsupportedTypeError: Spark cannot hold a column.
         """
         refuse_internal(self.options)
@@ -66,7 +66,7 @@ class LanceDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader of these columns. Runs on the driver.
 
-        It reads the pinned version, and of a catalog table the latest.
+        It reads the pinned version, or the latest version of a catalog table.
         """
         _end_quietly()
         refuse_internal(self.options)
@@ -75,12 +75,12 @@ class LanceDataSource(DataSource):
         return make_reader(self.options, schema, self.pinned)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Returns the writer of a job that begins. Runs on the driver.
+        """Returns the writer of a job. Runs on the driver.
 
-        Everything that can be checked without the rows is checked here.
+        Checks everything except the rows.
 
         Raises:
-            NoLocationError: Spark did not say where to write.
+            NoLocationError: Spark gave no location.
             OptionError, SchemaMismatchError, UnsupportedTypeError, SnapshotError: The DataFrame or
                 an option does not fit the table.
         """
@@ -117,7 +117,7 @@ def _end_quietly() -> None:
 
 
 def _warn_without_jar() -> None:
-    """Warns once per application: Spark asks this class for columns only without the jar."""
+    """Warns once per application. With the jar, Spark does not ask this class for columns."""
     from pyspark.core.files import SparkFiles
 
     root = SparkFiles._root_directory  # noqa: SLF001 - the public method would start a context

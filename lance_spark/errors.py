@@ -1,8 +1,8 @@
-"""Every error this package raises, in one small hierarchy.
+"""All errors of this package, in one small hierarchy.
 
-Each class derives from :class:`LanceSparkError` and from the built-in exception that it is, carries
-its facts as attributes, survives pickling (errors cross process borders on Spark), and has a
-message of the form *what happened - where - what to do*.
+Each class derives from :class:`LanceSparkError` and from a built-in exception, carries its facts as
+attributes, and survives pickling, because errors cross process borders on Spark. A message names
+the problem, its place, and the remedy.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import ClassVar
 
 
 class LanceSparkError(Exception):
-    """Root of all errors of lance-spark.
+    """Base class of all errors of lance-spark.
 
     Attributes:
-        retryable: Whether doing the same again, unchanged, can succeed.
+        retryable: Whether the same call can succeed later.
     """
 
     retryable: ClassVar[bool] = False
@@ -29,7 +29,7 @@ class LanceSparkError(Exception):
 
 
 def rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[str, object]) -> LanceSparkError:
-    """Returns the error that another process had, from its message and its attributes."""
+    """Returns the error of another process, from its message and its attributes."""
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(state)
@@ -50,9 +50,9 @@ _PLAIN_VERSION = re.compile(r"(?:at )?[\w.:+/-]+")
 
 @contextlib.contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Turns a panic of Lance's into a RuntimeError of the same text.
+    """Turns a panic of Lance into a RuntimeError of the same text.
 
-    A panic is no Exception, and its class cannot be imported.
+    The class of a panic is no Exception, and cannot be imported.
     """
     try:
         yield
@@ -64,9 +64,9 @@ def panics_as_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusals_as_errors(uri: str) -> Iterator[None]:
-    """Turns what Lance says of a write below a table's location into errors of ours.
+    """Turns failures of Lance's writes below a table's location into errors of this package.
 
-    A store's refusal is a TableUnwritableError, a panic a LancePanicError.
+    A refusal of the store becomes a TableUnwritableError, a panic a LancePanicError.
     """
     try:
         yield
@@ -89,13 +89,13 @@ def _shortened(text: str) -> str:
 
 
 class OptionError(LanceSparkError, ValueError):
-    """An option is unknown, malformed, or contradicts another one.
+    """An option is unknown, malformed, or contradicts another option.
 
     Attributes:
         option: Name of the option as the user wrote it.
-        value: Its value as text, or None where the option is missing.
-        accepted: What would have been accepted.
-        problem: What is wrong with the value, as the end of a sentence.
+        value: Its value as text, or None for a missing option.
+        accepted: Accepted values.
+        problem: The problem with the value, as the end of a sentence.
     """
 
     def __init__(self, option: str, value: object, accepted: str, *, problem: str = "is not valid") -> None:
@@ -109,10 +109,10 @@ class OptionError(LanceSparkError, ValueError):
 
 
 class TableNotFoundError(LanceSparkError, FileNotFoundError):
-    """There is no Lance table at the location.
+    """The location has no Lance table.
 
     Attributes:
-        uri: The location that was looked at.
+        uri: The location.
     """
 
     def __init__(self, uri: str, *, hint: str = "check the path, or write the table first") -> None:
@@ -156,7 +156,7 @@ class DamagedRecordWarning(UserWarning):
 
 
 class TableUnwritableError(LanceSparkError, OSError):
-    """The store refuses a write at the location: no permission, no space, a read-only file system.
+    """The store refuses a write: no permission, no space, a read-only file system.
 
     Nothing was committed.
 
@@ -173,7 +173,7 @@ class TableUnwritableError(LanceSparkError, OSError):
 
 
 class LancePanicError(LanceSparkError, RuntimeError):
-    """Lance itself failed while rows were written, where it should have refused them.
+    """Lance failed during a write, and should have refused the rows.
 
     Nothing was committed.
 
@@ -190,7 +190,7 @@ class LancePanicError(LanceSparkError, RuntimeError):
 
 
 class WorkerPythonError(LanceSparkError, RuntimeError):
-    """Spark's Python workers run an interpreter that does not have this package.
+    """The Python of Spark's workers lacks this package.
 
     Attributes:
         python: The interpreter.
@@ -208,8 +208,8 @@ class WorkerPythonError(LanceSparkError, RuntimeError):
 class GatewayError(LanceSparkError, RuntimeError):
     """The JVM and the Python process of its Lance tables do not reach or do not fit each other.
 
-    No Python process with this package could be started, the process ended during a command, or
-    the JVM has the jar of another release of this package.
+    No Python process with this package could be started, the process ended during a command, or the
+    JVM has the jar of another release of this package.
     """
 
 
@@ -218,12 +218,12 @@ class SparkStartError(LanceSparkError, RuntimeError):
 
 
 class VersionNotFoundError(LanceSparkError, LookupError):
-    """The table has no such version, tag, branch, or no version at such a time.
+    """The table has no such version, tag or branch, or no version at such a time.
 
     Attributes:
         uri: The location of the table.
-        version: What was asked for.
-        available: What there is, in words.
+        version: The requested version.
+        available: Summary of the available versions.
     """
 
     def __init__(self, uri: str, version: str, *, available: str, what: str = "version") -> None:
@@ -235,10 +235,10 @@ class VersionNotFoundError(LanceSparkError, LookupError):
 
 
 class ColumnNotFoundError(LanceSparkError, LookupError):
-    """A named column is not in the table.
+    """The table lacks a column.
 
     Attributes:
-        column: The name that was asked for.
+        column: The requested name.
         uri: The location of the table.
     """
 
@@ -249,10 +249,10 @@ class ColumnNotFoundError(LanceSparkError, LookupError):
 
 
 class FilterError(LanceSparkError, ValueError):
-    """A filter in Lance SQL does not parse, or does not fit the table's columns.
+    """A filter in Lance SQL is not valid, or does not fit the columns of the table.
 
     Attributes:
-        filter: The filter as given.
+        filter: The filter.
     """
 
     def __init__(self, filter: str, reason: str, *, uri: str, hint: str) -> None:
@@ -261,11 +261,11 @@ class FilterError(LanceSparkError, ValueError):
 
 
 class UnsupportedTypeError(LanceSparkError, TypeError):
-    """A column has a type that the other side cannot hold without loss.
+    """The other side cannot hold the type of a column without loss.
 
     Attributes:
         column: Path of the column, dotted for nested fields.
-        type: The type that is not supported.
+        type: The unsupported type.
     """
 
     def __init__(self, column: str, type: str, *, reason: str, hint: str) -> None:
@@ -275,7 +275,7 @@ class UnsupportedTypeError(LanceSparkError, TypeError):
 
 
 class SchemaMismatchError(LanceSparkError, ValueError):
-    """The columns of a DataFrame do not fit the table that it is written to.
+    """The columns of a DataFrame do not fit the table.
 
     Nothing was written.
     """
@@ -287,8 +287,8 @@ class ValueConversionError(LanceSparkError, ValueError):
     Attributes:
         column: Path of the column, dotted for nested fields.
         row: 0-based position of the row in the task's stream of rows, or in the data of this
-            process; None where it is not known.
-        reason: What is wrong with the value.
+            process; None if unknown.
+        reason: The problem with the value.
     """
 
     def __init__(self, column: str, row: int | None, reason: str, *, hint: str, rows: str = "its task") -> None:
@@ -300,24 +300,24 @@ class ValueConversionError(LanceSparkError, ValueError):
 
 
 class NoLocationError(LanceSparkError, ValueError):
-    """Spark handed over a write without saying where to. Nothing was written."""
+    """Spark gave a write no location. Nothing was written."""
 
 
 class SnapshotError(LanceSparkError, ValueError):
-    """Row addresses do not belong to the table and version that they are to be written to.
+    """Row addresses belong to another table or version.
 
     Nothing was written.
     """
 
 
 class RowAddressError(LanceSparkError, ValueError):
-    """Rows of a backfill are NULL, negative, doubled, deleted, or not in the snapshot.
+    """Rows of a backfill are NULL, negative, duplicate, deleted, or not in the snapshot.
 
     Nothing was committed.
 
     Attributes:
-        counts: How many rows of each kind.
-        examples: The first few addresses of each kind.
+        counts: Number of rows of each kind.
+        examples: The first addresses of each kind.
     """
 
     def __init__(self, counts: dict[str, int], examples: dict[str, Sequence[int]], *, where: str, hint: str) -> None:
@@ -331,7 +331,7 @@ class RowAddressError(LanceSparkError, ValueError):
 
 
 class CommitError(LanceSparkError, RuntimeError):
-    """A commit did not happen. The table is as other writers left it.
+    """A commit failed. The table is unchanged.
 
     Attributes:
         uri: The location of the table.
@@ -343,10 +343,10 @@ class CommitError(LanceSparkError, RuntimeError):
 
 
 class CommitConflictError(CommitError):
-    """A concurrent commit changed the same rows or columns; to read and write again can succeed.
+    """A concurrent commit changed the same rows or columns. Another read and write can succeed.
 
     Attributes:
-        fragments: Ids of the fragments that are affected.
+        fragments: Ids of the affected fragments.
     """
 
     retryable: ClassVar[bool] = True
@@ -364,18 +364,18 @@ class CommitOutcomeUnknownError(CommitError):
 
 
 class CommitImpossibleError(CommitError):
-    """What was written can no longer be applied: its column or table is gone, or is another one."""
+    """Written values cannot be applied: the column or the table was dropped or replaced."""
 
 
 class UnsafeStoreError(CommitError):
-    """The object store ignores conditional puts, so that concurrent commits lose each other's rows.
+    """The object store ignores conditional puts, so concurrent commits would lose rows.
 
     Nothing was committed.
     """
 
 
 class TableExistsError(LanceSparkError, FileExistsError):
-    """A table that is to be made is there already.
+    """A new table has the location of an existing table.
 
     Attributes:
         uri: The location of the table.
@@ -387,10 +387,10 @@ class TableExistsError(LanceSparkError, FileExistsError):
 
 
 class ColumnExistsError(LanceSparkError, ValueError):
-    """A column that is to be added is there already. Nothing was changed.
+    """A new column has the name of an existing column. Nothing was changed.
 
     Attributes:
-        columns: The names that are taken.
+        columns: The existing names.
         uri: The location of the table.
     """
 
@@ -402,11 +402,11 @@ class ColumnExistsError(LanceSparkError, ValueError):
 
 
 class RegistrationError(LanceSparkError, ValueError):
-    """A UDF does not fit the table or the column that it is to compute. Nothing was changed."""
+    """A UDF does not fit the table or its column. Nothing was changed."""
 
 
 class ColumnNameError(SchemaMismatchError, RegistrationError):
-    """A new column has a name that Lance or Spark could not read back. Nothing was changed.
+    """Lance or Spark could not read back the name of a new column. Nothing was changed.
 
     Attributes:
         column: The name; of a field in a struct its dotted path.
@@ -421,14 +421,14 @@ class ColumnNameError(SchemaMismatchError, RegistrationError):
 
 
 class StoredUdfError(LanceSparkError, RuntimeError):
-    """A column's stored UDF is missing, damaged, not loadable here, or loading is forbidden."""
+    """A stored UDF is missing or damaged, cannot be loaded here, or loading is forbidden."""
 
 
 class JobNotFoundError(LanceSparkError, LookupError):
-    """No job of this id is known to the table.
+    """The history of the table has no job of this id.
 
     Attributes:
-        job_id: The id that was asked for.
+        job_id: The requested id.
     """
 
     def __init__(self, job_id: str, uri: str) -> None:
@@ -437,14 +437,14 @@ class JobNotFoundError(LanceSparkError, LookupError):
 
 
 class ResourcesUnavailableError(LanceSparkError, RuntimeError):
-    """A UDF asks for more than the cluster can ever give. No job was started."""
+    """A UDF needs more resources than the cluster has. No job was started."""
 
 
 class JobTimeoutError(LanceSparkError, TimeoutError):
-    """A job has not ended in time. It goes on.
+    """A job did not end in time. The job continues.
 
     Attributes:
-        job: Its handle: `job.result()` waits again, `job.cancel()` ends it.
+        job: Its handle: `job.result()` waits again, `job.cancel()` ends the job.
     """
 
     def __init__(self, message: str, *, job: object) -> None:
@@ -453,10 +453,10 @@ class JobTimeoutError(LanceSparkError, TimeoutError):
 
 
 class BackfillIncompleteError(LanceSparkError, RuntimeError):
-    """A backfill ended with selected rows that have no value and were not skipped by a policy.
+    """A backfill ended, and selected rows have neither a value nor were skipped by a policy.
 
     Attributes:
-        result: What the job did: status, counts, errors.
+        result: Status, counts and errors of the job.
     """
 
     def __init__(self, message: str, *, result: object) -> None:
@@ -465,10 +465,10 @@ class BackfillIncompleteError(LanceSparkError, RuntimeError):
 
 
 class UpkeepIncompleteError(LanceSparkError, RuntimeError):
-    """Upkeep of a table ended with a part that failed. What it has committed stays.
+    """A part of the upkeep of a table failed. Its commits stay.
 
     Attributes:
-        result: What was done.
+        result: The result of the other parts.
     """
 
     def __init__(self, message: str, *, result: object) -> None:
@@ -477,7 +477,7 @@ class UpkeepIncompleteError(LanceSparkError, RuntimeError):
 
 
 class SourceError(LanceSparkError, ValueError):
-    """Values cannot be loaded from a source: it is not there, cannot be read, or is none.
+    """A source of values does not exist, cannot be read, or has no values.
 
     Attributes:
         source: The source.
@@ -489,11 +489,11 @@ class SourceError(LanceSparkError, ValueError):
 
 
 class SourceKeysError(SourceError):
-    """Keys of a source do not serve: doubled, NULL, of another type, or without a match."""
+    """Keys of a source are duplicate, NULL, of another type, or without a match."""
 
 
 class SourceChangedError(SourceError):
-    """A source is another one than when the load began. Nothing of the other one is committed."""
+    """A source changed during a load. No changed value is committed."""
 
 
 class ViewError(LanceSparkError, ValueError):
@@ -509,22 +509,22 @@ class ViewError(LanceSparkError, ValueError):
 
 
 class ViewSourceError(ViewError):
-    """The source of a view is gone, was made anew, or lacks a column that the view uses."""
+    """The source of a view was dropped or created again, or lacks a used column."""
 
 
 class StableRowIdsError(ViewError, RuntimeError):
-    """A view cannot follow its source, whose rows have no stable ids. Nothing was changed."""
+    """A view cannot follow a source without stable row ids. Nothing was changed."""
 
 
 class MergeError(LanceSparkError, ValueError):
-    """Rows of a source cannot be merged into a table as they are. Nothing was changed."""
+    """A merge of the source is ambiguous or not possible. Nothing was changed."""
 
 
 class IndexNotFoundError(LanceSparkError, LookupError):
     """The table has no index of this name.
 
     Attributes:
-        index: The name that was asked for.
+        index: The requested name.
         uri: Location of the table.
     """
 
@@ -535,7 +535,7 @@ class IndexNotFoundError(LanceSparkError, LookupError):
 
 
 class IndexExistsError(LanceSparkError, ValueError):
-    """An index of this name is there already. Nothing was changed.
+    """A new index has the name of an existing index. Nothing was changed.
 
     Attributes:
         index: The name.
@@ -549,7 +549,7 @@ class IndexExistsError(LanceSparkError, ValueError):
 
 
 class IndexBuildError(LanceSparkError, RuntimeError):
-    """An index could not be built. The table is as it was.
+    """The build of an index failed. The table is unchanged.
 
     Attributes:
         uri: Location of the table.
@@ -561,7 +561,7 @@ class IndexBuildError(LanceSparkError, RuntimeError):
 
 
 class SearchError(LanceSparkError, ValueError):
-    """Lance cannot search as it was asked to, for example for a phrase in an index of no positions.
+    """Lance cannot run a search, for example for a phrase with an index without positions.
 
     Attributes:
         uri: Location of the table.
@@ -585,7 +585,7 @@ class IndexTimeoutError(LanceSparkError, TimeoutError):
 
 
 class UnsupportedOperationError(LanceSparkError, NotImplementedError):
-    """What was asked for has no meaning here; the message says what serves instead.
+    """The operation is not supported; the message names the alternative.
 
     Nothing was changed.
     """

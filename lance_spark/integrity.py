@@ -48,10 +48,10 @@ class Damage:
     """A damaged file, row or piece of metadata.
 
     Attributes:
-        place: Path below the table's folder, or `column x`, `version 3`, `schema`; of a branch with
-            the branch before it.
-        problem: Why lance-spark cannot use it.
-        remedy: What the repair did or does, or what the user has to do.
+        place: Path below the table's folder, or `column x`, `version 3`, `schema`; with a prefix
+            for a branch.
+        problem: The reason why lance-spark cannot use it.
+        remedy: The repair, or the advice for the user.
         repaired: Whether this call repaired it.
     """
 
@@ -67,7 +67,7 @@ class CheckResult(InWords):
 
     Attributes:
         uri: Location of the table.
-        damages: What is damaged, in the order of the checks; empty for an intact table.
+        damages: The damages, in the order of the checks; empty for an intact table.
     """
 
     uri: str
@@ -150,7 +150,7 @@ def check(
 def _check_branch(
     ref: DatasetRef, dataset: lance.LanceDataset, shared: LanceObjects | None, aside: _Aside | None
 ) -> Iterator[Damage]:
-    """Yields what is damaged on the main branch or on another one.
+    """Yields the damages of the main branch or of another branch.
 
     `shared` is the folder of `connect(checkpoint=...)`, which is opened once for all branches.
     """
@@ -191,7 +191,7 @@ class _Below(Objects):
 
 @dataclass(frozen=True, slots=True)
 class _Aside:
-    """The folder that a repair moves damaged files to."""
+    """The folder for damaged files of a repair."""
 
     folder: str
 
@@ -227,7 +227,7 @@ def _check_table(ref: DatasetRef, table: SystemTable, aside: _Aside | None) -> I
 
 
 def _check_links(ref: DatasetRef, table: SystemTable, *, is_repair: bool) -> Iterator[Damage]:
-    """Yields links in the way to a table beside the data; the repair removes the links."""
+    """Yields links on the way to a side table; the repair removes the links."""
     at = table_ref(ref, table)
     while link := LanceObjects(at.uri, at.storage_options).find_link():
         place = os.path.relpath(link, ref.uri)
@@ -242,7 +242,7 @@ def _check_links(ref: DatasetRef, table: SystemTable, *, is_repair: bool) -> Ite
 def _check_manifests(
     ref: DatasetRef, table: SystemTable, objects: LanceObjects, aside: _Aside | None
 ) -> Iterator[Damage]:
-    """Yields the latest manifests that cannot be opened; the repair restores the version before."""
+    """Yields latest manifests that cannot be opened; the repair restores the previous version."""
     name = table.name.partition("/")[2]
     while paths := objects.list(f"{name}/_versions"):
         problem = _problem_of_latest(table_ref(ref, table), objects, paths[0])
@@ -256,9 +256,9 @@ def _check_manifests(
 
 
 def _problem_of_latest(at: DatasetRef, objects: LanceObjects, manifest: str) -> str | None:
-    """Returns why the latest version cannot be opened, or None.
+    """Returns the reason why the latest version cannot be opened, or None.
 
-    A store that failed for a moment is no damage: the manifest is fetched, and opened once more.
+    A short failure of the store is no damage: the manifest is fetched and opened again.
 
     Raises:
         TableUnreadableError: The store refused.

@@ -1,4 +1,4 @@
-"""Python processes of Spark: what they run, whether this package is there, how they end."""
+"""Python processes of Spark: their interpreter, and their end."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ _DAEMON = "pyspark.daemon"
 
 
 def use_this_interpreter() -> None:
-    """Has the workers of a local session that is made later run this interpreter.
+    """Makes the workers of a later local session run this interpreter.
 
-    Spark takes PYSPARK_PYTHON, else python3 from the PATH, and not that of a virtual environment.
+    Spark takes PYSPARK_PYTHON, else python3 from the PATH, and not the Python of a virtual
+    environment.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def refuse_other_python(spark: SparkSession) -> None:
-    """Refuses a classic local session whose workers run a Python that lacks this package.
+    """Refuses a classic local session whose workers run a Python without this package.
 
-    Every use of a Lance table would fail there, with messages that do not say why. Workers of a
-    cluster are not on this machine, and are not asked.
+    Every use of a Lance table would fail with an unclear message. Workers of a cluster are on other
+    machines, and are not checked.
 
     Raises:
-        WorkerPythonError: They do.
+        WorkerPythonError: The workers run such a Python.
     """
     conf = spark.sparkContext.getConf()
     if not (conf.get("spark.master") or "").startswith("local"):
@@ -61,9 +62,9 @@ def _has_this_package(python: str | None) -> bool:
 
 
 def quietly(worker: Callable[[socket, bool], int]) -> Callable[[socket, bool], int]:
-    """Returns Spark's function of a worker, without its traceback where Spark has gone away.
+    """Returns Spark's function of a worker, without a traceback after the end of Spark.
 
-    A worker whose session or task ends while it is asked for cannot answer any more.
+    A worker cannot answer any more after the end of its session or task.
     """
 
     @functools.wraps(worker)
@@ -84,10 +85,10 @@ def _report_except_broken_pipe(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def end_quietly() -> None:
-    """Has this process end without a traceback, where it is one in which Spark plans or commits.
+    """Ends this process without a traceback, if Spark plans or commits in it.
 
-    Spark closes such a process when it was idle for a minute. It then reports an error where none
-    listens any more, and with UNIX sockets a traceback of that is printed into the user's terminal.
+    Spark closes such a process after an idle minute. The process then reports an error to a closed
+    connection, and with UNIX sockets a traceback appears in the user's terminal.
     """
     main: Any = sys.modules["__main__"]
     if getattr(getattr(main, "__spec__", None), "name", None) == _DAEMON and not hasattr(main.worker, "__wrapped__"):

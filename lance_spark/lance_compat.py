@@ -1,7 +1,6 @@
-"""Private names, bugs and meanings of messages of pylance, which its documentation does not have.
+"""Workarounds for undocumented pylance behaviour: private attributes, bugs, error messages.
 
-Everything here has to be looked at again with each release of pylance. Nowhere else is a private
-name of pylance used, or a decision made by the text of one of its messages.
+Check this module with each release of pylance.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ at every commit of a compaction that another one came before."""
 
 
 def load_lance() -> None:
-    """Imports Lance with log levels under which our commits do not write to a terminal.
+    """Imports Lance with log levels that hide messages about commits of this package.
 
-    It reads them when it is imported. Where the user has set LANCE_LOG, or has imported Lance
-    before, their logging stays as it is.
+    Lance reads the levels at its import. A LANCE_LOG of the user, and an earlier import of Lance,
+    keep their levels.
     """
     if "lance" in sys.modules or _LOG_LEVELS in os.environ:
         return
@@ -45,7 +44,7 @@ def load_lance() -> None:
 
 
 def is_spark_worker() -> bool:
-    """Tells whether this is a Python process that Spark started for tasks, plans or commits."""
+    """Tells whether Spark started this Python process for tasks, plans or commits."""
     started = getattr(sys.modules.get("__main__"), "__spec__", None)
     return started is not None and started.name.startswith(("pyspark.", "lance_spark.session.daemon"))
 
@@ -61,43 +60,42 @@ if is_spark_worker():
 
 
 def version_of(dataset: lance.LanceDataset) -> Mapping[str, Any]:
-    """Returns what the manifest says of the dataset's version.
+    """Returns the manifest's description of the dataset's version.
 
-    Its `timestamp` is in nanoseconds since the epoch. The public `versions()` makes local time
-    without a zone of it, which is ambiguous in the hour that comes twice when clocks go back, and
-    other in another process.
+    Its `timestamp` is in nanoseconds since the epoch. The public `versions()` converts it to local
+    time without a zone, which is ambiguous when clocks go back, and differs between processes.
     """
     return cast(Mapping[str, Any], dataset._ds.current_version())  # noqa: SLF001 - nothing public has the nanoseconds
 
 
 def versions_of(dataset: lance.LanceDataset) -> Sequence[Mapping[str, Any]]:
-    """Returns what the manifests of all versions say, as :func:`version_of` does."""
+    """Returns the descriptions of all versions, as :func:`version_of`."""
     return cast(Sequence[Mapping[str, Any]], dataset._ds.versions())  # noqa: SLF001 - as above
 
 
 def path_of(file: DataFile) -> str:
     """Returns the path of a data file.
 
-    The public `path` makes a class at each access: of 100,000 files 1 s, and as much for the
+    The public `path` makes a class at each access: 1 s for 100,000 files, and as much for the
     garbage collector (measured with pylance 14).
     """
     return file._path  # noqa: SLF001
 
 
 def take_known_rows(dataset: lance.LanceDataset, row_ids: list[int], columns: list[str] | dict[str, str]) -> pa.Table:
-    """Returns columns of the rows with stable row ids; ids that are not there are left out.
+    """Returns columns of the rows with stable row ids; missing ids are left out.
 
-    It goes through the row id index, and can return addresses; the public `take_rows` fails on an
-    id that is missing.
+    The row id index serves the call, which can return addresses. The public `take_rows` fails on a
+    missing id.
     """
     return dataset._take_rows(row_ids, columns=columns)  # noqa: SLF001
 
 
 def read_transaction(dataset: lance.LanceDataset, version: int) -> Transaction | None:
-    """Returns the transaction that made a version.
+    """Returns the transaction of a version.
 
     Raises:
-        OSError, ValueError: It is not there any more, or cannot be read.
+        OSError, ValueError: The transaction was cleaned up, or cannot be read.
     """
     from lance import LanceOperation
 
@@ -112,26 +110,26 @@ def read_transaction(dataset: lance.LanceDataset, version: int) -> Transaction |
 
 
 def files_of_rewrite(rewrite: str) -> tuple[tuple[str, ...], ...]:
-    """Returns the names of the data files of each fragment that a task of a compaction wrote.
+    """Returns the names of the data files of each fragment that a compaction task wrote.
 
-    It takes them from the JSON: the attribute `new_fragments` says the old ones (pylance 14).
+    The names come from the JSON: the attribute `new_fragments` has the old names (pylance 14).
     """
     return tuple(tuple(file["path"] for file in one["files"]) for one in json.loads(rewrite)["new_fragments"])
 
 
 def tells_rows(rewrite: str) -> bool:
-    """Tells whether what a task of a compaction wrote says where each row went.
+    """Tells whether the result of a compaction task maps rows to their new places.
 
-    It does where an index needed that when the task was planned.
+    It does if an index needed the map at the time of the plan.
     """
     return json.loads(rewrite)["row_addrs"] is not None
 
 
 def rewrite_as_of(rewrite: str, version: int) -> RewriteResult:
-    """Returns what a task of a compaction wrote as if it had read another version.
+    """Returns the result of a compaction task with another read version.
 
-    A commit looks for conflicts from that version on. Right only where the fragments that the task
-    has read are the same there.
+    A commit looks for conflicts from that version on. Correct only if the input fragments are the
+    same there.
     """
     from lance.optimize import RewriteResult
 
@@ -142,7 +140,7 @@ def rewrite_as_of(rewrite: str, version: int) -> RewriteResult:
 def with_replaced_field(schema: LanceSchema, column: str, field: pa.Field[Any], first_id: int) -> LanceSchema:
     """Returns a schema with another field in the place of a column.
 
-    The other columns keep their field ids, and the new field and its descendants have the ids from
+    The other columns keep their field ids, and the new field and its descendants get the ids from
     `first_id` on. The public `LanceSchema.from_pyarrow` numbers all fields from 0.
     """
     import pyarrow as pa
@@ -162,7 +160,7 @@ def with_replaced_field(schema: LanceSchema, column: str, field: pa.Field[Any], 
 
 
 def arrow_field_of(field: LanceField) -> pa.Field[Any]:
-    """Returns a field as Arrow's; pylance's stubs lack the method."""
+    """Returns a field as an Arrow field; pylance's stubs lack the method."""
     return cast("pa.Field[Any]", cast(Any, field).to_arrow())
 
 
@@ -187,7 +185,7 @@ def _count_fields(field: LanceField) -> int:
 
 
 def plain(error: BaseException) -> str:
-    """Returns Lance's message without the places in its source files."""
+    """Returns Lance's message without the locations in its source files."""
     return re.sub(r",\s*/[^\s,]+\.rs:\d+:\d+", "", str(error)).strip().replace("\n", " ")
 
 
@@ -196,7 +194,7 @@ def _says(*texts: str, error: BaseException) -> bool:
 
 
 def claims_missing_rows(fragment: LanceFragment) -> bool:
-    """Tells whether a fragment's metadata claims other rows than its data files have.
+    """Tells whether a fragment's metadata and its data files differ in their rows.
 
     Reads the footers of the data files.
     """
@@ -208,43 +206,43 @@ def claims_missing_rows(fragment: LanceFragment) -> bool:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Tells whether a table, version, tag or branch that was to be opened is not there."""
+    """Tells whether a table, version, tag or branch does not exist."""
     return _says("was not found", "Ref not found", "does not exist", "Ref is invalid", error=error)
 
 
 def is_unknown_scheme(error: BaseException) -> bool:
-    """Tells whether Lance knows no store for the scheme of a URI."""
+    """Tells whether Lance has no store for the scheme of a URI."""
     return _says("No object store provider", error=error)
 
 
 def is_taken_slot(error: BaseException) -> bool:
-    """Tells whether a commit lost only the version's slot.
+    """Tells whether a commit only lost the race for a version number.
 
-    pylance has one type for that and for a conflict of contents.
+    pylance raises the same type for a conflict of contents.
     """
     return _says("Failed to commit the transaction after", error=error)
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Tells whether a change was refused because another one came first.
+    """Tells whether a change was refused because of a concurrent change.
 
-    Where it commits by itself, pylance says so with an OSError: of two changes of one key of the
-    configuration, and of an update of indexes whose fragments were compacted meanwhile.
+    For its own commits, pylance raises an OSError: for two changes of a key of the configuration,
+    and for an update of indexes with concurrently compacted fragments.
     """
     return _says("Incompatible transaction", "Retryable commit conflict", error=error)
 
 
 def is_preempted(error: BaseException) -> bool:
-    """Tells whether the commit of a compaction was refused because another commit came first.
+    """Tells whether the commit of a compaction was refused because of a concurrent commit.
 
-    pylance raises the same for all of them, and of an index that was built meanwhile for some of
-    the fragments it says that the plan was wrong.
+    pylance raises one type for all of them. About a concurrently built index of some of the
+    fragments, it reports a wrong plan.
     """
     return is_conflict(error) or is_taken_slot(error) or _says("split of indexed and non-indexed", error=error)
 
 
 def is_created_meanwhile(error: BaseException) -> bool:
-    """Tells whether the creation of a table was refused because another one came first.
+    """Tells whether the creation of a table was refused because of a concurrent creation.
 
     Nothing was overwritten.
     """
@@ -252,36 +250,36 @@ def is_created_meanwhile(error: BaseException) -> bool:
 
 
 def is_fragment_gone(error: BaseException) -> bool:
-    """Tells whether a commit was refused because a fragment of its file replacements is gone."""
+    """Tells whether a commit was refused because a fragment of its column files was deleted."""
     return _says("Fragment being replaced not found", error=error)
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Tells whether a store gave no answer, or only answers that are worth another try."""
+    """Tells whether a store gave no answer, or only answers that allow a retry."""
     refusal = re.search(r"status code: 4(?!08|29)", str(error))
     return refusal is None and _says(" retries, max_retries: ", error=error)
 
 
 def is_broken_connection(error: BaseException) -> bool:
-    """Tells whether a connection to a store broke, or a request ran out of time."""
+    """Tells whether a connection to a store broke, or a request timed out."""
     return _says("HTTP error", error=error)
 
 
 def is_denied(error: BaseException) -> bool:
-    """Tells whether a store wants other credentials, or there are none."""
+    """Tells whether a store needs other credentials."""
     return _says("credentials", "status code: 401", "status code: 403", error=error)
 
 
 def is_bad_request(error: BaseException) -> bool:
-    """Tells whether Lance refuses a request as such.
+    """Tells whether Lance refuses a request as invalid.
 
-    It uses one type for that and for trouble of the store.
+    Lance raises the same type for failures of the store.
     """
     return str(error).startswith("Invalid user input")
 
 
 def is_bad_search(error: BaseException) -> bool:
-    """Tells whether Lance refuses what a search asks for."""
+    """Tells whether Lance refuses the parameters of a search."""
     return _says("Invalid user input", "ef must be", error=error)
 
 
@@ -296,33 +294,32 @@ def is_filter_failure(error: BaseException) -> bool:
 
 
 def unknown_function(message: str) -> str | None:
-    """Returns the name of a function that Lance SQL does not have, where a message is about one."""
+    """Returns the unknown function of a message about Lance SQL, or None."""
     found = re.search(r"Invalid function '([^']+)'", message)
     return None if found is None else found[1]
 
 
 def is_unknown_column(message: str) -> bool:
-    """Tells whether a filter names a column that is not there."""
+    """Tells whether a filter names an unknown column."""
     return "No field named" in message
 
 
 def unsupported_reason(error: BaseException) -> str:
-    """Returns why Lance cannot write a type, without its prefixes."""
+    """Returns the reason why Lance cannot write a type, without prefixes."""
     return plain(error).removeprefix("Not supported: ").removeprefix("Invalid user input: ")
 
 
 def answering_indexes(plan: str, names: Iterable[str]) -> tuple[list[str], bool] | None:
-    """Returns the scalar indexes that answer a scan's filter, and whether they alone know its rows.
+    """Returns the scalar indexes of a scan's filter, and whether they alone determine its rows.
 
-    How a plan is printed is the only place where Lance says so; not understanding it costs only
-    time.
+    Lance shows this only in the text of a plan. An unknown text costs only time.
 
     Args:
         plan: The verbose plan of a scan.
         names: Names of the table's indexes.
 
     Returns:
-        None where no index takes part.
+        None without an index.
     """
     if "ScalarIndexQuery" not in plan:
         return None

@@ -1,9 +1,9 @@
-"""Bytes by name on any store that Lance can reach, and our folder of them beside a table's data.
+"""Bytes by name on any store of Lance, and our folder in a table's folder.
 
     <table>/_lance_spark/...
 
-Checkpoints may be elsewhere. Lance ignores the folder, its `cleanup_old_versions` leaves it alone,
-and no reader takes what is in it for data.
+Checkpoints may have another folder. Lance ignores the folder, its `cleanup_old_versions` keeps it,
+and no reader takes its files for data.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MOST_NAME_BYTES = 255
 
 
 def objects_beside(ref: DatasetRef) -> LanceObjects:
-    """Returns what is in our folder of a table, or of a branch of it. Touches no storage."""
+    """Returns the objects in our folder of a table or a branch. Touches no storage."""
     return LanceObjects(f"{ref.uri}/{FOLDER}", ref.storage_options)
 
 
 def objects_of_table(ref: DatasetRef) -> LanceObjects:
-    """Returns what is in our folder of a table for all its branches. Touches no storage."""
+    """Returns the objects in our folder of a table for all branches. Touches no storage."""
     return LanceObjects(f"{ref.table_uri}/{FOLDER}", ref.storage_options)
 
 
@@ -60,11 +60,11 @@ def _open_session(uri: str, options: tuple[tuple[str, str], ...]) -> LanceFileSe
 
 @dataclass(frozen=True, slots=True)
 class LanceObjects:
-    """Objects below a location that Lance can reach.
+    """Objects below a location on a store of Lance.
 
-    A picklable value; works on the driver and in tasks. On a mounted file system objects are files
-    that are written and renamed here, which is quicker than through Lance, and Lance is not even
-    imported. On an object store an upload shows when it is complete, so it is atomic by itself.
+    A picklable value for the driver and for tasks. On a mounted file system, objects are files that
+    this process writes and renames, which is quicker than Lance and does not import it. On an
+    object store, an upload becomes visible at its end, so it is atomic.
 
     Attributes:
         uri: The location, as Lance takes it: an absolute path, or a URI.
@@ -75,7 +75,7 @@ class LanceObjects:
     storage_options: tuple[tuple[str, str], ...] = ()
 
     def put(self, path: str, data: bytes) -> None:
-        """Makes or replaces an object; a reader sees all of it or nothing.
+        """Creates or replaces an object. A reader sees the whole object or nothing.
 
         Raises:
             TableUnwritableError: The store refused.
@@ -92,7 +92,7 @@ class LanceObjects:
                     self._session.upload_file(file.name, path)
 
     def get(self, path: str) -> bytes | None:
-        """Returns an object's content, or None where there is none.
+        """Returns the content of an object; None for a missing object.
 
         Raises:
             OSError: The store refused.
@@ -132,7 +132,7 @@ class LanceObjects:
         return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the paths of all objects below a folder, sorted; the folder need not be there.
+        """Returns the paths of all objects below a folder, sorted; empty for a missing folder.
 
         Raises:
             OSError: The store refused.
@@ -143,7 +143,7 @@ class LanceObjects:
             return sorted(self._session.list(prefix))
 
     def delete(self, path: str) -> None:
-        """Deletes an object if it is there.
+        """Deletes an object; a missing object is no error.
 
         Raises:
             OSError: The store refused.
@@ -166,7 +166,7 @@ class LanceObjects:
     def delete_folder(self, folder: str) -> None:
         """Deletes all objects in a folder.
 
-        On a mounted file system the folder goes too, with what killed writers left there.
+        On a mounted file system, the folder is deleted too, with the files of killed writers.
 
         Raises:
             OSError: The store refused.
@@ -177,17 +177,17 @@ class LanceObjects:
             self._local.delete_folder(folder)
 
     def find_link(self) -> str | None:
-        """Returns the path of a symbolic link in the way to the location, or below it.
+        """Returns the path of a symbolic link on the way to the location, or below it.
 
-        Lance follows links where it deletes files. A writer of a table's folder may plant one.
+        Lance follows links when it deletes files. A writer of a table's folder may plant a link.
 
         Returns:
-            None if there is no link; object stores have none.
+            None without a link; object stores have none.
         """
         return None if self._local is None else self._local.find_link()
 
     def contains(self, path: str) -> bool:
-        """Tells whether an object is there.
+        """Tells whether an object exists.
 
         Raises:
             OSError: The store refused.
@@ -196,9 +196,9 @@ class LanceObjects:
             return self._session.contains(path)
 
     def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
-        """Deletes what killed writers left on a mounted file system, and returns how many.
+        """Deletes the files of killed writers on a mounted file system, and returns their number.
 
-        Object stores show no such things.
+        Object stores have no such files.
         """
         return 0 if self._local is None else self._local.remove_leftovers(prefix, older_than_s=older_than_s)
 
@@ -220,7 +220,7 @@ class LanceObjects:
 
     @contextlib.contextmanager
     def _typed_failures(self) -> Iterator[None]:
-        """Turns failures of the store, which pylance raises in two types, into errors of ours."""
+        """Turns failures of the store, which have two types in pylance, into our errors."""
         try:
             with self._noting_failures():
                 yield
@@ -236,12 +236,12 @@ class LanceObjects:
 
 
 def checkpoint_place(folder: str, uri: str) -> str:
-    """Returns where a table's checkpoints are in a folder that many tables share.
+    """Returns the location of a table's checkpoints in a folder of many tables.
 
-    Tables of one name in two places do not share theirs.
+    Tables of one name in two folders have different locations.
 
     Args:
-        folder: The shared folder, as `connect(checkpoint=...)` was given it.
+        folder: The common folder, the value of `connect(checkpoint=...)`.
         uri: Normalised location of the table.
 
     Raises:
@@ -257,14 +257,13 @@ def checkpoint_place(folder: str, uri: str) -> str:
 def checkpoint_store(
     uri: str, storage_options: tuple[tuple[str, str], ...] = (), location: str | None = None
 ) -> CheckpointStore:
-    """Returns where the checkpoints of a table are. Touches no storage.
+    """Returns the store of a table's checkpoints. Touches no storage.
 
     Args:
         uri: Normalised location of the table.
-        storage_options: Options of the object store, as pairs sorted by key; they serve for both
-            places.
-        location: A folder for the checkpoints, on any store that Lance can reach; several tables
-            may share one. None is the table's own.
+        storage_options: Options of the object store for both locations, as pairs sorted by key.
+        location: A folder for the checkpoints, on any store of Lance, for one or more tables. None
+            is the table's own folder.
     """
     beside = objects_beside(DatasetRef(uri=uri, storage_options=storage_options))
     objects = beside if location is None else LanceObjects(normalize_uri(location), storage_options)

@@ -1,9 +1,9 @@
 """Options of reads and writes, parsed once into typed, frozen values.
 
-Spark hands a data source a case-insensitive map of strings. Each option is one field here, with its
-type, unit, default and documentation in its metadata; the options tables of the documentation are
-made from it (:func:`options_table`). An unknown or malformed option is an
-:class:`~lance_spark.errors.OptionError` that names the option, its value, and what is accepted.
+Spark gives a data source a case-insensitive map of strings. Each option is one field here, with its
+type, unit, default and documentation in its metadata, the source of the tables in the documentation
+(:func:`options_table`). An unknown or malformed option raises an
+:class:`~lance_spark.errors.OptionError` with the option, its value, and the accepted values.
 """
 
 from __future__ import annotations
@@ -434,10 +434,10 @@ class WriteOptions:
 def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
     """Returns the path and the OPTIONS of a CREATE TABLE.
 
-    Spark hands them over beside TBLPROPERTIES and properties of its own, each option twice.
+    Spark mixes them with TBLPROPERTIES and its own properties, each option twice.
 
     Raises:
-        OptionError: One is known neither for reading nor for writing, or malformed.
+        OptionError: An option is neither a read nor a write option, or is malformed.
     """
     given = {
         key.removeprefix(_CREATED_PREFIX): text for key, text in options.items() if key.startswith(_CREATED_PREFIX)
@@ -471,7 +471,7 @@ def refuse_internal(options: Mapping[str, str]) -> None:
 
 
 def _of_this_use(cls: type[object], options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options without those of a catalog table that are for its other use."""
+    """Returns the options without options of a catalog table for the other use."""
     stored = {name.lower() for name in options.get(TABLE_OPTION, "").split(",")}
     reads = {f.name for f in dataclasses.fields(ReadOptions)}
 
@@ -509,7 +509,7 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
 
 
 def _dotted_names(cls: type[object], name: str) -> list[str]:
-    """Returns names of options with a dot that a misspelt name may mean."""
+    """Returns possible options with a dot for a misspelt name."""
     first, dot, rest = name.partition(".")
     if not dot:
         return []
@@ -521,7 +521,7 @@ def check_property(name: str, value: str) -> None:
     """Checks the name of a property of a commit.
 
     Raises:
-        OptionError: It is empty, or belongs to Lance or to this package.
+        OptionError: The name is empty, or reserved by Lance or this package.
     """
     if not name or name.startswith(OWN_PROPERTIES):
         accepted = f"a name that does not begin with {' or '.join(map(repr, OWN_PROPERTIES))}"

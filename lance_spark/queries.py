@@ -1,7 +1,7 @@
-"""What a search asks for: :class:`VectorQuery` and :class:`TextQuery`, as values and as JSON.
+"""The parameters of a search: :class:`VectorQuery` and :class:`TextQuery`, as values and as JSON.
 
-The JSON is that of the read options `nearest` and `full_text_query`. Its keys are the attributes,
-which pylance's `scanner(nearest=...)` has by the same names where it has them.
+The JSON is the value of the read options `nearest` and `full_text_query`. Its keys are the
+attributes, with pylance's names of `scanner(nearest=...)` if pylance has them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def metric_of(name: object, *, option: str = "metric") -> Metric:
     """Returns the metric of a name in any case.
 
     Raises:
-        OptionError: There is none.
+        OptionError: The name is unknown.
     """
     metric = METRICS.get(str(name).lower())
     if metric is None:
@@ -46,21 +46,22 @@ def metric_of(name: object, *, option: str = "metric") -> Metric:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VectorQuery:
-    """A search for the rows whose vectors are nearest to one.
+    """A search for the rows with the nearest vectors.
 
     Attributes:
         q: The vector.
-        column: The column of vectors; None is the only one of the table.
-        k: Most rows.
-        offset: Nearest rows that are left out.
-        metric: How distances are measured; None is as the index does, else `l2`.
-        nprobes: Partitions of an index that are searched, and more where these have fewer than `k`
-            rows; None leaves it to Lance.
-        refine_factor: Of so many times as many rows the distances are computed from the vectors
-            themselves, where an index has compressed them; None takes the index's.
-        ef: Candidates in a graph (HNSW); None leaves it to Lance.
-        use_index: Whether an index may serve.
-        prefilter: Whether the filter comes before the search; after it, fewer rows may be left.
+        column: The column of vectors; None is the only such column of the table.
+        k: Maximum number of rows.
+        offset: Nearest rows to skip.
+        metric: The distance; None is the distance of the index, else `l2`.
+        nprobes: Partitions of an index to search, and more partitions if these have fewer than `k`
+            rows; None leaves the choice to Lance.
+        refine_factor: For a compressed index, the distances of this many times more rows are
+            computed from the vectors; None takes the distances of the index.
+        ef: Candidates in a graph (HNSW); None leaves the choice to Lance.
+        use_index: Whether to use an index.
+        prefilter: Whether to filter before the search; a filter after the search may leave fewer
+            rows.
     """
 
     q: tuple[float, ...]
@@ -88,10 +89,10 @@ class VectorQuery:
 
     @staticmethod
     def of_json(text: str) -> VectorQuery:
-        """Reads :meth:`to_json`'s form.
+        """Reads the form of :meth:`to_json`.
 
         Raises:
-            OptionError: It is something else.
+            OptionError: The text has another form.
         """
         values = _read("nearest", text, VectorQuery)
         if not isinstance(values.get("q"), list):
@@ -101,21 +102,22 @@ class VectorQuery:
         return VectorQuery(**{**values, "q": tuple(values["q"])})
 
     def to_json(self) -> str:
-        """Returns it as JSON."""
+        """Returns the query as JSON."""
         return _written(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TextQuery:
-    """A search for the rows whose text is about some words.
+    """A search for the rows with the best texts for words.
 
     Attributes:
         query: The words.
-        columns: The columns of text; None means all that have an index for it.
+        columns: The columns of text; None means all columns with a full-text index.
         phrase: Whether the words have to follow each other.
-        k: Most rows.
-        offset: Best rows that are left out.
-        prefilter: Whether the filter comes before the search; after it, fewer rows may be left.
+        k: Maximum number of rows.
+        offset: Best rows to skip.
+        prefilter: Whether to filter before the search; a filter after the search may leave fewer
+            rows.
     """
 
     query: str
@@ -138,10 +140,10 @@ class TextQuery:
 
     @staticmethod
     def of_text(text: str) -> TextQuery:
-        """Reads the words alone, or :meth:`to_json`'s form.
+        """Reads words, or the form of :meth:`to_json`.
 
         Raises:
-            OptionError: It is something else.
+            OptionError: The text has another form.
         """
         if not text.lstrip().startswith("{"):
             return TextQuery(query=text)
@@ -154,7 +156,7 @@ class TextQuery:
         return TextQuery(**{**values, "columns": None if columns is None else tuple(columns)})
 
     def to_json(self) -> str:
-        """Returns it as JSON."""
+        """Returns the query as JSON."""
         return _written(self)
 
 

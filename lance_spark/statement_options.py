@@ -1,7 +1,7 @@
-"""Which options each statement takes: :data:`STATEMENT_OPTIONS`.
+"""The options of each statement: :data:`STATEMENT_OPTIONS`.
 
-Reads, writes and SQL statements check their options against this one table, by path and in a
-catalog. Every other option is an error that names the option and the statement.
+Reads, writes and SQL statements check their options against this table, by path and in a catalog.
+Every other option raises an error with the names of the option and the statement.
 """
 
 from __future__ import annotations

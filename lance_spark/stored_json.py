@@ -1,6 +1,6 @@
-"""JSON that others wrote: in a table's folder, in SQL, in the metadata of columns.
+"""JSON of other writers: in a table's folder, in SQL, in the metadata of columns.
 
-The text may be damaged or forged, so fields are checked by type.
+The text may be damaged or forged, so the types of fields are checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Kinds: TypeAlias = Mapping[str, type | tuple[type, ...]]
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - JSON
-    """Returns what a JSON text says. Runs anywhere.
+    """Returns the value of a JSON text. Runs anywhere.
 
     Raises:
         ValueError: The text is no JSON, or is nested more deeply than Python can read.

@@ -115,18 +115,18 @@ def write_rows(
 
 
 def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None = None) -> pa.RecordBatchReader:
-    """Returns data as a stream of Arrow batches with buffers where Lance takes them.
+    """Returns data as a stream of Arrow batches with buffers for Lance.
 
     Args:
         data: Arrow, pandas, a list of dicts, a dict of lists, or an iterator over record batches.
-        schema: Schema that it is to have; by default the data's own.
-        table: Schema of the table that it is added to: each column gets the type of the table's
-            column. Some of the table's columns may be left out.
+        schema: The target schema; by default the data's own.
+        table: Schema of the target table: each column gets the type of the table's column. Columns
+            of the table may be missing.
 
     Raises:
-        SchemaMismatchError: It is none of these, or has other columns or types.
-        ValueConversionError: A value does not fit. A stream raises while it is read, all other data
-            here.
+        SchemaMismatchError: The data has another form, or other columns or types.
+        ValueConversionError: A value does not fit. A stream raises during the read, other data at
+            once.
     """
     try:
         if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
@@ -148,7 +148,7 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
 
 
 def _target_of(data: object, schema: pa.Schema | None, table: pa.Schema | None) -> pa.Schema | None:
-    """Returns the columns that data gets; None keeps the data's own.
+    """Returns the target columns of data; None keeps the columns of the data.
 
     Raises:
         SchemaMismatchError: The data has other columns.
@@ -162,10 +162,10 @@ def _target_of(data: object, schema: pa.Schema | None, table: pa.Schema | None) 
 
 
 def _converted(source: pa.Schema, batches: Iterable[pa.RecordBatch], target: pa.Schema | None) -> pa.RecordBatchReader:
-    """Returns batches in the types of a target, else in their own.
+    """Returns batches in the types of a target, else unchanged.
 
     Raises:
-        SchemaMismatchError: A column is missing, or of a type that is not converted.
+        SchemaMismatchError: A column is missing, or has a type without a conversion.
     """
     target = source if target is None else pa.schema([_target_field(source, field) for field in target])
     converter = WriteConverter(source, target)
@@ -173,13 +173,13 @@ def _converted(source: pa.Schema, batches: Iterable[pa.RecordBatch], target: pa.
 
 
 def _target_field(source: pa.Schema, field: pa.Field[Any]) -> pa.Field[Any]:
-    """Returns what a column of data becomes for a field; Lance's own blobs stay what they are."""
+    """Returns the target field of a column of data; Lance's blobs stay unchanged."""
     column = source.field(field.name) if field.name in source.names else field
     return column if is_stored_as_blob(column) else field
 
 
 def _table_of(data: object, target: pa.Schema | None) -> pa.Table:
-    """Returns data as Arrow; Python and pandas values as columns of a target's types."""
+    """Returns data as Arrow, Python and pandas values with the types of the target."""
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
@@ -225,7 +225,7 @@ def _inferred_type(name: str, column: Any) -> pa.DataType:  # noqa: ANN401
 
 
 def _stream_of(batches: Iterator[object]) -> pa.RecordBatchReader:
-    """Returns record batches, or tables, as a stream; the first one is looked at."""
+    """Returns record batches or tables as a stream. Reads the first batch."""
 
     def all_of(some: Iterator[object]) -> Iterator[pa.RecordBatch]:
         for one in some:
@@ -277,7 +277,7 @@ def _is_rows(data: object) -> bool:
 
 
 def _names(data: object) -> list[str]:
-    """Returns the columns of data, as far as it is of a form that has any."""
+    """Returns the columns of data, if its form has columns."""
     if _is_pandas(data):
         return [str(name) for name in data.columns]
     if isinstance(data, Mapping):
@@ -289,7 +289,7 @@ def _names(data: object) -> list[str]:
 
 
 def _refuse_others(names: Sequence[str], schema: pa.Schema) -> None:
-    """Refuses columns that the schema lacks: Arrow would leave them out without a word."""
+    """Refuses columns that the schema lacks, because Arrow would drop them silently."""
     others = [name for name in names if name not in schema.names]
     if others:
         raise SchemaMismatchError(

@@ -1,4 +1,4 @@
-"""What is said in words: values that say what they are, :class:`InWords`, and warnings."""
+"""Summaries of values: :class:`InWords`, and warnings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _PACKAGES = tuple(f"{Path(__file__).parents[1] / name}{os.sep}" for name in ("la
 
 
 class InWords:
-    """Base of dataclasses that are shown by one line of words, in a notebook with their facts.
+    """Base class of dataclasses with a summary of one line, and a table of fields in a notebook.
 
-    Subclasses are made with `repr=False`, and have :attr:`text`.
+    Subclasses have `repr=False`, and define :attr:`text`.
     """
 
     __slots__ = ()
 
     @property
     def text(self) -> str:
-        """One line that says what it is."""
+        """Summary of one line."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class InWords:
         return f"<{type(self).__name__}: {self.text}>"
 
     def _repr_html_(self) -> str:
-        """Returns the words, and the facts that there are, as an HTML table."""
+        """Returns the summary and the present fields as an HTML table."""
         rows = "".join(
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(_shown(value))}</td></tr>"
             for name, value in _facts(self)
@@ -44,13 +44,13 @@ class InWords:
 
 
 def listed(*parts: str | tuple[int, str]) -> str:
-    """Returns parts of a line with commas between; a number with its noun only if it is not 0."""
+    """Joins parts of a summary with commas; a number with its noun only if it is not 0."""
     said = [part if isinstance(part, str) else f"{part[0]:,} {part[1]}" for part in parts if part and part[0]]
     return ", ".join(said)
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
-    """Warns, and names the line outside of the packages that the call came from."""
+    """Warns at the line outside of the packages that made the call."""
     level, frame = 1, sys._getframe()  # noqa: SLF001 - there is no public way before Python 3.12
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):
         level, frame = level + 1, frame.f_back
