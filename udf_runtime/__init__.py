@@ -1,7 +1,7 @@
-"""User-defined functions over Arrow batches, independent of where they run.
+"""User-defined functions over Arrow batches, for any engine.
 
-This package imports neither Spark nor Lance nor `lance_spark`, so that everything in it can be
-tested without a JVM and run in any Python process.
+This package imports neither Spark nor Lance nor `lance_spark`. Its code runs in any Python process
+and is tested without a JVM.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from udf_runtime.policies import (
 )
 
 GenevaManifest = Manifest
-"""The name that a manifest has in Geneva."""
+"""The name of :class:`Manifest` in Geneva."""
 
 __all__ = [
     "UDF",

@@ -1,8 +1,8 @@
 """Checks of arguments by the annotations of public functions: :class:`ArgumentChecks`.
 
-A decorator checks every call before the function runs. An argument of another type, a text that
-UTF-8 cannot encode, and an integer beyond 64 bits raise an error that names the argument. NumPy's
-numbers become Python's, and any iterable becomes a list where the annotation is a sequence.
+A decorator checks every call before the function runs. An argument of another type, a text without
+an encoding in UTF-8, and an integer beyond 64 bits raise an error with the argument's name. NumPy
+numbers become Python numbers. An iterable becomes a list if the annotation is a sequence.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NAMES: dict[object, str] = {
 
 
 class ArgumentChecks:
-    """Decorators that check the arguments of functions and methods.
+    """Decorators for checks of the arguments of functions and methods.
 
     Args:
         make_error: Makes the error from the argument's name, its value, and the accepted values.
@@ -116,7 +116,7 @@ def _checked(parameter: inspect.Parameter, kind: object, value: object) -> objec
 
 
 def _fitted(kind: object, value: object) -> object:
-    # A conversion reads a stream, so none is made before the value itself was refused.
+    # A conversion consumes a stream, so the value itself is tested first.
     for candidate in itertools.chain([value], _conversions(kind, value)):
         if accepts(kind, candidate):
             return candidate
@@ -149,7 +149,7 @@ def accepts(kind: object, value: object) -> bool:
     origin, items = get_origin(kind), get_args(kind)
     if origin in _UNIONS:
         return any(accepts(item, value) for item in items)
-    if origin is Literal:  # the function knows other spellings, and says which words it takes
+    if origin is Literal:  # the function accepts further spellings, and lists the accepted words
         return isinstance(value, str) and _is_text(value)
     if kind is Any:
         return True
@@ -170,7 +170,7 @@ def _is_instance(kind: type, value: object) -> bool:
         return isinstance(value, (list, tuple))
     if getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False):
         return True
-    # Classes of Spark Connect have the names of the classic ones.
+    # Classes of Spark Connect share the names of the classic classes.
     if kind.__module__.startswith("pyspark."):
         return any(base.__name__ == kind.__name__ for base in type(value).__mro__)
     return isinstance(value, kind)
@@ -184,7 +184,7 @@ def _is_text(value: str) -> bool:
 
 
 def _first_unreadable(value: object) -> str | None:
-    """Returns the first text in an argument that UTF-8 cannot encode, names of columns included."""
+    """Returns the first text, or name of a column, in an argument without an encoding in UTF-8."""
     if isinstance(value, str):
         return None if _is_text(value) else value
     items: Iterable[object] = value if isinstance(value, (list, tuple, AbstractSet)) else ()
@@ -198,7 +198,7 @@ def _is_number(value: int | float) -> bool:
 
 
 def _accepts_items(origin: object, kinds: tuple[object, ...], value: object) -> bool:
-    """Tells whether the items of a container fit; a stream is not read."""
+    """Tells whether the items of a container fit; a stream is left unread."""
     if not isinstance(value, (list, tuple, Mapping, AbstractSet)) or not kinds:
         return True
     if origin is tuple and kinds[-1] is not Ellipsis:
@@ -209,7 +209,7 @@ def _accepts_items(origin: object, kinds: tuple[object, ...], value: object) -> 
 
 
 def _conversions(kind: object, value: object) -> Iterable[object]:
-    """Yields a value as Python's own number or list, where a library has a type of its own."""
+    """Yields a value of a library's own type as a Python number or list."""
     if isinstance(value, (bool, int, float, str, bytes, Mapping)) or not _is_plain(kind):
         return
     if isinstance(value, numbers.Integral):
@@ -223,7 +223,7 @@ def _conversions(kind: object, value: object) -> Iterable[object]:
 
 
 def list_items(value: object) -> list[object] | None:
-    """Returns the items of an iterable; None for a value that is none, fails or does not end.
+    """Returns the items of an iterable; None for other values, failures and endless iterables.
 
     Example:
         >>> list_items(range(2)), list_items(2)
@@ -242,7 +242,7 @@ def _is_plain(kind: object) -> bool:
 
 
 def describe(kind: object) -> str:
-    """Returns an annotation in words.
+    """Returns a description of an annotation.
 
     Example:
         >>> describe(list[str] | None)
@@ -266,7 +266,7 @@ def describe(kind: object) -> str:
 
 @functools.cache
 def _annotations(function: Callable[..., object]) -> Mapping[str, object]:
-    """Returns the annotations of parameters, without names that only type checkers import."""
+    """Returns the annotations of parameters, without names imported for type checkers only."""
     scope = vars(sys.modules[function.__module__])
     kinds = {}
     for name, annotation in function.__annotations__.items():
@@ -279,7 +279,7 @@ def _annotations(function: Callable[..., object]) -> Mapping[str, object]:
 
 
 def _resolved(kind: object, scope: dict[str, object]) -> object:
-    """Returns an alias that is a text as the annotation that the text says."""
+    """Resolves an alias in the form of a text."""
     if not isinstance(kind, str):
         return kind
     try:

@@ -1,6 +1,7 @@
 """Annotation -> Arrow type.
 
-The rules, in one table (everything else is refused with an error that asks for `data_type=`):
+The table lists all supported annotations. Other annotations raise an error that asks for
+`data_type=`.
 
 | annotation | Arrow type |
 | --- | --- |
@@ -15,9 +16,9 @@ The rules, in one table (everything else is refused with an error that asks for 
 | dataclass, `NamedTuple`, `TypedDict` | struct of its fields |
 | `T | None` | T: every Arrow value may be NULL |
 | `Literal[...]`, `class Color(str, Enum)` | the type of its values |
-| `Annotated[T, pa.DataType]`, a `pa.DataType` itself | that type |
+| `Annotated[T, pa.DataType]`, a `pa.DataType` itself | this type |
 
-A Python `float` has 64 bits and becomes float64 everywhere; vectors in half the space are
+A Python `float` has 64 bits and always becomes float64. For vectors of half the size, annotate
 `Annotated[list[np.float32], n]`.
 """
 
@@ -80,19 +81,19 @@ _NEVER_STORED: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
     (pa.types.is_decimal64, "pa.decimal128()"),
     (lambda kind: pa.types.is_fixed_size_list(kind) and kind.list_size == 0, "vectors of one item or more"),
 )
-"""Types without values that Lance can store, and what to use instead."""
+"""Types without values in Lance, and their substitutes."""
 
 _SEQUENCES = (list, collections.abc.Sequence, collections.abc.MutableSequence)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
 def arrow_type(annotation: object, *, where: str) -> pa.DataType:
-    """Returns the Arrow type of values that an annotation describes.
+    """Returns the Arrow type of values with an annotation.
 
     Args:
-        annotation: A resolved annotation (no string), or a `pa.DataType`, which is returned as it
-            is.
-        where: What is annotated, for the message of an error: "the result of UDF 'f'".
+        annotation: A resolved annotation (no string), or a `pa.DataType`, which is returned
+            unchanged.
+        where: The annotated object, for an error message: "the result of UDF 'f'".
 
     Raises:
         UdfDefinitionError: The annotation has no Arrow type of its own.
@@ -101,14 +102,14 @@ def arrow_type(annotation: object, *, where: str) -> pa.DataType:
 
 
 def check_fillable(data_type: pa.DataType, *, where: str) -> None:
-    """Checks that a column of a type can be filled.
+    """Checks whether Lance can store values of a type.
 
     Args:
         data_type: The type of a UDF's results.
-        where: What has the type, for the message: "UDF 'f'".
+        where: The owner of the type, for an error message: "UDF 'f'".
 
     Raises:
-        UdfDefinitionError: The type, or a type within, has no values that can be stored.
+        UdfDefinitionError: Lance cannot store values of the type or of a nested type.
     """
     for is_kind, remedy in _NEVER_STORED:
         if is_kind(data_type):
@@ -123,7 +124,7 @@ def check_fillable(data_type: pa.DataType, *, where: str) -> None:
 
 
 def strip_optional(annotation: object) -> object:
-    """Returns T of `T | None` and of `Optional[T]`, and any other annotation as it is."""
+    """Returns T of `T | None` and of `Optional[T]`, and any other annotation unchanged."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         members = [member for member in typing.get_args(annotation) if member is not types.NoneType]
         if len(members) == 1:
@@ -135,7 +136,8 @@ def field_annotations(record: object) -> dict[str, object] | None:
     """Returns the annotations of a dataclass, NamedTuple or TypedDict in order; None otherwise.
 
     Raises:
-        NameError: An annotation is a string that means nothing in the module of the class.
+        NameError: An annotation is a string, and the module of the class lacks a name in the
+            string.
     """
     if not isinstance(record, type):
         return None
@@ -152,16 +154,16 @@ def field_annotations(record: object) -> dict[str, object] | None:
 
 
 class _Inference:
-    """One inference; knows which records it is in, so that a recursive one is noticed."""
+    """The inference for a single annotation; keeps the open records to detect recursion."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._open: list[object] = []
 
     def refuse(self, annotation: object, reason: str) -> UdfDefinitionError:
-        shown = annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
+        spelling = annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
         return UdfDefinitionError(
-            f"annotation {shown} has no Arrow type: {reason} - {self._where} - pass data_type=, a pyarrow type"
+            f"annotation {spelling} has no Arrow type: {reason} - {self._where} - pass data_type=, a pyarrow type"
         )
 
     def of(self, annotation: object) -> pa.DataType:
@@ -170,8 +172,7 @@ class _Inference:
             return annotation
         if isinstance(annotation, np.dtype):
             return self._of_numpy(annotation)
-        # Some annotations cannot be hashed (Literal of a list, for one), and then they are none of
-        # the simple ones.
+        # Some annotations, for example Literal of a list, cannot be hashed; none of them is simple.
         simple = _SIMPLE.get(annotation) if isinstance(annotation, type) else None
         if simple is not None:
             return simple()
@@ -247,16 +248,16 @@ class _Inference:
         raise self.refuse(annotation, "it is none of the annotations that have one")
 
     def _of_annotated(self, annotation: object, inner: object, extras: Sequence[object]) -> pa.DataType:
-        given = [extra for extra in extras if isinstance(extra, pa.DataType)]
-        if given:
-            return given[0]
+        explicit_types = [extra for extra in extras if isinstance(extra, pa.DataType)]
+        if explicit_types:
+            return explicit_types[0]
         lengths = [length for length in map(_length_of, extras) if length is not None]
-        found = self.of(inner)
+        inner_type = self.of(inner)
         if not lengths:
-            return found
-        if len(lengths) > 1 or lengths[0] < 1 or not pa.types.is_list(found):
+            return inner_type
+        if len(lengths) > 1 or lengths[0] < 1 or not pa.types.is_list(inner_type):
             raise self.refuse(annotation, "a fixed-size vector is a list with one length of at least 1")
-        return pa.list_(typing.cast("pa.ListType[pa.DataType]", found).value_type, lengths[0])
+        return pa.list_(typing.cast("pa.ListType[pa.DataType]", inner_type).value_type, lengths[0])
 
     def _of_literal(self, annotation: object, values: Sequence[object]) -> pa.DataType:
         kinds = {type(value) for value in values}
@@ -266,7 +267,7 @@ class _Inference:
 
 
 def _length_of(extra: object) -> int | None:
-    """Returns the length that `Annotated` gives: an int, or `annotated_types.Len(3, 3)`."""
+    """Returns the length in `Annotated`: an int, or `annotated_types.Len(3, 3)`."""
     if isinstance(extra, int) and not isinstance(extra, bool):
         return extra
     shortest, longest = getattr(extra, "min_length", None), getattr(extra, "max_length", None)

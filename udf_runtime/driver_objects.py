@@ -1,4 +1,4 @@
-"""Objects of PySpark that live on the driver: no UDF can take such an object to another process."""
+"""Objects of PySpark on the driver, which no UDF can take to another process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _NAMES = frozenset(
 
 
 def refuse_driver_object(value: object, where: Callable[[], str]) -> None:
-    """Refuses an object of Spark's driver, classic or of Connect. Imports no Spark.
+    """Raises an error for an object of Spark's driver, classic or Connect; imports no Spark.
 
     Args:
-        value: What the code of a UDF holds.
-        where: Says how the UDF holds the object, for the message.
+        value: An object in the code of a UDF.
+        where: Describes for the message how the UDF holds the object.
 
     Raises:
-        UdfDefinitionError: The object is one.
+        UdfDefinitionError: The object belongs to Spark's driver.
     """
     for cls in type(value).__mro__:
         if cls.__name__ in _NAMES and cls.__module__.partition(".")[0] == "pyspark":

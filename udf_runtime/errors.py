@@ -1,18 +1,27 @@
-"""Every error of the UDF runtime, in one small hierarchy.
+"""Errors of the UDF runtime, in a small hierarchy.
 
-Each class derives from :class:`UdfRuntimeError` and from the built-in exception that it is, carries
-its facts as attributes, survives pickling (errors travel from worker processes to the driver), and
-has a message of the form *what happened - where - what to do*.
+Each class derives from :class:`UdfRuntimeError` and from a built-in exception. The attributes of an
+error hold its facts. Errors survive pickling, because they travel from worker processes to the
+driver. A message states what happened, the place, and the remedy.
 """
 
 from __future__ import annotations
 
 
 class UdfRuntimeError(Exception):
-    """Root of all errors of the UDF runtime."""
+    """Root of all errors of the UDF runtime.
+
+    Example:
+        >>> from udf_runtime import UdfRuntimeError, udf
+        >>> try:
+        ...     udf(lambda: 1)
+        ... except UdfRuntimeError as error:
+        ...     print(type(error).__name__)
+        UdfDefinitionError
+    """
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Subclasses take keywords, which the default protocol of Exception does not pass on.
+        # Subclasses take keyword arguments, which the default protocol of Exception drops.
         return (_rebuild, (type(self), self.args, self.__dict__))
 
 
@@ -24,9 +33,17 @@ def _rebuild(cls: type[UdfRuntimeError], args: tuple[object, ...], state: dict[s
 
 
 class UdfDefinitionError(UdfRuntimeError, ValueError):
-    """A UDF is defined or bound to columns in a way that cannot work.
+    """The definition of a UDF, or its binding to columns, cannot work.
 
-    Nothing was computed or changed.
+    The error is raised before any computation or change.
+
+    Example:
+        >>> from udf_runtime import UdfDefinitionError, udf
+        >>> try:
+        ...     udf(lambda x: x + 1)  # no annotation of the result, and no data_type
+        ... except UdfDefinitionError:
+        ...     print("give data_type=")
+        give data_type=
     """
 
 
@@ -37,27 +54,33 @@ DRIVER_HINT = (
     "read what the function needs on the driver, and pass it as input columns or constants; to look values up in "
     "another table, join with Spark and fill the column with load_columns or a DataFrame write"
 )
-"""What to do instead of using Spark within a UDF."""
+"""The remedy for the use of Spark within a UDF."""
 
 _SIGNS_OF_SPARK = ("CONTEXT_ONLY_VALID_ON_DRIVER", "JAVA_GATEWAY_EXITED", "'JavaPackage' object")
-"""Parts of messages of PySpark where no driver of Spark is."""
+"""Parts of PySpark's messages in a process without a Spark driver."""
 
 
 class UdfFailedError(UdfRuntimeError, RuntimeError):
-    """A UDF raised, and its error policy says that this ends the work.
+    """A UDF raised an exception, and its error policy ends the work.
 
     The user's exception is the cause (`__cause__`).
 
     Attributes:
         udf: Name of the UDF.
-        row: 0-based position of the row in its batch, or None where the kind of UDF does not tell
-            it.
+        row: 0-based position of the row in its batch, or None for kinds of UDF without a known row.
         error_type: Qualified name of the class of the user's exception.
-        error_message: Its text.
-        error_trace: Its traceback as text; it survives where the exception itself cannot be
+        error_message: Text of the user's exception.
+        error_trace: Traceback of the user's exception as text, kept even if the exception cannot be
             pickled.
         attempt: Number of the last attempt, counted from 1.
-        max_attempts: How many attempts the policy allows.
+        max_attempts: Number of attempts under the policy.
+
+    Example:
+        >>> from udf_runtime import UdfFailedError
+        >>> facts = {"error_type": "KeyError", "error_message": "'w'", "error_trace": "..."}
+        >>> error = UdfFailedError(udf="size", row=3, **facts)
+        >>> error.udf, error.row, error.error_type
+        ('size', 3, 'KeyError')
     """
 
     def __init__(
@@ -93,12 +116,17 @@ def _hint_of(error_type: str, message: str) -> str:
 
 
 class UdfOutputError(UdfRuntimeError, ValueError):
-    """A UDF returned the wrong number of rows, or values that do not fit its output type.
+    """A UDF returned the wrong number of rows, or values of another type than its output type.
 
     Attributes:
         udf: Name of the UDF.
-        row: 0-based position in the batch of the first row that does not fit, or None where it
-            is unknown.
+        row: 0-based position in the batch of the first misfit, or None if unknown.
+
+    Example:
+        >>> from udf_runtime import UdfOutputError
+        >>> error = UdfOutputError("The UDF returned 3 rows for a batch of 4.", udf="size")
+        >>> error.udf, error.row
+        ('size', None)
     """
 
     def __init__(self, message: str, *, udf: str, row: int | None = None) -> None:
@@ -108,15 +136,21 @@ class UdfOutputError(UdfRuntimeError, ValueError):
 
 
 class UdfProcessDiedError(UdfRuntimeError, RuntimeError):
-    """The process that ran a UDF ended without an answer.
+    """The process of a UDF ended without a result.
 
-    A crash in native code, `os._exit`, or the system's out-of-memory killer.
+    Causes are a crash in native code, `os._exit`, and the out-of-memory killer of the system.
 
     Attributes:
         udf: Name of the UDF.
-        exit_code: Exit status of the process; negative for the signal that ended it.
-        row: 0-based position in the batch of the row that did it, or None where it is not known.
-        output: What the process printed last.
+        exit_code: Exit status of the process; negative for the number of a signal.
+        row: 0-based position in the batch of the fatal row, or None if unknown.
+        output: Last output of the process.
+
+    Example:
+        >>> from udf_runtime import UdfProcessDiedError
+        >>> error = UdfProcessDiedError(udf="decode", exit_code=-11, row=7)
+        >>> error.exit_code, error.row
+        (-11, 7)
     """
 
     def __init__(self, *, udf: str, exit_code: int, row: int | None = None, output: str = "") -> None:
@@ -136,9 +170,17 @@ class SkipThresholdExceededError(UdfRuntimeError, RuntimeError):
     """More rows were skipped than the error policy allows.
 
     Attributes:
-        skipped: Rows that were skipped.
-        processed: Rows that the UDF was called for, the skipped ones included.
+        skipped: Number of skipped rows.
+        processed: Number of rows passed to the UDF, including the skipped rows.
         limit: The limit as the user gave it, for example `max_skip_count=10`.
+
+    Example:
+        >>> from udf_runtime import SkipThresholdExceededError, skip_on_error
+        >>> try:
+        ...     skip_on_error(max_skip_count=10).check_skips(11, 1000, final=False)
+        ... except SkipThresholdExceededError as error:
+        ...     print(error.skipped, error.limit)
+        11 max_skip_count=10
     """
 
     def __init__(self, *, skipped: int, processed: int, limit: str) -> None:
@@ -152,12 +194,18 @@ class SkipThresholdExceededError(UdfRuntimeError, RuntimeError):
 
 
 class EnvironmentBuildError(UdfRuntimeError, RuntimeError):
-    """The environment of a UDF cannot be made on a machine.
+    """A machine cannot build the environment of a UDF.
 
     Attributes:
         manifest: Name of the manifest.
-        reason: What the installer or the system said.
-        hint: What to do.
+        reason: Message of the installer or of the system.
+        hint: The remedy.
+
+    Example:
+        >>> from udf_runtime import EnvironmentBuildError
+        >>> error = EnvironmentBuildError(manifest="m", reason="disk is full", hint="Free space.")
+        >>> error.manifest, error.hint
+        ('m', 'Free space.')
     """
 
     def __init__(self, *, manifest: str, reason: str, hint: str) -> None:
@@ -168,4 +216,14 @@ class EnvironmentBuildError(UdfRuntimeError, RuntimeError):
 
 
 class CheckpointError(UdfRuntimeError, OSError):
-    """A checkpoint is damaged, of another format, or refused by the store."""
+    """A checkpoint is damaged or of another format, or the store raised an error.
+
+    Example:
+        >>> from udf_runtime import CheckpointError
+        >>> from udf_runtime.checkpoint import decode
+        >>> try:
+        ...     decode(b"no checkpoint")
+        ... except CheckpointError:
+        ...     print("damaged")
+        damaged
+    """

@@ -1,6 +1,6 @@
-"""NumPy as `np`; where a UDF's environment has none, what no value is an instance of.
+"""NumPy as `np`, or a stand-in without any instances if NumPy is missing.
 
-Only the processes of UDFs with an environment of their own may lack it.
+NumPy may only be missing in processes of UDFs with their own environment.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ else:
             """Each attribute is a class of its own, for `isinstance` and as a key."""
 
             def __getattr__(self, name: str) -> type:
-                made = type(name, (), {})
-                setattr(self, name, made)
-                return made
+                absent_class = type(name, (), {})
+                setattr(self, name, absent_class)
+                return absent_class
 
         np = _Absent()
 

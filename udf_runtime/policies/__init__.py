@@ -1,6 +1,6 @@
-"""What happens when a UDF fails, and how large its batches are.
+"""Error policies of UDFs, and sizes of their batches.
 
-Plain values: nothing here runs a UDF, waits or keeps a thread.
+The classes are plain values: no code here runs a UDF, waits, or keeps a thread.
 """
 
 from __future__ import annotations

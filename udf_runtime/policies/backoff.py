@@ -19,12 +19,18 @@ class Backoff:
     """Waiting times between attempts.
 
     Attributes:
-        kind: `exponential` draws between `initial_s` and a bound that doubles with each attempt, so
-            that many workers that were turned away together do not come back together; `fixed`
-            always waits `initial_s`; `linear` waits `initial_s` times the attempt.
-        initial_s: Seconds before the second attempt (the least number of seconds, for
-            `exponential`).
-        max_s: No wait is longer than this, in seconds.
+        kind: `exponential` draws a time between `initial_s` and a bound that doubles with each
+            attempt, so workers rejected together return at different times. `fixed` always waits
+            `initial_s`. `linear` waits `initial_s` times the attempt.
+        initial_s: Seconds before the second attempt (for `exponential`: the minimum).
+        max_s: Maximum wait in seconds.
+
+    Example:
+        >>> import random
+        >>> from udf_runtime import Backoff
+        >>> backoff = Backoff(kind="linear", initial_s=2.0, max_s=5.0)
+        >>> [backoff.delay_s(attempt, random.Random()) for attempt in (1, 2, 3)]
+        [2.0, 4.0, 5.0]
     """
 
     kind: BackoffKind = "exponential"
@@ -44,15 +50,15 @@ class Backoff:
             )
 
     def delay_s(self, attempt: int, rng: random.Random) -> float:
-        """Returns the seconds to wait after an attempt that failed.
+        """Returns the seconds to wait after a failed attempt.
 
         Args:
-            attempt: Number of the attempt that failed, counted from 1.
-            rng: Where `exponential` draws from.
+            attempt: Number of the failed attempt, counted from 1.
+            rng: Random numbers for `exponential`.
         """
         if self.kind == "fixed":
             return self.initial_s
         if self.kind == "linear":
             return min(self.max_s, self.initial_s * attempt)
-        # 2.0**1024 overflows, and long before that the maximum has been reached.
+        # 2.0**1024 overflows; the maximum is reached long before.
         return rng.uniform(self.initial_s, min(self.max_s, self.initial_s * 2.0 ** min(attempt, 64)))

@@ -1,4 +1,4 @@
-"""Rows between two checkpoints: the user's bounds, and a size that follows the speed."""
+"""Rows between two checkpoints: the user's bounds, and a size adapted to the speed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from udf_runtime.errors import UdfDefinitionError
 DEFAULT_CHECKPOINT_ROWS = 10_240
 
 MOST_GROWTH = 8
-"""No size is more than this many times the one before: the speed of a few rows says little about
-that of thousands."""
+"""The size grows at most by this factor per batch, because the speed of a few rows says little
+about the speed of thousands."""
 
 
 class HasCheckpointSizes(Protocol):
-    """What carries checkpoint sizes: a UDF, or the arguments of a call."""
+    """A UDF or the arguments of a call, with checkpoint sizes."""
 
     @property
     def checkpoint_size(self) -> int | None:
@@ -25,16 +25,16 @@ class HasCheckpointSizes(Protocol):
 
     @property
     def min_checkpoint_size(self) -> int | None:
-        """Least rows between checkpoints."""
+        """Minimum number of rows between checkpoints."""
 
     @property
     def max_checkpoint_size(self) -> int | None:
-        """Most rows between checkpoints."""
+        """Maximum number of rows between checkpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSizes:
-    """The sizes that one call gives, in rows; None: not given."""
+    """The checkpoint sizes of a call, in rows; None: not set."""
 
     checkpoint_size: int | None = None
     min_checkpoint_size: int | None = None
@@ -52,24 +52,25 @@ class CheckpointSizes:
 def checkpoint_bounds(
     *, call: HasCheckpointSizes, udf: HasCheckpointSizes, default: int = DEFAULT_CHECKPOINT_ROWS
 ) -> tuple[int, int, int]:
-    """Returns the least, the most and the first number of rows between two checkpoints.
+    """Returns the minimum, maximum and initial number of rows between two checkpoints.
 
-    What the call gives comes before what the UDF gives. The most defaults to the checkpoint size
-    and is never above it; the least defaults to 1. The first size is an explicit checkpoint size,
-    else the least: small checkpoints show early that the function works.
+    Sizes of the call take precedence over sizes of the UDF. The maximum defaults to the checkpoint
+    size and never exceeds the checkpoint size. The minimum defaults to 1. The initial size is an
+    explicit checkpoint size, else the minimum: small checkpoints show early that the function
+    works.
 
     Raises:
-        UdfDefinitionError: The least is above the most, and both were asked for.
+        UdfDefinitionError: The minimum is above the maximum, and the user set both.
     """
-    given = [size for size in (call.checkpoint_size, udf.checkpoint_size) if size is not None]
-    checkpoint = given[0] if given else default
+    explicit_sizes = [size for size in (call.checkpoint_size, udf.checkpoint_size) if size is not None]
+    checkpoint = explicit_sizes[0] if explicit_sizes else default
     from_call = call.max_checkpoint_size is not None or call.checkpoint_size is not None
     maximum = min(
         checkpoint, next((m for m in (call.max_checkpoint_size, udf.max_checkpoint_size) if m is not None), checkpoint)
     )
     minimum = next((m for m in (call.min_checkpoint_size, udf.min_checkpoint_size) if m is not None), 1)
     if minimum > maximum and call.min_checkpoint_size is None and from_call:
-        minimum = maximum  # the UDF's default gives way to what the call asks for
+        minimum = maximum  # the UDF's minimum yields to the sizes of the call
     elif minimum > maximum and call.min_checkpoint_size is not None and call.max_checkpoint_size is None:
         maximum = min(minimum, checkpoint)
     if minimum > maximum:
@@ -77,21 +78,21 @@ def checkpoint_bounds(
             f"min_checkpoint_size={minimum} is above the largest checkpoint of {maximum} rows "
             "- among the checkpoint sizes - lower it, or raise checkpoint_size and max_checkpoint_size"
         )
-    return minimum, maximum, min(max(checkpoint, minimum), maximum) if given else minimum
+    return minimum, maximum, min(max(checkpoint, minimum), maximum) if explicit_sizes else minimum
 
 
 class AdaptiveSize:
-    """The number of rows of the next batch, so that a batch takes about `target_s` seconds.
+    """The number of rows of the next batch, for batches of about `target_s` seconds each.
 
-    It starts at `initial`, and after each batch goes towards `rows per second * target_s`, clamped
-    to the bounds. It grows only while the throughput holds: after a batch that ran at less than
-    half of the speed of the one before, the size does not grow, and it falls at once if the batch
-    was too long. Equal bounds give a fixed size. Not safe for several threads.
+    The size starts at `initial`. After each batch the size moves towards `rows per second *
+    target_s`, clamped to the bounds. The size grows only while the throughput holds: after a batch
+    at less than half the speed of the previous batch, the size stays, or falls if the batch was too
+    long. Equal bounds give a fixed size. Not thread-safe.
 
     Attributes:
-        minimum: Least rows.
-        maximum: Most rows.
-        target_s: Seconds that a batch should take.
+        minimum: Minimum number of rows.
+        maximum: Maximum number of rows.
+        target_s: Intended seconds per batch.
     """
 
     __slots__ = ("_clock", "_rate", "_rows", "_since", "maximum", "minimum", "target_s")
@@ -124,19 +125,17 @@ class AdaptiveSize:
         return self._rows
 
     def record(self, rows: int, seconds: float | None = None) -> None:
-        """Takes note of a batch.
+        """Records the size and duration of a batch.
 
         Args:
-            rows: How many rows it really had; a batch that was cut short says nothing about the
-                speed.
-            seconds: How long it took; None: the time since the last `next_rows`.
+            rows: Actual number of rows; a batch that was cut short is ignored.
+            seconds: Duration of the batch; None: the time since the last `next_rows`.
         """
         if seconds is None:
             seconds = self._clock() - self._since
         if rows <= 0 or (rows < self._rows / 2 and seconds < self.target_s):
-            return  # the short rest of a fragment: mostly the cost of a call, which larger batches do not have per row
-        # A clock that did not move (a very cheap batch) is no reason for an endless size:
-        # MOST_GROWTH bounds the step.
+            return  # the short rest of a fragment: mostly the cost of a call, spread over few rows
+        # If the clock did not move (a very cheap batch), MOST_GROWTH bounds the step.
         rate = rows / max(seconds, 1e-9)
         stable = self._rate is None or rate >= self._rate / 2
         self._rate = rate

@@ -1,4 +1,4 @@
-"""An ordered list of matchers, and the decision it makes about an error."""
+"""An ordered list of matchers, and its decision about an error."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from udf_runtime.policies.backoff import Backoff, BackoffKind
 from udf_runtime.policies.matchers import Fail, Matcher, Retry, Skip
 
 OnError: TypeAlias = "Matcher | ErrorPolicy | Iterable[Matcher | ErrorPolicy] | None"
-"""What users may give as `on_error`."""
+"""Accepted values of `on_error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision about one error of one unit: a row, or a batch for UDFs over batches.
+    """The decision about an error of a unit: a row, or a batch for UDFs over batches.
 
     Attributes:
-        action: Call it again, leave it NULL, or end the work.
+        action: Call the unit again, leave the row NULL, or end the work.
         delay_s: Seconds to wait before the call of a `retry`.
-        matcher: Who decided; None: no matcher was about the error, and so it fails.
+        matcher: The deciding matcher; None: no matcher selected the error, and the unit fails.
     """
 
     action: Literal["retry", "skip", "fail"]
@@ -35,25 +35,33 @@ class Decision:
 @ARGUMENTS.constructor
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
-    """What to do about errors: the first matcher that is about one decides; without one it fails.
+    """The reaction to errors: the first matcher for an error decides, else the job fails.
 
-    A `Retry` whose attempts are used up leaves the decision to the matchers behind it. Iterating
-    gives the matchers, and `+` joins policies, so that
-    `on_error=[Fail(KeyError), *retry_transient(), Skip(ValueError)]` and
-    `retry_transient() + skip_on_error()` both work.
+    After the last attempt of a `Retry`, the next matchers decide. Iteration yields the matchers,
+    and `+` joins policies. So both `on_error=[Fail(KeyError), *retry_transient(),
+    Skip(ValueError)]` and `retry_transient() + skip_on_error()` work.
 
     Attributes:
-        matchers: In the order in which they are asked.
+        matchers: Matchers in the order of their evaluation.
+
+    Example:
+        >>> import random
+        >>> from udf_runtime import ErrorPolicy, Fail, Skip
+        >>> policy = ErrorPolicy.of([Fail(KeyError), Skip()])
+        >>> policy.decide(KeyError(), attempt=1, rng=random.Random()).action
+        'fail'
+        >>> policy.decide(ValueError(), attempt=1, rng=random.Random()).action
+        'skip'
     """
 
     matchers: tuple[Matcher, ...] = ()
 
     @staticmethod
     def of(on_error: OnError) -> ErrorPolicy:
-        """Returns the policy that a user's `on_error` stands for; None fails at the first error.
+        """Returns the policy for a user's `on_error`; None fails at the first error.
 
         Raises:
-            UdfDefinitionError: It holds something that is no matcher.
+            UdfDefinitionError: An element is no matcher.
         """
         if on_error is None:
             return ErrorPolicy()
@@ -81,13 +89,13 @@ class ErrorPolicy:
         return ErrorPolicy(self.matchers + ErrorPolicy.of(other).matchers)
 
     def decide(self, error: BaseException, *, attempt: int, rng: random.Random) -> Decision:
-        """Returns what to do about an error.
+        """Returns the decision about an error.
 
         Args:
-            error: What the unit raised.
-            attempt: How often the unit was called by now, this failure included, whatever the
-                earlier ones failed with.
-            rng: For the waiting time.
+            error: The exception of the unit.
+            attempt: Number of calls of the unit so far, including this failure. Earlier errors of
+                any type count.
+            rng: Random numbers for the waiting time.
         """
         for matcher in self.matchers:
             if not matcher.matches(error):
@@ -100,14 +108,14 @@ class ErrorPolicy:
         return Decision(action="fail")
 
     def decide_finally(self, error: BaseException) -> Decision:
-        """Returns the decision when every `Retry` is used up: to skip, or to fail."""
+        """Returns the decision after the last attempt of every `Retry`: skip or fail."""
         for matcher in self.matchers:
             if not isinstance(matcher, Retry) and matcher.matches(error):
                 return Decision(action="skip" if isinstance(matcher, Skip) else "fail", matcher=matcher)
         return Decision(action="fail")
 
     def max_attempts(self, error: BaseException) -> int:
-        """Returns how often a unit that keeps raising this error is called, at least 1."""
+        """Returns the number of calls for a unit that raises this error each time, at least 1."""
         most = 1
         for matcher in self.matchers:
             if not matcher.matches(error):
@@ -119,7 +127,7 @@ class ErrorPolicy:
 
     @property
     def threshold(self) -> tuple[int | None, float | None]:
-        """The least `max_skip_count` and `max_skip_fraction` of any `Skip`, for all rows."""
+        """The smallest `max_skip_count` and `max_skip_fraction` of any `Skip`, for all rows."""
         skips = [matcher for matcher in self.matchers if isinstance(matcher, Skip)]
         counts = [skip.max_skip_count for skip in skips if skip.max_skip_count is not None]
         fractions = [skip.max_skip_fraction for skip in skips if skip.max_skip_fraction is not None]
@@ -129,10 +137,10 @@ class ErrorPolicy:
         """Checks the skip threshold, on the driver.
 
         Args:
-            skipped: Rows of the job that were skipped by now.
-            processed: Rows of the job that were processed by now, the skipped ones included.
-            final: Whether that was all; the fraction is judged only then, since the bad rows may
-                all have come first.
+            skipped: Number of skipped rows of the job so far.
+            processed: Number of processed rows of the job so far, including the skipped rows.
+            final: Whether the job is complete. The fraction is checked only then, because all bad
+                rows may come first.
 
         Raises:
             SkipThresholdExceededError: More rows were skipped than `threshold` allows.
@@ -147,25 +155,53 @@ class ErrorPolicy:
 
 
 def fail_fast() -> ErrorPolicy:
-    """Ends the job at the first error; the same as giving no policy."""
+    """Ends the job at the first error, like the default policy.
+
+    Example:
+        >>> from udf_runtime import fail_fast, udf
+        >>> @udf(on_error=fail_fast())
+        ... def number(text: str) -> int:
+        ...     return int(text)
+    """
     return ErrorPolicy((Fail(),))
 
 
 @ARGUMENTS.function
 def skip_on_error(*, max_skip_count: int | None = None, max_skip_fraction: float | None = None) -> ErrorPolicy:
-    """Leaves rows NULL that raise anything, within limits (see :class:`Skip`)."""
+    """Leaves rows NULL if the UDF raises any error, within limits (see :class:`Skip`).
+
+    Example:
+        >>> from udf_runtime import skip_on_error, udf
+        >>> @udf(on_error=skip_on_error(max_skip_count=100))
+        ... def number(text: str) -> int:
+        ...     return int(text)
+    """
     return ErrorPolicy((Skip(max_skip_count=max_skip_count, max_skip_fraction=max_skip_fraction),))
 
 
 @ARGUMENTS.function
 def retry_transient(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "exponential") -> ErrorPolicy:
-    """A `Retry` of what network or system refused: ConnectionError, TimeoutError, OSError."""
+    """Retries errors of the network or the system: ConnectionError, TimeoutError, OSError.
+
+    Example:
+        >>> from udf_runtime import retry_transient, skip_on_error, udf
+        >>> @udf(on_error=retry_transient(max_attempts=5) + skip_on_error())
+        ... def number(text: str) -> int:
+        ...     return int(text)
+    """
     return ErrorPolicy((Retry(ConnectionError, TimeoutError, OSError, max_attempts=max_attempts, backoff=backoff),))
 
 
 @ARGUMENTS.function
 def retry_all(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "exponential") -> ErrorPolicy:
-    """Tries again whatever was raised."""
+    """Retries every error.
+
+    Example:
+        >>> from udf_runtime import retry_all, udf
+        >>> @udf(on_error=retry_all(max_attempts=2, backoff="fixed"))
+        ... def number(text: str) -> int:
+        ...     return int(text)
+    """
     return ErrorPolicy((Retry(max_attempts=max_attempts, backoff=backoff),))
 
 

@@ -1,4 +1,4 @@
-"""The elements of an error policy: which errors each of them is about, and what it wants done."""
+"""The elements of an error policy: each selects errors and defines the action for them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from udf_runtime.policies.backoff import Backoff, BackoffKind
 @ARGUMENTS.constructor
 @dataclass(frozen=True, slots=True, init=False)
 class Matcher:
-    """Chooses errors by their type and their text; subclasses say what is done with them.
+    """Selects errors by type and text; subclasses define the action.
 
     Attributes:
-        exceptions: An error matches if it is an instance of one of these; empty: every error
-            matches.
-        match: Regular expression that `re.search` must find in `str(error)`; None: any text.
+        exceptions: An error matches if it is an instance of any of these classes. Empty: every
+            error matches.
+        match: Regular expression to be found in `str(error)` by `re.search`; None: any text.
     """
 
     exceptions: tuple[type[BaseException], ...]
@@ -37,8 +37,8 @@ class Matcher:
                     f"match={match!r} is not a regular expression ({error}) - in {type(self).__name__} "
                     "- correct it, or use re.escape"
                 ) from error
-        # Frozen: the fields of a dataclass with an __init__ of its own are set past its guard, here
-        # and in the subclasses.
+        # The dataclass is frozen and has its own __init__, so __init__ sets the fields past the
+        # guard. The subclasses do the same.
         object.__setattr__(self, "exceptions", exceptions)
         object.__setattr__(self, "match", match)
 
@@ -47,16 +47,16 @@ class Matcher:
         return _rebuilt, (type(self), values | {"exceptions": tuple(map(_PickledClass, self.exceptions))})
 
     def matches(self, error: BaseException) -> bool:
-        """Tells whether this matcher is about an error."""
+        """Tells whether this matcher selects an error."""
         if self.exceptions and not isinstance(error, self.exceptions):
             return False
         return self.match is None or re.search(self.match, message_of(error)) is not None
 
 
 class _PickledClass:
-    """An exception class in a pickle: where its module is missing, a class of no error instead.
+    """An exception class in a pickle; if its module is missing, a stand-in that no error has.
 
-    A UDF with packages of its own may name exceptions that only its own process can import.
+    A UDF with its own packages may name exceptions of modules in its own process only.
     """
 
     def __init__(self, cls: type[BaseException]) -> None:
@@ -75,24 +75,30 @@ def _unpickled_class(payload: bytes, module: str, name: str) -> type[BaseExcepti
 
 
 def _rebuilt(cls: type[Matcher], values: dict[str, object]) -> Matcher:
-    made = cls.__new__(cls)
+    matcher = cls.__new__(cls)
     for name, value in values.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(matcher, name, value)
+    return matcher
 
 
 @ARGUMENTS.methods
 @ARGUMENTS.constructor
 @dataclass(frozen=True, slots=True, init=False)
 class Retry(Matcher):
-    """Calls again, after a wait.
+    """Calls the UDF again after a wait.
 
-    When the attempts are used up, the matchers that follow in the list decide.
+    After the last attempt, the next matchers in the list decide.
 
     Attributes:
-        max_attempts: Calls in all, the first one included, for one row (for one batch, where the
-            UDF takes whole batches).
-        backoff: Waiting times between them.
+        max_attempts: Number of calls for a row, including the first call. For a UDF over whole
+            batches: number of calls for a batch.
+        backoff: Waiting times between the calls.
+
+    Example:
+        >>> from udf_runtime import Retry
+        >>> retry = Retry(TimeoutError, max_attempts=5, backoff="linear")
+        >>> retry.matches(TimeoutError()), retry.matches(ValueError())
+        (True, False)
     """
 
     max_attempts: int
@@ -118,12 +124,18 @@ class Retry(Matcher):
 @ARGUMENTS.constructor
 @dataclass(frozen=True, slots=True, init=False)
 class Skip(Matcher):
-    """Leaves the row NULL, records its error, and goes on.
+    """Leaves the row NULL, records its error, and continues.
 
     Attributes:
         max_skip_count: The job fails as soon as more rows than this were skipped; None: no limit.
-        max_skip_fraction: The job fails if in the end more than this share of the rows (0 to 1) was
-            skipped; None: no limit.
+        max_skip_fraction: At its end, the job fails if more than this share (0 to 1) of the rows
+            was skipped; None: no limit.
+
+    Example:
+        >>> from udf_runtime import Skip, udf
+        >>> @udf(on_error=Skip(ValueError, max_skip_fraction=0.01))
+        ... def number(text: str) -> int:
+        ...     return int(text)
     """
 
     max_skip_count: int | None
@@ -155,7 +167,13 @@ class Skip(Matcher):
 class Fail(Matcher):
     """Ends the job.
 
-    Useful before a broader matcher, for errors that must not be skipped or tried again.
+    Place `Fail` before a broader matcher to exclude errors from skips and retries.
+
+    Example:
+        >>> from udf_runtime import Fail, Skip, udf
+        >>> @udf(on_error=[Fail(MemoryError), Skip()])
+        ... def number(text: str) -> int:
+        ...     return int(text)
     """
 
     def __init__(self, *exceptions: type[BaseException], match: str | None = None) -> None:
@@ -163,12 +181,12 @@ class Fail(Matcher):
 
 
 def escape_surrogates(text: str) -> str:
-    """Returns a text with escapes in place of lone surrogates, which have no encoding."""
+    """Returns a text with escapes for lone surrogates, which have no encoding."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def message_of(error: BaseException) -> str:
-    """Returns `str(error)`, escaped; a text that says so where the user's exception has no text."""
+    """Returns `str(error)`, escaped; a substitute text if `str` of the user's exception raises."""
     try:
         return escape_surrogates(str(error))
     except Exception as failure:  # noqa: BLE001 - a __str__ of the user's may raise anything
