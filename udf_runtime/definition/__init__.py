@@ -1,4 +1,4 @@
-"""Definitions of user-defined functions: what `@udf` makes of a function or class."""
+"""Definitions of user-defined functions: `@udf`, `@chunker`, `@udtf`, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The annotations of a function as objects, also where they are strings."""
+"""The annotations of a function as objects, also for annotations in the form of strings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Unresolved:
-    """An annotation that is a string whose names are not known where the function was defined.
+    """An annotation in the form of a string, with a name unknown at the function's definition.
 
     Attributes:
         text: The annotation.
-        reason: Why it could not be resolved.
+        reason: The reason of the failure.
     """
 
     text: str
@@ -25,15 +25,15 @@ class Unresolved:
 
 
 def resolved(annotation: object, func: Callable[..., object], local_names: Mapping[str, object]) -> object:
-    """Returns an annotation with its strings replaced by what they name, or :class:`Unresolved`.
+    """Returns an annotation with its strings replaced by objects, or :class:`Unresolved`.
 
-    Names are looked up in the function's globals, its closure, and `local_names`.
+    Names are resolved in the function's globals, its closure, and `local_names`.
 
     Args:
-        annotation: As the signature has it; `inspect.Parameter.empty` for none.
-        func: The function that it is of; whatever wraps it is looked through.
-        local_names: The variables that surrounded the definition, which no closure holds unless the
-            body uses them.
+        annotation: The annotation in the signature; `inspect.Parameter.empty` for none.
+        func: The annotated function, possibly in wrappers.
+        local_names: The variables around the definition; a closure holds only variables in the
+            function's body.
     """
     if annotation is inspect.Parameter.empty:
         return annotation
@@ -45,36 +45,37 @@ def resolved(annotation: object, func: Callable[..., object], local_names: Mappi
         scope |= _closure_of(inner)
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
-        # One at a time, so that one that cannot be resolved says nothing about the others.
+        # Each annotation is resolved alone, so a failure does not affect the next annotation.
         return typing.get_type_hints(holder, module, scope, include_extras=True)["it"]
-    except Exception as error:  # noqa: BLE001  # an annotation is any expression; the caller says what it makes of it
+    except Exception as error:  # noqa: BLE001  # an annotation is any expression; the caller decides
         return Unresolved(text=str(annotation), reason=f"{type(error).__name__}: {error}")
 
 
 def function_of(func: Callable[..., object]) -> types.FunctionType | None:
     """Returns the Python function behind a partial, method or callable object; None without one."""
-    seen: object = func
+    current: object = func
     while True:
-        if isinstance(seen, functools.partial):
-            seen = seen.func
-        elif isinstance(seen, types.MethodType):
-            seen = seen.__func__
-        elif isinstance(seen, types.FunctionType):
-            # As inspect.signature does: a decorated function is annotated as the one that it wraps.
-            inner = getattr(seen, "__wrapped__", None)
+        if isinstance(current, functools.partial):
+            current = current.func
+        elif isinstance(current, types.MethodType):
+            current = current.__func__
+        elif isinstance(current, types.FunctionType):
+            # Like inspect.signature: a decorated function has the annotations of the wrapped
+            # function.
+            inner = getattr(current, "__wrapped__", None)
             if inner is None:
-                return seen
-            seen = inner
+                return current
+            current = inner
         else:
-            call = inspect.getattr_static(type(seen), "__call__", None)
+            call = inspect.getattr_static(type(current), "__call__", None)
             if not isinstance(call, types.FunctionType):
                 return None
-            seen = call
+            current = call
 
 
 def _closure_of(function: types.FunctionType) -> dict[str, object]:
-    found: dict[str, object] = {}
+    variables: dict[str, object] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # not assigned yet, as a function's own name is while it is decorated
-            found[name] = cell.cell_contents
-    return found
+        with contextlib.suppress(ValueError):  # unassigned so far, like a function's own name during its decoration
+            variables[name] = cell.cell_contents
+    return variables

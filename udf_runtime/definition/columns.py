@@ -1,4 +1,4 @@
-"""`Columns[T]`: the return annotation of a UDF that fills several sibling columns in one call."""
+"""`Columns[T]`: the return annotation of a UDF with several sibling columns per call."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 class Columns(Generic[T]):
-    """Says that a UDF fills one column per field of T, a NamedTuple or a dataclass.
+    """Return annotation of a UDF with a column per field of T, a NamedTuple or a dataclass.
 
-    Only ever an annotation. A scalar UDF returns a T; a vectorised one a `pa.StructArray` or a
-    `pa.RecordBatch` with T's fields.
+    The class is an annotation only. A scalar UDF returns a T. A vectorised UDF returns a
+    `pa.StructArray` or a `pa.RecordBatch` with T's fields.
 
     Examples:
         ```python

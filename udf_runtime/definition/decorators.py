@@ -24,7 +24,7 @@ from udf_runtime.policies import ErrorPolicy, OnError
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Wishes:
-    """What was said about a UDF beside its function."""
+    """The keyword arguments of a decorator, except the decorated function."""
 
     data_type: pa.DataType | None
     input_columns: Sequence[str] | None
@@ -54,9 +54,9 @@ class _Wishes:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class UdfFactory:
-    """What `@udf` makes of a class: called with its arguments, it returns a UDF.
+    """The result of `@udf` on a class: a call with constructor arguments returns a UDF.
 
-    No instance is made for that.
+    The call does not make an instance.
 
     Attributes:
         cls: The class.
@@ -66,13 +66,14 @@ class UdfFactory:
     _wishes: _Wishes
 
     def __call__(self, *args: object, **kwargs: object) -> UDF:
-        """Returns the UDF for one set of constructor arguments.
+        """Returns the UDF for a set of constructor arguments.
 
-        Each process that runs it calls the constructor once, and then `setup()`, if there is one.
+        Each process of the UDF calls the constructor once, and then `setup()` if the class has this
+        method.
 
         Raises:
-            UdfDefinitionError: The arguments do not fit the constructor, or `__call__` is none of a
-                UDF.
+            UdfDefinitionError: The arguments do not fit the constructor, or `__call__` does not fit
+                a UDF.
         """
         name = self._wishes.name or self.cls.__name__
         call = _call_of(self.cls, name)
@@ -87,7 +88,7 @@ class UdfFactory:
 
 
 def _call_of(cls: type, name: str) -> Callable[..., object]:
-    # Not getattr: a class without __call__ still has the one that constructs it.
+    # getattr would return the constructor of a class without __call__.
     call = inspect.getattr_static(cls, "__call__", None)
     if not isinstance(call, types.FunctionType):
         raise UdfDefinitionError(
@@ -151,7 +152,7 @@ class UdtfOptions(TypedDict, total=False):
 
 
 class UdfDecorator(Protocol):
-    """What `@udf(...)` with arguments decorates with."""
+    """The decorator from `@udf(...)` with arguments."""
 
     @overload
     def __call__(self, func: type[object], /) -> UdfFactory: ...  # type: ignore[overload-overlap]  # a class is callable too
@@ -192,42 +193,58 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     error_handling: OnError = None,
     auto_backfill: bool = False,
 ) -> UDF | UdfFactory | UdfDecorator:
-    """Makes a UDF of a function or a callable object, and a factory of UDFs of a class.
+    """Makes a UDF from a function or a callable object, and a factory of UDFs from a class.
 
-    With or without arguments. The annotations of the parameters tell the kind: `pa.Array`,
-    `pd.Series`, one `pa.RecordBatch`, an `Iterator` over one of these (or over tuples of arrays or
-    series); everything else is a scalar UDF, called once per row with None for NULL.
+    The decorator works with and without arguments. The annotations of the parameters determine the
+    kind: `pa.Array`, `pd.Series`, a `pa.RecordBatch`, or an `Iterator` over these (or over tuples
+    of arrays or series). All other functions are scalar UDFs: they are called once per row, with
+    None for NULL.
 
     Args:
-        func: What is decorated.
-        data_type: Arrow type of the results; taken from the annotation of a scalar function's
-            result if left out.
-        input_columns: Columns that the parameters read, in order; the parameters' names if left
-            out. A parameter with a default is no input unless a column is given for it here.
-        name: Name of the UDF; the function's if left out.
-        version: What stands for the code in checkpoints and records; a digest of code, input
-            columns and type if left out.
-        num_cpus: Processor cores that one call uses.
-        num_gpus: GPUs that one process uses.
-        memory: Bytes that one process uses.
+        func: The decorated function, object or class.
+        data_type: Arrow type of the results; by default from the annotation of a scalar function's
+            result.
+        input_columns: Columns of the parameters, in order; by default the parameters' names. A
+            parameter with a default is an input only if this list has a column for the parameter.
+        name: Name of the UDF; by default the function's name.
+        version: Stands for the code in checkpoints and records; by default a digest of code, input
+            columns and type.
+        num_cpus: Processor cores per call.
+        num_gpus: GPUs per process.
+        memory: Bytes per process.
         checkpoint_size: Rows of a checkpoint.
-        min_checkpoint_size: Fewest rows of an adaptive checkpoint.
-        max_checkpoint_size: Most rows of an adaptive checkpoint.
-        task_size: Rows of one task.
-        timeout: Seconds that one row may take; scalar UDFs only.
-        on_error: What to do about errors: a policy, a matcher, or a list of matchers; the first
-            error fails the work if left out.
-        field_metadata: Metadata that the columns get.
-        manifest: The environment that it runs in: packages, modules and variables of its own. By
-            default that of the connection, else the executors' own Python.
+        min_checkpoint_size: Minimum rows of an adaptive checkpoint.
+        max_checkpoint_size: Maximum rows of an adaptive checkpoint.
+        task_size: Rows of a task.
+        timeout: Maximum seconds per row; scalar UDFs only.
+        on_error: Policy for errors: a policy, a matcher, or a list of matchers; by default the
+            first error fails the job.
+        field_metadata: Metadata of the columns.
+        manifest: The environment with packages, modules and variables of its own. By default the
+            environment of the connection, else the executors' Python.
         cuda: Deprecated; `num_gpus=1`.
         batch_size: Deprecated; `checkpoint_size`.
         error_handling: Another name of `on_error`.
-        auto_backfill: Refused if true: nothing runs by itself.
+        auto_backfill: Must be false: there is no service for automatic backfills.
 
     Raises:
-        UdfDefinitionError: Something about the definition cannot work; the message says what, and
-            what to do.
+        UdfDefinitionError: The definition cannot work; the message names the problem and the
+            remedy.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> import pyarrow.compute as pc
+        >>> from udf_runtime import udf
+        >>> @udf
+        ... def words(text: str) -> int:
+        ...     return len(text.split())
+        >>> words("two words"), words.input_columns, words.data_type
+        (2, ('text',), DataType(int64))
+        >>> @udf(data_type=pa.int32(), input_columns=["title"])
+        ... def letters(text: pa.Array) -> pa.Array:
+        ...     return pc.utf8_length(text)
+        >>> letters.kind.value
+        'arrow'
     """
     if auto_backfill:
         raise UdfDefinitionError(
@@ -288,39 +305,51 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
     on_error: OnError = None,
     manifest: Manifest | None = None,
 ) -> UDF | UdfFactory | UdfDecorator:
-    """Makes a chunker of a function: for each row it yields any number of rows, its chunks.
+    """Makes a chunker from a function: a row becomes any number of rows, its chunks.
 
-    With or without arguments, on functions, callable objects and classes, as :func:`udf`. The
-    function gets the values of one row, None for NULL, and yields (or returns a list of)
-    NamedTuples, dataclasses, mappings, or tuples with the columns in order. They are taken one
-    after the other, so that a long text need not be held in pieces. A row of which it yields
-    nothing has no chunks; so has one for which it returns None.
+    Works with and without arguments, on functions, callable objects and classes, like :func:`udf`.
+    The function gets the values of a row, None for NULL, and yields (or returns a list of)
+    NamedTuples, dataclasses, mappings, or tuples with the columns in order. The runner consumes the
+    chunks one after another, so a long text never needs to be in memory in pieces. A row has no
+    chunks if the function yields no chunk or returns None.
 
     Args:
-        func: What is decorated.
-        output_schema: Columns of a chunk, all nullable; taken from the annotation of the result if
-            left out: `Iterator[T]`, `Iterable[T]`, `Generator[T, ...]` or `list[T]` with a T that
-            is a NamedTuple or a dataclass.
-        input_columns: Columns that the parameters read, in order; the parameters' names if left
-            out.
-        name: Name of the chunker; the function's if left out.
-        version: What stands for the code in checkpoints and records; a digest of code, input
-            columns and output columns if left out.
-        num_cpus: Processor cores that one call uses.
-        num_gpus: GPUs that one process uses.
-        memory: Bytes that one process uses.
-        checkpoint_size: Rows of a checkpoint: of the rows that are chunked, not of chunks.
-        min_checkpoint_size: Fewest rows of an adaptive checkpoint.
-        max_checkpoint_size: Most rows of an adaptive checkpoint.
-        task_size: Rows of one task.
-        on_error: What to do about errors of a row, as for :func:`udf`. A row that is skipped has no
-            chunks.
-        manifest: The environment that it runs in: packages, modules and variables of its own. By
-            default that of the connection, else the executors' own Python.
+        func: The decorated function, object or class.
+        output_schema: Columns of a chunk, all nullable. By default from the annotation of the
+            result: `Iterator[T]`, `Iterable[T]`, `Generator[T, ...]` or `list[T]`, with a
+            NamedTuple or a dataclass as T.
+        input_columns: Columns of the parameters, in order; by default the parameters' names.
+        name: Name of the chunker; by default the function's name.
+        version: Stands for the code in checkpoints and records; by default a digest of code, input
+            columns and output columns.
+        num_cpus: Processor cores per call.
+        num_gpus: GPUs per process.
+        memory: Bytes per process.
+        checkpoint_size: Rows of a checkpoint: input rows, not chunks.
+        min_checkpoint_size: Minimum rows of an adaptive checkpoint.
+        max_checkpoint_size: Maximum rows of an adaptive checkpoint.
+        task_size: Rows of a task.
+        on_error: Policy for errors of a row, as for :func:`udf`. A skipped row has no chunks.
+        manifest: The environment with packages, modules and variables of its own. By default the
+            environment of the connection, else the executors' Python.
 
     Raises:
-        UdfDefinitionError: Something about the definition cannot work; the message says what, and
-            what to do.
+        UdfDefinitionError: The definition cannot work; the message names the problem and the
+            remedy.
+
+    Example:
+        >>> from collections.abc import Iterator
+        >>> from typing import NamedTuple
+        >>> from udf_runtime import chunker
+        >>> class Sentence(NamedTuple):
+        ...     text: str
+        ...     length: int
+        >>> @chunker
+        ... def sentences(body: str) -> Iterator[Sentence]:
+        ...     for text in body.split(". "):
+        ...         yield Sentence(text, len(text))
+        >>> [sentence.length for sentence in sentences("One. Three")]
+        [3, 5]
     """
     wishes = _Wishes(
         kind=Kind.CHUNKS,
@@ -367,26 +396,36 @@ def udtf(
     memory: int | None = None,
     manifest: Manifest | None = None,
 ) -> UDF | UdfFactory | UdfDecorator:
-    """Makes a table function of a function: it gets a whole table, and yields the rows of another.
+    """Makes a table function from a function: a whole table becomes the rows of another table.
 
-    Its parameter is a source with `schema`, `count_rows()`, `to_batches()`, `to_arrow()` and
-    `to_pandas()`. It yields (or returns a list of) record batches, tables or data frames of exactly
-    the columns of `output_schema`. It is called once, in one process.
+    The function's parameter is a source with `schema`, `count_rows()`, `to_batches()`, `to_arrow()`
+    and `to_pandas()`. The function yields (or returns a list of) record batches, tables or data
+    frames with exactly the columns of `output_schema`. The function is called once, in a single
+    process.
 
     Args:
-        func: What is decorated.
-        output_schema: Columns of the rows that it yields; has to be given.
-        name: Name of the function; its own if left out.
-        version: What stands for the code in records; a digest of it if left out.
-        num_cpus: Processor cores that the call uses.
-        num_gpus: GPUs that it uses.
-        memory: Bytes that it uses.
-        manifest: The environment that it runs in: packages, modules and variables of its own. By
-            default that of the connection, else the executors' own Python.
+        func: The decorated function, object or class.
+        output_schema: Columns of the yielded rows; required.
+        name: Name of the table function; by default the function's name.
+        version: Stands for the code in records; by default a digest of the code.
+        num_cpus: Processor cores of the call.
+        num_gpus: GPUs of the call.
+        memory: Bytes of the call.
+        manifest: The environment with packages, modules and variables of its own. By default the
+            environment of the connection, else the executors' Python.
 
     Raises:
-        UdfDefinitionError: Something about the definition cannot work; the message says what, and
-            what to do.
+        UdfDefinitionError: The definition cannot work; the message names the problem and the
+            remedy.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from udf_runtime import udtf
+        >>> @udtf(output_schema=pa.schema({"rows": pa.int64()}))
+        ... def size(source):
+        ...     yield pa.table({"rows": [source.count_rows()]})
+        >>> size.kind.value
+        'table'
     """
     wishes = _Wishes(
         kind=Kind.TABLE,
@@ -415,10 +454,19 @@ def _struct_of(schema: pa.Schema | None, where: str) -> pa.DataType | None:
 
 
 def as_udf(value: object) -> UDF | None:
-    """Returns a UDF as it is, that of a decorated class without arguments, None for all else.
+    """Returns a UDF as is, the UDF of a decorated class without arguments, None for other values.
 
     Raises:
         UdfDefinitionError: The constructor of the class needs arguments.
+
+    Example:
+        >>> from udf_runtime import as_udf, udf
+        >>> @udf
+        ... class Length:
+        ...     def __call__(self, text: str) -> int:
+        ...         return len(text)
+        >>> as_udf(Length), as_udf(len)
+        (<UDF Length(text) -> int64, scalar>, None)
     """
     if isinstance(value, UDF):
         return value
@@ -431,7 +479,7 @@ def _decorated(func: Callable[..., object], *, wishes: _Wishes) -> UDF | UdfFact
     if not isinstance(func, type):
         return wishes.define(func, None, wishes.name)
     name = wishes.name or func.__name__
-    # Says what is wrong with __call__ where the class is; the version waits for the arguments.
+    # Reports errors of __call__ at the class; the version needs the arguments.
     dataclasses.replace(wishes, version="probe").define(Stateful(func), _call_of(func, name), name)
     return UdfFactory(func, wishes)
 
@@ -455,10 +503,11 @@ def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int
 
 
 def _names_around(frame: types.FrameType | None) -> dict[str, object]:
-    """Returns the types and modules among the variables of the function that called a decorator.
+    """Returns the types and modules among the variables of a decorator's calling function.
 
-    Annotations that are strings may name them, and a closure only has those that the body uses.
-    Other variables are left alone, so that a factory does not keep a user's data alive.
+    Annotations in the form of strings may name these variables, and a closure only has variables
+    from the body. Variables with other values are ignored, so a factory does not keep a user's data
+    alive.
     """
     caller = frame
     decorators = (__name__, type(ARGUMENTS).__module__)
@@ -466,5 +515,7 @@ def _names_around(frame: types.FrameType | None) -> dict[str, object]:
         caller = caller.f_back
     if caller is None or caller.f_locals is caller.f_globals:
         return {}
-    kept = (type, types.ModuleType, types.GenericAlias, types.UnionType, pa.DataType)
-    return {k: v for k, v in caller.f_locals.items() if isinstance(v, kept) or typing.get_origin(v) is not None}
+    annotation_types = (type, types.ModuleType, types.GenericAlias, types.UnionType, pa.DataType)
+    return {
+        k: v for k, v in caller.f_locals.items() if isinstance(v, annotation_types) or typing.get_origin(v) is not None
+    }

@@ -1,4 +1,4 @@
-"""The kinds of UDF, distinguished by what a function gets and returns in one call."""
+"""The kinds of UDF: the arguments and results of a call."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Literal
 import pyarrow as pa
 
 Form = Literal["value", "list", "numpy", "blob", "python"]
-"""How the values of a parameter arrive: as they are, a list column as Python lists or as NumPy
-arrays, a blob as a readable file, maps as dicts and structs as instances of the annotated class."""
+"""The form of a parameter's values: unchanged, list columns as Python lists or NumPy arrays, a
+blob as a readable file, maps as dicts and structs as instances of the annotated class."""
 
 NEW_FORMS = ("python",)
-"""Forms that UDFs with a digest of the first scheme do not have."""
+"""Forms that UDFs with a digest of the first scheme lack."""
 
 
 CHUNKS_OF_ROW = pa.struct(
@@ -26,12 +26,21 @@ CHUNKS_OF_ROW = pa.struct(
         pa.field("rows", pa.int64()),
     ]
 )
-"""Where the chunks of a row are: in parts of a file, from a row of one of these on; NULL for a row
-that failed."""
+"""The location of a row's chunks: consecutive rows of a file, starting in a part of the file;
+NULL for a failed row."""
 
 
 class Kind(enum.Enum):
-    """What a UDF gets and returns in one call."""
+    """The arguments and results of a call of a UDF.
+
+    Example:
+        >>> from udf_runtime import Kind, udf
+        >>> @udf
+        ... def length(text: str) -> int:
+        ...     return len(text)
+        >>> length.kind is Kind.SCALAR
+        True
+    """
 
     SCALAR = "scalar"
     ARROW = "arrow"
@@ -45,36 +54,35 @@ class Kind(enum.Enum):
 
     @property
     def iterates(self) -> bool:
-        """Whether it gets an iterator over batches and returns one over results."""
+        """Whether a call takes an iterator over batches and returns an iterator over results."""
         return self in (Kind.ARROW_ITER, Kind.PANDAS_ITER, Kind.RECORD_BATCH_ITER)
 
     @property
     def vectorised(self) -> bool:
-        """Whether it computes many rows in one call."""
+        """Whether a call computes many rows."""
         return self not in (Kind.SCALAR, Kind.CHUNKS)
 
     @property
     def takes_batches(self) -> bool:
-        """Whether it gets whole record batches, so that registration decides about its inputs."""
+        """Whether a call takes whole record batches, so the registration determines its inputs."""
         return self in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER, Kind.TABLE)
 
     @property
     def makes_rows(self) -> bool:
-        """Whether it returns rows of a table of its own, and no value for each row that it gets."""
+        """Whether a call returns rows of a new table instead of a value for each input row."""
         return self in (Kind.CHUNKS, Kind.TABLE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One input of a UDF.
+    """An input of a UDF.
 
     Attributes:
-        name: Name of the function's parameter; the column that it reads unless `input_columns` says
-            otherwise.
-        type: Arrow type of its annotation, None where there is none or it says nothing about the
-            column.
-        form: How the values arrive.
-        annotation: The annotation that the form "python" honours, else None.
+        name: Name of the function's parameter, and of its column unless `input_columns` is set.
+        type: Arrow type of the annotation; None without an annotation or if the annotation does not
+            describe a column.
+        form: Form of the values.
+        annotation: The annotation for the form "python", else None.
     """
 
     name: str

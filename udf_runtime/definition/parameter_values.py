@@ -1,4 +1,4 @@
-"""The Python values that an annotated parameter promises: :func:`value_reader`."""
+"""Python values for annotated parameters: :func:`value_reader`."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from udf_runtime.arrow_types import field_annotations, strip_optional
 from udf_runtime.errors import UdfDefinitionError
 
 Reader: TypeAlias = Callable[[Any], Any]
-"""Makes the promised value of the Python value that Arrow gives. Never called with None."""
+"""Converts Arrow's Python value to a value of the annotation. Never called with None."""
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.MutableSequence)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _VALUE_MODULES = frozenset(
     ("abc", "builtins", "collections", "datetime", "decimal", "numbers", "numpy", "pandas", "typing", "uuid")
 )
-"""Top-level packages of classes whose instances Arrow gives, or which say nothing about a value."""
+"""Top-level packages of classes whose instances come from Arrow, or which do not describe a
+value."""
 _NEVER_GIVEN = (set, frozenset, complex)
 
 
 def value_reader(annotation: object, *, where: str) -> Reader | None:
-    """Returns what makes the values that an annotation promises; None where Arrow gives them.
+    """Returns the converter to values of an annotation; None if Arrow's values already fit.
 
-    A map becomes a dict, a struct an instance of the annotated dataclass or NamedTuple, a list
-    annotated as `tuple[T, ...]` a tuple, and a value annotated as an Enum a member, at any depth.
+    At any depth, a map becomes a dict, a struct an instance of the annotated dataclass or
+    NamedTuple, a list with the annotation `tuple[T, ...]` a tuple, and a value of an Enum a member.
 
     Args:
         annotation: A resolved annotation of a parameter of a scalar UDF.
-        where: What is annotated, for the message of an error.
+        where: The annotated parameter, for an error message.
 
     Raises:
         UdfDefinitionError: No value of a column is an instance of the annotated class.
@@ -110,5 +111,5 @@ def _same(value: object) -> object:
 
 
 def _optional(read: Reader | None) -> Reader:
-    """Returns a reader that leaves None, and all values without a reader, as they are."""
+    """Returns a reader that passes None through; without a reader, all values."""
     return _same if read is None else lambda value: None if value is None else read(value)

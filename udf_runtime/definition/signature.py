@@ -1,4 +1,4 @@
-"""What a function's signature says about its UDF: kind, inputs and output."""
+"""Kind, inputs and output of a UDF, read from the signature of its function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from udf_runtime.optional import np
 _EMPTY = inspect.Parameter.empty
 
 Shape = typing.Literal["scalar", "arrow", "pandas", "batch", "iterator"]
-"""What an annotation says about the values of a call."""
+"""The form of the values of a call, by annotation."""
 
 _PLAIN: Mapping[Shape, Kind] = {
     "scalar": Kind.SCALAR,
@@ -55,14 +55,14 @@ _SPELLED: Mapping[Kind, str] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UdfSignature:
-    """What a function's signature determines.
+    """Facts of a UDF from its function's signature.
 
     Attributes:
         kind: The kind of UDF.
-        inputs: Parameters that columns can be given to, in order: those without a default, then
-            those with one. For the kinds that take record batches, the one batch.
-        required: How many of them have no default.
-        data_type: Type of the output, the struct of T for `Columns[T]`.
+        inputs: Parameters that accept columns, in order: first parameters without a default, then
+            parameters with a default. For kinds over record batches: the batch.
+        required: Number of inputs without a default.
+        data_type: Type of the output; for `Columns[T]` the struct of T.
         is_columns: Whether each field of the output is a column of its own.
     """
 
@@ -74,21 +74,21 @@ class UdfSignature:
 
     @property
     def accepted(self) -> str:
-        """How many input columns it takes, in words."""
+        """Number of accepted input columns, as text."""
         most = len(self.inputs)
         return str(most) if self.required == most else f"{self.required} to {most}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SignatureRequest:
-    """What the user said about a function, and where it was defined.
+    """The user's settings for a function, and the surroundings of its definition.
 
     Attributes:
         name: Name of the UDF, for messages.
-        kind: The kind where it is given; annotations then decide about nothing but types.
-        data_type: The output type where it is given.
-        input_columns: The input columns where they are given.
-        local_names: Variables around the definition, for annotations that are strings.
+        kind: The explicit kind; annotations then only determine types.
+        data_type: The explicit output type.
+        input_columns: The explicit input columns.
+        local_names: Variables around the definition, for annotations in the form of strings.
         skip_self: Whether the first parameter is the instance of a class.
     """
 
@@ -104,7 +104,7 @@ def signature_of(func: Callable[..., object], request: SignatureRequest) -> UdfS
     """Reads a function's signature.
 
     Raises:
-        UdfDefinitionError: It is none of a UDF, its kind or output is unknown, or its
+        UdfDefinitionError: The signature does not fit a UDF, its kind or output is unknown, or its
             annotations contradict each other.
     """
     return _Reader(func, request).read()
@@ -120,7 +120,7 @@ class _Reader:
         return UdfDefinitionError(f"{problem} - {self._where} - {hint}")
 
     def read(self) -> UdfSignature:
-        given, result = self._signature()
+        parameters, result = self._signature()
         if inspect.iscoroutinefunction(function_of(self._func)):
             raise self.error(
                 "an async function cannot be a UDF", "define it with def, and wait for what it needs in there"
@@ -129,7 +129,7 @@ class _Reader:
             result, "the result", needed=self._request.data_type is None or self._request.kind is None
         )
         annotations = [
-            self._resolve(p.annotation, f"parameter {p.name!r}", needed=self._request.kind is None) for p in given
+            self._resolve(p.annotation, f"parameter {p.name!r}", needed=self._request.kind is None) for p in parameters
         ]
         kind, width = self._kind(annotations)
         yields = inspect.isgeneratorfunction(function_of(self._func))
@@ -138,12 +138,12 @@ class _Reader:
                 "the function yields, but is not annotated as one over iterators",
                 "return one value per call; a function that yields several rows for each is decorated with @chunker",
             )
-        inputs, required = self._inputs(given, annotations, kind, width)
+        inputs, required = self._inputs(parameters, annotations, kind, width)
         data_type, is_columns = self._output(kind, returns)
         return UdfSignature(kind=kind, inputs=inputs, required=required, data_type=data_type, is_columns=is_columns)
 
     def _signature(self) -> tuple[list[inspect.Parameter], object]:
-        """Returns the parameters that a positional call fills, and the result's annotation."""
+        """Returns the parameters of a positional call, and the annotation of the result."""
         try:
             signature = inspect.signature(self._func)
         except (TypeError, ValueError) as error:
@@ -154,59 +154,62 @@ class _Reader:
                 ) from error
             names = [f"input_{i}" for i in range(len(columns))]
             return [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names], _EMPTY
-        given = []
+        positional = []
         for parameter in list(signature.parameters.values())[int(self._request.skip_self) :]:
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 raise self.error(
                     f"parameter {str(parameter)!r} names no column", "write the parameters out, one per column"
                 )
             if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-                given.append(parameter)
+                positional.append(parameter)
             elif parameter.default is _EMPTY:
                 raise self.error(
                     f"parameter {parameter.name!r} can only be given by keyword",
                     "move it before the *, or give it a default",
                 )
-        if not given:
+        if not positional:
             raise self.error("the function has no parameters that could be columns", "take at least one column")
-        return given, signature.return_annotation
+        return positional, signature.return_annotation
 
     def _resolve(self, annotation: object, what: str, *, needed: bool) -> object:
-        found = resolved(annotation, self._func, self._request.local_names)
-        if not isinstance(found, Unresolved):
-            return found
-        if found.text.strip("'\"").rpartition(".")[2] in ("BlobFile", "BinaryIO"):
+        annotated = resolved(annotation, self._func, self._request.local_names)
+        if not isinstance(annotated, Unresolved):
+            return annotated
+        if annotated.text.strip("'\"").rpartition(".")[2] in ("BlobFile", "BinaryIO"):
             return typing.BinaryIO  # the module is often imported for type checkers only
         if not needed:
             return _EMPTY
         raise self.error(
-            f"annotation {found.text!r} of {what} cannot be resolved ({found.reason})",
+            f"annotation {annotated.text!r} of {what} cannot be resolved ({annotated.reason})",
             "import what it names where the function is defined, outside `if TYPE_CHECKING`",
         )
 
     def _kind(self, annotations: Sequence[object]) -> tuple[Kind, int | None]:
-        """Returns the kind, and the columns of one item of an iterator (None: that is not said)."""
-        found = [_shape_of(annotation) for annotation in annotations]
+        """Returns the kind, and the number of columns in an iterator's item (None: unknown)."""
+        shapes_of_parameters = [_shape_of(annotation) for annotation in annotations]
         explicit = self._request.kind
         if explicit is not None:
-            said = _shape_of(annotations[0]) == "iterator"
-            return explicit, _width_of(annotations[0]) if said else len(self._request.input_columns or found)
-        shapes = set(found)
+            is_iterator = _shape_of(annotations[0]) == "iterator"
+            return explicit, _width_of(annotations[0]) if is_iterator else len(
+                self._request.input_columns or shapes_of_parameters
+            )
+        shapes = set(shapes_of_parameters)
         if shapes == {"scalar"}:
-            return Kind.SCALAR, len(found)
+            return Kind.SCALAR, len(shapes_of_parameters)
         if len(shapes) > 1:
             raise self.error(
                 "some parameters are vectors and others are not",
                 "annotate each parameter as pa.Array, or each as pd.Series",
             )
         shape = shapes.pop()
-        if shape in ("batch", "iterator") and len(found) > 1:
+        if shape in ("batch", "iterator") and len(shapes_of_parameters) > 1:
             hint = "take Iterator[tuple[pa.Array, pa.Array]]" if shape == "iterator" else "take one pa.RecordBatch"
             raise self.error(
-                f"there are {len(found)} parameters beside each other of which each is a whole input", hint
+                f"there are {len(shapes_of_parameters)} parameters beside each other of which each is a whole input",
+                hint,
             )
         if shape != "iterator":
-            return _PLAIN[shape], len(found)
+            return _PLAIN[shape], len(shapes_of_parameters)
         item = _item_of(annotations[0])
         inner = {_shape_of(element) for element in item}
         kind = _ITERATING.get(inner.pop()) if len(inner) == 1 else None
@@ -219,12 +222,12 @@ class _Reader:
         return kind, _width_of(annotations[0])
 
     def _inputs(
-        self, given: Sequence[inspect.Parameter], annotations: Sequence[object], kind: Kind, width: int | None
+        self, parameters: Sequence[inspect.Parameter], annotations: Sequence[object], kind: Kind, width: int | None
     ) -> tuple[tuple[Parameter, ...], int]:
         if kind.takes_batches:
-            return (Parameter(name=given[0].name),), 1
+            return (Parameter(name=parameters[0].name),), 1
         if kind.iterates:
-            name = given[0].name
+            name = parameters[0].name
             columns = self._request.input_columns
             width = width if width is not None else len(columns or ())
             if width < 1:
@@ -234,15 +237,15 @@ class _Reader:
             names = [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
             return tuple(Parameter(name=n) for n in names), width
         if kind.vectorised:
-            inputs = tuple(Parameter(name=p.name) for p in given)
+            inputs = tuple(Parameter(name=p.name) for p in parameters)
         else:
-            inputs = tuple(self._scalar_input(p.name, a) for p, a in zip(given, annotations, strict=True))
-        return inputs, sum(p.default is _EMPTY for p in given)
+            inputs = tuple(self._scalar_input(p.name, a) for p, a in zip(parameters, annotations, strict=True))
+        return inputs, sum(p.default is _EMPTY for p in parameters)
 
     def _scalar_input(self, name: str, annotation: object) -> Parameter:
         annotation = strip_optional(annotation)
         form = _form_of(annotation)
-        # An explicit kind is that of a foreign function, whose annotations describe other values.
+        # An explicit kind marks a foreign function, whose annotations describe other values.
         honoured = annotation is not _EMPTY and self._request.kind in (None, Kind.CHUNKS)
         if honoured and form in ("value", "list"):
             read = value_reader(annotation, where=f"parameter {name!r} of {self._where}")
@@ -250,9 +253,7 @@ class _Reader:
         try:
             checked = None if annotation is _EMPTY or form == "blob" else arrow_type(annotation, where=self._where)
         except UdfDefinitionError:
-            checked = (
-                None  # an annotation like `object` or `np.ndarray` says nothing about the column, and is no error here
-            )
+            checked = None  # an annotation like `object` or `np.ndarray` does not describe a column, and is legal here
         return Parameter(name=name, type=checked, form=form, annotation=annotation if form == "python" else None)
 
     def _output(self, kind: Kind, returns: object) -> tuple[pa.DataType, bool]:
@@ -281,7 +282,7 @@ class _Reader:
         return arrow_type(returns, where=f"the result of {self._where}"), False
 
     def _check_result(self, kind: Kind, returns: object, inner: object) -> None:
-        """Refuses a result that is annotated as one of another kind."""
+        """Raises an error if the annotation of the result belongs to another kind."""
         if returns is _EMPTY:
             return
         shape = _shape_of(inner)
@@ -297,7 +298,7 @@ class _Reader:
             )
 
     def _rows_type(self, annotation: object, data_type: pa.DataType | None) -> pa.DataType:
-        """Returns the struct of a chunk, of what a chunker yields or of what was given."""
+        """Returns the struct of a chunk: the explicit type, or the type of the yielded rows."""
         if data_type is not None:
             return data_type
         rows = strip_optional(annotation)
@@ -310,29 +311,29 @@ class _Reader:
                 "annotate it, as in `-> Iterator[Chunk]` where Chunk is a NamedTuple or a dataclass, or pass "
                 "output_schema=",
             )
-        found = arrow_type(arguments[0], where=f"the result of {self._where}")
-        if not pa.types.is_struct(found) or not found.num_fields:
+        row_type = arrow_type(arguments[0], where=f"the result of {self._where}")
+        if not pa.types.is_struct(row_type) or not row_type.num_fields:
             raise self.error(
                 f"rows of {_shown(arguments[0])} have no columns",
                 "yield NamedTuples or dataclasses, or pass output_schema=",
             )
-        return found
+        return row_type
 
     def _columns_type(self, annotation: object, data_type: pa.DataType | None) -> pa.DataType:
         arguments = typing.get_args(annotation)
         record = arguments[0] if arguments else None
         try:
-            known = field_annotations(record)
+            fields = field_annotations(record)
         except NameError:
-            known = {}  # arrow_type says which name it is
-        if known is None:
+            fields = {}  # arrow_type names the missing class
+        if fields is None:
             raise self.error(f"Columns[{_shown(record)}] has no fields", "give it a NamedTuple or a dataclass")
         if data_type is None:
             return arrow_type(record, where=f"the result of {self._where}")
         names = [data_type.field(i).name for i in range(data_type.num_fields)] if pa.types.is_struct(data_type) else []
-        if names != list(known):
+        if names != list(fields):
             raise self.error(
-                f"data_type {data_type} does not have the fields of {_shown(record)}: {', '.join(known)}",
+                f"data_type {data_type} does not have the fields of {_shown(record)}: {', '.join(fields)}",
                 "give a struct of these fields in this order, or leave data_type out",
             )
         return data_type
@@ -349,12 +350,12 @@ def _shape_of(annotation: object) -> Shape:
         return "batch"
     if issubclass(origin, pa.Array):
         return "arrow"
-    pandas = sys.modules.get("pandas")  # an annotation of pandas' cannot be there before pandas is
+    pandas = sys.modules.get("pandas")  # without an import of pandas, no annotation names a pandas class
     return "pandas" if pandas is not None and issubclass(origin, pandas.Series) else "scalar"
 
 
 def _item_of(annotation: object) -> list[object]:
-    """Returns the parts of one item of an annotated iterator, without the `...` of a tuple."""
+    """Returns the parts of an item of an annotated iterator, without the `...` of a tuple."""
     arguments = typing.get_args(annotation)
     if not arguments:
         return []
@@ -364,7 +365,7 @@ def _item_of(annotation: object) -> list[object]:
 
 
 def _width_of(annotation: object) -> int | None:
-    """Returns how many columns an item of an annotated iterator holds; None if not said."""
+    """Returns the number of columns in an item of an annotated iterator; None if unknown."""
     arguments = typing.get_args(annotation) if _shape_of(annotation) == "iterator" else ()
     if not arguments or (typing.get_origin(arguments[0]) is tuple and Ellipsis in typing.get_args(arguments[0])):
         return None

@@ -1,4 +1,4 @@
-"""A UDF as a value: what it computes, from what, and how it wants to be run."""
+"""A UDF as a value: its computation, its inputs, and its settings."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from udf_runtime.policies import ErrorPolicy
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a UDF wants to be run.
+    """Settings for the run of a UDF.
 
-    None of it changes what is computed, so none of it is in the version.
+    The settings do not change results, so the version ignores the settings.
 
     Attributes:
-        num_cpus: Processor cores that one call uses, None for one.
-        num_gpus: GPUs that one process uses.
-        memory: Bytes that one process uses.
+        num_cpus: Processor cores per call, None for one core.
+        num_gpus: GPUs per process.
+        memory: Bytes per process.
         checkpoint_size: Rows of a checkpoint.
-        min_checkpoint_size: Fewest rows of an adaptive checkpoint.
-        max_checkpoint_size: Most rows of an adaptive checkpoint.
-        task_size: Rows of one task.
-        timeout: Seconds that one row may take; scalar UDFs only.
-        on_error: What to do about errors.
-        field_metadata: Metadata that its columns get, beside what says that they are computed.
+        min_checkpoint_size: Minimum rows of an adaptive checkpoint.
+        max_checkpoint_size: Maximum rows of an adaptive checkpoint.
+        task_size: Rows of a task.
+        timeout: Maximum seconds per row; scalar UDFs only.
+        on_error: Policy for errors.
+        field_metadata: Metadata of its columns, in addition to the mark of a computed column.
     """
 
     num_cpus: float | None = None
@@ -81,19 +81,26 @@ class Settings:
 class UDF(Settings):
     """A user-defined function over columns.
 
-    Immutable, picklable, and still callable like the function that it was made from. Made by `@udf`
-    or :meth:`define`.
+    A UDF is immutable, picklable, and callable like its function. `@udf` and :meth:`define` make
+    UDFs.
 
     Attributes:
-        name: Its name, in messages, records and checkpoints.
-        manifest: The environment that it runs in; None is the Python that runs it.
-        signature: What was read from the function's signature.
+        name: Name in messages, records and checkpoints.
+        manifest: The environment of the UDF; None is the Python of the running process.
+        signature: Facts from the function's signature.
         target: The function, or the class with its arguments.
-        input_columns: Columns that the parameters read, in order; None for the kinds that take
-            record batches.
-        given_version: The explicit version, or the one that was found before pickling; None while
-            it follows the code.
-        payload: The bytes that it was unpickled from, None in the process that defines it.
+        input_columns: Columns of the parameters, in order; None for kinds over record batches.
+        given_version: The explicit version, or the version at the time of pickling; None while the
+            version follows the code.
+        payload: The pickled bytes of an unpickled UDF, None in the defining process.
+
+    Example:
+        >>> from udf_runtime import UDF
+        >>> def double(x: int) -> int:
+        ...     return 2 * x
+        >>> function = UDF.define(double, input_columns=["price"])
+        >>> function, function(21)
+        (<UDF double(price) -> int64, scalar>, 42)
     """
 
     name: str
@@ -118,26 +125,27 @@ class UDF(Settings):
         call: Callable[..., object] | None = None,
         local_names: Mapping[str, object] | None = None,
     ) -> UDF:
-        """Makes a UDF of a function. Runs on the driver; does not call the function.
+        """Makes a UDF from a function. Runs on the driver; does not call the function.
 
         Args:
             func: A function, a method, a partial, a callable object, or a :class:`Stateful`.
-            kind: What it gets and returns; taken from its annotations if left out.
-            data_type: Type of its results; taken from the annotation of its result if left out.
-            input_columns: Columns that its parameters read, in order; the parameters' names if left
-                out. A parameter with a default is no input unless a column is given for it here.
-            name: Its name; the function's if left out.
-            version: What stands for its code in checkpoints and records; a digest of the code if
-                left out.
-            settings: How it wants to be run.
-            manifest: The environment that it runs in.
-            call: The function whose signature counts, `__call__` of a class that was not
-                constructed yet.
-            local_names: Variables around the definition, for annotations that are strings.
+            kind: The arguments and results of a call; by default from the annotations.
+            data_type: Type of the results; by default from the annotation of the result.
+            input_columns: Columns of the parameters, in order; by default the parameters' names. A
+                parameter with a default is an input only if this list has a column for the
+                parameter.
+            name: Name of the UDF; by default the function's name.
+            version: Stands for the code in checkpoints and records; by default a digest of the
+                code.
+            settings: Settings for the run.
+            manifest: The environment of the UDF.
+            call: The function with the relevant signature: `__call__` of a class before its
+                construction.
+            local_names: Variables around the definition, for annotations in the form of strings.
 
         Raises:
-            UdfDefinitionError: Something about it cannot work; the message says what, and what to
-                do.
+            UdfDefinitionError: The definition cannot work; the message names the problem and the
+                remedy.
         """
         if not callable(func) and not isinstance(func, Stateful):
             raise UdfDefinitionError(
@@ -174,7 +182,7 @@ class UDF(Settings):
         if not isinstance(func, Stateful) and _has_state(func):
             func = Stateful(func)
         shared = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Settings)}
-        made = UDF(
+        udf = UDF(
             name=name,
             signature=signature,
             target=func,
@@ -182,10 +190,10 @@ class UDF(Settings):
             given_version=version,
             **(shared | {"field_metadata": dict(settings.field_metadata)}),
         )
-        _ = made.version  # what cannot be digested is said where the UDF is defined, not where it is first used
-        return made if manifest is None else made.with_manifest(manifest)
+        _ = udf.version  # a failure of the digest is raised at the definition, before the first use
+        return udf if manifest is None else udf.with_manifest(manifest)
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:  # noqa: ANN401  # whatever the function returns
+    def __call__(self, *args: object, **kwargs: object) -> Any:  # noqa: ANN401  # the result of the function
         """Calls the function in this process, without error policy, timeout and conversion."""
         return self.load()(*args, **kwargs)
 
@@ -195,12 +203,12 @@ class UDF(Settings):
 
     def __reduce__(self) -> tuple[object, ...]:
         state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        # Computed here, where the code is: other processes may see other globals.
+        # Computed here, in the process with the code: other processes may see other globals.
         return (_rebuild, (state | {"given_version": self.version, "payload": None},))
 
     @property
     def kind(self) -> Kind:
-        """What one call gets and returns."""
+        """The arguments and results of a call."""
         return self.signature.kind
 
     @property
@@ -210,7 +218,7 @@ class UDF(Settings):
 
     @property
     def result_type(self) -> pa.DataType:
-        """Arrow type of what a run gives for a row: for a chunker, where its chunks are."""
+        """Arrow type of a run's value for a row; for a chunker the location of the row's chunks."""
         return CHUNKS_OF_ROW if self.kind is Kind.CHUNKS else self.data_type
 
     @property
@@ -220,7 +228,7 @@ class UDF(Settings):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The inputs of a call, one per input column; for record batches the one batch."""
+        """The inputs of a call: a parameter per input column; for record batches the batch."""
         inputs = self.signature.inputs
         return inputs if self.input_columns is None else inputs[: len(self.input_columns)]
 
@@ -228,17 +236,17 @@ class UDF(Settings):
     def version(self) -> str:
         """The explicit version, or a digest of code, input columns and data type.
 
-        A digest is made anew each time while the code can still change: a helper may be defined
-        after the UDF, a cell of a notebook may be run again. Pickling settles it.
+        While the code can still change, each access computes the digest again: a helper may be
+        defined after the UDF, and a cell of a notebook may run again. Pickling fixes the digest.
         """
         if self.given_version is not None:
             return self.given_version
         return fingerprint(*_digested(self), what=f"UDF {self.name!r}")
 
     def _first_form(self) -> UDF:
-        """Returns the UDF as releases with the first scheme defined it: values arrive as they are.
+        """Returns the UDF in the form of releases with the first scheme: values arrive unchanged.
 
-        An adapter names the UDF that it stands for in an attribute `first_form`.
+        An adapter holds the original UDF in an attribute `first_form`.
         """
         first = getattr(self.target.made_from, "first_form", None) if isinstance(self.target, Stateful) else None
         form = self if first is None else first
@@ -246,10 +254,10 @@ class UDF(Settings):
         return dataclasses.replace(form, signature=dataclasses.replace(form.signature, inputs=tuple(inputs)))
 
     def keep_version(self, name: str, version: str) -> UDF:
-        """Returns the UDF with a stored version, if that is the version of the same code.
+        """Returns the UDF with a stored version, if the stored version belongs to the same code.
 
-        Digests of earlier releases have no number of a scheme. The values and checkpoints of such a
-        version stay valid while the code, as the first scheme sees it, is the same.
+        Digests of earlier releases have no number of a scheme. Values and checkpoints of an old
+        version stay valid while the code has the same digest under the first scheme.
 
         Args:
             name: Name of the stored UDF.
@@ -264,22 +272,22 @@ class UDF(Settings):
         return dataclasses.replace(self, given_version=version, payload=None) if same else self
 
     def pickle_once(self) -> UDF:
-        """Returns the UDF with its version and its pickled form settled.
+        """Returns the UDF with a fixed version and a fixed pickled form.
 
-        The pickled form of some objects differs from one time to the next, and a UDF is stored
-        under the digest of this form.
+        The pickled form of some objects differs from run to run, and a UDF is stored under the
+        digest of this form.
 
         Raises:
-            UdfDefinitionError: The UDF holds something that cannot be pickled.
+            UdfDefinitionError: An object in the UDF cannot be pickled.
         """
         settled = dataclasses.replace(self, given_version=self.version)
         return dataclasses.replace(settled, payload=settled.dumps())
 
     @property
     def __wrapped__(self) -> Callable[..., object]:
-        # For inspect.signature; a class that was not constructed has nothing to show.
+        # For inspect.signature; a class without an instance has no signature to show.
         if isinstance(self.target, Stateful):
-            raise AttributeError("__wrapped__")  # noqa: TRY004  # what a missing attribute raises
+            raise AttributeError("__wrapped__")  # noqa: TRY004  # as for a missing attribute
         return self.target
 
     @property
@@ -287,11 +295,11 @@ class UDF(Settings):
         return self.name
 
     def fingerprint_parts(self) -> Iterable[object]:
-        """Returns what another UDF that calls this one depends on."""
+        """Returns the dependencies of another UDF that calls this UDF."""
         return (self.target,) if self.given_version is None else (self.name, self.given_version)
 
     def with_input_columns(self, columns: Sequence[str]) -> UDF:
-        """Returns the same UDF over other columns, given to its parameters by position.
+        """Returns the same UDF over other columns, assigned to its parameters by position.
 
         Raises:
             UdfDefinitionError: The number of columns does not fit, or the UDF takes whole record
@@ -304,10 +312,10 @@ class UDF(Settings):
     def with_manifest(self, manifest: Manifest) -> UDF:
         """Returns the same UDF in another environment.
 
-        Its code is not unpickled but in a process of that environment.
+        Only a process of this environment unpickles the code.
 
         Raises:
-            UdfDefinitionError: It is no manifest, or of a version of Python that cannot run the
+            UdfDefinitionError: The argument is no manifest, or its Python version cannot run the
                 code.
         """
         where = f"UDF {self.name!r}"
@@ -326,34 +334,34 @@ class UDF(Settings):
         return dataclasses.replace(self, manifest=manifest, target=target, payload=None)
 
     def load(self) -> Callable[..., Any]:
-        """Returns this process's callable: the function, or the one instance of the class, set up.
+        """Returns this process's callable: the function, or the single instance of the class.
 
-        Thread-safe. Raises what the constructor or `setup` of a class raises.
+        Thread-safe. Raises the errors of the class's constructor and `setup`.
         """
         return self.target.load() if isinstance(self.target, Stateful) else self.target
 
     def dumps(self) -> bytes:
-        """Returns the UDF pickled; for one that was unpickled, the same bytes again.
+        """Returns the pickled UDF; for an unpickled UDF, the same bytes again.
 
         Raises:
-            UdfDefinitionError: It holds something that cannot be pickled.
+            UdfDefinitionError: An object in the UDF cannot be pickled.
         """
         return self.payload if self.payload is not None else pickled(self, what=f"UDF {self.name!r}")
 
     @staticmethod
     def loads(payload: bytes) -> UDF:
-        """Returns the UDF that :meth:`dumps` gave bytes of. Runs the code of their author.
+        """Returns the UDF from the bytes of :meth:`dumps`. Runs code of the UDF's author.
 
         Raises:
-            UdfDefinitionError: The bytes are damaged, hold something else, or need a module that is
-                not there.
+            UdfDefinitionError: The bytes are damaged, hold another object, or need a missing
+                module.
         """
-        found = unpickled(payload, what="the payload of a UDF")
-        if not isinstance(found, UDF):
+        udf = unpickled(payload, what="the payload of a UDF")
+        if not isinstance(udf, UDF):
             raise UdfDefinitionError(
-                f"the bytes hold a {type(found).__name__} - not a UDF - give what UDF.dumps() returned"
+                f"the bytes hold a {type(udf).__name__} - not a UDF - give what UDF.dumps() returned"
             )
-        return dataclasses.replace(found, payload=payload)
+        return dataclasses.replace(udf, payload=payload)
 
     @staticmethod
     def payload_digest(payload: bytes) -> str:
@@ -364,11 +372,23 @@ class UDF(Settings):
 @ARGUMENTS.constructor
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnpackedUDF:
-    """A UDF that returns `Columns[T]`, with a prefix for the names of its columns.
+    """A UDF with the result `Columns[T]`, and a prefix for the names of its columns.
 
     Attributes:
         udf: The UDF.
-        prefix: What the columns' names begin with.
+        prefix: Prefix of the columns' names.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> from udf_runtime import Columns, UnpackedUDF, udf
+        >>> class Size(NamedTuple):
+        ...     height: int
+        ...     width: int
+        >>> @udf
+        ... def size(image: bytes) -> Columns[Size]:
+        ...     return Size(len(image), 1)
+        >>> UnpackedUDF(size, prefix="image_").output_columns
+        (('height', 'image_height'), ('width', 'image_width'))
     """
 
     udf: UDF
@@ -382,14 +402,14 @@ class UnpackedUDF:
 
     @property
     def output_columns(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of a field of T and the column that it fills, in the order of the fields."""
+        """Pairs of a field of T and the name of its column, in the order of the fields."""
         kind = self.udf.data_type
         names = [kind.field(i).name for i in range(kind.num_fields)]
         return tuple((name, f"{self.prefix}{name}") for name in names)
 
 
 def _digested(udf: UDF) -> tuple[object, ...]:
-    """Returns what the automatic version is a digest of."""
+    """Returns the values under the digest of the automatic version."""
     forms = tuple(parameter.form for parameter in udf.parameters)
     about = (udf.kind.value, forms, udf.input_columns, udf.is_columns, udf.data_type)
     classes = tuple(parameter.annotation for parameter in udf.parameters if parameter.form == "python")
@@ -402,7 +422,7 @@ def _rebuild(state: dict[str, Any]) -> UDF:
 
 
 def _has_state(func: Callable[..., object]) -> bool:
-    """Returns whether it is a callable object, which each process has once."""
+    """Tells whether the function is a callable object, of which each process has an instance."""
     return (
         not isinstance(func, functools.partial) and not hasattr(func, "__qualname__") and not hasattr(func, "__name__")
     )

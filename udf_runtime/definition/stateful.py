@@ -1,4 +1,4 @@
-"""Callables with a state: made once per process, however often the UDF is unpickled."""
+"""Callables with a state: a single instance per process, regardless of unpicklings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from udf_runtime.driver_objects import refuse_driver_object
 from udf_runtime.errors import UdfDefinitionError
 
 _BY_VALUE = ("_make_function", "_make_skeleton_class", "CodeType")
-"""What unpickles code, among the names in a pickle."""
+"""Functions in a pickle that rebuild code."""
 
 
 class _Once:
-    """One value that is made at its first use, by one thread.
+    """A value made at its first use, by a single thread.
 
-    A failure to make it leaves things as they were.
+    A failure leaves the value unset.
     """
 
     __slots__ = ("_lock", "_value")
@@ -41,15 +41,15 @@ class _Once:
             return self._value
 
 
-_instances: dict[str, _Once] = {}  # by payload digest; what "once per process" means can only be said per process
+_instances: dict[str, _Once] = {}  # by payload digest; "once per process" needs a global
 _instances_lock = threading.Lock()
 
 
 class Stateful:
-    """A class with constructor arguments, or a callable object; made where it is called.
+    """A class with constructor arguments, or a callable object; the caller makes the instance.
 
-    Thread-safe. Within the defining process the instance belongs to this object; every other
-    process makes one for all copies of the same payload and keeps it until
+    Thread-safe. In the defining process, the instance belongs to this object. Every other process
+    makes a single instance for all copies of the same payload, and keeps the instance until
     :func:`forget_instances`.
     """
 
@@ -61,7 +61,7 @@ class Stateful:
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> None:
-        """Keeps a class and its arguments, or a callable object; calls neither."""
+        """Stores a class and its arguments, or a callable object; calls neither."""
         self._recipe: tuple[Callable[..., object], tuple[object, ...], dict[str, object]] | None
         self._recipe = (made_from, args, dict(kwargs or {}))
         self._payload: bytes | None = None
@@ -76,7 +76,7 @@ class Stateful:
         return self._unpacked()[0]
 
     def fingerprint_parts(self) -> Iterable[object]:
-        """Returns the class and the arguments by the names of the parameters that they are for."""
+        """Returns the class and the arguments by the names of their parameters."""
         made_from, args, kwargs = self._unpacked()
         if not isinstance(made_from, type):
             return (made_from,)
@@ -87,7 +87,7 @@ class Stateful:
         return (made_from, dict(bound.arguments))
 
     def travels_by_value(self) -> bool:
-        """Returns whether code is pickled, and not the name of a module that has it."""
+        """Tells whether the pickle holds code instead of the name of a module."""
         return any(
             operation.name in ("SHORT_BINUNICODE", "BINUNICODE", "GLOBAL") and str(argument).split()[-1] in _BY_VALUE
             for operation, argument, _ in pickletools.genops(self._dumps())
@@ -98,8 +98,8 @@ class Stateful:
         """Returns this process's callable, made and set up at the first call.
 
         Raises:
-            UdfDefinitionError: What was pickled cannot be unpickled here.
-            Exception: Whatever the constructor or `setup` raises; the next call tries again.
+            UdfDefinitionError: This process cannot unpickle the payload.
+            Exception: Any error of the constructor or `setup`; the next call tries again.
         """
         if self._payload is None:
             return self._once.get(self._make)
@@ -110,13 +110,13 @@ class Stateful:
 
     def _make(self) -> Callable[..., object]:
         made_from, args, kwargs = self._unpacked()
-        made = made_from(*args, **kwargs) if isinstance(made_from, type) else made_from
-        if not callable(made):
+        instance = made_from(*args, **kwargs) if isinstance(made_from, type) else made_from
+        if not callable(instance):
             raise UdfDefinitionError(f"an object of {made_from} cannot be called - in a UDF - define __call__")
-        setup = getattr(made, "setup", None)
+        setup = getattr(instance, "setup", None)
         if callable(setup):
             setup()
-        return made
+        return instance
 
     def _unpacked(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
         if self._recipe is None:
@@ -136,7 +136,7 @@ def _from_payload(payload: bytes) -> Stateful:
 
 
 def forget_instances() -> None:
-    """Drops this process's instances of unpickled class UDFs; a call makes them anew."""
+    """Drops this process's instances of unpickled class UDFs; the next call makes new instances."""
     with _instances_lock:
         _instances.clear()
 
@@ -151,7 +151,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 _NO_FILE = "<dynamic-code>"
-"""What cloudpickle, from 3.1.3 on, writes in place of the name of a function's file."""
+"""Substitute for the name of a function's file in pickles of cloudpickle 3.1.3 and later."""
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -162,20 +162,20 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if not isinstance(obj, CodeType):
             return super().reducer_override(obj)
         make, arguments = self.dispatch_table[CodeType](obj)
-        # A copy: pickle tells equal texts from the same one.
+        # A copy, because pickle distinguishes equal texts from the same text.
         return make, tuple("".join(obj.co_filename) if part == _NO_FILE else part for part in arguments)
 
 
 def pickled(value: object, *, what: str) -> bytes:
-    """Returns a value as cloudpickle has it.
+    """Returns the cloudpickle form of a value.
 
     Raises:
-        UdfDefinitionError: It holds something that cannot be pickled.
+        UdfDefinitionError: An object in the value cannot be pickled.
     """
     try:
-        written = io.BytesIO()
-        _Pickler(written).dump(value)
-        return written.getvalue()
+        buffer = io.BytesIO()
+        _Pickler(buffer).dump(value)
+        return buffer.getvalue()
     except UdfDefinitionError:
         raise
     except Exception as error:
@@ -186,13 +186,13 @@ def pickled(value: object, *, what: str) -> bytes:
 
 
 def unpickled(payload: bytes, *, what: str) -> object:
-    """Returns what :func:`pickled` was given.
+    """Returns the value from the bytes of :func:`pickled`.
 
     Raises:
-        UdfDefinitionError: The payload is damaged, or needs a module that is not there.
+        UdfDefinitionError: The payload is damaged, or needs a missing module.
     """
     try:
-        return pickle.loads(payload)  # noqa: S301  # UDFs are code; where stored ones are forbidden, none comes here
+        return pickle.loads(payload)  # noqa: S301  # UDFs are code; a process that forbids stored UDFs never gets here
     except Exception as error:
         raise UdfDefinitionError(
             f"{what} cannot be unpickled: {type(error).__name__}: {error} - in this process - "
