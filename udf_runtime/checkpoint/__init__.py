@@ -1,4 +1,4 @@
-"""Checkpoints: durable results of UDF calls, named after what their values depend on."""
+"""Checkpoints: durable results of UDF calls, with names derived from the values' dependencies."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Chunks of rows, as files beside checkpoints: :class:`ChunkFolder`.
+"""Chunks of rows, as files next to checkpoints: :class:`ChunkFolder`.
 
     <root>/<key>/<job>/<random>-<n>.chunks    rows of one batch's chunks, part n = 0, 1, ...
 
-A checkpoint of a chunker says for each row where its chunks are; they come one after the other, and
-those of one row may go on in the next part. A part is as large as is held in memory while it is
-written and read, so that the chunks of one row may be any number.
+A checkpoint of a chunker holds the location of each row's chunks. The chunks are consecutive, and
+the chunks of a row may continue in the next part. The writer and the reader hold a part in memory,
+so a row may have any number of chunks.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 PART_BYTES = 8 << 20
-"""Bytes of chunks that are held before they are written as a part."""
+"""Bytes of chunks in memory before the chunks are written as a part."""
 
 _PART_ROWS = 1 << 20
 _HELD_PARTS = 2
 
 
 class ChunksNotStoredError(CheckpointError):
-    """The store refused chunks."""
+    """The store failed to store chunks."""
 
 
 class ChunksLostError(CheckpointError):
-    """Chunks that a checkpoint speaks of are not there any more."""
+    """A checkpoint refers to chunks without a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFolder:
-    """The chunks of one chunker; a picklable value, for tasks and their child processes.
+    """The chunks of a chunker; a picklable value, for tasks and their child processes.
 
     Attributes:
         objects: The store.
         root: Folder of the chunker's checkpoints.
-        job: The job that writes, as a folder in that.
+        job: The writing job, as a folder in the root.
     """
 
     objects: Objects
@@ -58,7 +58,7 @@ class ChunkFolder:
     job: str
 
     def open_file(self, schema: pa.Schema) -> ChunkFile:
-        """Returns a new file for chunks; makes nothing before there are some."""
+        """Returns a new file for chunks; the first part is written with the first chunks."""
         return ChunkFile(self, f"{quote(self.job)}/{os.urandom(8).hex()}", schema)
 
     def path_of(self, file: str, part: int) -> str:
@@ -67,12 +67,12 @@ class ChunkFolder:
 
 
 class ChunkFile:
-    """Writes chunks in parts. Belongs to one thread.
+    """Writes chunks in parts. Belongs to a single thread.
 
     Attributes:
-        name: Its name within the folder.
-        part: Number of the part that is being filled.
-        rows: Rows in that.
+        name: Name within the folder.
+        part: Number of the current part.
+        rows: Rows in the current part.
     """
 
     def __init__(self, folder: ChunkFolder, name: str, schema: pa.Schema) -> None:
@@ -85,10 +85,10 @@ class ChunkFile:
         self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Adds rows; a part that is full goes into the store.
+        """Adds rows; a full part is written into the store.
 
         Raises:
-            ChunksNotStoredError: The store refused.
+            ChunksNotStoredError: The store failed.
         """
         if batch.num_rows:
             self._held.append(batch)
@@ -98,10 +98,10 @@ class ChunkFile:
                 self.flush()
 
     def flush(self) -> None:
-        """Puts what is held into the store; what is written next is in another part.
+        """Writes the current part into the store; the next write starts another part.
 
         Raises:
-            ChunksNotStoredError: The store refused.
+            ChunksNotStoredError: The store failed.
         """
         if self._held:
             table = pa.Table.from_batches(self._held, schema=self._schema)
@@ -118,7 +118,7 @@ class ChunkFile:
 
 
 class ChunkReader:
-    """Reads chunks back. Belongs to one thread; memory: two parts, and a batch."""
+    """Reads chunks. Belongs to a single thread; memory: two parts, and a batch."""
 
     def __init__(self, folder: ChunkFolder, schema: pa.Schema) -> None:
         self._folder = folder
@@ -126,38 +126,38 @@ class ChunkReader:
         self._parts: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
 
     def batches(
-        self, found: pa.StructArray, *, max_rows: int, max_bytes: int
+        self, locations: pa.StructArray, *, max_rows: int, max_bytes: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, pa.RecordBatch]]:
         """Yields the chunks of rows in their order.
 
         Args:
-            found: Where they are, of the type `CHUNKS_OF_ROW`, without NULLs.
-            max_rows: Most chunks of a batch.
-            max_bytes: Bytes after which a batch ends, as far as whole pieces of parts go.
+            locations: Locations of the chunks, of the type `CHUNKS_OF_ROW`, without NULLs.
+            max_rows: Maximum chunks of a batch.
+            max_bytes: A batch ends after this number of bytes, rounded up to whole pieces of parts.
 
         Yields:
-            For each chunk of a batch the position of its row in `found`, int64, and its number
-            among that row's chunks, int64 from 0; and the chunks.
+            For each chunk of a batch, the position of its row in `locations`, int64, and its number
+            among the row's chunks, int64 from 0; and the chunks.
 
         Raises:
-            ChunksLostError: A part is not there any more, or damaged.
-            CheckpointError: The store refused.
+            ChunksLostError: A part is deleted or damaged.
+            CheckpointError: The store failed.
         """
-        held: list[pa.Table] = []
+        tables: list[pa.Table] = []
         at: list[np.ndarray] = []
         numbers: list[np.ndarray] = []
         rows = size = 0
 
         def made() -> tuple[np.ndarray, np.ndarray, pa.RecordBatch]:
-            table = pa.concat_tables(held).combine_chunks()
+            table = pa.concat_tables(tables).combine_chunks()
             (batch,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=self._schema)]
             return np.concatenate(at), np.concatenate(numbers), batch
 
-        for position, child, piece in self._pieces(found, max_rows):
+        for position, child, piece in self._pieces(locations, max_rows):
             first = 0
             while first < len(piece):
                 part = piece.slice(first, max_rows - rows)
-                held.append(part)
+                tables.append(part)
                 at.append(position[first : first + len(part)])
                 numbers.append(child[first : first + len(part)])
                 first += len(part)
@@ -165,20 +165,20 @@ class ChunkReader:
                 size += part.nbytes
                 if rows >= max_rows or size >= max_bytes:
                     yield made()
-                    held, at, numbers, rows, size = [], [], [], 0, 0
-        if held:
+                    tables, at, numbers, rows, size = [], [], [], 0, 0
+        if tables:
             yield made()
 
-    def _pieces(self, found: pa.StructArray, most: int) -> Iterator[tuple[np.ndarray, np.ndarray, pa.Table]]:
-        """Yields runs of chunks that stand together in a part: of many rows, or some of one."""
-        files: Any = found.field("file").to_pylist()
-        parts, firsts, counts = (np.asarray(found.field(name)) for name in ("part", "first", "rows"))
-        row, total = 0, len(found)
+    def _pieces(self, locations: pa.StructArray, most: int) -> Iterator[tuple[np.ndarray, np.ndarray, pa.Table]]:
+        """Yields runs of adjacent chunks of a part: of many rows, or a section of a single row."""
+        files: Any = locations.field("file").to_pylist()
+        parts, firsts, counts = (np.asarray(locations.field(name)) for name in ("part", "first", "rows"))
+        row, total = 0, len(locations)
         while row < total:
             if not counts[row]:
                 row += 1
                 continue
-            # Rows whose chunks follow each other in one part, up to one that goes on in the next.
+            # Rows with consecutive chunks in a part, up to a row with chunks in the next part.
             file, part, first = files[row], int(parts[row]), int(firsts[row])
             table = self._part(file, part)
             end, stop = first, row
@@ -195,18 +195,18 @@ class ChunkReader:
                 yield position, child, table.slice(first, end - first)
                 row = stop
                 continue
-            done, left = 0, int(counts[row])
-            while left:
-                piece = self._part(file, part).slice(first, left)
+            first_number, remaining = 0, int(counts[row])
+            while remaining:
+                piece = self._part(file, part).slice(first, remaining)
                 if not len(piece):
                     raise self._lost(file, part)
-                yield np.full(len(piece), row), np.arange(done, done + len(piece)), piece
-                done, left, part, first = done + len(piece), left - len(piece), part + 1, 0
+                yield np.full(len(piece), row), np.arange(first_number, first_number + len(piece)), piece
+                first_number, remaining, part, first = first_number + len(piece), remaining - len(piece), part + 1, 0
             row += 1
 
     def _part(self, file: str, part: int) -> pa.Table:
-        known = self._parts.pop((file, part), None)
-        if known is None:
+        table = self._parts.pop((file, part), None)
+        if table is None:
             path = self._folder.path_of(file, part)
             try:
                 payload = self._folder.objects.get(path)
@@ -217,13 +217,13 @@ class ChunkReader:
             if payload is None:
                 raise self._lost(file, part)
             try:
-                known = decode(payload)[1]
+                table = decode(payload)[1]
             except CheckpointError as error:
                 raise self._lost(file, part) from error
-        self._parts[file, part] = known
+        self._parts[file, part] = table
         while len(self._parts) > _HELD_PARTS:
             self._parts.popitem(last=False)
-        return known
+        return table
 
     def _lost(self, file: str, part: int) -> ChunksLostError:
         return ChunksLostError(

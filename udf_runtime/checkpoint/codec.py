@@ -1,14 +1,13 @@
-"""The stored form of a checkpoint: one checksummed block of a header and an Arrow table.
+"""The stored form of a checkpoint: a checksummed block of a header and an Arrow table.
 
-    8 bytes     magic, the last of them the version of the format
+    8 bytes     magic; its last byte is the version of the format
     4 bytes     length of the header, little-endian
     ...         header, JSON in UTF-8
     0-63 bytes  zeros, up to a multiple of 64
     ...         Arrow IPC stream, buffers compressed
-    16 bytes    BLAKE2b of everything before
+    16 bytes    BLAKE2b of all previous bytes
 
-A file that was cut short, changed, or made by something else is recognised by this alone, wherever
-it lies.
+The block alone reveals a truncated, changed or foreign file, in any place.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import pyarrow as pa
 from udf_runtime.errors import CheckpointError
 
 JsonValue: TypeAlias = Union[bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"], None]  # noqa: UP007
-"""What JSON can say."""
+"""Values of JSON."""
 
 _MAGIC = b"UDFCKPT\x01"
 _LENGTH = struct.Struct("<I")
@@ -36,11 +35,11 @@ def encode(header: Mapping[str, JsonValue], table: pa.Table, *, compression: Lit
     """Returns the stored form. Runs anywhere.
 
     Args:
-        header: What the table is; JSON values only, no NaN.
-        table: Any Arrow table. Types of extensions keep their names, and come back as such where
-            the reader has registered them.
-        compression: `lz4` costs little where values do not compress, such as vectors; `zstd` makes
-            names and bitmaps smaller.
+        header: Description of the table; JSON values only, no NaN.
+        table: Any Arrow table. Extension types keep their names, and the reader restores registered
+            types.
+        compression: `lz4` is cheap for values without compression, for example vectors; `zstd`
+            makes names and bitmaps smaller.
     """
     text = json.dumps(header, allow_nan=False, separators=(",", ":")).encode("utf-8")
     prefix = _MAGIC + _LENGTH.pack(len(text)) + text
@@ -55,13 +54,12 @@ def encode(header: Mapping[str, JsonValue], table: pa.Table, *, compression: Lit
 def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
     """Returns header and table of a stored form. Runs anywhere.
 
-    Buffers that did not compress are not copied; they keep `payload` alive and may be aligned to 8
-    bytes only.
+    Uncompressed buffers are not copied; they keep `payload` alive and may be aligned to 8 bytes
+    only.
 
     Raises:
-        CheckpointError: The payload is cut short, changed, of another format version, something
-            else altogether, or its arrays are invalid (offsets out of bounds, text that is not
-            UTF-8).
+        CheckpointError: The payload is truncated, changed, of another format version, or no
+            checkpoint, or its arrays are invalid (offsets out of bounds, text with invalid UTF-8).
     """
     view = memoryview(payload)
     if len(payload) < len(_MAGIC) + _LENGTH.size + _CHECKSUM_BYTES or view[:7] != _MAGIC[:7]:

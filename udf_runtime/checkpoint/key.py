@@ -1,4 +1,4 @@
-"""What the values of a checkpoint depend on, as digests that no process or Python changes."""
+"""Dependencies of a checkpoint's values, as digests independent of process and Python version."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from dataclasses import dataclass
 
 _DIGEST_BYTES = 16
 _FORMAT = 1
-"""Part of every digest: raise it when the meaning of a field changes, and old checkpoints are not
-found any more."""
+"""Part of every digest. Increase the number when the meaning of a field changes: old checkpoints
+are then ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointKey:
-    """What decides about a UDF's values beside the rows' own data.
+    """Dependencies of a UDF's values, in addition to the data of the rows.
 
-    No job, filter, table name or batch size is part of it.
+    Job, filter, table name and batch size do not count.
 
     Attributes:
         udf_name: Name of the UDF.
-        udf_version: Its version, explicit or a digest.
+        udf_version: Version of the UDF, explicit or a digest.
         inputs: Field ids of the input columns, in the order of the UDF's parameters.
         output_type: Arrow type of the result, as text.
-        environment: Checksum of the environment that the UDF runs in; None for the executors' own
-            Python.
+        environment: Checksum of the UDF's environment; None for the executors' own Python.
     """
 
     udf_name: str
@@ -43,19 +42,19 @@ class CheckpointKey:
 
 
 def source_digest(files: Sequence[str]) -> str:
-    """Returns what stands for the input data of one fragment, as 32 hexadecimal digits.
+    """Returns the digest of a fragment's input data, as 32 hexadecimal digits.
 
-    A UDF without inputs depends on no file, so that all fragments have one digest: name the
-    fragment itself among the files then.
+    A UDF without inputs depends on no file, and all fragments would have the same digest. In this
+    case, add the fragment itself to the files.
 
     Args:
-        files: Identities of the data files and overlays that hold the inputs, in manifest order.
-            Files never change under their names.
+        files: Identities of the data files and overlays with the inputs, in manifest order. Files
+            never change under their names.
     """
     return _digest(["source", *files])
 
 
 def _digest(parts: list[object]) -> str:
-    # JSON keeps the parts apart, whatever characters are in them.
+    # JSON separates the parts, regardless of their characters.
     text = json.dumps([_FORMAT, *parts], ensure_ascii=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode("ascii"), digest_size=_DIGEST_BYTES).hexdigest()

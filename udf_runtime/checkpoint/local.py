@@ -16,24 +16,25 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def names_object(path: str) -> bool:
-    """Tells whether a path stays below the folder that it is relative to."""
+    """Tells whether a path stays below its base folder."""
     return all(part not in ("", ".", "..") and "\0" not in part for part in path.split("/"))
 
 
 @dataclass(frozen=True, slots=True)
 class LocalObjects:
-    """Keeps each object in a file of its own.
+    """Stores each object in a file of its own.
 
-    A picklable value; safe beside other threads and processes. Writing is atomic for readers and
-    for a process that is killed. It does not wait for the disk: what a machine's crash leaves of a
-    file is recognised by its checksum.
+    A picklable value; safe for concurrent threads and processes. Writes are atomic for readers and
+    for a killed process. A write does not wait for the disk: after a crash of the machine, the
+    checksum reveals a damaged file.
 
     No method follows a symbolic link below `boundary`: a link is an object without content of its
     own. A path with `..`, or an absolute path, names no object.
 
     Attributes:
-        root: Folder that all paths are relative to. It is made when the first object is.
-        boundary: A folder above the root, or empty for the root. Links above it are the caller's.
+        root: Base folder of all paths. The first write makes the folder.
+        boundary: A folder above the root, or empty for the root. Links above the boundary are
+            trusted.
     """
 
     root: str
@@ -43,7 +44,7 @@ class LocalObjects:
         """Makes or replaces an object, whole or not at all.
 
         Raises:
-            OSError: The file system refused.
+            OSError: The file system failed.
             ValueError: The path leaves the root.
         """
         if not names_object(path):
@@ -56,47 +57,46 @@ class LocalObjects:
                         _replace(parent, name, data)
                         return
                 except FileNotFoundError:
-                    # Another process may take the folder away again, because it deleted the last
-                    # file in it.
+                    # Another process may remove the folder after its last file.
                     if attempt == _TRIES:
                         raise
 
     def get(self, path: str) -> bytes | None:
-        """Returns the content of an object, or None where there is none.
+        """Returns the content of an object, or None without the object.
 
         Raises:
-            OSError: The file system refused.
+            OSError: The file system failed.
         """
         if not names_object(path):
             return None
         folder, _, name = path.rpartition("/")
         with _absent(), self._names(path), self._open_folder(folder) as parent:
-            # A read of a pipe in the place of the object does not wait.
+            # A read of a pipe in place of the object does not wait.
             opener = functools.partial(_open_inside, parent, more=os.O_NONBLOCK)
             with open(name, "rb", buffering=0, opener=opener) as file:
                 return file.read()
         return None
 
     def list_files(self, prefix: str) -> list[str]:
-        """Returns the paths of all files below a folder, sorted, with those of killed writers."""
+        """Returns the sorted paths of all files below a folder, with those of killed writers."""
         return sorted(self._walk(prefix))
 
     def list_folders(self, prefix: str) -> list[str]:
-        """Returns the names of the folders in a folder, sorted; empty ones are among them."""
+        """Returns the sorted names of the folders in a folder, including empty folders."""
         names: list[str] = []
         with _absent(), self._open_folder(prefix) as folder, os.scandir(folder) as entries:
             names += [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         return sorted(names)
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the paths of all objects below a folder, sorted; the folder need not be there."""
+        """Returns the sorted paths of all objects below a folder; [] without the folder."""
         return sorted(path for path in self._walk(prefix) if not _is_temporary(path))
 
     def delete(self, path: str) -> None:
-        """Deletes an object if it is there, and the folders that this leaves empty.
+        """Deletes an object if present, and its folders if they become empty.
 
         Raises:
-            OSError: The file system refused.
+            OSError: The file system failed.
         """
         folder, _, name = path.rpartition("/")
         if not names_object(path):
@@ -106,9 +106,9 @@ class LocalObjects:
         self._remove_empty(folder)
 
     def delete_folder(self, path: str) -> None:
-        """Deletes a folder with all files in it, and the folders that this leaves empty.
+        """Deletes a folder with all its files, and its parent folders if they become empty.
 
-        What cannot be deleted stays, for example because a concurrent writer adds files.
+        Undeletable files stay, for example files of a concurrent writer.
         """
         folder, _, name = path.rpartition("/")
         if not names_object(path):
@@ -118,7 +118,7 @@ class LocalObjects:
         self._remove_empty(folder)
 
     def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
-        """Deletes files of killed writers that are older than this; returns how many."""
+        """Deletes files of killed writers above this age; returns their number."""
         oldest = time.time() - older_than_s
         removed = 0
         for path in self._walk(prefix):
@@ -132,10 +132,10 @@ class LocalObjects:
         """Returns the path of a symbolic link between the boundary and the root, or below the root.
 
         Args:
-            ignored: A name that is not looked at, with everything below it.
+            ignored: A name to skip, with all files below.
 
         Returns:
-            None if there is no link.
+            None without a link.
         """
         place = self.boundary or self.root
         below = os.path.relpath(self.root, place)
@@ -217,10 +217,10 @@ def _replace(folder: int, name: str, data: bytes) -> None:
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
     try:
         with open(file, "wb", buffering=0) as out:
-            # One call writes at most 2 GiB.
-            left = memoryview(data)
-            while left:
-                left = left[out.write(left) :]
+            # A single call writes at most 2 GiB.
+            unwritten = memoryview(data)
+            while unwritten:
+                unwritten = unwritten[out.write(unwritten) :]
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

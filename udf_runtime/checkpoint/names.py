@@ -1,11 +1,11 @@
-"""Texts as parts of object names, which every store and file system keeps unchanged."""
+"""Texts as parts of object names, unchanged by every store and file system."""
 
 from __future__ import annotations
 
 import re
 
 _MOST_BYTES = 160
-"""A file name has at most 255, and other things stand in it too."""
+"""A file name has at most 255 bytes, and holds further parts."""
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _ESCAPED = re.compile("=([0-9A-F]{2})")
@@ -27,10 +27,10 @@ def quote(text: str) -> str:
 
 
 def unquote(quoted: str) -> str:
-    """Returns the text of which :func:`quote` made `quoted`.
+    """Returns the original text of a result of :func:`quote`.
 
     Raises:
-        ValueError: Something else made it.
+        ValueError: The argument is no result of :func:`quote`.
     """
     raw = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), quoted).encode("latin-1")
     text = raw.decode("utf-8")

@@ -1,13 +1,14 @@
-"""Where checkpoints are kept: :class:`CheckpointStore`, over any store of named objects.
+"""The store of checkpoints: :class:`CheckpointStore`, over any store of named objects.
 
     <root>/<key>/<source>/<start>-<stop>.<rows>.<job>.<random>.rows  values of rows of a fragment
     <root>/<key>/<source>/file.<job>.<random>.ref                    pointer to a whole column file
 
-`key` is the digest of a :class:`~udf_runtime.checkpoint.key.CheckpointKey`, `source` that of the
-fragment's input files. So each job that needs the same values finds them, whatever its job, filter
-or batch size, and no other job does. The names say enough for planning: one listing tells which
-rows are there. Nothing is ever changed in place, and every name is new: writers need not know of
-each other.
+`key` is the digest of a :class:`~udf_runtime.checkpoint.key.CheckpointKey`, and `source` is the
+digest of the fragment's input files. So every job that needs the
+same values finds their checkpoints, regardless of job, filter and batch size. The names suffice
+for planning: a single listing shows the rows with values.
+Objects never change in place, and every name is new, so writers do not have
+to know of each other.
 """
 
 from __future__ import annotations
@@ -42,43 +43,43 @@ _LEFTOVER_AGE_S = 24 * 3600.0
 class Objects(Protocol):
     """A store of named blocks of bytes.
 
-    Implementations are picklable, and safe beside other threads and processes. Paths are relative,
-    with `/` between folders. A listing shows what was put before it began.
+    Implementations are picklable, and safe for concurrent threads and processes. Paths are
+    relative, with `/` between folders. A listing includes all objects put before its start.
     """
 
     def put(self, path: str, data: bytes) -> None:
-        """Makes or replaces an object; a reader sees all of it or nothing.
+        """Makes or replaces an object; a reader sees the whole object or none.
 
-        Raises OSError where the store refuses.
+        Raises OSError if the store fails.
         """
 
     def get(self, path: str) -> bytes | None:
-        """Returns an object's content, or None where there is none.
+        """Returns an object's content, or None without the object.
 
-        Raises OSError where the store refuses.
+        Raises OSError if the store fails.
         """
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the paths of all objects below a folder, sorted; the folder need not be there."""
+        """Returns the sorted paths of all objects below a folder; [] without the folder."""
 
     def delete(self, path: str) -> None:
-        """Deletes an object if it is there. Raises OSError where the store refuses."""
+        """Deletes an object if present. Raises OSError if the store fails."""
 
     def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
-        """Deletes what killed writers left, where the store shows it; returns how many."""
+        """Deletes leftovers of killed writers, if the store shows any; returns their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointEntry:
-    """One stored checkpoint, as its name tells.
+    """A stored checkpoint, as described by its name.
 
     Attributes:
         kind: `values` holds the values of rows; `reference` points to a column file.
         start: Lowest row offset of the values; 0 for a reference.
         stop: Highest row offset plus 1; 0 for a reference.
-        rows: How many rows there are values for; 0 for a reference.
-        job_id: The job that wrote it.
-        path: Where it is, for the store.
+        rows: Number of rows with values; 0 for a reference.
+        job_id: The job of the writer.
+        path: Path in the store.
     """
 
     kind: Literal["values", "reference"]
@@ -90,13 +91,13 @@ class CheckpointEntry:
 
 
 class ColumnFileReference(TypedDict):
-    """What a checkpoint of the kind `reference` says.
+    """The content of a checkpoint of the kind `reference`.
 
     Attributes:
         data_file: Name of a finished column file.
-        size_bytes: Its size, where known.
-        rows: Whatever the writer said about the rows that have values in it.
-        context: Whatever else the writer needs to judge the file.
+        size_bytes: Size of the file, if known.
+        rows: The writer's description of the rows with values.
+        context: Further facts from the writer, to judge the file.
     """
 
     data_file: str
@@ -118,18 +119,18 @@ class CheckpointStore:
     root: str = "checkpoints"
 
     def write(self, key: CheckpointKey, source: str, *, job_id: str, offsets: Array, values: Array) -> CheckpointEntry:
-        """Stores values of rows of one fragment. Runs in a task.
+        """Stores values of rows of a fragment. Runs in a task.
 
         Args:
-            key: What the values depend on.
+            key: Dependencies of the values.
             source: Digest of the fragment's input files.
-            job_id: The job that computed them.
-            offsets: Physical row offsets, uint32 or int64, ascending, each once, without NULLs.
-            values: Their values, of any Arrow type; NULL means computed as NULL. Leave out rows
+            job_id: The job of the values.
+            offsets: Physical row offsets, uint32 or int64, strictly ascending, without NULLs.
+            values: The values, of any Arrow type; NULL means computed as NULL. Leave out rows
                 without a result.
 
         Raises:
-            OSError: The store refused, as it says it.
+            OSError: The store failed; its own error.
             ValueError: Offsets and values do not belong together, or the job id is too long for a
                 file name.
         """
@@ -154,19 +155,19 @@ class CheckpointStore:
         rows: Mapping[str, JsonValue],
         context: Mapping[str, JsonValue],
     ) -> CheckpointEntry:
-        """Stores a pointer to a fragment's finished column file, not its values. Runs in a task.
+        """Stores a pointer to a fragment's finished column file instead of values. Runs in a task.
 
         Args:
-            key: What the values in the file depend on.
+            key: Dependencies of the values in the file.
             source: Digest of the fragment's input files.
-            job_id: The job that wrote the file.
+            job_id: The job of the file.
             data_file: Name of the file.
-            size_bytes: Its size, where known.
-            rows: Which rows have values in it, in the writer's own terms.
-            context: What else the reader needs to judge the file.
+            size_bytes: Size of the file, if known.
+            rows: The rows with values in the file, in the writer's own terms.
+            context: Further facts for the reader, to judge the file.
 
         Raises:
-            OSError: The store refused, as it says it.
+            OSError: The store failed; its own error.
             ValueError: The job id is too long for a file name.
         """
         header = _header("reference", key.digest, source, job_id) | {
@@ -180,40 +181,40 @@ class CheckpointStore:
         return CheckpointEntry(kind="reference", job_id=job_id, path=path)
 
     def find(self, key: CheckpointKey, source: str) -> list[CheckpointEntry]:
-        """Returns the entries of one fragment, by first row and path. One listing, none opened.
+        """Returns the entries of a fragment, by first row and path. A single listing, no reads.
 
         Raises:
-            CheckpointError: The store refused.
+            CheckpointError: The store failed.
         """
         return _entries(self._list(self._folder(key, source)))
 
     def find_all(self, key: CheckpointKey) -> dict[str, list[CheckpointEntry]]:
-        """Returns the entries of all fragments of a key, by source. One listing.
+        """Returns the entries of all fragments of a key, by source. A single listing.
 
         Raises:
-            CheckpointError: The store refused.
+            CheckpointError: The store failed.
         """
         by_source: dict[str, list[str]] = {}
         for path in self._list(f"{self.root}/{key.digest}"):
             by_source.setdefault(path.split("/")[-2], []).append(path)
-        found = {source: _entries(paths) for source, paths in by_source.items()}
-        return {source: entries for source, entries in found.items() if entries}
+        entries_by_source = {source: _entries(paths) for source, paths in by_source.items()}
+        return {source: entries for source, entries in entries_by_source.items() if entries}
 
     def sources(self, key: CheckpointKey) -> set[str]:
-        """Returns the sources that there is any entry for. One listing.
+        """Returns the sources with at least one entry. A single listing.
 
         Raises:
-            CheckpointError: The store refused.
+            CheckpointError: The store failed.
         """
         return set(self.find_all(key))
 
     def read(self, entry: CheckpointEntry, key: CheckpointKey, source: str) -> tuple[Array, Array] | None:
         """Returns row offsets (int64, ascending) and their values, or None.
 
-        None where the entry is gone, damaged, or of another key.
+        None if the entry is deleted, damaged, or of another key.
 
         Raises:
-            CheckpointError: The store refused; whether the entry is there is not known.
+            CheckpointError: The store failed; the entry may exist.
         """
         content = self._open(entry, key.digest, source)
         if content is None:
@@ -232,12 +233,12 @@ class CheckpointStore:
         return offsets, _single(table["value"])
 
     def read_reference(self, entry: CheckpointEntry, key: CheckpointKey, source: str) -> ColumnFileReference | None:
-        """Returns the body of a reference; None where it is gone, damaged, or of another key.
+        """Returns the body of a reference; None if the entry is deleted, damaged or foreign.
 
-        Whether the column file is still there is for the caller to see.
+        The caller must check whether the column file still exists.
 
         Raises:
-            CheckpointError: The store refused; whether the entry is there is not known.
+            CheckpointError: The store failed; the entry may exist.
         """
         content = self._open(entry, key.digest, source)
         if content is None:
@@ -249,10 +250,10 @@ class CheckpointStore:
         return cast("ColumnFileReference", {field: content[0][field] for field in fields})
 
     def column_files(self) -> set[str]:
-        """Returns the names of all column files that references of any key point to; opens each.
+        """Returns the names of all column files with references of any key; opens each reference.
 
         Raises:
-            CheckpointError: The store refused.
+            CheckpointError: The store failed.
         """
 
         def name_in(path: str) -> str | None:
@@ -266,34 +267,34 @@ class CheckpointStore:
             return {name for name in pool.map(name_in, paths) if name is not None}
 
     def delete(self, entry: CheckpointEntry) -> None:
-        """Deletes an entry if it is there.
+        """Deletes an entry if present.
 
         Raises:
-            CheckpointError: The store refused.
+            CheckpointError: The store failed.
         """
         self._delete(entry.path)
 
     def drop(self, key: CheckpointKey) -> None:
-        """Deletes everything that is kept of a key.
+        """Deletes all checkpoints of a key.
 
         Raises:
-            CheckpointError: The store refused.
+            CheckpointError: The store failed.
         """
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
             list(pool.map(self._delete, self._list(f"{self.root}/{key.digest}")))
 
     def cleanup(self, *, keep: Callable[[str, str], bool]) -> int:
-        """Deletes the checkpoints that no job can use any more. Runs on the driver.
+        """Deletes the checkpoints without any further use. Runs on the driver.
 
         Args:
-            keep: Tells for the digest of a key and a source whether their checkpoints stay. Asked
+            keep: Tells for the digest of a key and a source whether their checkpoints stay. Called
                 once for each pair.
 
         Returns:
-            How many objects were deleted.
+            Number of deleted objects.
 
         Raises:
-            CheckpointError: The store refused.
+            CheckpointError: The store failed.
         """
         self.objects.remove_leftovers(self.root, older_than_s=_LEFTOVER_AGE_S)
         decided: dict[tuple[str, str], bool] = {}
@@ -372,19 +373,19 @@ def _checked(offsets: Array, values: Array) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def _single(column: pa.ChunkedArray[Any]) -> Array:
-    # What was written was one array, and a stream keeps it in one piece; without rows it may keep
-    # none.
-    found: Array = column.chunks[0] if column.num_chunks else pa.nulls(0, column.type)
-    return found
+    # The writer stored a single array, and a stream keeps the array in a single piece. Without rows
+    # the stream may have no piece.
+    array: Array = column.chunks[0] if column.num_chunks else pa.nulls(0, column.type)
+    return array
 
 
 def _entries(paths: Iterable[str]) -> list[CheckpointEntry]:
-    found = [entry for entry in map(_entry, paths) if entry is not None]
-    return sorted(found, key=lambda entry: (entry.start, entry.stop, entry.path))
+    entries = [entry for entry in map(_entry, paths) if entry is not None]
+    return sorted(entries, key=lambda entry: (entry.start, entry.stop, entry.path))
 
 
 def _entry(path: str) -> CheckpointEntry | None:
-    """Returns the entry that a path names; None where something else left the file there."""
+    """Returns the entry for a path; None for the name of a foreign file."""
     name = path.rpartition("/")[2]
     try:
         if match := _VALUES_NAME.fullmatch(name):
