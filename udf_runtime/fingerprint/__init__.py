@@ -1,4 +1,4 @@
-"""Digests of code, by which the versions of UDFs differ."""
+"""Digests of code: the automatic versions of UDFs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytecode of a function as plain values, and the names that the bytecode uses."""
+"""The bytecode of a function as plain values, and the names in the bytecode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _IMPORTERS = frozenset({"import_module", "__import__"})
 
 _SILENT = frozenset({"NOP", "CACHE", "EXTENDED_ARG", "RESUME", "PRECALL"})
-"""Instructions without an effect. The compiler places some of them by line numbers."""
+"""Instructions without an effect. The compiler places some of these by line numbers."""
 
 _GOTO = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
@@ -25,9 +25,10 @@ _JOINED = re.compile("((?:LOAD|STORE)_FAST(?:_BORROW)?)_((?:LOAD|STORE)_FAST(?:_
 _OPPOSITES = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE"}
 
 _SURROUNDINGS = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})
-"""Names in the body of a class to which the compiler assigns a docstring, a line, and a set."""
+"""Names in the body of a class: the compiler assigns a docstring, a line, and a set."""
 
-# How a function is called and runs. __future__ imports and the nesting of the source do not count.
+# Flags for the call and the run of a function. Flags of __future__ imports and nesting are left
+# out.
 CALL_FLAGS = (
     inspect.CO_VARARGS
     | inspect.CO_VARKEYWORDS
@@ -40,13 +41,13 @@ CALL_FLAGS = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalNames:
-    """Names that code, and the code nested in the code, uses.
+    """Names in code, including nested code.
 
     Attributes:
-        names: Globals that the code reads, builtins included.
-        assigned: Globals that the code assigns or deletes.
-        attributes: Names of attributes that the code reads, of any object.
-        assigned_attributes: Names of attributes that the code assigns, of any object.
+        names: Globals with reads, builtins included.
+        assigned: Globals with assignments or deletions.
+        attributes: Names of attributes with reads, of any object.
+        assigned_attributes: Names of attributes with assignments, of any object.
     """
 
     names: frozenset[str]
@@ -78,7 +79,7 @@ class _Flow:
         self._handlers = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]  # typeshed lacks it
 
     def steps(self) -> Iterator[object]:
-        """Yields each instruction that can run, with the numbers of its successors."""
+        """Yields each reachable instruction, with the numbers of its successors."""
         numbers: dict[int, int] = {}
         waiting = [self._effective(0)]
         while waiting:
@@ -92,15 +93,15 @@ class _Flow:
             yield (_name_of(instruction)[0], self._operand(place), successors, self._handler(place)[1:])
 
     def _effective(self, place: int) -> int:
-        """Returns the first instruction with an effect, from a place on along its jumps."""
-        seen = set()
-        while (following := self._pass(place)) is not None and place not in seen:
-            seen.add(place)  # an endless loop may have no effect
+        """Returns the first instruction with an effect, along the jumps from a place."""
+        visited = set()
+        while (following := self._pass(place)) is not None and place not in visited:
+            visited.add(place)  # an endless loop may have no effect
             place = following
         return place
 
     def _pass(self, place: int) -> int | None:
-        """Returns the place behind an instruction without an effect; None behind others."""
+        """Returns the place after an instruction without an effect; None for other instructions."""
         name = self._instructions[place].opname
         if name in _GOTO:
             return self._target(place)
@@ -114,7 +115,7 @@ class _Flow:
         return self._place[self._instructions[place].argval]
 
     def _jump(self, place: int) -> int:
-        """Returns where a conditional jump leads; a jump to the same jump goes on to its target."""
+        """Returns the target of a conditional jump, through jumps with the same condition."""
         name, target = self._instructions[place].opname, self._effective(self._target(place))
         while "OR_POP" in name and self._instructions[target].opname == name:
             target = self._effective(self._target(target))
@@ -138,20 +139,20 @@ class _Flow:
         return (*self._handler(place)[:1], *branches)
 
     def _operand(self, place: int) -> object:
-        """Returns what an instruction works on: a constant, a name, or a plain number."""
+        """Returns the operand of an instruction: a constant, a name, or a plain number."""
         instruction = self._instructions[place]
         if instruction.opcode in _JUMPS or instruction.arg is None:
             return None  # a successor
         if instruction.opcode in dis.hasconst:
             return (instruction.argval,)
         if isinstance(instruction.argval, str) and instruction.opcode in dis.hasname:
-            # The low bits of some operands say how the name is used, as in a call.
+            # The low bits of some operands describe the use of the name, for example in a call.
             return (instruction.argval, instruction.argrepr)
         return instruction.argval
 
 
 def _parts_of(instruction: dis.Instruction) -> list[dis.Instruction]:
-    """Returns an instruction, or both parts of one that joins two loads and stores of one line."""
+    """Returns an instruction, or both parts of a joint load and store of a line."""
     names = _JOINED.fullmatch(instruction.opname)
     if names is None:
         return [instruction]
@@ -160,9 +161,9 @@ def _parts_of(instruction: dis.Instruction) -> list[dis.Instruction]:
 
 
 def _name_of(instruction: dis.Instruction) -> tuple[str, bool]:
-    """Returns the name of an instruction, and whether the name is that of the opposite condition.
+    """Returns the name of an instruction, and whether the name is of the opposite condition.
 
-    The layout decides whether a conditional jump leads forward or backward, and on which condition.
+    The layout determines the direction and the condition of a conditional jump.
     """
     name = instruction.opname.replace("JUMP_FORWARD_IF", "JUMP_IF").replace("JUMP_BACKWARD_IF", "JUMP_IF")
     opposite = _OPPOSITES.get(name)
@@ -170,7 +171,7 @@ def _name_of(instruction: dis.Instruction) -> tuple[str, bool]:
 
 
 def nested(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yields a code object and those of functions, comprehensions and classes in it."""
+    """Yields a code object and its nested functions, comprehensions and classes."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -178,7 +179,7 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def globals_of(code: types.CodeType) -> GlobalNames:
-    """Returns the names of globals and attributes that code uses, from its instructions."""
+    """Returns the names of globals and attributes in the instructions of code."""
     names: dict[str, set[str]] = {"names": set(), "assigned": set(), "attributes": set(), "assigned_attributes": set()}
     for part in nested(code):
         for instruction in dis.get_instructions(part):
@@ -194,9 +195,9 @@ def globals_of(code: types.CodeType) -> GlobalNames:
 
 
 def imports_of(code: types.CodeType) -> list[str]:
-    """Returns the modules that `import` statements name, sorted; relative ones with dots.
+    """Returns the modules in `import` statements, sorted; relative modules with dots.
 
-    Of `from a import b` both `a` and `a.b` are there, because b may be a module.
+    `from a import b` yields both `a` and `a.b`, because b may be a module.
     """
     modules: set[str] = set()
     for part in nested(code):
@@ -205,7 +206,7 @@ def imports_of(code: types.CodeType) -> list[str]:
             if instruction.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
                 constants.append(instruction.argval)
             elif instruction.opname == "IMPORT_NAME":
-                level, names = constants[-2:]  # what the compiler pushes before an import
+                level, names = constants[-2:]  # values pushed by the compiler before an import
                 module = "." * (level if isinstance(level, int) else 0) + instruction.argval
                 modules.add(module)
                 separator = "" if module.endswith(".") else "."
@@ -214,7 +215,7 @@ def imports_of(code: types.CodeType) -> list[str]:
 
 
 def dynamic_imports_of(code: types.CodeType) -> set[str]:
-    """Returns texts that may name modules, of code that calls `import_module` or `__import__`."""
+    """Returns possible names of modules in code with calls of `import_module` or `__import__`."""
     parts = list(nested(code))
     if not any(_IMPORTERS.intersection(part.co_names) for part in parts):
         return set()

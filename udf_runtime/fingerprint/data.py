@@ -1,8 +1,8 @@
-"""Digests of data that code carries with it: NumPy, Arrow and pandas values, by their full content.
+"""Digests of data in code: NumPy, Arrow and pandas values, by their full content.
 
-Arrow data that compare equal have the same digest: offsets of slices, chunk borders, bytes under
-NULLs and validity bitmaps without NULLs do not count. The memory order of NumPy arrays and the
-order of categories count, because functions can tell them apart.
+Equal Arrow data have the same digest: offsets of slices, chunk boundaries, bytes under NULLs and
+validity bitmaps without NULLs do not count. The memory order of NumPy arrays and the order of
+categories count, because functions can distinguish them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from udf_runtime.optional import np
 
 
 def data_parts(value: object) -> Iterator[object] | None:
-    """Returns a NumPy, Arrow or pandas value as plain values, bytes and arrays; None for others."""
+    """Returns a NumPy, Arrow or pandas value as plain values, bytes and arrays; None otherwise."""
     if isinstance(value, pa.Array):
         return _array_parts(value)
     if isinstance(value, pa.ChunkedArray):
@@ -59,7 +59,7 @@ def _numpy_parts(array: np.ndarray) -> Iterator[object]:
 
 
 def _pandas_parts(value: object) -> Iterator[object] | None:
-    pandas = sys.modules.get("pandas")  # a value of pandas' cannot be there before pandas is
+    pandas = sys.modules.get("pandas")  # without an import of pandas, no pandas value exists
     if pandas is None:
         return None
     if isinstance(value, pandas.DataFrame):
@@ -94,14 +94,14 @@ def _array_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
     yield np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).astype(np.int64).tobytes()
-    # take() lays the values out anew: no offset, nothing under NULLs.
+    # take() copies the values: no offset, no bytes under NULLs.
     yield from _value_parts(array.take(pc.indices_nonzero(array.is_valid())))
 
 
 def _value_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]
     """Yields the content of an array without NULLs at its top."""
     kind, types = array.type, pa.types
-    nested: Any = array  # which of the nested classes it is, the branches below know
+    nested: Any = array  # the branches below know the nested class
     if types.is_null(kind):
         return
     if isinstance(array, pa.StructArray):
@@ -125,7 +125,7 @@ def _value_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]
 
 
 def _is_rare(kind: pa.DataType) -> bool:
-    """Returns whether kernels refuse a type, or, as pyarrow 26 slices of list views, fail on it."""
+    """Tells whether kernels reject a type or fail, like slices of list views in pyarrow 26."""
     types = pa.types
     views = types.is_list_view(kind) or types.is_large_list_view(kind)
     return views or types.is_run_end_encoded(kind) or types.is_union(kind)

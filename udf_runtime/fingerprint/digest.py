@@ -1,24 +1,24 @@
-"""A digest of what a piece of code does, the same in every process.
+"""A digest of the behaviour of code, the same in every process.
 
-Of a function count its bytecode, names and constants, its attributes, defaults and closure, and
-each global that it reads, functions and classes among them recursively. Docstrings, comments,
-formatting and line numbers do not count. Of a class count its bases, annotations and members. Of
-an object count its class and the state that pickling would take. The order counts where Python
-keeps an order: in sequences, dicts and the bodies of classes.
+The digest of a function covers its bytecode, names and constants, its attributes, defaults and
+closure, and each global in its code, recursively through functions and classes. Docstrings,
+comments, formatting and line numbers do not count. The digest of a class covers its bases,
+annotations and members. The digest of an object covers its class and the state for pickling. Order
+counts if Python keeps an order: in sequences, dicts and the bodies of classes.
 
-Where the walk ends:
+The walk ends here:
 
-* Installed libraries (the standard library, `site-packages`, this package) go by module and
-  qualified name, except for the module that a function itself lives in. Code of your own, a
-  notebook's included, goes by content.
-* A global that the function itself assigns (`global model; model = load()`) and an attribute of the
-  function that the function itself assigns are state of a process, and go by their names.
-* A module of your own, imported inside a function or used as an object, goes by the syntax trees of
-  its source and of all modules of your own that it imports.
+* Installed libraries (the standard library, `site-packages`, this package) count by module and
+  qualified name, except for the module of the digested function itself. Your own code, including a
+  notebook's, counts by content.
+* A global with an assignment in the function itself (`global model; model = load()`) and an
+  attribute with an assignment in the function are state of a process, and count by their names.
+* Your own module, imported inside a function or used as an object, counts by the syntax trees of
+  its source and of all your modules among its imports.
 
-The digest holds bytecode, so a new minor version of Python gives new digests; `version=` serves
-tables that outlive a version of Python. No digested code runs here. An object without a stable
-content is an error.
+The digest holds bytecode, so a new minor version of Python gives new digests. Set `version=` for
+tables with a longer life than a version of Python. No digested code runs here. An object without a
+stable content raises an error.
 """
 
 from __future__ import annotations
@@ -59,24 +59,24 @@ _DESCRIPTORS = (
 
 @runtime_checkable
 class Fingerprinted(Protocol):
-    """An object that says itself what its digest is made from."""
+    """An object with its own parts for a digest."""
 
     def fingerprint_parts(self) -> Iterable[object]:
-        """Returns values that determine what the object does."""
+        """Returns values that determine the behaviour of the object."""
 
 
 def fingerprint(*parts: object, what: str = "this definition") -> str:
     """Returns the digest of code and values: the number of the scheme and 32 hex digits.
 
-    The digest is the same in every process of one minor version of Python.
+    The digest is the same in every process of a minor version of Python.
 
     Args:
         parts: Functions, classes, objects and data, in their order.
-        what: What is digested, for the message of an error: "UDF 'f'".
+        what: The subject of the digest, for an error message: "UDF 'f'".
 
     Raises:
-        UdfDefinitionError: Something that the code uses (a lock, an open file, a connection) has no
-            content to digest, or another content each time.
+        UdfDefinitionError: An object in the code (a lock, an open file, a connection) has no
+            content for a digest, or changing content.
     """
     walk = Walk(what)
     digest = walk.digest(parts)
@@ -86,23 +86,23 @@ def fingerprint(*parts: object, what: str = "this definition") -> str:
 
 
 class Walk:
-    """One walk over a graph of objects, written into one hash.
+    """A walk over a graph of objects, written into a single hash.
 
-    Objects that were met before are written as their number.
+    Repeated objects are written as their number.
 
     Attributes:
-        outer: The walk whose set or dict a key is digested for, None for the first walk.
-        active: Ids of the objects that are being written.
-        path: How the walk came to where it is, in words, shared with the outer walk.
-        root: The first object that was met: what the digest is for.
-        reduced: Names of classes that say themselves how their objects are pickled, shared with the
-            outer walk.
+        outer: The walk over a set or dict, if this walk digests a key of the set or dict; None for
+            the first walk.
+        active: Ids of the objects in progress.
+        path: Description of the way to the current object, shared with the outer walk.
+        root: The first object of the walk, the subject of the digest.
+        reduced: Names of classes with their own pickling, shared with the outer walk.
     """
 
     def __init__(self, what: str, outer: Walk | None = None) -> None:
         self._what = what
         self._hash = hashlib.blake2b(digest_size=16)
-        # The objects are kept, so that the id of one that was made on the way is not used again.
+        # The walk keeps the objects alive, so the id of a temporary object is never used again.
         self._met: dict[int, tuple[int, object]] = {}
         self.outer = outer
         self.active: set[int] = set()
@@ -120,18 +120,18 @@ class Walk:
         return self.hexdigest()
 
     def hexdigest(self) -> str:
-        """Returns the digest of the values that were added so far."""
+        """Returns the digest of the values so far."""
         return self._hash.hexdigest()
 
     def refusal(self, reason: str) -> UdfDefinitionError:
-        """Returns the error for something at the present place that cannot be digested."""
+        """Returns the error for an undigestible object at the current place."""
         return UdfDefinitionError(
             f"no version can be found that is the same in every process: {reason} - {self._where()} - "
             "give version='...', and change it whenever results change"
         )
 
     def _where(self) -> str:
-        # The nearest steps tell the most; a long way is cut in its middle.
+        # The nearest steps are the most useful; a long way is cut in its middle.
         steps = self.path if len(self.path) <= 6 else [*self.path[:2], "...", *self.path[-3:]]
         return f"{self._what}: {' > '.join(steps)}" if steps else self._what
 
@@ -153,9 +153,9 @@ class Walk:
         """Writes pairs in the order of their keys' digests, which depends on no hash seed."""
         ordered = []
         for key, rest in items:
-            alone = type(self)(self._what, outer=self)
-            alone.add(key)
-            ordered.append((alone.hexdigest(), rest))
+            key_walk = type(self)(self._what, outer=self)
+            key_walk.add(key)
+            ordered.append((key_walk.hexdigest(), rest))
         self._write(tag + "{", str(len(ordered)).encode())
         for digest, rest in sorted(ordered, key=lambda pair: pair[0]):
             self._write("key", digest.encode())
@@ -172,13 +172,13 @@ class Walk:
             self.path.pop()
 
     def add(self, value: object) -> None:
-        """Writes one value."""
+        """Writes a single value."""
         if self._atom(value):
             return
         if isinstance(value, tuple) and type(value) is tuple:
             self._sequence(
                 "tuple", value
-            )  # not numbered: which equal tuples of constants are one object, the compiler decides
+            )  # not numbered: the compiler decides which equal tuples of constants are a single object
         elif isinstance(value, types.CodeType):
             self._sequence("code", self._code_parts(value))
         elif isinstance(value, frozenset) and type(value) is frozenset:
@@ -219,7 +219,7 @@ class Walk:
         self._write("str", value.encode("utf-8", "surrogatepass"))
 
     def has_met(self, number: int) -> bool:
-        """Returns whether a number is the address of an object that the walk has met."""
+        """Tells whether a number is the address of an object of the walk."""
         return number in self._met or (self.outer is not None and self.outer.has_met(number))
 
     def _module(self, module: types.ModuleType) -> None:
@@ -237,8 +237,8 @@ class Walk:
             return True
         outer = self.outer
         while outer is not None:
-            # A key of a dict or a member of a set that leads back to it: a number would depend on
-            # the order of the walk.
+            # A key of a dict or a member of a set refers back to the dict or set: a number would
+            # depend on the order of the walk.
             if id(value) in outer.active:
                 self._write("outer", type(value).__qualname__.encode())
                 return True
@@ -284,7 +284,7 @@ class Walk:
         return data_parts(value)
 
     def _wrapper(self, value: object) -> bool:
-        """Writes an object around functions that pickling refuses, or one like an lru_cache."""
+        """Writes an object around functions: a property, a partial, or the like of an lru_cache."""
         inner = getattr(value, "__wrapped__", None)
         if isinstance(value, (staticmethod, classmethod)):
             self._sequence(type(value).__name__, (value.__func__,))
@@ -313,15 +313,14 @@ class Walk:
         self.path.pop()
 
     def _function(self, function: types.FunctionType) -> None:
-        # The globals tell where the code is from; functools.wraps makes __module__ tell something
-        # else.
+        # The globals show the origin of the code; functools.wraps replaces __module__.
         module = str(function.__globals__.get("__name__"))
         self.path.append(f"function {function.__qualname__}")
         if self._goes_by_name(module):
             self._write("library function", f"{module}.{function.__qualname__}".encode())
             if getattr(sys.modules.get(module), function.__name__, None) is not function:
-                # A library's decorator made it around something else, or it is a library's closure
-                # over values.
+                # A library's decorator made the function around another object, or the function is
+                # a library's closure over values.
                 inner = getattr(function, "__wrapped__", None)
                 cells = map(_content_of, function.__closure__ or ())
                 registry = getattr(function, "registry", None)
@@ -338,7 +337,7 @@ class Walk:
         self.path.pop()
 
     def _wrapped_parts(self, inner: object) -> tuple[object, ...]:
-        """Returns what counts of a function in a wrapper, which may read its annotations."""
+        """Returns the relevant parts of a function in a wrapper, which may read its annotations."""
         return (inner, annotations_of(inner))
 
     def _own_attributes(self, function: types.FunctionType) -> None:
@@ -347,20 +346,20 @@ class Walk:
         self._named("attributes", "attribute {!r}", attributes)
 
     def _goes_by_name(self, module: str) -> bool:
-        """Returns whether a module goes by name: a library's, unless it is the digested one."""
+        """Tells whether a module counts by name: all libraries except the digested module."""
         return is_library(module) and getattr(self.root, "__module__", None) != module
 
     def _globals(self, function: types.FunctionType) -> None:
         reads = globals_of(function.__code__)
-        found: dict[str, object] = {}
+        used_globals: dict[str, object] = {}
         for name in reads.names:
             value = function.__globals__.get(name, _UNBOUND)
             if value is _UNBOUND or name in reads.assigned or (name.startswith("__") and name.endswith("__")):
                 continue  # a builtin, undefined, state of the process, or the module's own name: the code has it
             if isinstance(value, types.ModuleType) and not is_library(value.__name__):
-                found |= _used_of(value, reads.attributes, prefix=name)
-            found[name] = value
-        self._named("globals", "global {!r}", {name: found[name] for name in sorted(found)})
+                used_globals |= _used_of(value, reads.attributes, prefix=name)
+            used_globals[name] = value
+        self._named("globals", "global {!r}", {name: used_globals[name] for name in sorted(used_globals)})
         self._imports(function)
 
     def _imports(self, function: types.FunctionType) -> None:
@@ -399,7 +398,8 @@ class Walk:
         if _says_its_state(cls):
             self.reduced[name] = None
         try:
-            # 4 is a fixed protocol, not the newest one: what an object answers may depend on it.
+            # 4 is a fixed protocol instead of the newest: the answer of an object may depend on the
+            # protocol.
             special = copyreg.dispatch_table.get(cls)
             reduced = value.__reduce_ex__(4) if special is None else special(value)
         except Exception as error:
@@ -410,7 +410,7 @@ class Walk:
             self._write("global", reduced.encode())
         else:
             make, args, *rest = reduced
-            # __newobj__ and its like only name the class again, which is written already.
+            # __newobj__ and similar functions only name the class again, which is already written.
             self.add(make if make not in _MAKERS else None)
             self.add(args)
             self.add(rest[0] if rest else None)
@@ -428,7 +428,7 @@ class _Unbound(enum.Enum):
 _UNBOUND = _Unbound.UNBOUND
 
 _ADDRESS = re.compile(r"(?<![0-9a-zA-Z])(?:0x[0-9a-f]{8,16}|[1-9][0-9]{9,19})(?![0-9a-zA-Z])")
-"""A number in a text that may be the address of an object."""
+"""A number in a text, possibly the address of an object."""
 
 _MAKERS: tuple[Callable[..., object], ...] = (
     copyreg.__newobj__,  # type: ignore[attr-defined]
@@ -440,33 +440,33 @@ def _content_of(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:
-        return _UNBOUND  # a function of an enclosing function that is not defined yet
+        return _UNBOUND  # a function of an enclosing function that is still undefined
 
 
 def _module_of(cls: type) -> str:
     module: object = cls.__module__
-    return module if isinstance(module, str) else "builtins"  # some classes written in C have a descriptor there
+    return module if isinstance(module, str) else "builtins"  # some classes written in C have a descriptor here
 
 
 def _says_its_state(cls: type) -> bool:
-    """Returns whether a class, and not Python, makes the pickled form of its objects."""
+    """Tells whether the class itself, instead of Python, makes the pickled form of its objects."""
     names = ("__reduce_ex__", "__reduce__", "__getstate__")
     return cls in copyreg.dispatch_table or any(getattr(cls, n, None) is not getattr(object, n, None) for n in names)
 
 
 def _used_of(module: types.ModuleType, attributes: frozenset[str], prefix: str) -> dict[str, object]:
-    """Returns the attributes of a module of one's own that code may use, by their names."""
-    found: dict[str, object] = {}
+    """Returns the attributes of a user's module with possible uses in code, by their names."""
+    used_attributes: dict[str, object] = {}
     modules: list[tuple[str, types.ModuleType]] = [(prefix, module)]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while modules:
         path, current = modules.pop()
-        if id(current) in seen:
+        if id(current) in visited:
             continue
-        seen.add(id(current))
+        visited.add(id(current))
         for name in sorted(attributes & vars(current).keys()):
             value = vars(current)[name]
-            found[f"{path}.{name}"] = value
+            used_attributes[f"{path}.{name}"] = value
             if isinstance(value, types.ModuleType) and not is_library(value.__name__):
                 modules.append((f"{path}.{name}", value))
-    return found
+    return used_attributes

@@ -1,7 +1,7 @@
-"""Digests of the first scheme, which have no number: tables of earlier releases hold such versions.
+"""Digests of the first scheme, without a number: tables of earlier releases hold such versions.
 
-A UDF that has the version of a stored binding under the first scheme is the UDF of the binding.
-These digests never change.
+If a UDF and a stored binding have the same version under the first scheme, the UDF is the UDF of
+the binding. These digests never change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from udf_runtime.optional import np
 
 
 def is_first_digest(version: str) -> bool:
-    """Returns whether a version is a digest of the first scheme."""
+    """Tells whether a version is a digest of the first scheme."""
     return re.fullmatch("[0-9a-f]{32}", version) is not None
 
 
@@ -33,13 +33,13 @@ def first_digest(*parts: object, what: str) -> str:
     """Returns the digest of code and values under the first scheme.
 
     Raises:
-        UdfDefinitionError: Something has no content to digest.
+        UdfDefinitionError: An object has no content for a digest.
     """
     return _FirstWalk(what).digest(parts)
 
 
 class _FirstWalk(Walk):
-    """A walk that does not see orders, attributes of functions, and imports of imported modules."""
+    """A walk that ignores orders, attributes of functions, and imports of imported modules."""
 
     def _named(self, tag: str, step: str, items: Mapping[str, object]) -> None:
         super()._named(tag, step, dict(sorted(items.items())))
@@ -75,7 +75,7 @@ class _FirstWalk(Walk):
         return (inner,)
 
     def _own_attributes(self, function: types.FunctionType) -> None:
-        """Writes nothing: the first scheme does not see the attributes of functions."""
+        """Writes no bytes: the first scheme ignores the attributes of functions."""
 
     def _imports(self, function: types.FunctionType) -> None:
         package = function.__globals__.get("__package__")
@@ -94,7 +94,7 @@ class _FirstWalk(Walk):
 
 
 def _has_docstring(code: types.CodeType) -> bool:
-    """Returns whether the first constant is a docstring, which a function without one lacks."""
+    """Tells whether the first constant is a docstring; without a docstring code has none."""
     flag = getattr(inspect, "CO_HAS_DOCSTRING", None)
     if flag is not None:
         return bool(code.co_flags & flag)

@@ -1,4 +1,4 @@
-"""Where code comes from: a library goes by name, and one's own code by content."""
+"""The origin of code: a library counts by name, and the user's code by content."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _OWN_PACKAGE = __name__.partition(".")[0]
 
 
 def is_library(module: str) -> bool:
-    """Returns whether a module is of the standard library, installed, or of this package.
+    """Tells whether a module belongs to the standard library, an installed package or this package.
 
-    A module without a file (a notebook, `__main__` of a shell, code of `exec`) is one's own, unless
-    it is built into Python.
+    A module without a file (a notebook, `__main__` of a shell, code of `exec`) is the user's own,
+    unless the module is built into Python.
     """
     top = module.partition(".")[0]
     if top == "__main__":
-        return False  # also where its file is a tool's script
+        return False  # even if its file is a tool's script
     if top == _OWN_PACKAGE or top in sys.builtin_module_names or top in sys.stdlib_module_names:
         return True
     return _is_installed(getattr(sys.modules.get(module), "__file__", None))
@@ -37,7 +37,7 @@ def _is_installed(file: str | None) -> bool:
 @functools.cache
 def _library_roots() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    # "data" is the whole environment, where a project may well lie.
+    # "data" is the whole environment, which may contain a project.
     roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     return tuple(
         os.path.realpath(root) + os.sep for root in roots | {*site.getsitepackages(), site.getusersitepackages()}
@@ -45,19 +45,19 @@ def _library_roots() -> tuple[str, ...]:
 
 
 def find_own_module(name: str, package: object = None) -> importlib.machinery.ModuleSpec | None:
-    """Returns the specification of a module of one's own; None for a library or an unknown module.
+    """Returns the module spec of a user's module; None for a library or an unknown module.
 
-    Runs no code: neither the module nor the packages around the module are imported.
+    Runs no code: neither the module nor its parent packages are imported.
 
     Args:
-        name: Name of the module as an import has it; a relative name begins with dots.
-        package: `__package__` of the module that imports it.
+        name: Name of the module as in an import; a relative name begins with dots.
+        package: `__package__` of the importing module.
     """
     try:
         absolute = importlib.util.resolve_name(name, str(package)) if name.startswith(".") else name
         spec = _find(absolute)
     except (ImportError, ValueError, AttributeError):
-        return None  # the import would fail in the same way, or the module has no specification
+        return None  # the import would fail in the same way, or the module has no spec
     return None if spec is None or _is_installed(spec.origin) else spec
 
 

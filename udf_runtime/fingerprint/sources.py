@@ -1,4 +1,4 @@
-"""Digests of the syntax trees of modules of one's own, and of the modules that these import."""
+"""Digests of the syntax trees of the user's modules, and of their imported user modules."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _IMPORTERS = frozenset({"import_module", "__import__"})
 
 
 def source_digests(names: Iterable[str], package: object = None) -> dict[str, str]:
-    """Returns the digests of modules of one's own by name, transitively over their imports.
+    """Returns the digests of the user's modules by name, transitively over their imports.
 
-    An import runs the packages around a module too, so these count. Libraries are left out. Whether
-    a module is loaded makes no difference, and no module is loaded here.
+    An import also runs the parent packages of a module, so these count. Libraries are left out. The
+    result does not depend on loaded modules, and no module is loaded here.
 
     Args:
-        names: Names of modules as imports have them; relative names begin with dots.
-        package: `__package__` of the module that imports them.
+        names: Names of modules as in imports; relative names begin with dots.
+        package: `__package__` of the importing module.
     """
     digests: dict[str, str] = {}
     waiting = [(name, package) for name in names]
-    seen = set()
+    visited = set()
     while waiting:
         request = waiting.pop()
-        if request in seen:
+        if request in visited:
             continue
-        seen.add(request)
+        visited.add(request)
         spec = find_own_module(*request)
         if spec is None or spec.name in digests:
             continue
@@ -44,7 +44,7 @@ def source_digests(names: Iterable[str], package: object = None) -> dict[str, st
 
 
 def raw_digest(name: str, package: object) -> str | None:
-    """Returns the digest of the bytes of the file of a module of one's own; None without a file."""
+    """Returns the digest of the file's bytes of a user's module; None without a file."""
     spec = find_own_module(name, package)
     if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
         return None
@@ -62,7 +62,7 @@ def _digest_module(spec: importlib.machinery.ModuleSpec) -> tuple[str, frozenset
 
 
 def _source_of(spec: importlib.machinery.ModuleSpec) -> str | bytes:
-    """Returns the source text of a module, also in a zip file; without a text the bytes."""
+    """Returns the source text of a module, also from a zip file; without a text the bytes."""
     get_source = getattr(spec.loader, "get_source", None)
     try:
         text: str | None = None if get_source is None else get_source(spec.name)
@@ -75,7 +75,7 @@ def _source_of(spec: importlib.machinery.ModuleSpec) -> str | bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _digest_tree(source: str) -> tuple[str, frozenset[str]]:
-    """Returns the digest of a syntax tree without docstrings, and the modules it imports."""
+    """Returns the digest of a syntax tree without docstrings, and its imported modules."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, _Block):
