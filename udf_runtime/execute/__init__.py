@@ -1,4 +1,4 @@
-"""Runs UDFs over Arrow record batches, in this process or in children of it."""
+"""Runs UDFs over Arrow record batches, in this process or in child processes."""
 
 from __future__ import annotations
 

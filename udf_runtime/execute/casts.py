@@ -1,7 +1,7 @@
-"""Exact casts between Arrow types of one family, at any depth: :func:`can_become`, :func:`cast`.
+"""Exact casts between Arrow types of a family, at any depth: :func:`can_become`, :func:`cast`.
 
 Only a cast to a float type rounds, to the nearest number. A finite number too large for the float
-type is an error.
+type raises an error.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ WHOLE_HALF = 2**11
 """The integers up to this size are exact in 16 bits."""
 
 _BLOCK = 2**16
-"""Values that NumPy looks at together: they stay in the processor's cache."""
+"""Number of values per NumPy operation: the values stay in the processor's cache."""
 
 
-def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, and what subclasses add to it
-    """Tells whether values of a type may be cast to another, should each value fit.
+def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, and the attributes of its subclasses
+    """Tells whether values of a type may be cast to another type, if each value fits.
 
-    Numbers may become other numbers, and lists, text, bytes, times, structs (by field name) others
-    of their family. Text never becomes numbers or numbers text, and booleans are not numbers: such
-    an output is a mistake more often than a wish.
+    Casts stay within a family: numbers, lists, text, bytes, times, structs (by field name). Text
+    never becomes a number or the reverse, and booleans are not numbers: such an output is a mistake
+    more often than an intention.
     """
     if source.equals(target) or t.is_null(source):
         return True
@@ -49,19 +49,24 @@ def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, an
     if t.is_map(source) and t.is_map(target):
         return can_become(source.key_type, target.key_type) and can_become(source.item_type, target.item_type)
     if t.is_struct(source) and t.is_struct(target):
-        theirs, ours = {field.name: field.type for field in source}, {field.name: field.type for field in target}
-        return theirs.keys() == ours.keys() and all(can_become(theirs[name], ours[name]) for name in ours)
+        source_fields, target_fields = (
+            {field.name: field.type for field in source},
+            {field.name: field.type for field in target},
+        )
+        return source_fields.keys() == target_fields.keys() and all(
+            can_become(source_fields[name], target_fields[name]) for name in target_fields
+        )
     return any(_among(family, source) and _among(family, target) for family in _FAMILIES)
 
 
 def cast(array: Array, target: Any) -> pa.Array[Any]:  # noqa: ANN401 - as in can_become
-    """Returns the array as the type, for types of which `can_become` is true.
+    """Returns the array as the type, for types accepted by `can_become`.
 
-    No value is looked at in Python.
+    No value becomes a Python object.
 
     Raises:
         pa.ArrowException: A value does not fit: too large, not a whole number, not a whole unit of
-            time, a list of the wrong length, NULL in a field that is not nullable.
+        time, a list of the wrong length, NULL in a field that is not nullable.
     """
     result: pa.Array[Any] = _cast(array, target)
     return result
@@ -91,13 +96,13 @@ def _cast(array: Array, target: Any) -> Array:  # noqa: ANN401
 
 def nulls(rows: int, data_type: pa.DataType) -> pa.Array[Any]:
     """Returns an array of NULLs."""
-    # The stubs have an overload per type, and none for a type that is not known yet.
+    # The stubs have an overload per type, and none for an unknown type.
     result: pa.Array[Any] = pa.nulls(rows, data_type)  # type: ignore[call-overload]
     return result
 
 
 def first_failing(rows: int, attempt: Callable[[int, int], object]) -> int:
-    """Returns the first row for which a failed conversion fails, in log(rows) attempts.
+    """Returns the first row of a failed conversion, in log(rows) attempts.
 
     Args:
         rows: Number of rows.
@@ -132,14 +137,14 @@ def first_overflow(source: Array, floats: Array) -> int | None:
 
 
 def has_infinity(floats: Array) -> bool:
-    """Tells whether a float is infinite; it may say so of what a NULL hides, too."""
+    """Tells whether a float is infinite; may also report a value under a NULL."""
     if not _is_in_numpy(floats.type):
         return bool(pc.any(pc.is_inf(_comparable(floats))).as_py())
     return any(bool(np.isinf(block).any()) for block in _blocks(_numpy_values(floats)))
 
 
 def narrow_floats(array: Array, target: pa.DataType) -> tuple[Array, int | None]:
-    """Returns numbers as floats of fewer bits, each rounded to the nearest.
+    """Returns numbers as floats of fewer bits, each rounded to the nearest float.
 
     Args:
         array: Floats or decimals.
@@ -156,15 +161,15 @@ def narrow_floats(array: Array, target: pa.DataType) -> tuple[Array, int | None]
 
 
 def _single_floats(array: Array, target: pa.DataType) -> Array | None:
-    """Returns floats of 64 bits as floats of 32 bits; None where a number may be too large.
+    """Returns 64-bit floats as 32-bit floats; None if a number may be too large.
 
-    NumPy reports a finite number that becomes infinite from the flags of the processor, without
-    another look at the values. PyArrow's check takes a third of the cast (measured with PyArrow 26
-    and NumPy 2.4).
+    NumPy reports a finite number that becomes infinite from the flags of the processor, without a
+    further pass over the values. PyArrow's check takes a third of the cast (measured with PyArrow
+    26 and NumPy 2.4).
     """
     if not HAS_NUMPY or array.null_count or not len(array):
         return None
-    # Arrow's pool hands out memory that was used before, which NumPy's does not.
+    # Arrow's pool reuses memory; NumPy's does not.
     memory: Any = pa.allocate_buffer(4 * len(array))
     with np.errstate(all="ignore", over="raise"):
         try:
@@ -176,7 +181,7 @@ def _single_floats(array: Array, target: pa.DataType) -> Array | None:
 
 
 def zero_or_one_rows(floats: Array) -> list[int]:
-    """Returns the rows of floats that may have been a boolean."""
+    """Returns the rows of floats that may come from a boolean."""
     if _is_in_numpy(floats.type):
         values = _numpy_values(floats)
         rows: list[int] = np.flatnonzero((values == 0) | (values == 1)).tolist()
@@ -189,12 +194,12 @@ def zero_or_one_rows(floats: Array) -> list[int]:
 
 
 def _is_in_numpy(data_type: pa.DataType) -> bool:
-    """Tells whether NumPy can look at the values of a type without a copy."""
+    """Tells whether NumPy can view the values of a type without a copy."""
     return HAS_NUMPY and (t.is_float32(data_type) or t.is_float64(data_type))
 
 
 def _numpy_values(array: Array) -> Any:  # noqa: ANN401
-    """Returns the numbers of an array without a copy; below a NULL lies any number."""
+    """Returns the numbers of an array without a copy; any number lies under a NULL."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     buffer = array.buffers()[1]
     if buffer is None or not len(array):
@@ -208,15 +213,15 @@ def _blocks(values: Any) -> Iterator[Any]:  # noqa: ANN401
 
 
 def refuse_nulls(child: Array, field: pa.Field[Any], *, hidden: int = 0) -> None:
-    """Refuses NULL in a field that is not nullable.
+    """Raises an error for NULL in a field that is not nullable.
 
     Args:
         child: Values of the field.
         field: The field.
-        hidden: Number of NULLs in `child` that stand below a NULL struct.
+        hidden: Number of NULLs in `child` below a NULL struct.
 
     Raises:
-        pa.ArrowInvalid: There is such a NULL.
+        pa.ArrowInvalid: The field holds such a NULL.
     """
     if not field.nullable and child.null_count > hidden:
         raise pa.ArrowInvalid(f"NULL for {field.name!r}, which is not nullable")
@@ -226,13 +231,13 @@ def list_array(offsets: list[int] | Array, child: Array, target: Any, null_mask:
     """Returns lists of any length.
 
     Args:
-        offsets: Where the items of each list begin, and the end of the last one.
+        offsets: Start of each list's items, and the end of the last list.
         child: The items.
         target: A list type of 32 or 64-bit offsets.
         null_mask: True for each NULL list; None without NULLs.
 
     Raises:
-        pa.ArrowInvalid: An item is NULL where the type does not allow it.
+        pa.ArrowInvalid: An item is NULL against the type.
     """
     refuse_nulls(child, target.value_field)
     large = t.is_large_list(target)
@@ -246,11 +251,11 @@ def vector_array(child: Array, target: Any, null_mask: Array | None) -> pa.Array
 
     Args:
         child: The items of all vectors that are not NULL.
-        target: A type of lists of one length.
+        target: A type of lists of a fixed length.
         null_mask: True for each NULL vector; None without NULLs.
 
     Raises:
-        pa.ArrowInvalid: An item is NULL where the type does not allow it, or vectors have no items.
+        pa.ArrowInvalid: An item is NULL against the type, or vectors have no items.
     """
     if not target.list_size:  # PyArrow 26 ends the process
         raise pa.ArrowInvalid("vectors have at least one item")
@@ -265,7 +270,7 @@ def vector_array(child: Array, target: Any, null_mask: Array | None) -> pa.Array
     if target.value_field.nullable:
         spread: pa.Array[Any] = vectors.take(pc.if_else(null_mask, pa.scalar(None, pa.int64()), places))
         return spread
-    # Lance refuses NULL items below a NULL vector where items are not nullable.
+    # Lance rejects NULL items below a NULL vector if items are not nullable.
     vectors = vectors.take(pc.if_else(null_mask, 0, places))
     return pa.FixedSizeListArray.from_arrays(vectors.flatten(), type=target, mask=null_mask)
 
@@ -274,14 +279,14 @@ def map_array(offsets: list[int] | Array, keys: Array, items: Array, target: Any
     """Returns maps.
 
     Args:
-        offsets: Where the entries of each map begin, and the end of the last one.
+        offsets: Start of each map's entries, and the end of the last map.
         keys: The keys of all entries.
         items: The values of all entries.
         target: A map type.
         null_mask: True for each NULL map; None without NULLs.
 
     Raises:
-        pa.ArrowInvalid: A key is NULL, or a value is where the type does not allow it.
+        pa.ArrowInvalid: A key is NULL, or a value is NULL against the type.
     """
     refuse_nulls(keys, target.key_field)
     refuse_nulls(items, target.item_field)
@@ -296,10 +301,10 @@ def struct_array(children: Iterable[Array], rows: int, target: Any, null_mask: A
         children: The values of each field.
         rows: Number of structs.
         target: A struct type.
-        null_mask: True for each NULL struct, for which all children are NULL; None without NULLs.
+        null_mask: True for each NULL struct, with NULL in all children; None without NULLs.
 
     Raises:
-        pa.ArrowInvalid: A field is NULL where the type does not allow it.
+        pa.ArrowInvalid: A field is NULL against the type.
     """
     arrays = list(children)
     if not arrays:
@@ -314,7 +319,7 @@ def struct_array(children: Iterable[Array], rows: int, target: Any, null_mask: A
 
 
 def _cast_struct(array: Array, target: Any) -> Array:  # noqa: ANN401
-    # Flattened, a child is NULL where its struct is.
+    # Flattened, a child is NULL below a NULL struct.
     children = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
     result = []
     for field in target:
@@ -349,8 +354,8 @@ def _cast_map(array: Array, target: Any) -> Array:  # noqa: ANN401
 def _cast_leaf(array: Array, target: pa.DataType) -> Array:
     source = array.type
     if t.is_decimal(target) and t.is_integer(source):
-        # Arrow refuses a direct cast to few digits by type. By way of all digits of a 64-bit
-        # integer, the values decide.
+        # Arrow rejects a direct cast to few digits by type. A cast through all digits of a 64-bit
+        # integer depends on the values only.
         array = array.cast(pa.decimal256(20, 0))
     elif t.is_float16(target) and t.is_decimal(source):
         array = array.cast(pa.float64())

@@ -25,17 +25,17 @@ def column_data(
     """Returns a column as Arrow data without a Python object per row, or else as a list of values.
 
     Args:
-        column: An Arrow array, a NumPy array of one dimension or two, a pandas series, or a list.
+        column: An Arrow array, a NumPy array of one or two dimensions, a pandas series, or a list.
         nan_is_null: Whether NaN in NumPy and pandas data is NULL.
-        data_type: The type that Python objects of a NumPy array or a series get, if PyArrow
-            converts them exactly.
+        data_type: Type for Python objects of a NumPy array or a series, if PyArrow converts them
+            exactly.
 
     Returns:
-        Arrow data, a list of Python values, or None where the column has another form. Arrow data
-        has the column's own type, or `data_type` for Python objects.
+        Arrow data, a list of Python values, or None for another form of column. Arrow data has the
+        column's own type, or `data_type` for Python objects.
 
     Raises:
-        pa.ArrowException, ValueError: The column has no Arrow type, or is too large for one array.
+        pa.ArrowException, ValueError: The column has no Arrow type, or is too large for an array.
     """
     if isinstance(column, pa.ChunkedArray):
         return one_array(column)
@@ -49,10 +49,10 @@ def column_data(
 
 
 def one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
-    """Returns the values of all chunks as one array.
+    """Returns the values of all chunks as a single array.
 
     Raises:
-        pa.ArrowCapacityError: The values are too large for one array of their type.
+        pa.ArrowCapacityError: The values are too large for an array of their type.
     """
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(array, pa.ChunkedArray):
@@ -65,7 +65,7 @@ def one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 def is_series(value: object) -> TypeGuard[pd.Series]:
     """Tells whether a value is a pandas series, without an import of pandas."""
-    pandas = sys.modules.get("pandas")  # without it there is no series
+    pandas = sys.modules.get("pandas")  # without an import of pandas, no value is a series
     return pandas is not None and isinstance(value, pandas.Series)
 
 
@@ -89,7 +89,7 @@ def _of_series(series: pd.Series, data_type: pa.DataType | None, *, nan_is_null:
 
 
 def _of_objects(values: np.ndarray, data_type: pa.DataType | None, *, nan_is_null: bool) -> pa.Array[Any] | list[Any]:
-    """Returns Python objects as an array, where PyArrow converts each exactly or refuses it.
+    """Returns Python objects as an array if PyArrow's conversion is exact, else as a list.
 
     A list of objects costs more than PyArrow's conversion of a text.
     """

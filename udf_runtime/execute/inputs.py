@@ -1,4 +1,4 @@
-"""What a UDF is called with: Python values, Arrow arrays or pandas series, by its kind."""
+"""Arguments of a UDF's calls: Python values, Arrow arrays or pandas series, by its kind."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def _opened(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
-    """Returns the blobs of a column as files; NULL gives None.
+    """Returns the blobs of a column as files; NULL becomes None.
 
     Raises:
-        UdfDefinitionError: The column holds no bytes, but for example descriptions of blobs that
-            are elsewhere.
+        UdfDefinitionError: The column holds other values than bytes, for example descriptions of
+            blobs.
     """
     if not (
         pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_binary_view(column.type)
@@ -38,10 +38,10 @@ def _opened(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
 
 
 def check_inputs(udf: UDF, batch: pa.RecordBatch) -> None:
-    """Checks that a batch has one column per parameter.
+    """Checks the number of columns of a batch against the UDF's parameters.
 
     Raises:
-        UdfDefinitionError: It has not.
+        UdfDefinitionError: The numbers differ.
     """
     if udf.kind not in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER) and batch.num_columns != len(udf.parameters):
         raise UdfDefinitionError(
@@ -52,24 +52,24 @@ def check_inputs(udf: UDF, batch: pa.RecordBatch) -> None:
 
 
 def scalar_columns(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> list[Sequence[object]]:
-    """Returns the Python values of each column, one per row; NULL is None.
+    """Returns the Python values of each column, a value per row; NULL is None.
 
     Each call makes new values.
 
     Raises:
-        ValueError, OverflowError: Python has no object for a value, such as a date after the year
-            9999.
-        Exception: The class that a parameter is annotated with refuses a value.
+        ValueError, OverflowError: Python has no object for a value, for example a date after the
+            year 9999.
+        Exception: The annotated class of a parameter rejects a value.
     """
     return [_python_values(column, parameter) for column, parameter in zip(batch.columns, parameters, strict=True)]
 
 
 def scalar_rows(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> Iterator[tuple[object, ...]]:
-    """Yields the Python values of each row, one row at a time. The iterator goes on after an error.
+    """Yields the Python values of each row; after an error, continues with the next row.
 
     Raises:
         ValueError: Python has no object for a value of the row.
-        Exception: The class that a parameter is annotated with refuses a value of the row.
+        Exception: The annotated class of a parameter rejects a value of the row.
     """
 
     def values_of(row: int) -> tuple[object, ...]:
@@ -86,11 +86,11 @@ def scalar_rows(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> Itera
 
 
 def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
-    """Returns the arguments of one call of a UDF over batches, and the items of iterator kinds.
+    """Returns the arguments of a call of a UDF over batches, or an item of iterator kinds.
 
-    Arrow arrays and record batches share the batch's memory. Series are what `to_pandas` makes of a
-    column, except that integers and booleans with NULLs are backed by Arrow (`int64[pyarrow]`): as
-    floats, large integers would lose digits, and NULL would be a NaN.
+    Arrow arrays and record batches share the batch's memory. Series come from `to_pandas`, except
+    for integers and booleans with NULLs, which are backed by Arrow (`int64[pyarrow]`): as floats,
+    large integers would lose digits, and NULL would be a NaN.
     """
     if kind in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER):
         return (batch,)
@@ -115,8 +115,8 @@ def _python_values(column: pa.Array[Any], parameter: Parameter) -> Sequence[obje
     return values if read is None else [None if value is None else read(value) for value in values]
 
 
-def _numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - one of three kinds of list arrays
-    """Returns one NumPy array per list; all are parts of one copy, and writable."""
+def _numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - any of three kinds of list arrays
+    """Returns a NumPy array per list; all are writable parts of a single copy."""
     rows = len(column)
     if pa.types.is_fixed_size_list(column.type):
         width = column.type.list_size
@@ -127,8 +127,8 @@ def _numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - one of three kin
     items = column.values.slice(first, last - first)
     bounds = (starts - first).tolist()
     if items.null_count or pa.types.is_nested(items.type):
-        # Row by row: with one NULL the whole of an integer array becomes floats, and a row's type
-        # must not depend on its neighbours.
+        # Row by row: a NULL turns a whole integer array into floats, and a row's type must not
+        # depend on its neighbours.
         parts = [
             items.slice(start, stop - start).to_numpy(zero_copy_only=False)
             for start, stop in itertools.pairwise(bounds)

@@ -1,7 +1,7 @@
-"""Python values as one Arrow array of a type that is not nested: exact or an error.
+"""Python values as an Arrow array of a type that is not nested: exact or an error.
 
-PyArrow itself drops fractions, small units of time, times of days and time zones. It checks classes
-that a table below names, and every other value is checked here first.
+PyArrow itself drops fractions, small units of time, times of days and time zones. PyArrow converts
+only the trusted classes of the table below; all other values are checked here first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from udf_runtime.execute.casts import WHOLE_HALF, first_overflow, has_infinity, 
 from udf_runtime.optional import HAS_NUMPY, np
 
 CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, ValueError, TypeError, AttributeError)
-"""What a value that does not fit makes PyArrow and these modules raise."""
+"""Errors of PyArrow and these modules for misfit values."""
 
 _Trust = Callable[[type], bool]
 _Check = Callable[[Any], object]
@@ -31,11 +31,11 @@ _Check = Callable[[Any], object]
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
 _CODES = dict(zip(itertools.product((True, False), (8, 16, 32, 64)), "bhiqBHIQ", strict=True))
-"""Types of Python's arrays, by sign and bits."""
+"""Type codes of Python's arrays, by sign and bits."""
 
 _MAY_BE_MISSING = (float, np.floating, np.datetime64, np.timedelta64, Decimal)
 _NO_NUMBERS = (bool, np.bool_, np.datetime64, np.timedelta64, str, bytes, bytearray)
-"""Classes that `int` takes, and that are no numbers of a column."""
+"""Classes that `int` accepts, but that are no numbers of a column."""
 
 
 def leaf_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:
@@ -68,10 +68,11 @@ def leaf_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null:
 
 
 def _exact_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:
-    """Returns values that PyArrow converts exactly, or refuses."""
+    """Returns values that PyArrow converts exactly or rejects."""
     if not nan_is_null:
         return _array(values, data_type, nan_is_null=False)
-    # PyArrow knows most of what is missing in pandas. It refuses the rest, or makes NaN of it.
+    # PyArrow knows most missing values of pandas. Other missing values raise an error or become
+    # NaN.
     with contextlib.suppress(*CONVERSION_ERRORS):
         array = _array(values, data_type, nan_is_null=True)
         if not t.is_floating(data_type) or not pc.any(pc.is_nan(array)).as_py():
@@ -82,7 +83,7 @@ def _exact_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_nul
 def _checked_array(
     values: Sequence[object], data_type: pa.DataType, is_trusted: _Trust, check: _Check, *, nan_is_null: bool
 ) -> pa.Array[Any]:
-    """Returns values as an array, and looks at each value of a class that PyArrow may change."""
+    """Returns values as an array, and checks each value of a class that PyArrow may change."""
     classes = set(map(type, values)) - {type(None)}
     are_trusted = all(map(is_trusted, classes))
     if nan_is_null and not classes.issubset((float,) if are_trusted else ()):
@@ -93,10 +94,10 @@ def _checked_array(
 
 
 def _integers(values: Sequence[object], data_type: Any) -> pa.Array[Any] | None:  # noqa: ANN401
-    """Returns integers as an array; None for values that need a look at their classes.
+    """Returns integers as an array; None for values with a need for a check of their classes.
 
-    Python's own arrays refuse fractions and whatever is no integer, but for booleans. They take
-    half as long as PyArrow after a look at all classes.
+    Python's own arrays reject fractions and all values except integers and booleans. They take half
+    as long as PyArrow after a check of all classes.
     """
     if not HAS_NUMPY or type(values) is not list or not values:
         return None
@@ -111,24 +112,24 @@ def _integers(values: Sequence[object], data_type: Any) -> pa.Array[Any] | None:
 
 
 def _at(values: Sequence[object], rows: list[int]) -> Iterable[object]:
-    """Returns the values of some rows, or all values where that is quicker."""
+    """Returns the values of some rows, or all values if this is faster."""
     return values if len(rows) > len(values) // 4 else map(values.__getitem__, rows)
 
 
 def _refuse_booleans(values: Sequence[object], floats: pa.Array[Any]) -> None:
-    """Refuses booleans, which PyArrow takes for 0 or 1."""
+    """Raises an error for booleans, which PyArrow takes for 0 or 1."""
     if bool in set(map(type, _at(values, zero_or_one_rows(floats)))):
         raise TypeError("expected a number, got bool")
 
 
 def is_exact(data_type: pa.DataType) -> bool:
-    """Tells whether PyArrow converts values exactly, but for booleans and large floats."""
+    """Tells whether PyArrow converts values exactly, except for booleans and large floats."""
     is_leaf = not (t.is_nested(data_type) or t.is_dictionary(data_type) or isinstance(data_type, pa.BaseExtensionType))
     return is_leaf and _check_of(data_type) is None
 
 
 def may_differ(array: Any) -> bool:  # noqa: ANN401 - an array of floats has its own methods
-    """Tells whether a float may have been a boolean, or a number that is too large."""
+    """Tells whether a float may come from a boolean, or from a number that is too large."""
     return t.is_floating(array.type) and (has_infinity(array) or bool(zero_or_one_rows(array)))
 
 
@@ -140,7 +141,7 @@ def is_missing(value: object) -> bool:
 
 
 def without_missing(values: Sequence[Any], classes: set[type]) -> Sequence[Any]:
-    """Returns values with None for those that stand for a missing value in pandas.
+    """Returns values with None for the missing values of pandas.
 
     Args:
         values: Values of any class.
@@ -172,9 +173,9 @@ def _array(values: Any, data_type: pa.DataType, *, nan_is_null: bool) -> pa.Arra
 
 
 def _check_of(data_type: Any) -> tuple[_Trust, _Check] | None:  # noqa: ANN401
-    """Returns which classes PyArrow itself converts exactly, and the check of every other value.
+    """Returns the test for classes with an exact conversion, and the check of other values.
 
-    None where PyArrow converts all values exactly, or refuses them.
+    None if PyArrow converts all values exactly, or rejects them.
     """
     if t.is_integer(data_type):
         return _is_integer, _whole
@@ -221,7 +222,7 @@ def _no_number(value: object) -> TypeError:
 
 
 def _half(value: Any) -> object:  # noqa: ANN401
-    """Returns a number as PyArrow takes it for 16 bits."""
+    """Returns a number in PyArrow's form for 16 bits."""
     if isinstance(value, (bool, np.timedelta64)) or not isinstance(value, (int, float, np.number)):
         raise _no_number(value)
     if isinstance(value, (int, np.integer)) and abs(int(value)) > WHOLE_HALF:
@@ -270,12 +271,12 @@ def _duration(value: Any, *, unit: str) -> object:  # noqa: ANN401
 
 
 def _nanosecond(value: object) -> int:
-    """Returns the nanoseconds that pandas' moments and lengths of time have beyond microseconds."""
+    """Returns the nanoseconds beyond microseconds of pandas' moments and lengths of time."""
     return int(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
 
 
 def _of_python(value: Any) -> object:  # noqa: ANN401
-    """Returns a moment or length of time of pandas as Python's, where that has no nanoseconds.
+    """Returns a pandas moment or length of time as Python's, if it has no nanoseconds.
 
     PyArrow 26 misreads pandas' lengths of time in other units than nanoseconds.
     """
@@ -295,7 +296,7 @@ def _numpy_count(value: Any, unit: str) -> int | None:  # noqa: ANN401
     """Returns NumPy's moment or length of time as a number of units; None for NaT."""
     if np.isnat(value):
         return None
-    made = value.astype(f"{type(value).__name__}[{unit}]")
-    if made.astype(value.dtype) != value:
+    converted = value.astype(f"{type(value).__name__}[{unit}]")
+    if converted.astype(value.dtype) != value:
         raise ValueError(f"{value} is not a whole number of {unit}, or beyond 64 bits of them")
-    return int(made.astype(np.int64))
+    return int(converted.astype(np.int64))

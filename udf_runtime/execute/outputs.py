@@ -1,4 +1,4 @@
-"""Results of a UDF as one Arrow array of exactly its type, or an error with what was expected."""
+"""Results of a UDF as an Arrow array of exactly its type, or an error with the expected type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from udf_runtime.policies.matchers import message_of
 
 
 class Output:
-    """Converts and checks the results of one UDF; without a state, safe for several threads."""
+    """Converts and checks the results of a UDF; stateless and thread-safe."""
 
     __slots__ = ("_column", "_converter", "data_type", "udf")
 
@@ -30,12 +30,12 @@ class Output:
         """Prepares for a UDF.
 
         Args:
-            udf: Its name, for messages.
-            data_type: Its output type.
-            is_columns: Whether the struct type stands for several columns, so that all of its
-                fields must be given.
-            nan_is_null: Whether NaN stands for NULL, as it does for UDFs that work with pandas.
-            column: The column of several that the results are for, for messages.
+            udf: Name of the UDF, for messages.
+            data_type: Output type of the UDF.
+            is_columns: Whether the struct type stands for several columns, so every field is
+                required.
+            nan_is_null: Whether NaN stands for NULL, as for UDFs with pandas.
+            column: The column of the results among several columns, for messages.
         """
         self.udf = udf
         self._column = column
@@ -48,10 +48,9 @@ class Output:
         """Returns the results of single rows as an array.
 
         Args:
-            values: One Python value per row; those that `misfit` replaces are replaced in this
-                list.
-            misfit: Called for each value that does not fit, in order; returns one that does, or
-                raises. None: the error is raised.
+            values: A Python value per row; replacements from `misfit` are stored in this list.
+            misfit: Called for each misfit, in order; returns a replacement, or raises. None: the
+                error is raised.
 
         Raises:
             UdfOutputError: A value does not fit.
@@ -68,24 +67,24 @@ class Output:
         try:
             return self._converter.array(values)
         except CONVERSION_ERRORS as error:
-            # Each value fits alone and not all of them do together: too many bytes for one array.
+            # Each value fits alone, and the whole does not: too many bytes for an array.
             raise self._wrong_value(error, None) from whole
 
     def from_batch(self, result: object, rows: int) -> pa.Array[Any]:
-        """Returns the result of one call for a whole batch as an array.
+        """Returns the result of a call for a whole batch as an array.
 
         Args:
             result: An Arrow array, a record batch or table for struct types, a pandas series or
                 data frame, a NumPy array, or a list.
-            rows: How many rows the batch had.
+            rows: Number of rows in the batch.
 
         Raises:
-            UdfOutputError: It has another number of rows, or values that do not fit.
+            UdfOutputError: The result has another number of rows, or misfit values.
         """
         try:
             array = self._as_array(result)
             if not isinstance(result, (list, np.ndarray)) and not _has_numpy_values(result):
-                array.validate(full=True)  # what PyArrow has made is valid
+                array.validate(full=True)  # PyArrow makes valid arrays
         except UdfOutputError:
             raise
         except CONVERSION_ERRORS as error:
@@ -124,8 +123,7 @@ class Output:
             return self._struct({name: result.column(name) for name in result.schema.names}, result.num_rows)
         if isinstance(result, pa.Table):
             return self._struct({name: one_array(result.column(name)) for name in result.schema.names}, result.num_rows)
-        # A UDF cannot have returned a pandas object if pandas is not imported, and importing it
-        # takes long.
+        # Without an import of pandas, no result is a pandas object, and an import takes long.
         pandas = sys.modules.get("pandas")
         if pandas is not None and isinstance(result, pandas.DataFrame):
             return self._struct(
@@ -173,12 +171,12 @@ class Output:
 
 
 def _has_numpy_values(result: object) -> bool:
-    """Tells whether a result is a pandas series of values in NumPy, not in Arrow."""
+    """Tells whether a result is a pandas series of values in NumPy instead of Arrow."""
     return is_series(result) and isinstance(result.dtype, np.dtype)
 
 
 def _named_columns(result: object) -> Mapping[str, object] | None:
-    """Returns the columns of a mapping, NamedTuple or dataclass of arrays; None for all else."""
+    """Returns the columns of a mapping, NamedTuple or dataclass of arrays; None otherwise."""
     if isinstance(result, Mapping):
         return {str(name): column for name, column in result.items()}
     if isinstance(result, tuple) and hasattr(result, "_fields"):

@@ -1,4 +1,4 @@
-"""Record batches of the sizes that are wanted, out of batches of whatever sizes there are."""
+"""Record batches of requested sizes, from batches of any sizes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 
 
 class Rebatcher:
-    """Joins and slices record batches; rows keep their order, and each is given once.
+    """Joins and slices record batches; rows keep their order, and each row is returned once.
 
-    Slices share memory with the batches they come from; only a batch that is put together from
-    several is copied. Not safe for several threads.
+    Slices share memory with their source batches; only a batch joined from several batches is
+    copied. Not thread-safe.
     """
 
     __slots__ = ("_batches", "_held", "_max_bytes")
@@ -21,8 +21,8 @@ class Rebatcher:
         """Begins with the first row.
 
         Args:
-            batches: Batches of one schema; pulled only as far as `take` needs.
-            max_bytes: No batch holds more Arrow data than this, unless a single row does; None: no
+            batches: Batches of a single schema; consumed only as far as `take` needs.
+            max_bytes: Maximum bytes of Arrow data per batch, unless a single row has more; None: no
                 limit.
         """
         if max_bytes is not None and max_bytes < 1:
@@ -34,18 +34,18 @@ class Rebatcher:
         self._max_bytes = max_bytes
 
     def take(self, rows: int) -> pa.RecordBatch | None:
-        """Returns the next rows, fewer where `max_bytes` is reached; None at the end."""
+        """Returns the next rows, fewer if `max_bytes` is reached; None at the end."""
         if rows < 1:
             raise ValueError(
                 f"a batch of {rows} rows is not possible - in Rebatcher.take - give a number of rows from 1"
             )
         parts: list[pa.RecordBatch] = []
-        wanted, free = rows, self._max_bytes
-        while wanted > 0:
+        missing_rows, free = rows, self._max_bytes
+        while missing_rows > 0:
             batch = self._next()
             if batch is None:
                 break
-            count = min(wanted, batch.num_rows)
+            count = min(missing_rows, batch.num_rows)
             if free is not None:
                 count = min(count, _rows_within(batch, count, free))
                 if count == 0 and not parts:
@@ -56,15 +56,15 @@ class Rebatcher:
                 break
             part = batch.slice(0, count)
             parts.append(part)
-            wanted -= count
+            missing_rows -= count
             if free is not None:
                 free -= part.nbytes
                 if free <= 0 or count < batch.num_rows:
                     break
         if len(parts) < 2:
             return parts[0] if parts else None
-        # One batch, unless the text of all parts is too much for one array: then the rest waits for
-        # the next call.
+        # A single batch, unless the text of all parts exceeds an array: then the rest waits for the
+        # next call.
         first, *rest = pa.Table.from_batches(parts).combine_chunks().to_batches()
         self._held.extendleft(reversed(rest))
         return first
@@ -76,7 +76,7 @@ class Rebatcher:
 
 
 def _rows_within(batch: pa.RecordBatch, rows: int, limit_bytes: int) -> int:
-    """Returns how many of the first rows hold at most `limit_bytes`, as slices refer to them."""
+    """Returns the number of first rows with at most `limit_bytes`, counted as in slices."""
     if batch.slice(0, rows).nbytes <= limit_bytes:
         return rows
     fits, too_many = 0, rows

@@ -1,4 +1,4 @@
-"""What comes out of a run: values, and a record of each row that has none because of an error.
+"""Results of a run: values, and a record of each row without a value because of an error.
 
 Plain, picklable values.
 """
@@ -17,28 +17,27 @@ from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfProcessDiedErr
 from udf_runtime.policies.matchers import escape_surrogates, message_of
 
 MOST_TEXT_CHARS = 8192
-"""Longest message or trace that is kept; a record is made per failed row, and there may be many."""
+"""Maximum length of a stored message or trace; there is a record per failed row, possibly many."""
 
 _OWN_FILES = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFailure:
-    """A row without a value: its error policy skipped it, or it killed its process.
+    """A row without a value: its error policy skipped the row, or the row killed its process.
 
     Attributes:
         row: 0-based position in its batch.
-        error_type: Qualified name of the exception's class (without a module for built-in ones).
-        message: Its text, bounded.
-        trace: Its traceback as text from the user's function on, bounded; for a process that died
-            what it printed last.
-        attempt: How often the row was called, the last time included (within batches: how often the
-            row was called alone).
-        max_attempts: How often the policy would have called it at most.
-        bisect_depth: How often a batch was halved before the row was alone; 0 where rows are called
-            one by one.
-        outcome: `skipped` by the policy, or `crashed`: it killed its process, and the policy said
-            nothing about that.
+        error_type: Qualified name of the exception's class (without a module for built-in classes).
+        message: Text of the exception, bounded.
+        trace: Traceback as text from the user's function on, bounded. For a dead process, its last
+            output.
+        attempt: Number of calls for the row, including the last call. Within batches: number of
+            calls for the row alone.
+        max_attempts: Maximum number of calls under the policy.
+        bisect_depth: Number of halvings of a batch until the row was alone; 0 for calls per row.
+        outcome: `skipped` by the policy, or `crashed`: the row killed its process, and no matcher
+            selected the error.
     """
 
     row: int
@@ -51,20 +50,20 @@ class RowFailure:
     outcome: Literal["skipped", "crashed"]
 
     def moved(self, *, rows: int, depth: int) -> RowFailure:
-        """Returns the record as seen from the batch that the failure's batch is a part of."""
+        """Returns the record with its row counted in the batch around the failure's batch."""
         return replace(self, row=self.row + rows, bisect_depth=self.bisect_depth + depth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchResult:
-    """The values of one batch.
+    """The values of a batch.
 
     Attributes:
-        values: One value per row, in order; its type is exactly the UDF's. NULL where the function
-            gave NULL, and where it failed.
-        failures: The rows that failed, ascending.
-        retries: Calls that a `Retry` made again.
-        seconds: Time from the batch's arrival to its result, waits between attempts included.
+        values: A value per row, in order, of exactly the UDF's type. NULL if the function returned
+            NULL or failed.
+        failures: The failed rows, ascending.
+        retries: Number of repeated calls by a `Retry`.
+        seconds: Time from the batch's arrival to its result, including waits between attempts.
     """
 
     values: pa.Array[Any]
@@ -74,7 +73,7 @@ class BatchResult:
 
 
 def type_name(error: BaseException) -> str:
-    """Returns the qualified name of an error's class; built-in ones without a module."""
+    """Returns the qualified name of an error's class; without a module for built-in classes."""
     cls = type(error)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
@@ -88,7 +87,7 @@ def trace_of(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Returns a text, escaped, of at most `MOST_TEXT_CHARS` without the middle of a longer one."""
+    """Returns an escaped text of at most `MOST_TEXT_CHARS`; cuts the middle of a longer text."""
     text = escape_surrogates(text)
     if len(text) <= MOST_TEXT_CHARS:
         return text
@@ -121,10 +120,10 @@ def row_failure(
 def raised_for(
     error: BaseException, *, udf: str, row: int | None, attempt: int = 1, max_attempts: int = 1
 ) -> UdfRuntimeError:
-    """Returns what a run raises for an error that ends it; the caller chains the error to it.
+    """Returns the error of a run for an error that ends the run; the caller chains the latter.
 
-    What this package found out itself (a wrong output, a process that died) is raised as it is, and
-    everything else within a :class:`UdfFailedError`.
+    Errors from this package itself (a wrong output, a dead process) are returned unchanged. All
+    other errors are wrapped in a :class:`UdfFailedError`.
     """
     if isinstance(error, (UdfOutputError, UdfProcessDiedError, UdfFailedError)):
         return error
@@ -140,16 +139,16 @@ def raised_for(
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """Returns the error to chain to another one; None if the traceback has no encoding.
+    """Returns the error to chain to another error; None if the traceback has no encoding.
 
-    A worker of Spark that reports a text with a lone surrogate dies, and its task never ends.
+    A Spark worker that reports a text with a lone surrogate dies, and its task never ends.
     """
     text = "".join(traceback.format_exception(error))
     return error if escape_surrogates(text) == text else None
 
 
 def moved_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:
-    """Returns an error with its row counted in the batch of which the error's batch is a part."""
+    """Returns an error with its row counted in the batch around the error's batch."""
     row = getattr(error, "row", None)
     if row is None or rows == 0:
         return error

@@ -1,4 +1,4 @@
-"""Runs a UDF over record batches: the one entrance to this package."""
+"""Runs a UDF over record batches: the entry point of this package."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _BatchCalls = ScalarCalls | ChunkCalls | VectorCalls | IsolatedCalls
 
 
 class UdfRunner:
-    """Runs one UDF over batches, under its error policy, in this process or isolated from it.
+    """Runs a UDF over batches, under its error policy, in this process or in child processes.
 
-    The UDF is loaded once per process. A context manager: `close` ends threads and child processes.
-    One `run` at a time.
+    The UDF is loaded once per process. The runner is a context manager: `close` ends threads and
+    child processes. Only one `run` may be active.
     """
 
     def __init__(
@@ -48,20 +48,20 @@ class UdfRunner:
         chunks: ChunkFolder | None = None,
         interpreter: Interpreter | None = None,
     ) -> None:
-        """Prepares a run; loads nothing, and starts no thread and no process.
+        """Prepares a run; loads no UDF, and starts no thread and no process.
 
         Args:
-            udf: What runs.
-            threads: How many batches run at once, at most. UDFs with iterators run as one stream,
-                unless they are isolated.
-            isolate: Whether the UDF runs in child processes, as many as `threads`, so that a crash
-                costs a row and not this process.
-            sleep: Waits a number of seconds between two attempts. Children use their own.
-            clock: Seconds, for measuring. Children use their own.
-            rng: For waiting times; None: one without a seed.
-            chunks: Where a chunker's chunks go; its results say where they are.
-            interpreter: The Python of the UDF's environment, in whose processes it runs, which
-                serve later runners of the same UDF, too; None is that of this process.
+            udf: The UDF.
+            threads: Maximum number of concurrent batches. UDFs over iterators run as a single
+                stream, unless isolated.
+            isolate: Whether the UDF runs in child processes, as many as `threads`, so a crash costs
+                a row instead of this process.
+            sleep: Waits a number of seconds between two attempts. Child processes use their own.
+            clock: Returns seconds, for measurements. Child processes use their own.
+            rng: Random numbers for waiting times; None: unseeded.
+            chunks: Folder of a chunker's chunks; the results hold locations.
+            interpreter: The Python of the UDF's environment, for child processes. These also serve
+                later runners of the same UDF. None is the Python of this process.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.
@@ -92,30 +92,30 @@ class UdfRunner:
         self.close()
 
     def load(self) -> None:
-        """Loads the UDF in this process now, unless it is isolated, and not with the first batch.
+        """Loads the UDF in this process now instead of with the first batch, unless it is isolated.
 
         Raises:
-            UdfFailedError: The class of a stateful UDF raised while it was constructed or set up.
+            UdfFailedError: The class of a stateful UDF raised in its constructor or `setup`.
         """
         self._loaded()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
-        """Yields one result per batch, in order.
+        """Yields a result per batch, in order.
 
-        Nothing is pulled before a result is asked for, and no more than `threads` + 1 batches are
-        in hand. After an error nothing more is pulled; batches that other threads are busy with are
-        waited for and dropped.
+        The first batch is read at the request for the first result, and at most `threads` + 1
+        batches are in progress. After an error no further batch is read; batches in other threads
+        are awaited and dropped.
 
         Args:
-            batches: Each has exactly the UDF's inputs as columns, in parameter order; for a UDF of
-                record batches, what the function is to get. Batches without rows are answered
-                without a call.
+            batches: Batches with exactly the UDF's inputs as columns, in parameter order; for a UDF
+                over record batches, the batches for the function. A batch without rows gets a
+                result without a call.
 
         Raises:
-            UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: The function returned something that does not fit, and the policy does
-                not forgive it.
-            UdfProcessDiedError: An isolated UDF died before it was loaded, or its policy names this
+            UdfFailedError: The function raised, and the policy does not forgive the error.
+            UdfOutputError: The function returned a misfit, and the policy does not forgive the
+                error.
+            UdfProcessDiedError: An isolated UDF died before its load, or its policy names this
                 error in a `Fail`.
             UdfDefinitionError: A batch does not have the UDF's inputs.
         """
@@ -129,7 +129,7 @@ class UdfRunner:
         return self._side_by_side(calls, iter(batches))
 
     def close(self) -> None:
-        """Ends threads and child processes; closing twice is fine."""
+        """Ends threads and child processes; a second call is fine."""
         self._closed = True
         calls, self._calls = self._calls, None
         if calls is not None:

@@ -1,4 +1,4 @@
-"""What every way of calling a UDF needs to know, and the steps they share."""
+"""The context of a UDF's calls, and steps shared by all kinds of calls."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from udf_runtime.policies import ErrorPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A UDF and what is injected from outside.
+    """A UDF and its injected dependencies.
 
     Attributes:
-        udf: What runs.
+        udf: The UDF.
         sleep: Waits a number of seconds between two attempts.
-        clock: Seconds, for measuring.
-        rng: For waiting times.
-        chunks: Where a chunker's chunks go.
+        clock: Returns seconds, for measurements.
+        rng: Random numbers for waiting times.
+        chunks: Folder of a chunker's chunks.
     """
 
     udf: UDF
@@ -43,7 +43,7 @@ class Setting:
         return Output(self.udf.name, self.udf.data_type, is_columns=self.udf.is_columns, nan_is_null=pandas_kind)
 
     def failed(self, error: BaseException, *, row: int | None, attempt: int) -> UdfRuntimeError:
-        """Returns the error to raise for one that the policy does not forgive; chain that."""
+        """Returns the error of the run for an error without forgiveness; the caller chains both."""
         return raised_for(
             error, udf=self.udf.name, row=row, attempt=attempt, max_attempts=self.policy.max_attempts(error)
         )
@@ -53,7 +53,7 @@ def load_function(udf: UDF) -> Callable[..., object]:
     """Returns this process's callable of a UDF.
 
     Raises:
-        UdfFailedError: The class of a stateful UDF raised while it was constructed or set up.
+        UdfFailedError: The class of a stateful UDF raised in its constructor or `setup`.
     """
     try:
         return udf.load()
@@ -66,13 +66,13 @@ def load_function(udf: UDF) -> Callable[..., object]:
 
 
 def passes_through(error: BaseException) -> bool:
-    """Returns whether an exception is no failure of the UDF: an interrupt, or a final error.
+    """Tells whether an exception is no failure of the UDF: an interrupt, or a final error.
 
-    SystemExit, and the panics of native libraries, which are no Exception either, are failures of
+    SystemExit and the panics of native libraries, which are no Exception either, are failures of
     the row.
     """
     return isinstance(error, (KeyboardInterrupt, GeneratorExit, HungCallsError, ChunksNotStoredError))
 
 
 class HungCallsError(UdfFailedError):
-    """Too many calls ran into their time limit and never came back; no policy forgives this."""
+    """Too many calls exceeded their time limit without an end; no policy forgives this error."""

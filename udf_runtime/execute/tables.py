@@ -1,4 +1,4 @@
-"""Calls of table functions: a source in, batches of exactly the declared columns out."""
+"""Calls of table functions: from a source to batches of exactly the declared columns."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class TableSource(Protocol):
-    """What a table function gets: the rows of a query."""
+    """The argument of a table function: the rows of a query."""
 
     @property
     def schema(self) -> pa.Schema:
         """Columns of the rows."""
 
     def count_rows(self) -> int:
-        """Returns how many rows there are."""
+        """Returns the number of rows."""
 
     def to_batches(self, *, batch_size: int = 8192) -> Iterator[pa.RecordBatch]:
-        """Yields the rows, in memory of some batches."""
+        """Yields the rows; memory: a few batches."""
 
     def to_arrow(self) -> pa.Table:
         """Returns all rows at once."""
@@ -41,17 +41,17 @@ class TableSource(Protocol):
 
 
 def call_table(udf: UDF, source: TableSource, interpreter: Interpreter | None = None) -> Iterator[pa.RecordBatch]:
-    """Yields what a table function makes of a source, batch by batch.
+    """Yields the results of a table function for a source, batch by batch.
 
     Args:
-        udf: The function.
-        source: What it gets.
-        interpreter: The Python of its environment, in a process of which it runs; None is this
+        udf: The table function.
+        source: The argument of the function.
+        interpreter: The Python of the function's environment, for a child process; None is this
             process.
 
     Raises:
         UdfFailedError: The function raised.
-        UdfOutputError: It yielded something that is not of its columns.
+        UdfOutputError: The function yielded a value with other columns.
         UdfProcessDiedError: The process ended.
     """
     return _called(udf, source) if interpreter is None else _called_in(interpreter, udf, source)
@@ -71,10 +71,10 @@ def _called(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
     fields: Any = udf.data_type
     schema = pa.schema(list(fields))
     try:
-        made = udf.load()(source)
-        if not isinstance(made, Iterable) or isinstance(made, (pa.RecordBatch, pa.Table)) or _is_frame(made):
-            made = iter([made])
-        for part in made:
+        results = udf.load()(source)
+        if not isinstance(results, Iterable) or isinstance(results, (pa.RecordBatch, pa.Table)) or _is_frame(results):
+            results = iter([results])
+        for part in results:
             yield from _batches(udf, part, schema)
     except UdfRuntimeError:
         raise
@@ -109,7 +109,7 @@ def _batch_of(udf: UDF, columns: Mapping[str, Any], schema: pa.Schema, *, is_fra
 
 
 def _is_frame(value: object) -> TypeGuard[pd.DataFrame]:
-    pandas = sys.modules.get("pandas")  # without it there is no frame
+    pandas = sys.modules.get("pandas")  # without an import of pandas, no value is a data frame
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 

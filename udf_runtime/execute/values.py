@@ -1,4 +1,4 @@
-"""Python values of any depth as one Arrow array of exactly a type: :class:`ValueConverter`."""
+"""Python values of any depth as an Arrow array of exactly a type: :class:`ValueConverter`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from udf_runtime.optional import np
 __all__ = ["CONVERSION_ERRORS", "ValueConverter"]
 
 Maker: TypeAlias = Callable[[list[Any]], Array]
-"""Makes an array of values, of which None is NULL."""
+"""Makes an array of values; None becomes NULL."""
 
 
 class ValueConverter:
-    """Makes arrays of one type from Python values: each value exactly, or an error.
+    """Makes arrays of a type from Python values: each value exactly, or an error.
 
     Lists may come as any sequence or NumPy array. Maps come as mappings or lists of pairs. Structs
     come as NamedTuples, dataclasses, other objects with the fields as attributes, mappings, and
@@ -44,9 +44,9 @@ class ValueConverter:
 
         Args:
             data_type: Type of the arrays.
-            nan_is_null: Whether NaN, NaT and NA stand for NULL, as they do in pandas.
-            complete: Whether a mapping must have every field of a struct type (not: of structs
-                within it), instead of NULL for the others.
+            nan_is_null: Whether NaN, NaT and NA stand for NULL, as in pandas.
+            complete: Whether a mapping must have every field of a struct type; else missing fields
+                are NULL. Does not apply to nested structs.
         """
         self.data_type = data_type
         self.nan_is_null = nan_is_null
@@ -57,14 +57,14 @@ class ValueConverter:
 
         Raises:
             CONVERSION_ERRORS: A value does not fit: a fraction for an integer, a part of a unit of
-                time, a finite number for a float type that makes it infinite, a time zone of a
-                time, NULL for a nested field that is not nullable, a list of the wrong length.
+                time, a finite number beyond the range of a float type, a time with a time zone,
+                NULL for a nested field that is not nullable, a list of the wrong length.
         """
         result: pa.Array[Any] = self._make(values)
         return result
 
     def misfits(self, values: list[Any]) -> Iterator[tuple[int, BaseException]]:
-        """Yields position and error of each value that does not fit alone, in order."""
+        """Yields position and error of each misfit, tested alone, in order."""
         return self._misfits(values, 0, len(values))
 
     def _misfits(self, values: list[Any], start: int, stop: int) -> Iterator[tuple[int, BaseException]]:
@@ -122,7 +122,7 @@ def _lists(data_type: Any, make: Maker, values: list[Any], *, nan_is_null: bool)
 
 
 def _exact_lists(data_type: Any, values: list[Any], classes: set[type]) -> Array | None:  # noqa: ANN401
-    """Returns lists as PyArrow converts them at once; None where PyArrow may change a value."""
+    """Returns lists from a single PyArrow conversion; None if PyArrow may change a value."""
     item = data_type.value_field
     if not (item.nullable and is_exact(item.type)):
         return None
@@ -167,7 +167,7 @@ def _child_of_arrays(
     *,
     nan_is_null: bool,
 ) -> Array | None:
-    """Returns the items of NumPy vectors of one dtype; None for other values."""
+    """Returns the items of NumPy vectors of a single dtype; None for other values."""
     if not classes <= {np.ndarray, type(None)}:
         return None
     arrays = [value for value in values if value is not None]
@@ -178,7 +178,7 @@ def _child_of_arrays(
     try:
         castable = dtype.isnative and can_become(pa.from_numpy_dtype(dtype), item_type)
     except pa.ArrowNotImplementedError:
-        return None  # a dtype, or a unit of time, that only NumPy has
+        return None  # a dtype, or a unit of time, of NumPy only
     if not castable:
         return None
     flat: Any = np.concatenate(arrays)
@@ -205,7 +205,7 @@ def _items_of(value: Any) -> Sequence[object]:  # noqa: ANN401
 def _numpy_items(array: Any) -> Sequence[object]:  # noqa: ANN401
     if not array.ndim:
         raise TypeError("expected a list, got an array without dimensions")
-    # `tolist` would make plain integers of moments, and lists of rows.
+    # `tolist` would turn moments into plain integers, and rows into lists.
     items: list[object] = list(array) if array.ndim > 1 or array.dtype.kind in "mM" else array.tolist()
     if array.ndim == 1 and isinstance(array, np.ma.MaskedArray):
         masked = np.ma.getmaskarray(array)
@@ -277,10 +277,10 @@ class _Structs:
         return [none if value is None else self._parts(value) for value in values]
 
     def _getter(self, values: list[Any]) -> Callable[[Any], Sequence[object]] | None:
-        """Returns what takes all values apart where they have one simple form, else None."""
+        """Returns a getter of all fields if all values have a single simple form, else None."""
         forms = set(map(type, values)) - {type(None)}
         if len(forms) != 1 or len(self._names) < 2:
-            return None  # a getter of one name gives no tuple
+            return None  # a getter of a single name returns no tuple
         form = forms.pop()
         if issubclass(form, tuple) and getattr(form, "_fields", self._names) == self._names:
             return tuple if set(map(len, filter(None, values))) == {len(self._names)} else None
@@ -291,7 +291,7 @@ class _Structs:
         return None
 
     def _parts(self, value: Any) -> Sequence[object]:  # noqa: ANN401
-        """Returns the values of one struct in the order of the fields."""
+        """Returns the values of a struct in the order of the fields."""
         names = self._names
         if isinstance(value, Mapping):
             if not set(names).issuperset(value) or (self._complete and len(value) != len(names)):

@@ -1,1 +1,1 @@
-"""How a UDF is called in its own process: by row, by batch, over a stream of batches, by chunk."""
+"""Calls of a UDF in its own process: by row, by batch, over a stream of batches, by chunk."""

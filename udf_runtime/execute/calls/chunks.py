@@ -1,4 +1,4 @@
-"""Chunkers: each row's chunks go into a file as they come; the result says where they are."""
+"""Chunkers: each row's chunks go into a file; the result holds their locations."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 _FIRST_ROWS = 64
 _MOST_ROWS = 8192
 _PIECE_BYTES = 1 << 20
-"""Chunks that are converted together: as many as had these bytes before."""
+"""Bytes of chunks to convert together; the size of earlier chunks determines their number."""
 
 
 class ChunkCalls:
     """Calls a chunker once per row, under the same policy as a scalar UDF.
 
-    Chunks of a call that fails stay in the file, where no result speaks of them. Memory: some
-    chunks, and a part of the file. Safe for several threads if the user's function is.
+    Chunks of a failed call stay in the file, but no result refers to them. Memory: some chunks, and
+    a part of the file. Thread-safe if the user's function is.
     """
 
     def __init__(self, setting: Setting) -> None:
         """Loads the chunker in this process.
 
         Raises:
-            UdfDefinitionError: There is no folder for chunks.
+            UdfDefinitionError: The context has no folder for chunks.
         """
         if setting.chunks is None:
             raise UdfDefinitionError(
@@ -52,13 +52,13 @@ class ChunkCalls:
         self._schema = pa.schema(list(fields))
 
     def run(self, batch: pa.RecordBatch) -> BatchResult:
-        """Returns where the chunks of a batch's rows are.
+        """Returns the locations of the chunks of a batch's rows.
 
         Raises:
-            UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: It yielded a chunk that does not fit, and the policy does not forgive
-                it.
-            ChunksNotStoredError: The store refused.
+            UdfFailedError: The function raised, and the policy does not forgive the error.
+            UdfOutputError: The function yielded a misfit chunk, and the policy does not forgive the
+                error.
+            ChunksNotStoredError: The store failed.
         """
         file = self._folder.open_file(self._schema)
         calls = ScalarCalls(self._setting, function=functools.partial(self._call, file), output=self._output)
@@ -67,10 +67,10 @@ class ChunkCalls:
         return result
 
     def close(self) -> None:
-        """Does nothing: there is nothing to end."""
+        """Does nothing: the calls hold no resources."""
 
     def _call(self, file: ChunkFile, *arguments: object) -> tuple[str, int, int, int]:
-        """Puts the chunks of one row into a file, and returns where they are."""
+        """Writes the chunks of a row into a file, and returns their location."""
         place = file.name, file.part, file.rows
         rows = 0
         for piece in self._pieces.of_row(*arguments):
@@ -80,7 +80,7 @@ class ChunkCalls:
 
 
 class ChunkPieces:
-    """Calls a chunker, and yields a row's chunks as record batches. Safe for several threads."""
+    """Calls a chunker, and yields a row's chunks as record batches. Thread-safe."""
 
     def __init__(self, udf: UDF) -> None:
         """Loads the chunker in this process."""
@@ -89,36 +89,36 @@ class ChunkPieces:
         self._converter = ValueConverter(udf.data_type, nan_is_null=False, complete=True)
 
     def of_row(self, *arguments: object) -> Iterator[pa.RecordBatch]:
-        """Yields the chunks of one row, some at a time.
+        """Yields the chunks of a row, some at a time.
 
         Raises:
-            UdfOutputError: One does not fit.
-            BaseException: What the function raised.
+            UdfOutputError: A chunk does not fit.
+            BaseException: Any error of the function.
         """
-        made = self._function(*arguments)
-        if made is None:
+        chunks = self._function(*arguments)
+        if chunks is None:
             return
-        if not isinstance(made, Iterable) or isinstance(made, (str, bytes, dict)):
+        if not isinstance(chunks, Iterable) or isinstance(chunks, (str, bytes, dict)):
             raise UdfOutputError(
-                f"chunker {self._udf.name!r} returned {type(made).__name__} instead of an iterator of chunks - for a "
+                f"chunker {self._udf.name!r} returned {type(chunks).__name__} instead of an iterator of chunks - for a "
                 "row - yield each chunk",
                 udf=self._udf.name,
             )
         rows, most = 0, _FIRST_ROWS
-        held: list[object] = []
+        pending: list[object] = []
         try:
-            for chunk in made:
-                held.append(chunk)
-                if len(held) >= most:
-                    piece = self._piece(held, rows)
+            for chunk in chunks:
+                pending.append(chunk)
+                if len(pending) >= most:
+                    piece = self._piece(pending, rows)
                     yield piece
-                    rows += len(held)
-                    most = min(_MOST_ROWS, max(1, _PIECE_BYTES * len(held) // max(1, piece.nbytes)))
-                    held = []
-            if held:
-                yield self._piece(held, rows)
+                    rows += len(pending)
+                    most = min(_MOST_ROWS, max(1, _PIECE_BYTES * len(pending) // max(1, piece.nbytes)))
+                    pending = []
+            if pending:
+                yield self._piece(pending, rows)
         finally:
-            close = getattr(made, "close", None)
+            close = getattr(chunks, "close", None)
             if callable(close):
                 close()
 

@@ -1,4 +1,4 @@
-"""UDFs of single rows: one tight loop per batch, and retry and skip row by row."""
+"""UDFs of single rows: a tight loop per batch, and retry and skip row by row."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from udf_runtime.execute.setting import Setting, load_function, passes_through
 
 
 class ScalarCalls:
-    """Calls a function once per row; only a `Retry` calls a row that failed again.
+    """Calls a function once per row; only a `Retry` calls a failed row again.
 
-    Safe for several threads if the user's function is.
+    Thread-safe if the user's function is.
     """
 
     def __init__(
         self, setting: Setting, *, function: Callable[..., object] | None = None, output: Output | None = None
     ) -> None:
-        """Loads the UDF in this process, unless there is a function that stands for it."""
+        """Loads the UDF in this process, unless `function` replaces the UDF."""
         self.setting = setting
         self.function = load_function(setting.udf) if function is None else function
         self.output = setting.output() if output is None else output
@@ -36,20 +36,20 @@ class ScalarCalls:
         """Returns the values of a batch.
 
         Raises:
-            UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: The function returned a value that does not fit, and the policy does not
-                forgive it.
+            UdfFailedError: The function raised, and the policy does not forgive the error.
+            UdfOutputError: The function returned a misfit, and the policy does not forgive the
+                error.
         """
         return _Batch(self, batch).run()
 
     def close(self) -> None:
-        """Ends the threads that calls with a time limit run in."""
+        """Ends the threads of calls with a time limit."""
         if self.time_limit is not None:
             self.time_limit.close()
 
 
 class _Batch:
-    """The state of one batch on its way."""
+    """The state of a batch in progress."""
 
     __slots__ = ("batch", "calls", "failures", "retries", "setting")
 
@@ -69,13 +69,13 @@ class _Batch:
             failed: BaseException | None = None
             try:
                 call_the_rest()
-            except BaseException as error:  # whatever a UDF raises is its policy's business
+            except BaseException as error:  # the policy handles any error of a UDF
                 if passes_through(error):
                     raise
                 failed = error
             if len(results) < rows:
-                # Without an exception the function raised StopIteration, which `extend` took for
-                # the end.
+                # Without an exception, the function raised StopIteration, a normal end for
+                # `extend`.
                 results.append(self._settled(len(results), failed or StopIteration("raised by the function")))
         values = self.calls.output.from_rows(results, misfit=self._settled)
         self.failures.sort(key=lambda failure: failure.row)
@@ -84,33 +84,33 @@ class _Batch:
         )
 
     def _caller(self, batch: pa.RecordBatch, results: list[object]) -> Callable[[], None]:
-        """Returns an iterator over the remaining calls, which goes on behind a failed one."""
+        """Returns a function that calls the remaining rows, and continues after a failed row."""
         parameters = self.setting.udf.parameters
         try:
             columns = scalar_columns(batch, parameters)
         except UdfDefinitionError:
             raise
-        except Exception:  # noqa: BLE001 - the row whose values cannot be made raises again, and its policy decides
+        except Exception:  # noqa: BLE001 - the row with the failed conversion raises again, and its policy decides
             return self._extender(scalar_rows(batch, parameters), results)
         if self.calls.time_limit is not None:
             return self._extender(zip(*columns, strict=True) if columns else iter([()] * batch.num_rows), results)
         function = self.calls.function
-        # `map` has taken a row's arguments before the function raises, and `extend` keeps what came
-        # before: so the rows before are kept, the next call goes on with the row behind, and the
-        # loop itself runs in C.
-        made = map(function, *columns) if columns else map(lambda _: function(), range(batch.num_rows))  # noqa: C417 - a generator would end
-        return lambda: results.extend(made)
+        # `map` has consumed a row's arguments before the function raises, and `extend` keeps
+        # earlier results. So earlier rows are kept, the next call continues with the next row, and
+        # the loop itself runs in C.
+        calls = map(function, *columns) if columns else map(lambda _: function(), range(batch.num_rows))  # noqa: C417 - a generator would end
+        return lambda: results.extend(calls)
 
     def _extender(self, rows: Iterator[tuple[object, ...]], results: list[object]) -> Callable[[], None]:
-        """Returns what calls the function for rows, under the time limit if there is a limit."""
+        """Returns a function that calls rows, under the time limit if set."""
         limit = self.calls.time_limit
         if limit is not None:
             return lambda: limit.extend(results, rows)
-        made = itertools.starmap(self.calls.function, rows)
-        return lambda: results.extend(made)
+        calls = itertools.starmap(self.calls.function, rows)
+        return lambda: results.extend(calls)
 
     def _settled(self, row: int, error: BaseException) -> object:
-        """Returns the value of a row that failed: of a later attempt, or None if it is skipped."""
+        """Returns the value of a failed row: from a later attempt, or None if skipped."""
         policy, attempt = self.setting.policy, 1
         while True:
             decision = policy.decide(error, attempt=attempt, rng=self.setting.rng)
@@ -123,8 +123,8 @@ class _Batch:
             self.setting.sleep(decision.delay_s)
             self.retries += 1
             attempt += 1
-            # The arguments are made anew: the attempt before may have changed a list or read a file
-            # to its end.
+            # The arguments are made again: the previous attempt may have changed a list or read a
+            # file to its end.
             results: list[object] = []
             try:
                 self._caller(self.batch.slice(row, 1), results)()

@@ -1,4 +1,4 @@
-"""UDFs over an iterator of batches: a model that is set up once and then fed."""
+"""UDFs over an iterator of batches: for example a model with a single setup."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from udf_runtime.execute.result import BatchResult, cause_of
 from udf_runtime.execute.setting import Setting, load_function, passes_through
 
 MOST_READ_AHEAD = 4
-"""Batches that a function may take before it must have given a result; one that takes more sees the
+"""Maximum number of batches read ahead of the first result; after these the function sees the
 end of its input."""
 
 
 class StreamCalls:
-    """Feeds batches to a generator function and takes one result per batch, in order.
+    """Feeds batches to a generator function, and takes a result per batch, in order.
 
-    The generator lives from batch to batch. It may read a few batches ahead; when it wants more
-    than that without giving a result (for example because it makes a list of its input), its input
-    ends, and it is started again for the rest: memory stays bounded. A generator that raised is
-    dead, so after an error it is started anew; the batches that it had taken and not answered are
-    then given to it one by one, each as a stream of its own, under the error policy (retry, or
-    halving to the row). One stream, whatever the number of threads. Not safe for several threads.
+    The generator lives from batch to batch. The generator may read a few batches ahead. If it reads
+    more without a result (for example because it makes a list of its input), its input ends, and a
+    new generator starts for the rest, so memory stays bounded. A generator is dead after an error,
+    so a new generator starts. The batches without a result then run alone, each as its own stream,
+    under the error policy (retry, or halving down to a row). A single stream, for any number of
+    threads. Not thread-safe.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -38,12 +38,12 @@ class StreamCalls:
         self.output = setting.output()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
-        """Yields one result per batch.
+        """Yields a result per batch.
 
         Raises:
-            UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: A result does not fit its batch, there were fewer or more results than
-                batches, and the policy does not forgive it.
+            UdfFailedError: The function raised, and the policy does not forgive the error.
+            UdfOutputError: A result does not fit its batch, or the numbers of results and batches
+                differ, and the policy does not forgive the error.
         """
         feed = _Feed(self.setting, iter(batches))
         while feed.prepare():
@@ -67,7 +67,7 @@ class StreamCalls:
                     result = next(results)
                 except StopIteration:
                     break
-                except BaseException as raised:  # whatever a UDF raises is its policy's business
+                except BaseException as raised:  # the policy handles any error of a UDF
                     if feed.broken is not None:
                         raise feed.broken from None
                     if passes_through(raised):
@@ -82,12 +82,12 @@ class StreamCalls:
                 batch = feed.taken.popleft()
                 answered += 1
                 yield self._checked(result, batch, start_s, feed.source_s - source_s)
-            left = feed.unanswered()
-            # A function that ends early, all it took answered, has done nothing wrong: it is
-            # started again for the rest.
-            if left:
+            unanswered = feed.unanswered()
+            # An early end after a result for each batch is no error: a new generator starts for the
+            # rest.
+            if unanswered:
                 yield from self._each(
-                    feed, self._miscounted(f"ended after {answered} results for {answered + left} batches")
+                    feed, self._miscounted(f"ended after {answered} results for {answered + unanswered} batches")
                 )
         finally:
             close = getattr(results, "close", None)
@@ -105,7 +105,7 @@ class StreamCalls:
         return results
 
     def _checked(self, result: object, batch: pa.RecordBatch, start_s: float, source_s: float) -> BatchResult:
-        """Returns the result of a batch; one that does not fit is an error of that batch alone."""
+        """Returns the result of a batch; a misfit is an error of this batch alone."""
         units = Units(self.setting, self._alone)
         try:
             values = self.output.from_batch(result, batch.num_rows)
@@ -114,26 +114,26 @@ class StreamCalls:
         return units.result(values, self.setting.clock() - start_s - source_s)
 
     def _each(self, feed: _Feed, error: BaseException) -> Iterator[BatchResult]:
-        """Yields the results of the batches that a dead generator left, each computed alone."""
+        """Yields the results of the batches left by a dead generator, each computed alone."""
         yield from self._empty(feed)
-        left = feed.take_unanswered()
-        if not left:  # it raised behind its last result: no batch's error, and none to skip
+        batches = feed.take_unanswered()
+        if not batches:  # raised after its last result: an error of no batch, so no row to skip
             raise self.setting.failed(error, row=None, attempt=1) from cause_of(error)
-        for batch in left:
+        for batch in batches:
             start_s = self.setting.clock()
             if batch.num_rows == 0:
                 yield self._nothing()
                 continue
             units = Units(self.setting, self._alone)
-            if len(left) > 1 and self.setting.policy.decide(error, attempt=1, rng=self.setting.rng).action == "fail":
+            if len(batches) > 1 and self.setting.policy.decide(error, attempt=1, rng=self.setting.rng).action == "fail":
                 raise self.setting.failed(error, row=None, attempt=1) from cause_of(error)
-            # With several batches in its hands the generator does not show which of them it died
-            # of: each starts without a mark.
-            values = units.run(batch, error if len(left) == 1 else None)
+            # With several batches in progress, the generator does not show the fatal batch: each
+            # batch starts without a mark.
+            values = units.run(batch, error if len(batches) == 1 else None)
             yield units.result(values, self.setting.clock() - start_s)
 
     def _alone(self, batch: pa.RecordBatch) -> pa.Array[Any]:
-        """Returns the values of one batch from a generator of its own."""
+        """Returns the values of a batch from its own generator."""
         results = iter(self._started(iter([element(self.setting, batch)])))
         try:
             for result in results:
@@ -161,7 +161,7 @@ class StreamCalls:
 
 
 class _Feed:
-    """The iterator that the function reads, and what it has read and not answered."""
+    """The iterator for the function, and its batches without a result."""
 
     def __init__(self, setting: Setting, source: Iterator[pa.RecordBatch]) -> None:
         self._setting = setting
@@ -172,7 +172,7 @@ class _Feed:
         self.source_s = 0.0
 
     def prepare(self) -> bool:
-        """Makes sure that there is a batch to start a stream with; False: there is none left."""
+        """Ensures a batch for the start of a stream; False at the end."""
         if self._next is None:
             self._next = self._pull()
         return self._next is not None
@@ -181,10 +181,10 @@ class _Feed:
         return sum(batch.num_rows > 0 for batch in self.taken) + (self._next is not None)
 
     def take_unanswered(self) -> list[pa.RecordBatch]:
-        left = [*self.taken, *([] if self._next is None else [self._next])]
+        batches = [*self.taken, *([] if self._next is None else [self._next])]
         self.taken.clear()
         self._next = None
-        return left
+        return batches
 
     def __iter__(self) -> _Feed:
         return self
@@ -200,7 +200,7 @@ class _Feed:
         return element(self._setting, batch)
 
     def _pull(self) -> pa.RecordBatch | None:
-        """Returns the next batch with rows; those without go to `taken`, in their place."""
+        """Returns the next batch with rows; empty batches go to `taken`, in order."""
         start_s = self._setting.clock()
         try:
             for batch in self._source:
@@ -209,7 +209,7 @@ class _Feed:
                     return batch
                 self.taken.append(batch)
         except BaseException as error:
-            # It passes through the user's generator, which must not be blamed for it.
+            # The error passes through the user's generator, which must not be blamed.
             self.broken = error
             raise
         finally:
@@ -218,6 +218,6 @@ class _Feed:
 
 
 def element(setting: Setting, batch: pa.RecordBatch) -> object:
-    """Returns an item of the function's iterator: its argument, or a tuple of several."""
+    """Returns an item of the function's iterator: its argument, or a tuple of several arguments."""
     arguments = vector_arguments(setting.udf.kind, batch)
     return arguments[0] if len(arguments) == 1 else arguments

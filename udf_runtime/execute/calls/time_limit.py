@@ -1,12 +1,12 @@
-"""A limit on the time of one call.
+"""A limit on the time of a call.
 
-Signals reach the main thread only, so a call with a limit runs in a thread of its own, which is
-left behind when the call is late: the caller goes on at once, also when the call waits in native
-code. The thread left behind is asked to end (an exception is raised in it at its next Python
-instruction), and whatever it returns is thrown away. Limits of this: a call that never gives the
-interpreter lock back cannot be noticed; one that waits in native code for ever keeps its thread and
-what it holds; and the function runs in another thread than the caller's, the same one from batch to
-batch until a call is late.
+Signals reach the main thread only, so a call with a limit runs in its own thread. If the call is
+late, the caller abandons the thread and continues at once, even if the call waits in native code.
+The abandoned thread gets an exception at its next Python instruction, and its result is dropped.
+
+Limits: a call that never releases the interpreter lock is not noticed. A call that waits forever in
+native code keeps its thread and its objects. The function runs in another thread than the caller's:
+the same thread from batch to batch, until a call is late.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from collections.abc import Callable, Iterator
 from udf_runtime.execute.setting import HungCallsError
 
 MOST_HUNG_CALLS = 64
-"""A UDF that hangs this often without ending would fill the process with threads."""
+"""A UDF with more hung calls would fill the process with threads."""
 
 
 class TimeLimit:
     """Calls a function with a time limit per call; each calling thread has a helper thread."""
 
     def __init__(self, udf: str, function: Callable[..., object], limit_s: float) -> None:
-        """Starts no thread yet.
+        """Stores the arguments; starts no thread.
 
         Args:
             udf: Name of the UDF, for messages.
-            function: What is called.
-            limit_s: Seconds for one call.
+            function: The function to call.
+            limit_s: Seconds per call.
         """
         self._udf = udf
         self._function = function
@@ -42,12 +42,12 @@ class TimeLimit:
         self._lock = threading.Lock()
 
     def extend(self, results: list[object], arguments: Iterator[tuple[object, ...]]) -> None:
-        """Appends what the function returns for each argument; can go on behind a row that raised.
+        """Appends the result for each argument; another call continues after a failed row.
 
         Raises:
-            TimeoutError: A call took longer than the limit. Its result will not be appended.
-            BaseException: What the function raised.
-            HungCallsError: Too many calls never came back.
+            TimeoutError: A call exceeded the limit. Its result is never appended.
+            BaseException: Any error of the function.
+            HungCallsError: Too many calls never ended.
         """
         work = _Work(arguments)
         helper = self._helper()
@@ -57,7 +57,7 @@ class TimeLimit:
         try:
             while not late and not work.done.wait(wait_s):
                 late, wait_s = work.give_up_if_late(self._limit_s)
-        except BaseException:  # the caller is interrupted: the rows that are left are not waited for
+        except BaseException:  # the caller is interrupted: the remaining rows are abandoned
             work.give_up()
             self._leave(helper)
             raise
@@ -69,7 +69,7 @@ class TimeLimit:
             raise work.error
 
     def close(self) -> None:
-        """Ends the threads that are idle; one that is still in a late call ends with that call."""
+        """Ends the idle threads; a thread in a late call ends with its call."""
         with self._lock:
             for helper in self._helpers:
                 helper.queue.put(None)
@@ -79,8 +79,8 @@ class TimeLimit:
         helper: _Helper | None = getattr(self._own, "helper", None)
         if helper is None or not helper.thread.is_alive():
             with self._lock:
-                self._helpers = [other for other in self._helpers if other.thread.is_alive()]
-                hung = sum(other.left for other in self._helpers)
+                self._helpers = [peer for peer in self._helpers if peer.thread.is_alive()]
+                hung = sum(peer.left for peer in self._helpers)
                 if hung >= MOST_HUNG_CALLS:
                     raise HungCallsError(
                         udf=self._udf,
@@ -106,11 +106,11 @@ class TimeLimit:
 
 
 class _GivenUpError(SystemExit):
-    """Ends a thread that is not waited for; as a SystemExit it is not reported anywhere."""
+    """Ends an abandoned thread; Python reports no SystemExit of a thread."""
 
 
 class _Work:
-    """Rows to call, and what came of them; shared by the caller and one helper thread."""
+    """Rows to call, and their results; shared by the caller and a helper thread."""
 
     __slots__ = ("arguments", "done", "error", "given_up", "lock", "results", "started_s")
 
@@ -128,7 +128,7 @@ class _Work:
             self.given_up = True
 
     def give_up_if_late(self, limit_s: float) -> tuple[bool, float]:
-        """Returns whether the call that runs now is late, else how many seconds it has left."""
+        """Returns whether the current call is late, else its remaining seconds."""
         with self.lock:
             if self.started_s is None:  # between two rows, or all done
                 return False, limit_s
@@ -144,13 +144,12 @@ class _Work:
                 self.started_s = time.monotonic()
                 value = function(*row)
                 with self.lock:
-                    # Under the lock a call is either in time and counted, or late and thrown away,
-                    # never both.
+                    # Under the lock, a call is either in time and counted, or late and dropped.
                     self.started_s = None
                     if self.given_up:
                         return
                     self.results.append(value)
-        except BaseException as error:  # noqa: BLE001 - handed to the caller, whose policy decides
+        except BaseException as error:  # noqa: BLE001 - the caller's policy decides
             with self.lock:
                 self.started_s = None
                 if not self.given_up:
@@ -160,7 +159,7 @@ class _Work:
 
 
 class _Helper:
-    """A daemon thread, so that a call that never ends does not keep the process from ending."""
+    """A daemon thread, so a hung call does not keep the process from ending."""
 
     __slots__ = ("left", "queue", "thread")
 
@@ -176,4 +175,4 @@ def _serve(work: queue.SimpleQueue[_Work | None], function: Callable[..., object
         item.run(function)
         if item.given_up:
             return
-        del item  # or an idle thread keeps the last batch alive
+        del item  # otherwise an idle thread keeps the last batch alive

@@ -1,4 +1,4 @@
-"""UDFs of whole batches: one call per batch, and halving where rows are to be skipped."""
+"""UDFs of whole batches: a call per batch, and halving to isolate rows for a skip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from udf_runtime.execute.setting import Setting, load_function, passes_through
 
 
 class VectorCalls:
-    """Calls a function once per batch. Safe for several threads if the user's function is."""
+    """Calls a function once per batch. Thread-safe if the user's function is."""
 
     def __init__(self, setting: Setting) -> None:
         """Loads the UDF in this process."""
@@ -27,9 +27,9 @@ class VectorCalls:
         """Returns the values of a batch.
 
         Raises:
-            UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: The function returned something that does not fit, and the policy does
-                not forgive it.
+            UdfFailedError: The function raised, and the policy does not forgive the error.
+            UdfOutputError: The function returned a misfit, and the policy does not forgive the
+                error.
         """
         start_s = self.setting.clock()
         unit = Units(self.setting, self._call)
@@ -37,19 +37,19 @@ class VectorCalls:
         return unit.result(values, self.setting.clock() - start_s)
 
     def close(self) -> None:
-        """Does nothing: there is nothing to end."""
+        """Does nothing: the calls hold no resources."""
 
     def _call(self, batch: pa.RecordBatch) -> pa.Array[Any]:
         return self.output.from_batch(self.function(*vector_arguments(self.setting.udf.kind, batch)), batch.num_rows)
 
 
 class Units:
-    """One batch under an error policy: as a whole at first, then in halves.
+    """A batch under an error policy: first as a whole, then in halves.
 
-    A batch that fails is tried again as a whole as long as a `Retry` says so. If the error is then
-    to be skipped, the batch is halved until the rows that fail are alone; a half that works is not
-    called again, so k bad rows of n take O(k log n) calls. Halves on the way down are not tried
-    again before they are halved; a row that is alone is.
+    A failed batch runs again as a whole while a `Retry` allows. If the policy then skips the error,
+    the batch is halved until the failing rows are alone. A successful half is never repeated, so k
+    bad rows of n take O(k log n) calls. Halves are not retried before they are halved again; a
+    single row is.
     """
 
     __slots__ = ("_call", "_setting", "failures", "retries")
@@ -64,8 +64,8 @@ class Units:
         """Returns the values of a batch.
 
         Args:
-            batch: At least one row.
-            error: What its first call raised, if that was made already.
+            batch: At least a row.
+            error: The error of the first call, if already made.
         """
         parts = self._parts(batch, 0, 0, error)
         if len(parts) == 1:
@@ -81,20 +81,20 @@ class Units:
             ) from overflow
 
     def result(self, values: pa.Array[Any], seconds: float) -> BatchResult:
-        """Returns values of `run` with what was recorded on the way."""
+        """Returns values of `run` with the recorded failures."""
         return BatchResult(values=values, failures=tuple(self.failures), retries=self.retries, seconds=seconds)
 
     def _parts(
         self, batch: pa.RecordBatch, start: int, depth: int, error: BaseException | None = None
     ) -> list[pa.Array[Any]]:
-        """Returns the values of a part of the batch that begins at a row, in pieces, in order."""
+        """Returns the values of a part of the batch from a row on, in pieces, in order."""
         rows = batch.num_rows
         policy, attempt = self._setting.policy, 0
         while True:
             if error is None:
                 try:
                     return [self._call(batch)]
-                except BaseException as raised:  # whatever a UDF raises is its policy's business
+                except BaseException as raised:  # the policy handles any error of a UDF
                     if passes_through(raised):
                         raise
                     error = raised
@@ -116,8 +116,8 @@ class Units:
             self._setting.sleep(decision.delay_s)
             self.retries += 1
             error = None
-        # The error is let go of before the halves run: its traceback holds the batch and what the
-        # function made of it.
+        # The error is dropped before the halves run: its traceback holds the batch and the
+        # function's objects.
         del error
         middle = rows // 2
         return [

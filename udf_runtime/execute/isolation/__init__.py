@@ -1,1 +1,1 @@
-"""Calls of a UDF in a process of its own, so that it takes nothing with it when it dies."""
+"""Calls of a UDF in its own process, so a crash stays within this process."""

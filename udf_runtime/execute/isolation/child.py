@@ -1,14 +1,13 @@
-"""The process that runs a UDF for a runner.
+"""The process of a UDF, started by a runner.
 
-It is started as `python -m udf_runtime.execute.isolation.child PARENT_PID`, in the environment of
-the UDF: of other packages it needs PyArrow only.
+The command is `python -m udf_runtime.execute.isolation.child PARENT_PID`, in the environment of the
+UDF. PyArrow is the only other package that the process needs.
 
 Batches come on standard input and results go to standard output, as frames. Both are moved to other
-descriptors before any of the user's code runs, so what a UDF prints goes to standard error and what
-it reads from standard input is empty. The process ends with its parent, and takes those along that
-the UDF has started: a thread waits for the end of the input, and looks from time to time whether
-the parent is still there, since the input may be held open by another process that was forked from
-the parent.
+descriptors before any user code runs: output of a UDF goes to standard error, and its standard
+input is empty. The process ends with its parent, together with all processes started by the UDF. A
+thread waits for the end of the input and regularly checks the parent, because another process
+forked from the parent may hold the input open.
 """
 
 from __future__ import annotations
@@ -54,18 +53,17 @@ PARENT_CHECK_S = 1.0
 
 
 def main(parent: int) -> None:
-    """Serves the parent process until it says that it is done, or is gone."""
-    # Ctrl-C reaches every process of the terminal; the parent decides what it means, and ends this
-    # one.
+    """Serves the parent process until its `QUIT`, or its end."""
+    # Ctrl-C reaches every process of the terminal; the parent decides, and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reading, writing = _take_standard_streams()
-    faulthandler.enable()  # where native code crashed, for the log
+    faulthandler.enable()  # for the log: the place of a crash in native code
     runner_side = Parent(reading, writing)
     threading.Thread(target=_end_with, args=(parent, reading), name="parent", daemon=True).start()
     try:
         _serve(runner_side)
-    except BaseException:  # noqa: BLE001 - whatever it is, the process ends with what it has started
-        # What the user's code raises is an answer; what comes here is that none could be given.
+    except BaseException:  # noqa: BLE001 - the process ends with its descendants after any error
+        # Errors of user code are answers; an error here means that no answer was possible.
         with contextlib.suppress(OSError):
             traceback.print_exc()
         _end()
@@ -76,7 +74,8 @@ def _serve(runner_side: Parent) -> None:
     serving = _Serving(runner_side)
     try:
         start = cast(Start, pickle.loads(payload))  # noqa: S301 - from the parent, which started this process
-        # Not given to the process as it starts: the system shows that to others.
+        # Set here instead of at the start of the process, because the system shows start variables
+        # to other users.
         os.environ.update(start.variables.in_clear())
         serving.variables = start.variables
         udf = UDF.loads(start.udf)
@@ -87,7 +86,7 @@ def _serve(runner_side: Parent) -> None:
             udf.load()
         else:
             runner.load()
-    except BaseException as error:  # noqa: BLE001 - whatever the user's code raised, the parent gets to know it
+    except BaseException as error:  # noqa: BLE001 - the parent receives any error of user code
         serving.send_error(error)
         return
     with runner:
@@ -147,7 +146,7 @@ class _Serving:
             pickle.loads(payload)  # noqa: S301 - made in the line above; an exception may pickle well and fail to load
         except Exception:  # noqa: BLE001 - a user's exception may raise anything here; its text is sent anyway
             return None
-        # What holds a secret in one place may hold it in several: only the redacted text is sent.
+        # A secret may occur in several places of the object: only the redacted text is sent.
         return None if self.variables.shows_in(payload) else payload
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -162,28 +161,28 @@ class _Serving:
 
 
 def _take_standard_streams() -> tuple[int, int]:
-    """Returns descriptors of the frames; user code prints to standard error and reads nothing."""
-    reading, writing = os.dup(0), os.dup(1)  # not inherited by processes that the UDF starts
+    """Returns descriptors for frames; user code prints to standard error, its input is empty."""
+    reading, writing = os.dup(0), os.dup(1)  # not inherited by processes of the UDF
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # a process that is about to crash has no time to flush
+        sys.stdout.reconfigure(line_buffering=True)  # a crashing process has no time to flush
     return reading, writing
 
 
 def _end_with(parent: int, reading: int) -> None:
-    """Ends the process, and those that the UDF has started, when the parent is gone."""
+    """Ends the process, and the processes started by the UDF, after the parent's end."""
     while os.getppid() == parent and not wait_closed(reading, PARENT_CHECK_S):
         pass
     _end()
 
 
 def _end() -> NoReturn:
-    """Ends the process, and those that the UDF has started.
+    """Ends the process, and the processes started by the UDF.
 
-    No process wants the rest of a call that may take long: no cleanup, no waiting for threads.
+    The rest of a long call has no use: no cleanup, no wait for threads.
     """
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

@@ -1,12 +1,12 @@
-"""The messages between a runner and the process that runs a UDF for it: a tag, a length and bytes.
+"""The messages between a runner and the process of its UDF: a tag, a length and bytes.
 
-The child asks for each batch (`NEXT`); the runner answers with `BATCH`, with `END` (no more in this
+The child asks for each batch (`NEXT`); the runner answers with `BATCH`, with `END` (the end of this
 stream) or with `QUIT`. For each batch the child answers with `RECORD` (a pickled :class:`Answer`)
-and `VALUES`, or with `ERROR` (a pickled :class:`Failure`). A table function is called by `TABLE`;
-the child answers with `VALUES`, one per batch, and with `END` or `ERROR`.
+and `VALUES`, or with `ERROR` (a pickled :class:`Failure`). `TABLE` calls a table function; the
+child answers with `VALUES` per batch, and with `END` or `ERROR`.
 
-What a call needs that only the runner has, the child asks for in between: `ASK` (JSON: an operation
-and its arguments) and `DATA`, which `REPLY` or `REFUSED` (a text) answers.
+In between, the child asks for resources of the runner: `ASK` (JSON: an operation and its arguments)
+and `DATA`. The runner answers with `REPLY` or `REFUSED` (a text).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from udf_runtime.execute.result import RowFailure
 
 _HEAD = struct.Struct(">cQ")
 _PIPE_BYTES = 1 << 20
-_MOST_WRITTEN_BYTES = 1 << 30  # Linux writes no more than 2 GiB at once
+_MOST_WRITTEN_BYTES = 1 << 30  # Linux writes at most 2 GiB at once
 
 
 class Tag(enum.Enum):
-    """What a frame means."""
+    """The meaning of a frame."""
 
     START = b"S"
     NEXT = b"N"
@@ -49,11 +49,11 @@ class Tag(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What the child needs first.
+    """The first message to the child.
 
     Attributes:
         udf: The pickled UDF.
-        chunks: Root and job of the folder that a chunker's chunks go to; None without one.
+        chunks: Root and job of the folder for a chunker's chunks; None for other UDFs.
         variables: Environment variables to set.
     """
 
@@ -73,7 +73,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An error that ends a run in the child, and its cause: each pickled where that is possible."""
+    """An error that ends a run in the child, and its cause: each pickled if possible."""
 
     error: bytes | None
     cause: bytes | None
@@ -83,7 +83,7 @@ class Failure:
 
 
 def write_frame(fd: int, tag: Tag, payload: bytes | pa.Buffer = b"") -> None:
-    """Writes a frame whole.
+    """Writes a whole frame.
 
     Raises:
         BrokenPipeError: The reader is gone.
@@ -94,9 +94,9 @@ def write_frame(fd: int, tag: Tag, payload: bytes | pa.Buffer = b"") -> None:
 
 
 def read_frame(fd: int) -> tuple[Tag, pa.Buffer] | None:
-    """Reads a frame; None: the other side is gone (also in the middle of a frame).
+    """Reads a frame; None if the other side is gone (also in the middle of a frame).
 
-    The payload's memory is aligned as Arrow wants it.
+    The payload's memory has Arrow's alignment.
     """
     head = pa.allocate_buffer(_HEAD.size)
     if not _read(fd, memoryview(head)):
@@ -109,23 +109,23 @@ def read_frame(fd: int) -> tuple[Tag, pa.Buffer] | None:
 
 
 def wait_readable(fd: int, timeout_s: float) -> bool:
-    """Waits until there is something to read, the end included; False where nothing came."""
-    # Not `select`, which knows no descriptors from 1024 on.
+    """Waits for data or the end of the stream; False after the timeout."""
+    # `select` does not support descriptors from 1024 on.
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
 
 
 def wait_closed(fd: int, timeout_s: float) -> bool:
-    """Waits until all who write into a pipe have closed it; False where it is open."""
+    """Waits until all writers of a pipe have closed it; False if the pipe is open."""
     poll = select.poll()
-    poll.register(fd, 0)  # POLLHUP comes unasked
+    poll.register(fd, 0)  # POLLHUP needs no request
     return bool(poll.poll(timeout_s * 1000))
 
 
 def enlarge(fd: int) -> None:
-    """Gives a pipe room for a megabyte, so that its two ends wait for each other less often."""
-    with contextlib.suppress(OSError, AttributeError):  # the system allows less, or knows no such thing
+    """Gives a pipe a buffer of a megabyte, so its two ends wait for each other less often."""
+    with contextlib.suppress(OSError, AttributeError):  # a lower limit of the system, or no such feature
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
@@ -138,22 +138,22 @@ def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 def from_ipc(payload: pa.Buffer) -> pa.RecordBatch:
-    """Returns the batch of an Arrow IPC stream; it shares the payload's memory."""
+    """Returns the batch of an Arrow IPC stream; the batch shares the payload's memory."""
     with pa.ipc.open_stream(payload) as reader:
         return reader.read_next_batch()
 
 
 def _write(fd: int, body: memoryview) -> None:
-    done = 0
-    while done < len(body):
-        done += os.write(fd, body[done : done + _MOST_WRITTEN_BYTES])
+    position = 0
+    while position < len(body):
+        position += os.write(fd, body[position : position + _MOST_WRITTEN_BYTES])
 
 
 def _read(fd: int, into: memoryview) -> bool:
-    done = 0
-    while done < len(into):
-        count = os.readv(fd, [into[done : done + _MOST_WRITTEN_BYTES]])
+    position = 0
+    while position < len(into):
+        count = os.readv(fd, [into[position : position + _MOST_WRITTEN_BYTES]])
         if count == 0:
             return False
-        done += count
+        position += count
     return True

@@ -1,4 +1,4 @@
-"""Which Python the process of a UDF runs in, and what it finds there."""
+"""The Python of a UDF's process, and its environment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _OF_ANOTHER_PYTHON = ("PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "__PYVENV
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """A Python for processes of UDFs. A picklable value, of one machine.
+    """A Python for processes of UDFs. A picklable value, for a single machine.
 
     Attributes:
-        python: Path of the interpreter; None is that of this process, with its modules.
-        path: What is first on its module path.
-        folder: Folder of the environment that it belongs to.
-        variables: Environment variables that the process sets before the UDF is loaded.
+        python: Path of the interpreter; None is the Python of this process, with its modules.
+        path: First entries of its module path.
+        folder: Folder of its environment.
+        variables: Environment variables that the process sets before it loads the UDF.
     """
 
     python: str | None = None
@@ -29,21 +29,21 @@ class Interpreter:
 
     @property
     def command(self) -> list[str]:
-        """What starts it, without a module."""
-        # Without the working directory on the module path: it may hold other things than modules.
+        """Command line of the interpreter, without a module."""
+        # Without the working directory on the module path, which may hold unrelated files.
         return [self.python or sys.executable, "-P"]
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment variables that it is started with: no values of the UDF's."""
+        """Returns the environment variables at the process start, without values of the UDF."""
         if self.python is None:
             path = [entry or os.getcwd() for entry in sys.path]
             return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
-        # What the process sets by itself is not shown by the system.
+        # The system does not show variables that a process sets by itself.
         left_out = {*_OF_ANOTHER_PYTHON, *self.variables.in_clear()}
-        kept = {name: value for name, value in os.environ.items() if name not in left_out}
-        found = {"PYTHONPATH": os.pathsep.join(self.path)}
+        inherited = {name: value for name, value in os.environ.items() if name not in left_out}
+        own_variables = {"PYTHONPATH": os.pathsep.join(self.path)}
         if self.folder is not None:
-            found["VIRTUAL_ENV"] = self.folder
+            own_variables["VIRTUAL_ENV"] = self.folder
         # Programs of the environment's packages come first.
         programs = os.path.dirname(self.python)
-        return {**kept, **found, "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])}
+        return {**inherited, **own_variables, "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])}

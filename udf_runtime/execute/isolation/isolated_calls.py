@@ -1,4 +1,4 @@
-"""UDFs in child processes: a row that kills its process costs that row, and not the job."""
+"""UDFs in child processes: a row that kills its process costs a row instead of the job."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _log = logging.getLogger(__name__)
 
 
 class IsolatedCalls:
-    """Runs batches in child processes, one per thread with a batch; a child serves many batches.
+    """Runs batches in child processes, a process per thread; a child serves many batches.
 
-    When a child dies, its batch is halved, and the halves run in fresh children, until the rows
-    that kill are alone: k killers of n rows cost O(k log n) children. Halves that work keep their
-    results. A row that kills its process alone is handed to the error policy as
-    :class:`UdfProcessDiedError`; if no matcher is about that, it is recorded as crashed and stays
-    NULL, and only a `Fail` that names UdfProcessDiedError ends the work. Everything else a UDF does
-    wrong is handled by the same policy inside of the child.
+    When a child dies, its batch is halved, and the halves run in fresh children, until the fatal
+    rows are alone: k fatal rows of n cost O(k log n) children. Successful halves keep their
+    results. A row that kills its process alone goes to the error policy as
+    :class:`UdfProcessDiedError`. Without a matcher for this error, the row is recorded as crashed
+    and stays NULL; only a `Fail` that names UdfProcessDiedError ends the job. All other errors of a
+    UDF are handled by the same policy inside the child.
     """
 
     def __init__(self, setting: Setting, interpreter: Interpreter) -> None:
@@ -39,7 +39,7 @@ class IsolatedCalls:
         self._payload = setting.udf.dumps()
         folder = setting.chunks
         place = None if folder is None else (folder.root, folder.job)
-        # Those of an environment serve other tasks, too.
+        # Processes of an environment serve other tasks, too.
         self._key = None if interpreter.python is None else (interpreter, UDF.payload_digest(self._payload), place)
         self._idle: list[UdfProcess] = []
         self._busy: set[UdfProcess] = set()
@@ -50,10 +50,10 @@ class IsolatedCalls:
         """Returns the values of a batch.
 
         Raises:
-            UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: The function returned something that does not fit, and the policy does
-                not forgive it.
-            UdfProcessDiedError: The process died before the UDF was loaded, or for a row whose
+            UdfFailedError: The function raised, and the policy does not forgive the error.
+            UdfOutputError: The function returned a misfit, and the policy does not forgive the
+                error.
+            UdfProcessDiedError: The process died before the load of the UDF, or for a row whose
                 policy names this error in a `Fail`.
         """
         start_s = self.setting.clock()
@@ -64,7 +64,7 @@ class IsolatedCalls:
         )
 
     def call(self, batch: pa.RecordBatch) -> BatchResult:
-        """Returns the result of one call in an idle child, or in a new one."""
+        """Returns the result of a call in an idle child, or in a new child."""
         process = self._taken()
         serves_on = False
         try:
@@ -81,8 +81,8 @@ class IsolatedCalls:
         finally:
             with self._lock:
                 self._busy.discard(process)
-                # One that was stopped in the moment of its answer is about to end, which no later
-                # row is to blame for.
+                # A process stopped at the moment of its answer is about to end; no later row must
+                # be blamed.
                 serves_on = serves_on and not self._stopped
                 if serves_on:
                     self._idle.append(process)
@@ -108,19 +108,19 @@ class IsolatedCalls:
         raise _StoppedError
 
     def stop(self) -> None:
-        """Kills the busy children; threads that wait for them get an error and start no others."""
+        """Kills the busy children; waiting threads get an error and start no new children."""
         with self._lock:
             self._stopped = True
             for process in self._busy:
                 process.terminate()
 
     def resume(self) -> None:
-        """Lets children be started again, once no thread is left that was to be stopped."""
+        """Allows new children, after all stopped threads have ended."""
         with self._lock:
             self._stopped = False
 
     def close(self) -> None:
-        """Ends all children; idle ones of an environment are kept for the next task."""
+        """Ends all children; idle children of an environment are kept for the next task."""
         with self._lock:
             processes = list(self._idle)
             self._idle.clear()
@@ -135,7 +135,7 @@ class IsolatedCalls:
 
 
 class _Parts:
-    """One batch on its way: as a whole, or in halves after a death."""
+    """A batch in progress: as a whole, or in halves after a death."""
 
     __slots__ = ("_batch", "_calls", "_setting", "failures", "retries")
 
@@ -174,8 +174,8 @@ class _Parts:
                     output=error.output,
                 )
                 if not error.loaded:
-                    said = f" It said: {error.output}" if error.output else ""
-                    died.add_note(f"It died while the UDF was loaded or before: no row is to blame.{said}")
+                    last_output = f" It said: {error.output}" if error.output else ""
+                    died.add_note(f"It died while the UDF was loaded or before: no row is to blame.{last_output}")
                     raise died from None
             except UdfRuntimeError as error:
                 raise moved_error(error, start) from error.__cause__
@@ -191,7 +191,7 @@ class _Parts:
                 return [nulls(1, self._setting.udf.result_type)]
 
     def _again(self, died: UdfProcessDiedError, attempt: int) -> bool:
-        """Returns whether a row that killed its process is called again; a `Fail` raises."""
+        """Tells whether a row that killed its process is called again; a `Fail` raises."""
         decision = self._setting.policy.decide(died, attempt=attempt, rng=self._setting.rng)
         if decision.action == "retry":
             self._setting.sleep(decision.delay_s)
@@ -217,4 +217,4 @@ class _Parts:
 
 
 class _StoppedError(Exception):
-    """A batch was given up because its run has ended."""
+    """A batch was abandoned because its run has ended."""

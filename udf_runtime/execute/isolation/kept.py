@@ -1,7 +1,7 @@
-"""Processes of a UDF that are kept from one task to the next: :func:`take`, :func:`keep`.
+"""Idle processes of a UDF between two tasks: :func:`take`, :func:`keep`.
 
-Loading a model may take minutes, and a worker of Spark runs many tasks. What is kept is of one UDF,
-the one used last, since a model may fill a GPU; it ends with the worker.
+A model may take minutes to load, and a Spark worker runs many tasks. The pool holds processes of a
+single UDF, the last UDF, since a model may fill a GPU. The pool ends with the worker.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _kept: list[UdfProcess] = []
-_key: object = None  # what all of them serve
+_key: object = None  # the UDF and environment of all processes
 _owner = os.getpid()
 
 
 def take(key: object) -> UdfProcess | None:
-    """Returns an idle process of a UDF in its environment; those of another one are ended."""
+    """Returns an idle process of a UDF in its environment; ends processes of another UDF."""
     with _lock:
         ended = _others(key)
-        found = _kept.pop() if _kept else None
-    for one in ended:
-        one.close()
-    return found
+        process = _kept.pop() if _kept else None
+    for stale in ended:
+        stale.close()
+    return process
 
 
 def keep(key: object, process: UdfProcess) -> None:
-    """Keeps an idle process, and ends those of another UDF."""
+    """Keeps an idle process, and ends processes of another UDF."""
     with _lock:
         ended = _others(key)
         _kept.append(process)
-    for one in ended:
-        one.close()
+    for stale in ended:
+        stale.close()
 
 
 def end_all() -> None:
-    """Ends all processes that are kept."""
+    """Ends all idle processes."""
     with _lock:
         ended = _others(None)
-    for one in ended:
-        one.kill()
+    for stale in ended:
+        stale.kill()
 
 
 def _others(key: object) -> list[UdfProcess]:
-    """Forgets the processes that serve something else, and returns them."""
-    global _key, _owner  # noqa: PLW0603 - what the processes are for, and which process they belong to
+    """Removes the processes of another UDF from the pool, and returns them."""
+    global _key, _owner  # noqa: PLW0603 - the key of the processes, and their owner process
     if _owner != os.getpid():  # after a fork they belong to the parent
         _kept.clear()
         _owner = os.getpid()
     if key is not None and key == _key:
         return []
-    others = list(_kept)
+    stale = list(_kept)
     _kept.clear()
     _key = key
-    return others
+    return stale
 
 
 def _renew_lock() -> None:

@@ -1,4 +1,4 @@
-"""The runner, as the process of a UDF sees it: frames both ways, and what it can be asked."""
+"""The runner from the view of the UDF's process: frames in both directions, and requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from udf_runtime.execute.isolation.frames import Tag, from_ipc, read_frame, writ
 
 
 class Parent:
-    """Reads frames of the runner, and writes frames to it. Safe for several threads.
+    """Reads frames of the runner, and writes frames to the runner. Thread-safe.
 
-    What a thread asks is answered before another frame is read.
+    The answer to a thread's request is read before any other frame.
     """
 
     def __init__(self, reading: int, writing: int) -> None:
@@ -47,11 +47,11 @@ class Parent:
             write_frame(self._writing, tag, payload)
 
     def ask(self, operation: str, *arguments: object, data: bytes | pa.Buffer = b"") -> pa.Buffer:
-        """Returns the runner's answer to a question.
+        """Returns the runner's answer to a request.
 
         Raises:
-            OSError: The runner refused, and said why.
-            BrokenPipeError: It is gone.
+            OSError: The runner refused, with its reason.
+            BrokenPipeError: The runner is gone.
         """
         with self._reads:
             with self._writes:
@@ -64,7 +64,7 @@ class Parent:
 
 
 class ParentObjects:
-    """The store of a chunker's chunks: the runner writes them. Only `put` is there."""
+    """The store of a chunker's chunks: the runner writes them. Supports `put` only."""
 
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
@@ -73,13 +73,13 @@ class ParentObjects:
         """Makes or replaces an object.
 
         Raises:
-            OSError: The store refused.
+            OSError: The store failed.
         """
         self._parent.ask("put", path, data=data)
 
 
 class ParentTable:
-    """The source of a table function: the runner reads it."""
+    """The source of a table function: the runner reads the table."""
 
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
@@ -90,11 +90,11 @@ class ParentTable:
         return pa.ipc.read_schema(self._parent.ask("schema"))
 
     def count_rows(self) -> int:
-        """Returns how many rows there are."""
+        """Returns the number of rows."""
         return int(self._parent.ask("count").to_pybytes())
 
     def to_batches(self, *, batch_size: int = 8192) -> Iterator[pa.RecordBatch]:
-        """Yields the rows, in memory of some batches."""
+        """Yields the rows; memory: a few batches."""
         number = int(self._parent.ask("open", batch_size).to_pybytes())
         try:
             while (payload := self._parent.ask("next", number)).size:

@@ -1,4 +1,4 @@
-"""A child process that runs a UDF, as its parent sees it."""
+"""A child process of a UDF, from the view of its parent."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ QUIT_WAIT_S = 5.0
 DEATH_CHECK_S = 0.2
 OUTPUT_WAIT_S = 1.0
 KEPT_OUTPUT_CHARS = 4096
-"""Characters of what a process printed last that are kept for the error of its death."""
+"""Length of the last output of a process, stored for the error of its death."""
 
 _LONGEST_LINE_BYTES = 1 << 16
 
 
 class ProcessEndedError(Exception):
-    """The child ended without an answer. Internal: a runner turns it into an error of its caller.
+    """The child ended without a result. Internal: the runner raises another error instead.
 
     Attributes:
-        exit_code: Exit status; negative for the signal that ended it.
-        loaded: Whether the UDF had been loaded, so that a row may be to blame.
-        output: What it printed last.
+        exit_code: Exit status; negative for the number of a signal.
+        loaded: Whether the UDF was loaded, so a row may be to blame.
+        output: Last output of the process.
     """
 
     def __init__(self, exit_code: int, *, loaded: bool, output: str = "") -> None:
@@ -65,24 +65,25 @@ class ProcessEndedError(Exception):
 
 
 class UdfProcess:
-    """One child process with one UDF. Serves one caller at a time.
+    """A child process with a UDF. Serves a single caller at a time.
 
     Attributes:
-        loaded: Whether the child has said that it has loaded the UDF and can serve.
+        loaded: Whether the child has reported the load of the UDF.
     """
 
     def __init__(self, udf: UDF, payload: bytes, interpreter: Interpreter, chunks: ChunkFolder | None) -> None:
-        """Starts the process and sends it the UDF; does not wait until it is loaded.
+        """Starts the process and sends the UDF; does not wait for its load.
 
         Raises:
-            EnvironmentBuildError: The environment's interpreter is not there any more.
+            EnvironmentBuildError: The environment's interpreter is missing.
         """
         self._udf = udf
         self.loaded = False
         self._chunks = chunks
         try:
-            # `bufsize=0`: frames are written and read through the descriptors themselves. A session
-            # of its own, so that what the UDF starts can be ended with it.
+            # `bufsize=0`: frames are written and read through the descriptors themselves. The
+            # process gets its own session, so processes started by the UDF can be ended with the
+            # session.
             self._process = subprocess.Popen(  # noqa: S603 - an interpreter, and a module of this package
                 [*interpreter.command, "-m", "udf_runtime.execute.isolation.child", str(os.getpid())],
                 stdin=subprocess.PIPE,
@@ -107,7 +108,7 @@ class UdfProcess:
         self._output = _Output(self._process.stderr, interpreter.variables)
         place = None if chunks is None else (chunks.root, chunks.job)
         start = Start(udf=payload, chunks=place, variables=interpreter.variables)
-        with contextlib.suppress(ProcessEndedError):  # said by the first call, which knows what was lost
+        with contextlib.suppress(ProcessEndedError):  # raised by the first call, which knows the lost rows
             self._send(Tag.START, pickle.dumps(start))
 
     @property
@@ -125,9 +126,8 @@ class UdfProcess:
 
         Raises:
             ProcessEndedError: The process ended first.
-            UdfFailedError: As the runner in the child raised it, with its cause where that can be
-                pickled.
-            UdfRuntimeError: Likewise, for the other errors of this package.
+            UdfFailedError: The error of the runner in the child, with a picklable cause.
+            UdfRuntimeError: Other errors of this package in the child.
         """
         questions = Questions(self._chunks)
         self._expect(Tag.NEXT, questions)
@@ -135,25 +135,25 @@ class UdfProcess:
         self._send(Tag.BATCH, to_ipc(batch))
         tag, payload = self._receive(questions)
         if tag is Tag.NEXT:
-            # An iterator UDF that reads ahead. There is nothing ahead here: its stream ends, and
-            # another one begins behind this batch.
+            # An iterator UDF reads ahead. No further batch is present here: its stream ends, and
+            # another stream begins after this batch.
             self._send(Tag.END)
             tag, payload = self._receive(questions)
         if tag is not Tag.RECORD:
             raise self._unexpected(tag, payload)
         answer: Answer = pickle.loads(payload)  # noqa: S301 - from the child, which has our rights anyway
         values = from_ipc(self._expect(Tag.VALUES, questions)).column(0)
-        if not values.type.equals(self._udf.result_type):  # an extension type that this process has not registered
+        if not values.type.equals(self._udf.result_type):  # an extension type without a registration in this process
             values = cast(values, self._udf.result_type)
         return BatchResult(values=values, failures=answer.failures, retries=answer.retries, seconds=answer.seconds)
 
     def call_table(self, source: TableSource) -> Iterator[pa.RecordBatch]:
-        """Yields what a table function makes of a source.
+        """Yields the results of a table function for a source.
 
         Raises:
             ProcessEndedError: The process ended first.
-            UdfRuntimeError: As the child raised it.
-            Exception: What the source raised while it was read.
+            UdfRuntimeError: The error of the child.
+            Exception: The error of a read from the source.
         """
         questions = Questions(source=source)
         self._expect(Tag.NEXT, questions)
@@ -165,30 +165,30 @@ class UdfProcess:
                 return
             if tag is not Tag.VALUES:
                 error = self._unexpected(tag, payload)
-                # The function only passed it on.
+                # The function only passed the error on.
                 raise error if questions.failed is None else questions.failed
             yield from_ipc(payload)
 
     def close(self) -> None:
-        """Lets an idle process leave by itself, and kills it if it does not within some seconds."""
-        with contextlib.suppress(ProcessEndedError, subprocess.TimeoutExpired):  # what is left is killed below
+        """Lets an idle process exit by itself, and kills the process after some seconds."""
+        with contextlib.suppress(ProcessEndedError, subprocess.TimeoutExpired):  # a surviving process is killed below
             self._send(Tag.QUIT)
             self._process.wait(QUIT_WAIT_S)
         self.kill()
 
     def terminate(self) -> None:
-        """Kills the process and returns; the thread that waits in `call` gets its error."""
+        """Kills the process and returns; a thread in `call` gets its error."""
         self._kill_group()
 
     def kill(self) -> None:
-        """Kills the process with those that the UDF started, and gives back what belongs to it."""
+        """Kills the process and the processes started by the UDF, and frees its resources."""
         self._kill_group()
         self._process.wait()
         for pipe in self._pipes:
             pipe.close()
 
     def _kill_group(self) -> None:
-        # It leads a group, in which all are that it has started, unless they left it.
+        # The process leads a group with all its descendants, unless a descendant left the group.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
@@ -200,7 +200,7 @@ class UdfProcess:
             raise self._ended() from error
 
     def _receive(self, questions: Questions) -> tuple[Tag, pa.Buffer]:
-        """Returns the next frame that is no question; answers those."""
+        """Returns the next frame that is no request; answers requests."""
         while True:
             tag, payload = self._read()
             if tag is not Tag.ASK:
@@ -209,14 +209,14 @@ class UdfProcess:
             _, data = self._read()
             try:
                 answer = questions.answer(operation, arguments, data)
-            except Exception as error:  # noqa: BLE001 - whatever a store raises is the answer
+            except Exception as error:  # noqa: BLE001 - the answer is any error of a store
                 self._send(Tag.REFUSED, str(error).encode())
             else:
                 self._send(Tag.REPLY, answer)
 
     def _read(self) -> tuple[Tag, pa.Buffer]:
-        # A process that the UDF forked may hold the pipe open when the child is long dead: look at
-        # the child, too.
+        # A process forked by the UDF may hold the pipe open long after the child's death: check the
+        # child, too.
         while not wait_readable(self._from, DEATH_CHECK_S):
             if not self.alive and not wait_readable(self._from, 0):
                 raise self._ended()
@@ -225,9 +225,9 @@ class UdfProcess:
             raise self._ended()
         return frame
 
-    def _expect(self, wanted: Tag, questions: Questions) -> pa.Buffer:
+    def _expect(self, expected: Tag, questions: Questions) -> pa.Buffer:
         tag, payload = self._receive(questions)
-        if tag is not wanted:
+        if tag is not expected:
             raise self._unexpected(tag, payload)
         return payload
 
@@ -254,8 +254,7 @@ class UdfProcess:
         return error
 
     def _ended(self) -> ProcessEndedError:
-        # Its pipes are closed, so it is ending; a process that closed them and lives on is of no
-        # use any more.
+        # Its pipes are closed, so the process is ending; a process with closed pipes is useless.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(QUIT_WAIT_S)
         self._kill_group()
@@ -264,7 +263,7 @@ class UdfProcess:
 
 
 class _Output:
-    """What a child prints: passed on to standard error line by line, and its end kept."""
+    """Output of a child: passed on to standard error line by line, with its end stored."""
 
     def __init__(self, pipe: IO[bytes] | None, variables: Variables) -> None:
         self._pipe = pipe
@@ -274,14 +273,14 @@ class _Output:
         self._thread.start()
 
     def last(self) -> str:
-        """Returns what was printed last by a process that has ended."""
+        """Returns the last output of an ended process."""
         self._thread.join(OUTPUT_WAIT_S)
         return self._kept
 
     def _pass_on(self) -> None:
         if self._pipe is None:
             return
-        # The stream may be closed or replaced in this process: it is looked up for each line.
+        # The stream may be closed or replaced in this process, so each line looks up the stream.
         with self._pipe as pipe:
             while line := pipe.readline(_LONGEST_LINE_BYTES):
                 text = self._variables.redact(line.decode(errors="replace"))

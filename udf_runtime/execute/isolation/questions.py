@@ -1,4 +1,4 @@
-"""What the process of a UDF may ask its runner for: chunks to be stored, rows of a table."""
+"""Requests from the process of a UDF to its runner: store chunks, read rows of a table."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Questions:
-    """Answers the questions of one process; errors of a store or a table are answers, too.
+    """Answers the requests of a process; errors of a store or a table are answers, too.
 
     Attributes:
-        failed: What reading a table raised, for the caller: it is no error of the function.
+        failed: The error of a table read, for the caller: it is no error of the function.
     """
 
     def __init__(self, chunks: ChunkFolder | None = None, source: TableSource | None = None) -> None:
@@ -30,10 +30,10 @@ class Questions:
         self._numbers = itertools.count()
 
     def answer(self, operation: str, arguments: list[object], data: pa.Buffer) -> bytes | pa.Buffer:
-        """Returns the answer.
+        """Returns the answer to a request.
 
         Raises:
-            Exception: What a store or a table raises.
+            Exception: Any error of a store or a table.
         """
         if operation == "put" and self._chunks is not None:
             (path,) = arguments
