@@ -1,1 +1,1 @@
-"""Environments of UDFs: manifests that describe them, and what makes them on a machine."""
+"""Environments of UDFs: manifests, and the code that builds environments on a machine."""

@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from udf_runtime.checkpoint.store import Objects
 
 MOST_WORKSPACE_BYTES = 1 << 30
-"""Bytes of a workspace, at most: more is data that was not meant."""
+"""Maximum bytes of a workspace: a larger workspace contains unintended data."""
 
 _LEFT_OUT = {"__pycache__", "node_modules", "spark-warehouse", "metastore_db", "derby.log"}
 _LEFT_OUT_SUFFIXES = (".pyc", ".lance")
 _NOT_IN_PROCESSES = ("pyspark/jars/", "pyspark/examples/")
-"""What a UDF's process cannot use: without a JVM of its own these are 400 MB of nothing."""
+"""Files without use in a UDF's process: 400 MB for a JVM that the process lacks."""
 
 _COPY_BYTES = 1 << 20
 _DATE = (1980, 1, 1, 0, 0, 0)  # the same files make the same archive
-_zips: dict[str, str] = {}  # paths of the archives that this process has made, by digest
+_zips: dict[str, str] = {}  # paths of the archives made by this process, by digest
 
 
 def module_archives(modules: Sequence[str | ModuleType], folder: str | None) -> tuple[Archive, ...]:
-    """Returns an archive of modules and packages; none of no modules.
+    """Returns an archive of modules and packages; () without modules.
 
     Args:
         modules: Paths of `.py` files and of folders of packages, importable names, or modules.
-        folder: Where the zip file is put; None is a temporary folder of this process.
+        folder: Folder of the zip file; None is a temporary folder of this process.
 
     Raises:
-        UdfDefinitionError: One is not there, or is a built distribution.
+        UdfDefinitionError: A module is missing, or is a built distribution.
     """
     if not modules:
         return ()
@@ -62,12 +62,12 @@ def module_archives(modules: Sequence[str | ModuleType], folder: str | None) -> 
 def workspace_archive(root: str, folder: str | None = None) -> Archive:
     """Returns an archive of a working directory.
 
-    Hidden files and folders, virtual environments, caches, Lance tables and links that lead out of
-    it are left out.
+    Hidden files and folders, virtual environments, caches, Lance tables and links to outside files
+    are left out.
 
     Raises:
-        UdfDefinitionError: It is the home directory or the root, has more than a gibibyte, or a
-            file of it cannot be read, as one that was deleted meanwhile.
+        UdfDefinitionError: The directory is the home directory or the root, has more than a
+            gibibyte, or contains an unreadable file, for example a concurrently deleted file.
     """
     root = os.path.realpath(root)
     if root in (os.path.realpath(os.path.expanduser("~")), os.path.realpath("/")):
@@ -78,7 +78,7 @@ def workspace_archive(root: str, folder: str | None = None) -> Archive:
     files = list(_files_below(root))
     try:
         sizes = {name: os.path.getsize(path) for name, path in files}
-    except OSError as error:  # it is gone already
+    except OSError as error:  # deleted concurrently
         raise _unmade("workspace", error, root) from error
     size = sum(sizes.values())
     if size > MOST_WORKSPACE_BYTES:
@@ -92,10 +92,10 @@ def workspace_archive(root: str, folder: str | None = None) -> Archive:
 
 
 def site_archive(folder: str | None = None) -> Archive:
-    """Returns an archive of the packages that are installed for this process.
+    """Returns an archive of the packages installed for this process.
 
-    Of all folders of its module path, but the standard library and the working directory; what
-    comes first on the path wins.
+    The archive covers all folders of the module path except the standard library and the working
+    directory. The first folder on the path takes precedence.
     """
     files: dict[str, str] = {}
     for place in _package_folders():
@@ -106,16 +106,16 @@ def site_archive(folder: str | None = None) -> Archive:
 
 
 def upload(archives: Iterable[Archive], objects: Objects, *, delete_local: bool = False) -> None:
-    """Puts archives into a store, unless they are there; a part of one in memory at a time.
+    """Writes archives into a store, unless present; memory holds a single part at a time.
 
     Raises:
-        UdfDefinitionError: One is neither there nor a file that this process has made.
-        OSError: The store refused.
+        UdfDefinitionError: An archive is neither in the store nor made by this process.
+        OSError: The store failed.
     """
     for archive in archives:
-        done = f"{part_path(archive.sha256, 0).rpartition('/')[0]}/complete"
+        marker = f"{part_path(archive.sha256, 0).rpartition('/')[0]}/complete"
         path = _zips.get(archive.sha256)
-        if objects.get(done) is not None:
+        if objects.get(marker) is not None:
             continue
         if path is None or not os.path.exists(path):
             raise UdfDefinitionError(
@@ -128,7 +128,7 @@ def upload(archives: Iterable[Archive], objects: Objects, *, delete_local: bool 
             while part := file.read(PART_BYTES):
                 objects.put(part_path(archive.sha256, number), part)
                 number += 1
-        objects.put(done, str(archive.size).encode())
+        objects.put(marker, str(archive.size).encode())
         if delete_local:
             os.unlink(_zips.pop(archive.sha256))
 
@@ -159,10 +159,10 @@ def _path_of(module: str | ModuleType) -> str:
             "the name of a top-level module"
         )
     places = list(spec.submodule_search_locations or ())
-    found = places[0] if places else spec.origin
-    if found is None or not os.path.exists(found):
+    location = places[0] if places else spec.origin
+    if location is None or not os.path.exists(location):
         raise UdfDefinitionError(f"{module!r} is in no file of its own - in py_modules - give a path")
-    return os.path.realpath(found)
+    return os.path.realpath(location)
 
 
 def _package_folders() -> list[str]:
@@ -170,12 +170,12 @@ def _package_folders() -> list[str]:
 
     standard = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     standard |= {os.path.join(place, "lib-dynload") for place in list(standard)}
-    here, found = os.path.realpath(os.getcwd()), list[str]()
+    working_folder, folders = os.path.realpath(os.getcwd()), list[str]()
     for entry in [*sys.path, *site.getsitepackages()]:
         place = os.path.realpath(entry or os.getcwd())
-        if os.path.isdir(place) and place != here and place not in standard and place not in found:
-            found.append(place)
-    return found
+        if os.path.isdir(place) and place != working_folder and place not in standard and place not in folders:
+            folders.append(place)
+    return folders
 
 
 def _files_below(root: str, *, hidden: bool = False) -> Iterator[tuple[str, str]]:
@@ -202,18 +202,18 @@ def _is_left_out(name: str, *, hidden: bool) -> bool:
 
 
 def _zipped(files: Iterable[tuple[str, str]], role: ArchiveRole, platform: str | None, folder: str | None) -> Archive:
-    """Makes a zip file of files, in a folder of this process, and returns it as an archive."""
+    """Makes a zip file in a folder of this process, and returns its archive."""
     if folder is None:
         folder = _own_folder()
     os.makedirs(folder, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".archive-")
     try:
-        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
+        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as zipped:
             for name, path in sorted(files):
                 info = zipfile.ZipInfo(name, _DATE)
                 info.external_attr = (stat.S_IFREG | (0o755 if os.access(path, os.X_OK) else 0o644)) << 16
                 info.compress_type = zipfile.ZIP_DEFLATED
-                with open(path, "rb") as source, made.open(info, "w", force_zip64=True) as target:
+                with open(path, "rb") as source, zipped.open(info, "w", force_zip64=True) as target:
                     shutil.copyfileobj(source, target, _COPY_BYTES)
         with open(temporary, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Builders of manifests: what a UDF's process needs, said step by step."""
+"""Builders of manifests: the needs of a UDF's process, set step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from udf_runtime.errors import UdfDefinitionError
 
 
 class _Builder:
-    """What all builders have. Each method returns the builder."""
+    """Common methods of all builders. Each method returns the builder."""
 
     def __init__(self) -> None:
         self._name = ""
@@ -44,15 +44,15 @@ class _Builder:
         return self
 
     def version(self, version: str) -> Self:
-        """Sets a version: environments of two versions are made apart, of the same packages too."""
+        """Sets a version: two versions are separate environments, even with the same packages."""
         self._version = version
         return self
 
     def python_version(self, version: str) -> Self:
-        """Sets Python's minor version, as `3.12`; by default that of this process.
+        """Sets Python's minor version, for example `3.12`; by default the version of this process.
 
-        Functions that travel by value run in the version that defined them only: with another one
-        the UDF has to come from a module (`py_modules`, or an installed package).
+        Functions pickled by value run only in their own version of Python. For another version, the
+        UDF must come from a module (`py_modules`, or an installed package).
         """
         if not re.fullmatch(r"3\.\d{1,3}", version):
             raise UdfDefinitionError(
@@ -62,7 +62,7 @@ class _Builder:
         return self
 
     def py_modules(self, modules: Sequence[str | ModuleType]) -> Self:
-        """Sets the modules that come along: paths, names, or modules. They are read by `build`."""
+        """Sets the modules of the manifest: paths, names, or modules. `build` reads the files."""
         self._modules = list(modules)
         return self
 
@@ -75,10 +75,10 @@ class _Builder:
         """Sets the environment variables of the UDF's process.
 
         Args:
-            env_vars: Names, whose values are taken from the environment of the process that starts
-                a job; or names with values, or with functions that return one there. Values stay in
-                this process: nothing stores them, and jobs that another process starts take them
-                from its environment.
+            env_vars: Names, with values from the environment of the process that starts a job; or
+                names with values, or with functions that return a value there. Values stay in this
+                process and are never stored. Jobs of another process take values from its
+                environment.
         """
         self._sources = checked_sources(env_vars)
         return self
@@ -89,26 +89,26 @@ class _Builder:
         return self
 
     def allow_unpinned(self, allow: bool = True) -> Self:
-        """Sets whether packages without one version are fine; else `build` warns of them."""
+        """Sets whether packages without an exact version are allowed; else `build` warns."""
         self._allow_unpinned = allow
         return self
 
     def upload_site_packages(self, upload: bool = True) -> Self:
-        """Sets whether the packages that are installed for this process come along."""
+        """Sets whether the packages installed for this process are included."""
         self._site_packages = upload
         return self
 
     def local_zip_output_dir(self, output_dir: str) -> Self:
-        """Sets the folder of zip files; by default a temporary one of this process."""
+        """Sets the folder of zip files; by default a temporary folder of this process."""
         self._zip_folder = os.path.abspath(output_dir)
         return self
 
     def build(self) -> Manifest:
-        """Returns the manifest, with the files that it names as they are now.
+        """Returns the manifest, with the current content of its files.
 
         Raises:
-            UdfDefinitionError: Something about it cannot work; the message says what, and what to
-                do.
+            UdfDefinitionError: The manifest cannot work; the message names the problem and the
+                remedy.
         """
         if not self._name:
             raise UdfDefinitionError("a manifest has no name - in build - say it with name()")
@@ -128,15 +128,15 @@ class _Builder:
                     f"python_version({self._python_version!r}), or name the packages with pip"
                 )
             archives += (site_archive(self._zip_folder),)
-        made = self._requirements
+        requirements = self._requirements
         manifest = Manifest(
             name=self._name,
             version=self._version,
-            pip=tuple(made.pip),
-            index_url=made.index_url,
-            extra_index_urls=tuple(made.extra_index_urls),
-            find_links=tuple(made.find_links),
-            no_index=made.no_index,
+            pip=tuple(requirements.pip),
+            index_url=requirements.index_url,
+            extra_index_urls=tuple(requirements.extra_index_urls),
+            find_links=tuple(requirements.find_links),
+            no_index=requirements.no_index,
             python_version=self._python_version,
             env_vars=tuple(sorted(self._sources)),
             archives=archives,
@@ -148,7 +148,7 @@ class _Builder:
 
 @ARGUMENTS.methods
 class SiteManifestBuilder(_Builder):
-    """Builds a manifest of the packages that are installed for this process."""
+    """Builds a manifest of the packages installed for this process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,9 +157,10 @@ class SiteManifestBuilder(_Builder):
 
 @ARGUMENTS.methods
 class PipManifestBuilder(_Builder):
-    """Builds a manifest of packages that an installer takes from an index.
+    """Builds a manifest of packages from an index.
 
-    The environment has these, what they need, and PyArrow; nothing of the executors' own packages.
+    The environment has these packages, their dependencies, and PyArrow, but none of the executors'
+    own packages.
     """
 
     def __init__(self) -> None:
@@ -178,12 +179,12 @@ class PipManifestBuilder(_Builder):
         return self
 
     def requirements_path(self, path: str) -> Self:
-        """Sets a requirements file instead of :meth:`pip`; `build` reads it."""
+        """Sets a requirements file instead of :meth:`pip`; `build` reads the file."""
         self._file = path
         return self
 
     def index_url(self, url: str) -> Self:
-        """Sets the index that packages come from; `${NAME}` stands for a variable of `env_vars`."""
+        """Sets the index of packages; `${NAME}` stands for a variable of `env_vars`."""
         _check_url(url, "index_url")
         self._requirements.index_url = url
         return self
@@ -195,23 +196,23 @@ class PipManifestBuilder(_Builder):
         return self
 
     def find_links(self, places: Sequence[str]) -> Self:
-        """Sets folders of wheels, as the executors see them, or URLs of pages that link to some."""
+        """Sets folders of wheels, as seen by the executors, or URLs of pages that link wheels."""
         for place in places:
             _check_url(place, "find_links")
         self._requirements.find_links = list(places)
         return self
 
     def no_index(self, no_index: bool = True) -> Self:
-        """Sets whether packages come from `find_links` only; then PyArrow has to be there, too."""
+        """Sets whether packages come from `find_links` only; PyArrow must then be present, too."""
         self._requirements.no_index = no_index
         return self
 
     def build(self) -> Manifest:
-        """Returns the manifest, with the files that it names as they are now.
+        """Returns the manifest, with the current content of its files.
 
         Raises:
-            UdfDefinitionError: Something about it cannot work; the message says what, and what to
-                do.
+            UdfDefinitionError: The manifest cannot work; the message names the problem and the
+                remedy.
         """
         if self._packages and self._file is not None:
             raise UdfDefinitionError(

@@ -1,14 +1,14 @@
-"""Environments of one machine: made once, shared by all processes, the least used removed first.
+"""Environments of a machine: built once, shared by all processes, removed by last use.
 
-    <folder>/<environment>/environment.json   written last: the environment can be used
+    <folder>/<environment>/environment.json   written last: the environment is complete
     <folder>/<environment>/venv/              its interpreter and installed packages
-    <folder>/<environment>/archives/          files that came along
-    <folder>/<environment>.lock               locked: shared by users, exclusively to make or remove
-    <folder>/<environment>.failed             why the last attempt failed
+    <folder>/<environment>/archives/          files of archives
+    <folder>/<environment>.lock               lock: shared by users, exclusive to build or remove
+    <folder>/<environment>.failed             reason of the last failure
     <folder>/runtime-<digest>/                this package, for their processes
 
-An environment is named by its manifest's checksum and the machine's platform. A process that dies
-leaves its locks to the system, and what it had begun to the next one, which starts anew.
+The name of an environment consists of its manifest's checksum and the machine's platform. If a
+process dies, the system releases its locks, and the next process starts its build again.
 """
 
 from __future__ import annotations
@@ -45,95 +45,98 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FAILED_FOR_S = 60.0
-"""Seconds in which a failed attempt is not tried again on a machine."""
+"""Seconds until a machine repeats a failed build."""
 
 DEFAULT_BYTES = 50 << 30
 
 _READY = "environment.json"
 _FORM = re.compile(r"[0-9a-f]{32}-cp\d+-\w+-\w+")
-"""The form of an environment's name; a folder of another name is of others."""
+"""The form of an environment's name; folders with other names are foreign."""
 
 
 def platform_tag(python_version: str) -> str:
-    """Returns what compiled packages depend on, as `cp311-linux-x86_64`."""
+    """Returns the dependencies of compiled packages, for example `cp311-linux-x86_64`."""
     return f"cp{python_version.replace('.', '')}-{sys.platform}-{platform.machine()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentCache:
-    """The environments of a machine. A picklable value; safe beside other processes and threads.
+    """The environments of a machine. A picklable value; safe for concurrent processes and threads.
 
     Attributes:
-        folder: Where they are; None: `~/.cache/lance-spark/environments`, or a folder of the user
-            among the temporary ones where there is no home.
-        most_bytes: Bytes that they may have together. Above it, those that were used longest ago
-            are removed when one is made, but never one in use: a process that has opened one uses
-            it to its end.
+        folder: Folder of the environments. None: `~/.cache/lance-spark/environments`, or a
+            temporary folder of the user without a home directory.
+        most_bytes: Maximum bytes of all environments. Above this size, a build removes the least
+            recently used environments, except environments in use: a process uses an opened
+            environment until its end.
     """
 
     folder: str | None = None
     most_bytes: int = DEFAULT_BYTES
 
     def open(self, manifest: Manifest, objects: Objects, variables: Variables) -> Interpreter:
-        """Returns the Python of a manifest's environment, which is made unless it is there.
+        """Returns the Python of a manifest's environment; builds a missing environment.
 
-        This process uses it to its end. Runs where the UDF does. Of several processes one makes it,
-        and the others wait; a failure is the answer to all that ask within a minute.
+        This process uses the environment until its end. Runs in the UDF's place. A single process
+        builds the environment, and concurrent processes wait. All calls within a minute get the
+        error of a failed build.
 
         Args:
-            manifest: Which one.
-            objects: Where its archives are.
+            manifest: The manifest.
+            objects: Store of its archives.
             variables: Values of its environment variables.
 
         Raises:
-            EnvironmentBuildError: It cannot be made here.
+            EnvironmentBuildError: This machine cannot build the environment.
         """
         folder, name = self._folder(manifest), _name(manifest)
         place = os.path.join(folder, name)
         try:
             with _opening:
-                found = _ready(folder, name) if place in _held else None
-                if found is None:
-                    if place in _held:  # what it was locked for is gone
+                environment = _ready(folder, name) if place in _held else None
+                if environment is None:
+                    if place in _held:  # the environment of this lock is gone
                         os.close(_held.pop(place))
-                    found, _held[place] = self._opened(manifest, folder, name, objects, variables)
-            return found.interpreter(folder, name, variables)
+                    environment, _held[place] = self._opened(manifest, folder, name, objects, variables)
+            return environment.interpreter(folder, name, variables)
         except (ArchiveError, InstallError, OSError) as error:
             raise _failure(manifest, error) from error
 
     def _opened(
         self, manifest: Manifest, folder: str, name: str, objects: Objects, variables: Variables
     ) -> tuple[_Environment, int]:
-        """Returns an environment with the descriptor of a shared lock, for this process to keep."""
-        held = os.open(os.path.join(folder, f"{name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Returns an environment and the descriptor of a shared lock, for this process to keep."""
+        lock = os.open(os.path.join(folder, f"{name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             while True:
-                fcntl.flock(held, fcntl.LOCK_SH)
-                found = _ready(folder, name)
-                if found is not None:
+                fcntl.flock(lock, fcntl.LOCK_SH)
+                environment = _ready(folder, name)
+                if environment is not None:
                     os.utime(os.path.join(folder, name, _READY))
-                    return found, held
-                # The lock is given up for a moment in between, so what is there is looked at again.
-                fcntl.flock(held, fcntl.LOCK_EX)
+                    return environment, lock
+                # The lock is released for a moment, so the environment is checked again.
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 if _ready(folder, name) is None:
-                    self._make(manifest, folder, name, objects, variables, held)
+                    self._make(manifest, folder, name, objects, variables, lock)
         except BaseException:
-            os.close(held)
+            os.close(lock)
             raise
 
     def _make(
-        self, manifest: Manifest, folder: str, name: str, objects: Objects, variables: Variables, held: int
+        self, manifest: Manifest, folder: str, name: str, objects: Objects, variables: Variables, lock: int
     ) -> None:
-        """Makes an environment, under its lock."""
+        """Builds an environment, under its lock."""
         failed = os.path.join(folder, f"{name}.failed")
         _raise_recent(manifest, failed)
         place, start_s = os.path.join(folder, name), time.perf_counter()
         shutil.rmtree(place, ignore_errors=True)
         try:
             os.makedirs(place, mode=0o700)
-            made = _made(manifest, place, runtime_folder(folder), objects, variables, held)
+            environment = _made(manifest, place, runtime_folder(folder), objects, variables, lock)
             with open(os.path.join(place, ".ready"), "w", encoding="utf-8") as file:
-                json.dump(dataclasses.asdict(made) | {"bytes": _size(place), "manifest": manifest.to_dict()}, file)
+                json.dump(
+                    dataclasses.asdict(environment) | {"bytes": _size(place), "manifest": manifest.to_dict()}, file
+                )
             os.rename(file.name, os.path.join(place, _READY))
         except (ArchiveError, InstallError, OSError) as error:
             shutil.rmtree(place, ignore_errors=True)
@@ -148,13 +151,13 @@ class EnvironmentCache:
         except OSError as error:
             _log.warning("environments that are not used were not removed: %s", error)
 
-    def _remove_least_used(self, folder: str, kept: str) -> None:
-        """Removes environments until there is room, and what attempts that were killed left."""
-        there = set(os.listdir(folder))
-        names = {name for name in there if _FORM.fullmatch(name) and f"{name}.lock" in there}
+    def _remove_least_used(self, folder: str, new_name: str) -> None:
+        """Removes environments over the size limit, and leftovers of killed builds."""
+        entries = set(os.listdir(folder))
+        names = {name for name in entries if _FORM.fullmatch(name) and f"{name}.lock" in entries}
         sizes = {name: _written_size(folder, name) for name in names}
         total = sum(sizes.values())
-        for name in sorted(names - {kept}, key=lambda one: _used_at(folder, one)):
+        for name in sorted(names - {new_name}, key=lambda candidate: _used_at(folder, candidate)):
             if total <= self.most_bytes and _used_at(folder, name) > 0:
                 continue
             with _locked_if_unused(os.path.join(folder, f"{name}.lock")) as unused:
@@ -165,10 +168,10 @@ class EnvironmentCache:
                     total -= sizes[name]
 
     def _folder(self, manifest: Manifest) -> str:
-        """Returns the folder; it is made for this user alone unless it is there.
+        """Returns the folder; makes a missing folder, for this user alone.
 
         Raises:
-            EnvironmentBuildError: It cannot be made, or another user may write to it.
+            EnvironmentBuildError: The folder cannot be made, or another user may write there.
         """
         try:
             if self.folder is not None:
@@ -191,10 +194,10 @@ class EnvironmentCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Environment:
-    """What is written down of an environment.
+    """The stored facts of an environment.
 
     Attributes:
-        python: Path of its interpreter; None is the one that is running, with all that it sees.
+        python: Path of its interpreter; None is the running interpreter, with all its modules.
         path: Folders on its module path.
     """
 
@@ -202,15 +205,15 @@ class _Environment:
     path: tuple[str, ...]
 
     def interpreter(self, folder: str, name: str, variables: Variables) -> Interpreter:
-        """Returns what runs UDFs in it."""
-        # First of all this package, in the release that talks to the process.
+        """Returns the Python for UDFs in this environment."""
+        # This package comes first, in the release of the parent process.
         path = (runtime_folder(folder), *self.path, *(_own_path() if self.python is None else ()))
         return Interpreter(
             python=self.python or sys.executable, path=path, folder=os.path.join(folder, name), variables=variables
         )
 
 
-_held: dict[str, int] = {}  # descriptors of the locks of environments that this process uses, to its end
+_held: dict[str, int] = {}  # descriptors of the locks of environments that this process uses until its end
 _opening = threading.Lock()
 
 
@@ -224,14 +227,14 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _made(
-    manifest: Manifest, place: str, runtime: str, objects: Objects, variables: Variables, held: int
+    manifest: Manifest, place: str, runtime: str, objects: Objects, variables: Variables, lock: int
 ) -> _Environment:
-    """Puts together what is in an environment's folder.
+    """Builds the content of an environment's folder.
 
     Raises:
         ArchiveError: As in `unpack`.
-        InstallError: As in `install`, or something of the manifest is for other machines.
-        OSError: The disk is full, or the store refused.
+        InstallError: As in `install`, or the manifest has packages for another platform.
+        OSError: The disk is full, or the store failed.
     """
     path, packages = list[str](), list[str]()
     for number, archive in enumerate(manifest.archives):
@@ -244,18 +247,18 @@ def _made(
         unpack(archive, objects, folder)
         (packages if archive.role == "site-packages" else path).append(folder)
     if manifest.skip_site_packages:
-        made = _Environment(python=None, path=tuple(path))
+        environment = _Environment(python=None, path=tuple(path))
     else:
-        python = install(manifest, os.path.join(place, "venv"), runtime=runtime, variables=variables, held=held)
+        python = install(manifest, os.path.join(place, "venv"), runtime=runtime, variables=variables, lock=lock)
         _add_packages(python, packages)
-        made = _Environment(python=python, path=tuple(path))
-    started = made.interpreter(os.path.dirname(place), os.path.basename(place), variables)
-    check_interpreter(started, manifest.python_version)
-    return made
+        environment = _Environment(python=python, path=tuple(path))
+    interpreter = environment.interpreter(os.path.dirname(place), os.path.basename(place), variables)
+    check_interpreter(interpreter, manifest.python_version)
+    return environment
 
 
 def _add_packages(python: str, folders: list[str]) -> None:
-    """Makes a virtual environment see folders of packages, with their `.pth` files."""
+    """Adds folders of packages to a virtual environment, with their `.pth` files."""
     if not folders:
         return
     with open(os.path.join(site_packages(python), "archives.pth"), "w", encoding="utf-8") as file:
@@ -267,23 +270,23 @@ def _own_path() -> tuple[str, ...]:
 
 
 def _ready(folder: str, name: str) -> _Environment | None:
-    """Returns an environment that can be used; None where it has to be made."""
+    """Returns a complete environment; None if a build is necessary."""
     try:
         _refuse_others(os.path.join(folder, name))
         with open(os.path.join(folder, name, _READY), encoding="utf-8") as file:
-            written = json.load(file)
-        found = _Environment(python=written["python"], path=tuple(written["path"]))
-        is_gone = found.python is not None and not os.path.exists(found.python)  # a link, maybe to nowhere
+            stored = json.load(file)
+        environment = _Environment(python=stored["python"], path=tuple(stored["path"]))
+        is_gone = environment.python is not None and not os.path.exists(environment.python)  # a link, maybe a dead link
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    return None if is_gone else found
+    return None if is_gone else environment
 
 
 def _refuse_others(folder: str) -> None:
-    """Refuses a folder that another user owns or may write to.
+    """Raises an error for a folder that another user owns or may write to.
 
     Raises:
-        PermissionError: Whoever else may write there chooses the code that UDFs run.
+        PermissionError: A user with write access chooses the code of UDFs.
     """
     about = os.stat(folder)
     if about.st_uid != os.getuid() or about.st_mode & 0o022:
@@ -298,7 +301,7 @@ def _name(manifest: Manifest) -> str:
 
 
 def _raise_recent(manifest: Manifest, failed: str) -> None:
-    """Raises what an attempt on this machine has found less than a minute ago."""
+    """Raises the error of a build on this machine less than a minute ago."""
     try:
         age_s = time.time() - os.stat(failed).st_mtime
         with open(failed, encoding="utf-8") as file:
@@ -332,7 +335,7 @@ def _size(place: str) -> int:
 
 
 def _written_size(folder: str, name: str) -> int:
-    """Returns the bytes of an environment; 0 of one that was not finished."""
+    """Returns the bytes of an environment; 0 for an incomplete environment."""
     try:
         with open(os.path.join(folder, name, _READY), encoding="utf-8") as file:
             return int(json.load(file)["bytes"])
@@ -341,7 +344,7 @@ def _written_size(folder: str, name: str) -> int:
 
 
 def _used_at(folder: str, name: str) -> float:
-    """Returns when an environment was opened last; 0 for one that was not finished."""
+    """Returns the time of the last use of an environment; 0 for an incomplete environment."""
     try:
         return os.stat(os.path.join(folder, name, _READY)).st_mtime
     except OSError:
@@ -350,13 +353,13 @@ def _used_at(folder: str, name: str) -> float:
 
 @contextlib.contextmanager
 def _locked_if_unused(path: str) -> Iterator[bool]:
-    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             yield False
         else:
             yield True
     finally:
-        os.close(held)
+        os.close(lock)

@@ -1,7 +1,7 @@
-"""Makes a virtual environment of a manifest's packages: with uv where it is there, else with pip.
+"""Makes a virtual environment of a manifest's packages: with uv if present, else with pip.
 
-Requirements and indexes go to the installer on its standard input: arguments and environments of
-processes are shown by the system, and URLs may hold passwords.
+Requirements and indexes go to the installer on its standard input: the system shows arguments and
+environments of processes, and URLs may hold passwords.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from udf_runtime.execute.isolation.interpreter import Interpreter
 
 INSTALLER_VARIABLE = "LANCE_SPARK_INSTALLER"
-"""Environment variable of the executors: `uv` or `pip`; unset: uv where it is there."""
+"""Environment variable of the executors: `uv` or `pip`; unset: uv if present."""
 
 INSTALL_LIMIT_S = 3600.0
 MOST_REASON_CHARS = 2000
 
-_ARROW = "pyarrow>=15"  # what the process of a UDF needs; the manifest's own requirement comes first
-_ARROW_FOR_NUMPY_1 = "pyarrow>=15,<26"  # newer ones refuse NumPy 1, and do not tell installers
+_ARROW = "pyarrow>=15"  # the need of a UDF's process; the manifest's own requirement comes first
+_ARROW_FOR_NUMPY_1 = "pyarrow>=15,<26"  # newer versions reject NumPy 1 without a declared requirement
 _OF_OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_USER", "PIP_PREFIX")
 _URL_PASSWORD = re.compile(r"(://)[^/@\s]+@")
 _HINTS = (
@@ -59,22 +59,22 @@ _HINTS = (
         "correct the versions, so that all packages can be had together",
     ),
 )
-"""What to do, by what the installer or the system says; the first that fits counts."""
+"""Remedies by message of the installer or the system; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
     runtime: str
     variables: Variables
-    held: int
+    lock: int
 
 
 class InstallError(Exception):
     """Packages cannot be installed. Internal: becomes an EnvironmentBuildError.
 
     Attributes:
-        reason: The end of what the installer said, without secrets.
-        hint: What to do about it.
+        reason: The end of the installer's output, without secrets.
+        hint: The remedy.
     """
 
     def __init__(self, reason: str, hint: str | None = None) -> None:
@@ -84,35 +84,35 @@ class InstallError(Exception):
 
 
 def hint_for(reason: str) -> str:
-    """Returns what to do about a failure."""
-    found = (hint for pattern, hint in _HINTS if re.search(pattern, reason, re.IGNORECASE))
-    return next(found, "see what the installer says, correct the manifest, and register the UDF again")
+    """Returns the remedy for a failure."""
+    hints = (hint for pattern, hint in _HINTS if re.search(pattern, reason, re.IGNORECASE))
+    return next(hints, "see what the installer says, correct the manifest, and register the UDF again")
 
 
-def install(manifest: Manifest, folder: str, *, runtime: str, variables: Variables, held: int) -> str:
-    """Makes a virtual environment with a manifest's packages, and PyArrow, and returns its Python.
+def install(manifest: Manifest, folder: str, *, runtime: str, variables: Variables, lock: int) -> str:
+    """Makes a virtual environment with a manifest's packages and PyArrow, and returns its Python.
 
-    Packages of an archive of site-packages are not among them.
+    Packages of a site-packages archive are not included.
 
     Args:
-        manifest: What is made.
-        folder: Where; it is not there yet.
+        manifest: The manifest.
+        folder: Folder of the environment; must not exist.
         runtime: Folder with a copy of this package.
         variables: Values of `${NAME}` in requirements and indexes.
-        held: Descriptor of a lock, which stays locked until the installer is gone, too.
+        lock: Descriptor of a lock, which stays locked until the end of the installer, too.
 
     Raises:
-        InstallError: The installer refused, or took an hour.
+        InstallError: The installer failed, or took an hour.
         OSError: A process cannot be started.
     """
-    setting = _Setting(runtime=runtime, variables=variables, held=held)
+    setting = _Setting(runtime=runtime, variables=variables, lock=lock)
     uv, has_pip = _uv(), importlib.util.find_spec("pip") is not None
     python = os.path.join(folder, "bin", "python")
     if uv is not None:
         _run([*uv, "venv", "--quiet", "--no-project", "--no-config", "--python", _uv_python(manifest), folder], setting)
         command = [*uv, "pip", "install", "--no-config", "--python", python]
     else:
-        # A pip that is there serves other environments, too, and a copy of it takes seconds.
+        # An existing pip serves other environments, too, and a copy of pip takes seconds.
         _run([_python(manifest), "-m", "venv", *(["--without-pip"] if has_pip else []), folder], setting)
         pip = [sys.executable, "-m", "pip", "--python", python] if has_pip else [python, "-m", "pip"]
         command = [*pip, "install", "--disable-pip-version-check", "--no-input"]
@@ -131,22 +131,22 @@ def install(manifest: Manifest, folder: str, *, runtime: str, variables: Variabl
 
 
 def site_packages(python: str) -> str:
-    """Returns the folder that a virtual environment's packages are in."""
+    """Returns the folder of a virtual environment's packages."""
     lib = os.path.join(os.path.dirname(os.path.dirname(python)), "lib")
     (version,) = (name for name in os.listdir(lib) if name.startswith("python"))
     return os.path.join(lib, version, "site-packages")
 
 
 def check_interpreter(started: Interpreter, version: str) -> None:
-    """Starts an environment's Python, and imports in it what every process of a UDF needs.
+    """Starts an environment's Python, and imports the modules of every UDF process.
 
     Raises:
-        InstallError: It does not start, is of another version, or has no usable PyArrow.
+        InstallError: Python does not start, has another version, or lacks a usable PyArrow.
         OSError: A process cannot be started.
     """
     code = "import sys, udf_runtime.execute.isolation.child; sys.stderr.write('\\n%d.%d' % sys.version_info[:2])"
     try:
-        done = subprocess.run(  # noqa: S603 - the interpreter that was made here
+        process = subprocess.run(  # noqa: S603 - the interpreter of this build
             [*started.command, "-c", code],
             env=started.environment(),
             stdin=subprocess.DEVNULL,
@@ -159,34 +159,36 @@ def check_interpreter(started: Interpreter, version: str) -> None:
             f"its Python did not start within {INSTALL_LIMIT_S:g} s",
             "look at the machine's load, and at the disk that the folder of environments is on",
         ) from late
-    said = done.stderr.decode(errors="replace").strip()
-    if done.returncode != 0:
+    output = process.stderr.decode(errors="replace").strip()
+    if process.returncode != 0:
         raise InstallError(
-            f"its Python cannot run UDFs: {said[-MOST_REASON_CHARS:]}",
+            f"its Python cannot run UDFs: {output[-MOST_REASON_CHARS:]}",
             "it needs PyArrow and Python 3.11 or newer: see that the manifest's packages go with them",
         )
-    found = said.rpartition("\n")[2]
-    if found != version:
+    actual = output.rpartition("\n")[2]
+    if actual != version:
         raise InstallError(
-            f"its Python is {found}, and the manifest asks for {version}",
-            f"install Python {version} on the executors, or build the manifest with Python {found}",
+            f"its Python is {actual}, and the manifest asks for {version}",
+            f"install Python {version} on the executors, or build the manifest with Python {actual}",
         )
 
 
 def _uv() -> list[str] | None:
-    """Returns what starts uv; None where pip is to be used."""
-    wanted = os.environ.get(INSTALLER_VARIABLE, "")
-    if wanted not in ("", "uv", "pip"):
-        raise InstallError(f"{INSTALLER_VARIABLE}={wanted!r} is no installer", "set it to uv or pip on the executors")
-    if wanted == "pip":
+    """Returns the command of uv; None for pip."""
+    installer = os.environ.get(INSTALLER_VARIABLE, "")
+    if installer not in ("", "uv", "pip"):
+        raise InstallError(
+            f"{INSTALLER_VARIABLE}={installer!r} is no installer", "set it to uv or pip on the executors"
+        )
+    if installer == "pip":
         return None
-    beside = os.path.join(os.path.dirname(sys.executable), "uv")
-    found = shutil.which("uv") or (beside if os.access(beside, os.X_OK) else None)
-    if found is None and importlib.util.find_spec("uv") is not None:
+    neighbour = os.path.join(os.path.dirname(sys.executable), "uv")
+    program = shutil.which("uv") or (neighbour if os.access(neighbour, os.X_OK) else None)
+    if program is None and importlib.util.find_spec("uv") is not None:
         return [sys.executable, "-m", "uv"]
-    if found is None and wanted == "uv":
+    if program is None and installer == "uv":
         raise InstallError(f"{INSTALLER_VARIABLE}=uv, and uv is not there", "install uv on the executors, or use pip")
-    return None if found is None else [found]
+    return None if program is None else [program]
 
 
 def _uv_python(manifest: Manifest) -> str:
@@ -197,17 +199,17 @@ def _python(manifest: Manifest) -> str:
     version = manifest.python_version
     if version == current_python():
         return sys.executable
-    found = shutil.which(f"python{version}")
-    if found is None:
+    program = shutil.which(f"python{version}")
+    if program is None:
         raise InstallError(
             f"there is no Python {version} here",
             f"install python{version}, or uv, on the executors, or build the manifest with Python {current_python()}",
         )
-    return found
+    return program
 
 
 def _places(manifest: Manifest) -> list[str]:
-    """Returns the lines of a requirements file that say where packages come from."""
+    """Returns the lines of a requirements file for indexes and folders of packages."""
     places = [f"--find-links {place}" for place in manifest.find_links]
     if manifest.no_index:
         places.append("--no-index")
@@ -217,7 +219,7 @@ def _places(manifest: Manifest) -> list[str]:
 
 
 def _substituted(lines: list[str], variables: Variables) -> bytes:
-    """Returns the lines with the variables' values: installers know only those of their own.
+    """Returns the lines with the variables' values; installers only know variables of their own.
 
     Raises:
         InstallError: A value has white space, which could add an option or a line.
@@ -236,13 +238,13 @@ def _substituted(lines: list[str], variables: Variables) -> bytes:
     return text.encode()
 
 
-def _run(command: list[str], setting: _Setting, given: bytes = b"") -> None:
+def _run(command: list[str], setting: _Setting, lines: bytes = b"") -> None:
     """Runs an installer, which ends with this process.
 
     Raises:
-        InstallError: It failed; what it said last is the reason.
+        InstallError: The installer failed; its last output is the reason.
     """
-    # Without what changes which packages a process of this machine sees.
+    # Without variables that change the visible packages of a process.
     inherited = {name: value for name, value in os.environ.items() if name not in _OF_OTHER_PLACES}
     if not os.access(os.path.expanduser("~"), os.W_OK):
         inherited |= {"UV_NO_CACHE": "1", "PIP_NO_CACHE_DIR": "1"}
@@ -253,14 +255,14 @@ def _run(command: list[str], setting: _Setting, given: bytes = b"") -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        pass_fds=(setting.held,),
+        pass_fds=(setting.lock,),
         start_new_session=True,
     )
     over = threading.Timer(INSTALL_LIMIT_S, os.killpg, (process.pid, signal.SIGKILL))
     over.daemon = True
     over.start()
     try:
-        said = _said(process, f"{len(given)}\n".encode() + given)
+        output = _said(process, f"{len(lines)}\n".encode() + lines)
     finally:
         over.cancel()
         with contextlib.suppress(ProcessLookupError):
@@ -268,23 +270,23 @@ def _run(command: list[str], setting: _Setting, given: bytes = b"") -> None:
         process.wait()
     if process.returncode != 0:
         late = "it took longer than an hour; " if over.finished.is_set() and process.returncode < 0 else ""
-        raise InstallError(late + _reason(said, setting.variables))
+        raise InstallError(late + _reason(output, setting.variables))
 
 
-def _said(process: subprocess.Popen[bytes], given: bytes) -> str:
-    """Feeds a supervised program, whose input stays open to its end, and returns what it said."""
+def _said(process: subprocess.Popen[bytes], lines: bytes) -> str:
+    """Feeds a supervised program, whose input stays open to its end, and returns its output."""
     if process.stdin is None or process.stderr is None:
         raise AssertionError
-    with process.stdin as to, process.stderr as said:
-        with contextlib.suppress(BrokenPipeError):  # its exit status tells
-            to.write(given)
+    with process.stdin as to, process.stderr as errors:
+        with contextlib.suppress(BrokenPipeError):  # its exit status reports the failure
+            to.write(lines)
             to.flush()
-        text = said.read().decode(errors="replace")
+        text = errors.read().decode(errors="replace")
         process.wait()
     return text
 
 
-def _reason(said: str, variables: Variables) -> str:
-    text = re.sub(r"\x1b\[[0-9;]*m", "", said).strip()
+def _reason(output: str, variables: Variables) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", output).strip()
     text = _URL_PASSWORD.sub(rf"\1{HIDDEN}@", variables.redact(text))
     return text[-MOST_REASON_CHARS:] or "the installer said nothing"

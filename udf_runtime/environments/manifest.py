@@ -1,4 +1,4 @@
-"""A manifest: the packages, files and variables that a UDF's process has, as a stored value."""
+"""A manifest: the packages, files and variables of a UDF's process, as a stored value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ArchiveRole = Literal["modules", "workspace", "site-packages"]
 
 _FORMAT = 1
 _NOT_CONTENT = ("name", "created_at", "created_by")
-"""What says nothing about the environment itself, and so is not in its checksum."""
+"""Fields without effect on the environment itself, so the checksum ignores them."""
 
 _CONDA = (
     "conda environments are not built on executors - in a manifest - use create_pip, or pack the environment with "
@@ -32,14 +32,14 @@ _CONDA = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """Files that a manifest brings along, as a zip file in the tables' store.
+    """Files of a manifest, as a zip file in the tables' store.
 
     Attributes:
         sha256: Digest of the zip file, in hex; its name in the store.
-        size: Its size in bytes.
-        role: What it holds: modules or a workspace, which come first on the module path, or
-            site-packages, which come last.
-        platform: Where its files run, as `cp311-linux-x86_64`; None where any platform does.
+        size: Size in bytes.
+        role: Content: modules or a workspace, first on the module path, or site-packages, last on
+            the path.
+        platform: Platform of its files, for example `cp311-linux-x86_64`; None for any platform.
     """
 
     sha256: str
@@ -55,28 +55,34 @@ class Archive:
 @ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The environment that a UDF runs in, as it was described when the manifest was built.
+    """The environment of a UDF, as described at the build of the manifest.
 
     Immutable. Made by a builder (:meth:`create_pip`, :meth:`create_site`) or by
-    `Connection.capture_local_environment`. Values of environment variables are no part of it.
+    `Connection.capture_local_environment`. Values of environment variables are not included.
 
     Attributes:
-        name: Its name, for people.
-        version: What tells it from another one of the same content, so that packages without a pin
-            are resolved anew.
+        name: Name, for people.
+        version: Distinguishes manifests of the same content, so packages without a pin are resolved
+            again.
         pip: Requirements, as lines of a requirements file.
-        index_url: Index to take packages from; None is the installer's own.
-        extra_index_urls: Further ones.
-        find_links: Folders of wheels, as the executors see them, or URLs of pages that link to
-            some.
+        index_url: Index of packages; None is the installer's own.
+        extra_index_urls: Further indexes.
+        find_links: Folders of wheels, as seen by the executors, or URLs of pages with links to
+            wheels.
         no_index: Whether packages come from `find_links` only.
-        python_version: Minor version of Python, as `3.11`.
-        env_vars: Names of the environment variables that the UDF's process gets, sorted.
-        archives: Files that come along.
-        skip_site_packages: Whether the UDF sees the packages of the executors' own Python, and the
-            manifest adds to them only.
-        created_at: When it was built, ISO 8601 in UTC.
-        created_by: Who built it.
+        python_version: Minor version of Python, for example `3.11`.
+        env_vars: Names of the environment variables of the UDF's process, sorted.
+        archives: Archives of files.
+        skip_site_packages: Whether the UDF sees the packages of the executors' own Python, in
+            addition to the manifest's.
+        created_at: Time of the build, ISO 8601 in UTC.
+        created_by: User of the build.
+
+    Example:
+        >>> from udf_runtime import Manifest
+        >>> manifest = Manifest.create_pip("text").pip(["regex==2024.11.6"]).build()
+        >>> manifest.name, manifest.pip
+        ('text', ('regex==2024.11.6',))
     """
 
     name: str
@@ -95,31 +101,31 @@ class Manifest:
 
     @staticmethod
     def create_pip(name: str) -> PipManifestBuilder:
-        """Returns a builder of an environment of packages that pip installs."""
+        """Returns a builder for an environment of packages installed by pip."""
         from udf_runtime.environments.builder import PipManifestBuilder
 
         return PipManifestBuilder.create(name)
 
     @staticmethod
     def create_site(name: str) -> SiteManifestBuilder:
-        """Returns a builder of an environment that has this process's own installed packages."""
+        """Returns a builder for an environment with this process's own installed packages."""
         from udf_runtime.environments.builder import SiteManifestBuilder
 
         return SiteManifestBuilder.create(name)
 
     @staticmethod
     def create_conda(name: str) -> None:
-        """Refuses: a conda environment is not built on executors."""
+        """Raises an error: executors do not build conda environments."""
         raise UdfDefinitionError(f"{_CONDA} (name={name!r})")
 
     @property
     def checksum(self) -> str:
-        """SHA-256, in hex, of what decides about the environment: not of name, time and author."""
+        """SHA-256, in hex, of the manifest without name, time and author."""
         content = {key: value for key, value in self.to_dict().items() if key not in _NOT_CONTENT}
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the form in which it is stored: plain values for JSON."""
+        """Returns the stored form: plain values for JSON."""
         return {"format": _FORMAT, **dataclasses.asdict(self)}
 
     def to_json(self) -> str:
@@ -131,17 +137,17 @@ class Manifest:
         """Returns the manifest of a stored form.
 
         Raises:
-            UdfDefinitionError: It is damaged, or of a newer release.
+            UdfDefinitionError: The stored form is damaged, or of a newer release.
         """
         try:
-            known = dict(values) if isinstance(values, dict) else {}
-            _require_format(known.pop("format", None))
+            fields = dict(values) if isinstance(values, dict) else {}
+            _require_format(fields.pop("format", None))
             for key in ("pip", "extra_index_urls", "find_links", "env_vars"):
-                known[key] = tuple(_text(item) for item in known[key])
-            known["archives"] = tuple(Archive(**archive) for archive in known["archives"])
+                fields[key] = tuple(_text(item) for item in fields[key])
+            fields["archives"] = tuple(Archive(**archive) for archive in fields["archives"])
             for key in ("name", "python_version", "created_at", "created_by"):
-                _text(known[key])
-            return Manifest(**known)
+                _text(fields[key])
+            return Manifest(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UdfDefinitionError(
                 f"the stored manifest cannot be read: {error} - values {show_value(values)} - build it again, with "
@@ -153,7 +159,7 @@ class Manifest:
         """Returns the manifest of :meth:`to_json`.
 
         Raises:
-            UdfDefinitionError: It is damaged, or of a newer release.
+            UdfDefinitionError: The text is damaged, or of a newer release.
         """
         try:
             values = json.loads(payload)
@@ -166,18 +172,18 @@ class Manifest:
         return Manifest.from_dict(values)
 
 
-def _require_format(found: object) -> None:
-    if found != _FORMAT:
-        raise ValueError(f"it is of format {found!r}, and this release knows {_FORMAT}")
+def _require_format(stored_format: object) -> None:
+    if stored_format != _FORMAT:
+        raise ValueError(f"it is of format {stored_format!r}, and this release knows {_FORMAT}")
 
 
 def current_python() -> str:
-    """Returns the minor version of Python of this process, as `3.11`."""
+    """Returns the minor version of Python of this process, for example `3.11`."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def current_user() -> str:
-    """Returns who runs this process; nothing in a container that does not know its user."""
+    """Returns the user of this process; "" in a container without user names."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -1,4 +1,4 @@
-"""Requirements of a manifest, as lines that any installer understands alike."""
+"""Requirements of a manifest, as lines with the same meaning for any installer."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _QUERY = re.compile(
     r"=([^&#;\s]*)",
     re.IGNORECASE,
 )
-"""A parameter of a URL whose name speaks of a secret, and its value."""
+"""A parameter of a URL whose name suggests a secret, and its value."""
 
 _VARIABLE = re.compile(r"\$\{[A-Z_][A-Z0-9_]*\}", re.IGNORECASE)
 
 
 @dataclass(slots=True)
 class Requirements:
-    """Lines of requirements files, sorted by what they say.
+    """Lines of requirements files, sorted by kind.
 
     Attributes:
-        pip: Requirements, and options that go with them.
-        index_url: What `--index-url` gave last.
-        extra_index_urls: What `--extra-index-url` gave.
-        find_links: What `--find-links` gave.
-        no_index: Whether `--no-index` was there.
+        pip: Requirements, and their options.
+        index_url: The last `--index-url`.
+        extra_index_urls: All values of `--extra-index-url`.
+        find_links: All values of `--find-links`.
+        no_index: Whether `--no-index` is set.
     """
 
     pip: list[str] = field(default_factory=list)
@@ -54,17 +54,16 @@ class Requirements:
     no_index: bool = False
 
     def add(self, lines: Iterable[str], *, where: str, folder: str | None = None, depth: int = 0) -> None:
-        """Takes lines of a requirements file, or of a list.
+        """Adds lines of a requirements file or of a list.
 
         Args:
             lines: The lines.
-            where: Where they come from, for messages.
-            folder: What files that they name are relative to; None: they may name none.
-            depth: How many files they are within.
+            where: Origin of the lines, for messages.
+            folder: Base folder of relative file names; None: the lines may name no files.
+            depth: Nesting depth of the file.
 
         Raises:
-            UdfDefinitionError: A line means something that an executor cannot do, or holds a
-                password.
+            UdfDefinitionError: A line is impossible on an executor, or holds a password.
         """
         for line in _logical(lines):
             option, _, value = (
@@ -91,10 +90,10 @@ class Requirements:
                 raise UdfDefinitionError(f"{line!r} cannot be done on executors - in {where} - {hint}")
 
     def read(self, path: str, *, depth: int = 0) -> None:
-        """Takes a requirements file, and those that it names.
+        """Adds a requirements file, and its nested files.
 
         Raises:
-            UdfDefinitionError: It cannot be read, or as in :meth:`add`.
+            UdfDefinitionError: The file cannot be read, or as in :meth:`add`.
         """
         try:
             with open(path, encoding="utf-8") as file:
@@ -106,12 +105,12 @@ class Requirements:
         self.add(lines, where=path, folder=os.path.dirname(os.path.abspath(path)), depth=depth)
 
     def unpinned(self) -> list[str]:
-        """Returns the requirements that do not name one version."""
+        """Returns the requirements without a single exact version."""
         return [line for line in self.pip if not line.startswith("-") and not re.search(r"===|==[^*]*$|@", _name(line))]
 
 
 def refuse_password(text: str, where: str) -> None:
-    """Raises UdfDefinitionError where a URL holds a user's password or token in clear."""
+    """Raises UdfDefinitionError if a URL holds a user's password or token in clear."""
     if any(map(_is_secret_user, _USER.findall(text))) or any(
         not _PORT.fullmatch(host) for host in _HOST.findall(_USER.sub("://", text))
     ):
@@ -135,14 +134,14 @@ def _is_secret_user(user: str) -> bool:
 
 
 def refuse_lines(text: object, where: str) -> None:
-    """Raises UdfDefinitionError for what is no text of one line."""
+    """Raises UdfDefinitionError unless the value is a text of a single line."""
     if not isinstance(text, str) or len(text.strip().splitlines()) > 1 or "\0" in text:
-        shown = f"{text[:_CHARS]!r} has several lines" if isinstance(text, str) else f"{text!r} is no text"
-        raise UdfDefinitionError(f"{shown} - in {where} - give each requirement and each URL as one line")
+        problem = f"{text[:_CHARS]!r} has several lines" if isinstance(text, str) else f"{text!r} is no text"
+        raise UdfDefinitionError(f"{problem} - in {where} - give each requirement and each URL as one line")
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Checks the requirements and URLs of a manifest, however it was made.
+    """Checks the requirements and URLs of any manifest.
 
     Raises:
         UdfDefinitionError: A text has several lines, or holds a password.
@@ -160,7 +159,7 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def requirement_name(line: str) -> str:
-    """Returns the name of the package that a requirement asks for, as indexes compare names."""
+    """Returns the package name of a requirement, normalized as in indexes."""
     return re.sub("[-_.]+", "-", re.split(r"[\s\[<>=!~;@(]", line.strip(), maxsplit=1)[0]).lower()
 
 
@@ -179,16 +178,16 @@ def _requirement(line: str, where: str) -> str:
 
 
 def _logical(lines: Iterable[str]) -> Iterator[str]:
-    """Yields lines without comments, continued ones as one."""
-    held = ""
+    """Yields lines without comments; joins continued lines."""
+    continued = ""
     for raw in lines:
         refuse_lines(raw, "a manifest")
         line = re.sub(r"(^|\s)#.*$", "", raw).strip()
         if line.endswith("\\"):
-            held += line[:-1].rstrip() + " "
+            continued += line[:-1].rstrip() + " "
             continue
-        if held + line:
-            yield held + line
-        held = ""
-    if held.strip():
-        yield held.strip()
+        if continued + line:
+            yield continued + line
+        continued = ""
+    if continued.strip():
+        yield continued.strip()

@@ -1,4 +1,4 @@
-"""Copies of this package for processes in other environments, which need not have it installed."""
+"""Copies of this package for processes in other environments, which may lack this package."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PACKAGES = ("udf_runtime", "cloudpickle")
 
 
 def runtime_folder(folder: str) -> str:
-    """Returns a folder within a folder that has the packages which run UDFs, and nothing else.
+    """Returns a subfolder with exactly the packages for the run of UDFs.
 
-    Named by its content, so that releases do not mix. Safe beside other processes.
+    The name is a digest of the content, so releases do not mix. Safe for concurrent processes.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The folder cannot be written.
     """
     digest, files = _release()
-    made = os.path.join(folder, f"runtime-{digest}")
-    if os.path.isdir(made):
-        return made
+    runtime = os.path.join(folder, f"runtime-{digest}")
+    if os.path.isdir(runtime):
+        return runtime
     temporary = tempfile.mkdtemp(dir=folder, prefix=".runtime-")
     try:
         for name, content in files.items():
@@ -35,20 +35,20 @@ def runtime_folder(folder: str) -> str:
             with open(path, "wb") as file:
                 file.write(content)
         with contextlib.suppress(OSError):  # another process was first
-            os.rename(temporary, made)
+            os.rename(temporary, runtime)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    if not os.path.isdir(made):
-        raise OSError(f"{made} cannot be made")
-    return made
+    if not os.path.isdir(runtime):
+        raise OSError(f"{runtime} cannot be made")
+    return runtime
 
 
 @functools.cache
 def _release() -> tuple[str, dict[str, bytes]]:
     """Returns a digest of the packages' files, and the files by name: half a megabyte.
 
-    Read once by a process, which tasks share, and kept, so that a folder never has files of a later
-    release than its name says.
+    A process reads the files once for all tasks and keeps them, so a folder never has files of a
+    later release than the name says.
     """
     files = {name: file.read_bytes() for name, file in _sources()}
     digest = hashlib.sha256()

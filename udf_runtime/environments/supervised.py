@@ -1,8 +1,9 @@
-"""Runs a program that ends when the process that wants its result is gone.
+"""Runs a program until its end, or until the end of the starting process.
 
-Started as `python supervised.py PROGRAM ARGUMENT...`, by its path, without any package, and as
-leader of a process group. Standard input is that of the program, after its length in bytes as a
-first line; where it ends, the one who started this is gone, and the group is killed.
+The command is `python supervised.py PROGRAM ARGUMENT...`: by path, without any package, and as
+leader of a process group. Standard input holds the length of the program's input in bytes as a
+first line, and then the input. The end of standard input means the end of the starting process, and
+the group is killed.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import threading
 
 def main() -> int:
     """Returns the program's exit status."""
-    given = b""
-    while b"\n" not in given:
-        given += os.read(0, 1)
-    length = int(given)
-    given = b""
-    while len(given) < length:
-        given += os.read(0, length - len(given))
+    received = b""
+    while b"\n" not in received:
+        received += os.read(0, 1)
+    length = int(received)
+    received = b""
+    while len(received) < length:
+        received += os.read(0, length - len(received))
     threading.Thread(target=_end_with_starter, daemon=True).start()
-    process = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)  # noqa: S603 - what the starter asks for
-    process.communicate(given)
+    process = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)  # noqa: S603 - the command of the starting process
+    process.communicate(received)
     return process.returncode
 
 

@@ -1,4 +1,4 @@
-"""Archives of a manifest on a machine: taken from the tables' store, verified, unpacked."""
+"""Archives of a manifest on a machine: read from the tables' store, verified, unpacked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from udf_runtime.environments.manifest import Archive
 
 PART_BYTES = 64 << 20
-"""Bytes of an object that an archive is stored in: so much of one is in memory at once."""
+"""Bytes of an object in the store: memory holds a single part of an archive at once."""
 
 _COPY_BYTES = 1 << 20
 
@@ -34,9 +34,9 @@ def unpack(archive: Archive, objects: Objects, folder: str) -> None:
     """Makes a folder of an archive's files.
 
     Raises:
-        ArchiveError: It is not in the store, is not what the manifest names, or has files that lead
-            out of the folder.
-        OSError: The store refused, or the disk is full.
+        ArchiveError: The store lacks the archive, its content differs from the manifest, or a file
+            leads out of the folder.
+        OSError: The store failed, or the disk is full.
     """
     os.makedirs(folder)
     with tempfile.TemporaryFile(dir=folder) as zipped:

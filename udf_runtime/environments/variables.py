@@ -1,7 +1,7 @@
-"""Values of environment variables: in memory and on their way, and never stored.
+"""Values of environment variables: in memory and in transit, but never stored.
 
-A manifest names them. Where a job starts, a value comes from what the builder was given in the same
-process, or from the environment of that process.
+A manifest only has their names. At the start of a job, a value comes from the builder's arguments
+in the same process, or from the environment of the process.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Source: TypeAlias = "str | Callable[[], str]"
 
 HIDDEN = "***"
 FEWEST_HIDDEN_CHARS = 4
-"""Shorter values are not looked for in texts: they say nothing, and are everywhere."""
+"""Shorter values are not redacted: they carry no secret, and occur everywhere."""
 
 FEWEST_HIDDEN_LINE_CHARS = 8
-"""The same for a line of a value of several lines, as a key in PEM or a JSON document is."""
+"""The same minimum for a line of a multi-line value, for example a PEM key or a JSON document."""
 
-_LINE_END = re.compile(r"[\r\n]|\\[rn]")  # also as a JSON document has it, within a line of its own
+_LINE_END = re.compile(r"[\r\n]|\\[rn]")  # also in the form of a JSON document, within a line
 
 _RESERVED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-_given: dict[str, dict[str, Source]] = {}  # by the manifest's checksum: this process built it
+_given: dict[str, dict[str, Source]] = {}  # by the manifest's checksum, for manifests built in this process
 
 
 class Variables:
     """Names and values for the process of a UDF. Immutable, picklable.
 
-    What is pickled does not hold the values in clear, so that no log or spilled file shows them by
-    chance. That is no encryption: for that, Spark encrypts its connections and its files.
+    The pickled form obscures the values, so no log or spilled file shows them by chance. This is no
+    encryption: use Spark's encryption of connections and files.
     """
 
     __slots__ = ("_hidden", "_values")
@@ -67,27 +67,28 @@ class Variables:
         return dict(self._values)
 
     def redact(self, text: str) -> str:
-        """Returns a text with `***` in place of each value and each line of one, escaped or not."""
+        """Returns a text with `***` in place of each value and its lines, escaped or not."""
         for hidden in self._hidden:
             text = text.replace(hidden, HIDDEN)
         return text
 
     def shows_in(self, data: bytes) -> bool:
-        """Tells whether bytes hold in clear what :meth:`redact` replaces."""
+        """Tells whether bytes hold clear text to be replaced by :meth:`redact`."""
         return any(hidden.encode() in data for hidden in self._hidden)
 
 
-def checked_sources(given: Iterable[str] | Mapping[str, Source]) -> dict[str, Source | None]:
+def checked_sources(variables: Iterable[str] | Mapping[str, Source]) -> dict[str, Source | None]:
     """Returns sources by name; None is the environment of the process that starts a job.
 
     Raises:
-        UdfDefinitionError: A name is none of an environment variable, or reserved, or a source is
-            neither text nor callable.
+        UdfDefinitionError: A name is invalid or reserved, or a source is neither text nor callable.
     """
-    if isinstance(given, Mapping):
-        pairs = list(given.items())
+    if isinstance(variables, Mapping):
+        pairs = list(variables.items())
     else:
-        pairs = [(name, None) for name in ([given] if isinstance(given, str) else list_items(given) or [None])]
+        pairs = [
+            (name, None) for name in ([variables] if isinstance(variables, str) else list_items(variables) or [None])
+        ]
     for name, source in pairs:
         if not isinstance(name, str) or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
             raise UdfDefinitionError(
@@ -103,21 +104,21 @@ def checked_sources(given: Iterable[str] | Mapping[str, Source]) -> dict[str, So
 
 
 def remember(manifest: Manifest, sources: Mapping[str, Source | None]) -> None:
-    """Keeps the sources of a manifest for jobs that this process starts."""
-    known = {name: source for name, source in sources.items() if source is not None}
-    if known:
-        _given[manifest.checksum] = known
+    """Keeps the sources of a manifest for jobs started by this process."""
+    explicit_sources = {name: source for name, source in sources.items() if source is not None}
+    if explicit_sources:
+        _given[manifest.checksum] = explicit_sources
 
 
 def resolve(manifest: Manifest) -> Variables:
-    """Returns the values of a manifest's variables. Runs where a job starts.
+    """Returns the values of a manifest's variables. Runs at the start of a job.
 
     Raises:
-        UdfDefinitionError: One has no value, or what is to return it raises.
+        UdfDefinitionError: A variable has no value, or its function raises.
     """
-    given, values = _given.get(manifest.checksum, {}), {}
+    explicit_sources, values = _given.get(manifest.checksum, {}), {}
     for name in manifest.env_vars:
-        source = given.get(name, os.environ.get(name))
+        source = explicit_sources.get(name, os.environ.get(name))
         if callable(source):
             try:
                 source = source()
@@ -136,7 +137,7 @@ def resolve(manifest: Manifest) -> Variables:
 
 
 def _telling(value: str) -> Iterator[str]:
-    """Yields the parts of a value that tell it: all of it, and its longer lines."""
+    """Yields the revealing parts of a value: the whole value, and its longer lines."""
     whole = value.strip()
     if len(whole) >= FEWEST_HIDDEN_CHARS:
         yield whole
@@ -146,9 +147,9 @@ def _telling(value: str) -> Iterator[str]:
 
 
 def _forms(text: str) -> set[str]:
-    """Returns a text as it is printed: plainly, within a Python literal, and within JSON."""
+    """Returns the printed forms of a text: plain, in a Python literal, and in JSON."""
     literal = repr(text)[1:-1]
-    quoted = literal.replace("'", "\\'")  # beside a double quote, in a longer literal
+    quoted = literal.replace("'", "\\'")  # next to a double quote, in a longer literal
     return {text, literal, quoted, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
