@@ -29,7 +29,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _CHARS = 100
 _MOST_ITEMS = 1_000_000
-_SHOWN = (str, int, float, date, timedelta, type(None))
+_PRINTABLE = (str, int, float, date, timedelta, type(None))
 _UNIONS = (Union, types.UnionType)
 _SEQUENCES = (list, tuple, Sequence)
 _NAMES: dict[object, str] = {
@@ -62,25 +62,27 @@ class ArgumentChecks:
         signature = inspect.signature(function)
 
         @functools.wraps(function)
-        def checked(*args: object, **named: object) -> object:
+        def call_checked(*args: object, **keywords: object) -> object:
             try:
-                call = signature.bind(*args, **named)
+                call = signature.bind(*args, **keywords)
             except TypeError:
-                return function(*args, **named)  # Python's own message names a missing argument
-            kinds = _annotations(function)
+                return function(*args, **keywords)  # Python's own message names a missing argument
+            kinds = _resolve_annotations(function)
             for name, value in call.arguments.items():
                 if name in kinds:
                     try:
-                        call.arguments[name] = _checked(signature.parameters[name], kinds[name], value)
+                        call.arguments[name] = _check_argument(signature.parameters[name], kinds[name], value)
                     except _MisfitError as misfit:
                         wrong = misfit.value
-                        accepted = describe(kinds[name]) + _documented(docs or inspect.getdoc(function) or "", name)
+                        accepted = describe(kinds[name]) + _describe_parameter(
+                            docs or inspect.getdoc(function) or "", name
+                        )
                         if (text := _first_unreadable(wrong)) is not None:
                             wrong, accepted = text, "text without NUL characters and lone surrogates"
                         raise self._make_error(name, wrong, accepted) from None
             return function(*call.args, **call.kwargs)
 
-        return typing.cast(_F, checked)
+        return typing.cast(_F, call_checked)
 
     def methods(self, cls: _T) -> _T:
         """Decorates the public methods of a class, inherited, static and class methods included."""
@@ -107,23 +109,23 @@ class _MisfitError(Exception):
         self.value = value
 
 
-def _checked(parameter: inspect.Parameter, kind: object, value: object) -> object:
+def _check_argument(parameter: inspect.Parameter, kind: object, value: object) -> object:
     if parameter.kind is parameter.VAR_POSITIONAL and isinstance(value, tuple):
-        return tuple(_fitted(kind, item) for item in value)
+        return tuple(_convert_argument(kind, item) for item in value)
     if parameter.kind is parameter.VAR_KEYWORD and isinstance(value, dict):
-        return {name: _fitted(kind, item) for name, item in value.items()}
-    return value if value is parameter.default else _fitted(kind, value)
+        return {name: _convert_argument(kind, item) for name, item in value.items()}
+    return value if value is parameter.default else _convert_argument(kind, value)
 
 
-def _fitted(kind: object, value: object) -> object:
+def _convert_argument(kind: object, value: object) -> object:
     # A conversion consumes a stream, so the value itself is tested first.
-    for candidate in itertools.chain([value], _conversions(kind, value)):
+    for candidate in itertools.chain([value], _yield_conversions(kind, value)):
         if accepts(kind, candidate):
             return candidate
     raise _MisfitError(value)
 
 
-def _documented(docs: str, name: str) -> str:
+def _describe_parameter(docs: str, name: str) -> str:
     """Returns the sentence of a docstring about a parameter, in parentheses."""
     entry = re.search(rf"^    {name}: (.*[^:\n](?:\n {{5,}}.+)*)$", docs, re.MULTILINE)
     return f" ({' '.join(entry[1].split()).rstrip('.')})" if entry else ""
@@ -131,7 +133,7 @@ def _documented(docs: str, name: str) -> str:
 
 def show_value(value: object) -> str:
     """Returns a value for a message: short, and without the items of containers."""
-    if not isinstance(value, _SHOWN):
+    if not isinstance(value, _PRINTABLE):
         return f"a value of type {type(value).__name__}"
     if isinstance(value, int) and value.bit_length() > 4 * _CHARS:
         return "a number of more than 100 digits"
@@ -208,7 +210,7 @@ def _accepts_items(origin: object, kinds: tuple[object, ...], value: object) -> 
     return all(accepts(kinds[0], item) for item in value)
 
 
-def _conversions(kind: object, value: object) -> Iterable[object]:
+def _yield_conversions(kind: object, value: object) -> Iterable[object]:
     """Yields a value of a library's own type as a Python number or list."""
     if isinstance(value, (bool, int, float, str, bytes, Mapping)) or not _is_plain(kind):
         return
@@ -265,7 +267,7 @@ def describe(kind: object) -> str:
 
 
 @functools.cache
-def _annotations(function: Callable[..., object]) -> Mapping[str, object]:
+def _resolve_annotations(function: Callable[..., object]) -> Mapping[str, object]:
     """Returns the annotations of parameters, without names imported for type checkers only."""
     scope = vars(sys.modules[function.__module__])
     kinds = {}
@@ -275,10 +277,10 @@ def _annotations(function: Callable[..., object]) -> Mapping[str, object]:
         except (NameError, AttributeError, TypeError):
             continue
     kinds.pop("return", None)
-    return {name: _resolved(kind, scope) for name, kind in kinds.items()}
+    return {name: _resolve_alias(kind, scope) for name, kind in kinds.items()}
 
 
-def _resolved(kind: object, scope: dict[str, object]) -> object:
+def _resolve_alias(kind: object, scope: dict[str, object]) -> object:
     """Resolves an alias in the form of a text."""
     if not isinstance(kind, str):
         return kind
@@ -288,9 +290,9 @@ def _resolved(kind: object, scope: dict[str, object]) -> object:
         return Any
 
 
-def _definition_error(name: str, value: object, accepted: str) -> UdfDefinitionError:
+def _make_definition_error(name: str, value: object, accepted: str) -> UdfDefinitionError:
     return UdfDefinitionError(f"The argument {name!r} has the wrong value {show_value(value)}. Give {accepted}.")
 
 
-ARGUMENTS = ArgumentChecks(_definition_error)
+ARGUMENTS = ArgumentChecks(_make_definition_error)
 """Decorators of the public functions and classes of this package."""

@@ -171,7 +171,7 @@ class _Inference:
         if isinstance(annotation, pa.DataType):
             return annotation
         if isinstance(annotation, np.dtype):
-            return self._of_numpy(annotation)
+            return self._infer_numpy(annotation)
         # Some annotations, for example Literal of a list, cannot be hashed; none of them is simple.
         simple = _SIMPLE.get(annotation) if isinstance(annotation, type) else None
         if simple is not None:
@@ -180,18 +180,18 @@ class _Inference:
         if underlying is not None:
             return self.of(underlying)
         if typing.get_origin(annotation) is not None:
-            return self._of_generic(annotation, typing.get_origin(annotation), typing.get_args(annotation))
+            return self._infer_generic(annotation, typing.get_origin(annotation), typing.get_args(annotation))
         if isinstance(annotation, type):
-            return self._of_class(annotation)
+            return self._infer_class(annotation)
         raise self.refuse(annotation, "it is none of the annotations that have one")
 
-    def _of_numpy(self, annotation: np.dtype[np.generic] | type[np.generic]) -> pa.DataType:
+    def _infer_numpy(self, annotation: np.dtype[np.generic] | type[np.generic]) -> pa.DataType:
         try:
             return pa.from_numpy_dtype(np.dtype(annotation))
         except (TypeError, ValueError, pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
             raise self.refuse(annotation, str(error) or "NumPy knows no single width for it") from error
 
-    def _of_class(self, annotation: type) -> pa.DataType:
+    def _infer_class(self, annotation: type) -> pa.DataType:
         if issubclass(annotation, enum.Enum):
             for base in annotation.__mro__:
                 if base in (str, bytes, int, float):
@@ -200,12 +200,12 @@ class _Inference:
         if issubclass(annotation, np.generic):
             if annotation in _SEVERAL_TYPES:
                 raise self.refuse(annotation, "it stands for several types")
-            return self._of_numpy(annotation)
+            return self._infer_numpy(annotation)
         if annotation in (*_SEQUENCES, *_MAPPINGS, tuple, np.ndarray):
             raise self.refuse(annotation, "the type of its elements is not known")
-        return self._of_record(annotation)
+        return self._infer_record(annotation)
 
-    def _of_record(self, record: type) -> pa.DataType:
+    def _infer_record(self, record: type) -> pa.DataType:
         if record in self._open:
             raise self.refuse(record, "it contains itself")
         try:
@@ -225,11 +225,11 @@ class _Inference:
         self._open.pop()
         return pa.struct(fields)
 
-    def _of_generic(self, annotation: object, origin: object, args: Sequence[object]) -> pa.DataType:
+    def _infer_generic(self, annotation: object, origin: object, args: Sequence[object]) -> pa.DataType:
         if origin is typing.Annotated:
-            return self._of_annotated(annotation, args[0], args[1:])
+            return self._infer_annotated(annotation, args[0], args[1:])
         if origin is typing.Literal:
-            return self._of_literal(annotation, [value for value in args if value is not None])
+            return self._infer_literal(annotation, [value for value in args if value is not None])
         if origin in (typing.Required, typing.NotRequired):
             return self.of(args[0])
         if origin in (typing.Union, types.UnionType):
@@ -247,11 +247,11 @@ class _Inference:
             return pa.list_(self.of(element[0] if element else args[1]))
         raise self.refuse(annotation, "it is none of the annotations that have one")
 
-    def _of_annotated(self, annotation: object, inner: object, extras: Sequence[object]) -> pa.DataType:
+    def _infer_annotated(self, annotation: object, inner: object, extras: Sequence[object]) -> pa.DataType:
         explicit_types = [extra for extra in extras if isinstance(extra, pa.DataType)]
         if explicit_types:
             return explicit_types[0]
-        lengths = [length for length in map(_length_of, extras) if length is not None]
+        lengths = [length for length in map(_read_length, extras) if length is not None]
         inner_type = self.of(inner)
         if not lengths:
             return inner_type
@@ -259,14 +259,14 @@ class _Inference:
             raise self.refuse(annotation, "a fixed-size vector is a list with one length of at least 1")
         return pa.list_(typing.cast("pa.ListType[pa.DataType]", inner_type).value_type, lengths[0])
 
-    def _of_literal(self, annotation: object, values: Sequence[object]) -> pa.DataType:
+    def _infer_literal(self, annotation: object, values: Sequence[object]) -> pa.DataType:
         kinds = {type(value) for value in values}
         if len(kinds) != 1:
             raise self.refuse(annotation, "its values are not of one type")
         return self.of(kinds.pop())
 
 
-def _length_of(extra: object) -> int | None:
+def _read_length(extra: object) -> int | None:
     """Returns the length in `Annotated`: an int, or `annotated_types.Len(3, 3)`."""
     if isinstance(extra, int) and not isinstance(extra, bool):
         return extra

@@ -98,7 +98,7 @@ class UdfFailedError(UdfRuntimeError, RuntimeError):
         tries = f", attempt {attempt} of {max_attempts}" if max_attempts > 1 else ""
         super().__init__(
             f"UDF {udf!r} raised {error_type}: {error_message} - {where}{tries} - "
-            + _hint_of(error_type, error_message)
+            + _choose_hint(error_type, error_message)
         )
         self.udf = udf
         self.row = row
@@ -109,7 +109,7 @@ class UdfFailedError(UdfRuntimeError, RuntimeError):
         self.max_attempts = max_attempts
 
 
-def _hint_of(error_type: str, message: str) -> str:
+def _choose_hint(error_type: str, message: str) -> str:
     if any(sign in message for sign in _SIGNS_OF_SPARK):
         return f"a SparkSession works on the driver alone, and UDFs run elsewhere: {DRIVER_HINT}"
     return _INSTALL if error_type in ("ModuleNotFoundError", "ImportError") else _CORRECT

@@ -148,12 +148,12 @@ class ChunkReader:
         numbers: list[np.ndarray] = []
         rows = size = 0
 
-        def made() -> tuple[np.ndarray, np.ndarray, pa.RecordBatch]:
+        def make_batch() -> tuple[np.ndarray, np.ndarray, pa.RecordBatch]:
             table = pa.concat_tables(tables).combine_chunks()
             (batch,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=self._schema)]
             return np.concatenate(at), np.concatenate(numbers), batch
 
-        for position, child, piece in self._pieces(locations, max_rows):
+        for position, child, piece in self._read_pieces(locations, max_rows):
             first = 0
             while first < len(piece):
                 part = piece.slice(first, max_rows - rows)
@@ -164,12 +164,12 @@ class ChunkReader:
                 rows += len(part)
                 size += part.nbytes
                 if rows >= max_rows or size >= max_bytes:
-                    yield made()
+                    yield make_batch()
                     tables, at, numbers, rows, size = [], [], [], 0, 0
         if tables:
-            yield made()
+            yield make_batch()
 
-    def _pieces(self, locations: pa.StructArray, most: int) -> Iterator[tuple[np.ndarray, np.ndarray, pa.Table]]:
+    def _read_pieces(self, locations: pa.StructArray, most: int) -> Iterator[tuple[np.ndarray, np.ndarray, pa.Table]]:
         """Yields runs of adjacent chunks of a part: of many rows, or a section of a single row."""
         files: Any = locations.field("file").to_pylist()
         parts, firsts, counts = (np.asarray(locations.field(name)) for name in ("part", "first", "rows"))
@@ -180,7 +180,7 @@ class ChunkReader:
                 continue
             # Rows with consecutive chunks in a part, up to a row with chunks in the next part.
             file, part, first = files[row], int(parts[row]), int(firsts[row])
-            table = self._part(file, part)
+            table = self._read_part(file, part)
             end, stop = first, row
             while stop < total and end - first < most and end + counts[stop] <= len(table):
                 joins = not counts[stop] or (files[stop], parts[stop], firsts[stop]) == (file, part, end)
@@ -197,14 +197,14 @@ class ChunkReader:
                 continue
             first_number, remaining = 0, int(counts[row])
             while remaining:
-                piece = self._part(file, part).slice(first, remaining)
+                piece = self._read_part(file, part).slice(first, remaining)
                 if not len(piece):
-                    raise self._lost(file, part)
+                    raise self._make_lost_error(file, part)
                 yield np.full(len(piece), row), np.arange(first_number, first_number + len(piece)), piece
                 first_number, remaining, part, first = first_number + len(piece), remaining - len(piece), part + 1, 0
             row += 1
 
-    def _part(self, file: str, part: int) -> pa.Table:
+    def _read_part(self, file: str, part: int) -> pa.Table:
         table = self._parts.pop((file, part), None)
         if table is None:
             path = self._folder.path_of(file, part)
@@ -215,17 +215,17 @@ class ChunkReader:
                     f"chunks cannot be read: {error} - at {path} - check access to the place of the checkpoints"
                 ) from error
             if payload is None:
-                raise self._lost(file, part)
+                raise self._make_lost_error(file, part)
             try:
                 table = decode(payload)[1]
             except CheckpointError as error:
-                raise self._lost(file, part) from error
+                raise self._make_lost_error(file, part) from error
         self._parts[file, part] = table
         while len(self._parts) > _HELD_PARTS:
             self._parts.popitem(last=False)
         return table
 
-    def _lost(self, file: str, part: int) -> ChunksLostError:
+    def _make_lost_error(self, file: str, part: int) -> ChunksLostError:
         return ChunksLostError(
             f"chunks are not there any more, or damaged - at {self._folder.path_of(file, part)} - they are made again"
         )

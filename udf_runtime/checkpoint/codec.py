@@ -48,7 +48,7 @@ def encode(header: Mapping[str, JsonValue], table: pa.Table, *, compression: Lit
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_table(table)
     body = sink.getvalue()
-    return b"".join([prefix, body, _checksum(prefix, body)])
+    return b"".join([prefix, body, _compute_checksum(prefix, body)])
 
 
 def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
@@ -63,12 +63,12 @@ def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
     """
     view = memoryview(payload)
     if len(payload) < len(_MAGIC) + _LENGTH.size + _CHECKSUM_BYTES or view[:7] != _MAGIC[:7]:
-        raise _unusable("is no checkpoint, or was cut short")
+        raise _make_error("is no checkpoint, or was cut short")
     if view[:8] != _MAGIC:
-        raise _unusable(f"has format version {view[7]}, and this release reads {_MAGIC[7]}")
+        raise _make_error(f"has format version {view[7]}, and this release reads {_MAGIC[7]}")
     content = view[:-_CHECKSUM_BYTES]
-    if _checksum(content) != view[-_CHECKSUM_BYTES:]:
-        raise _unusable("does not match its checksum")
+    if _compute_checksum(content) != view[-_CHECKSUM_BYTES:]:
+        raise _make_error("does not match its checksum")
     begin = len(_MAGIC) + _LENGTH.size
     (length,) = _LENGTH.unpack(view[len(_MAGIC) : begin])
     end = begin + length
@@ -78,18 +78,18 @@ def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
             table = reader.read_all()
         table.validate(full=True)
     except (ValueError, pa.ArrowException, OSError) as error:
-        raise _unusable(f"cannot be read: {error}") from error
+        raise _make_error(f"cannot be read: {error}") from error
     if not isinstance(header, dict):
-        raise _unusable("has no header")
+        raise _make_error("has no header")
     return header, table
 
 
-def _checksum(*parts: bytes | memoryview | pa.Buffer) -> bytes:
+def _compute_checksum(*parts: bytes | memoryview | pa.Buffer) -> bytes:
     state = hashlib.blake2b(digest_size=_CHECKSUM_BYTES)
     for part in parts:
         state.update(part)
     return state.digest()
 
 
-def _unusable(reason: str) -> CheckpointError:
+def _make_error(reason: str) -> CheckpointError:
     return CheckpointError(f"the payload {reason} - in a stored checkpoint - its rows are computed again")

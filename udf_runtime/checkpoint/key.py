@@ -36,7 +36,7 @@ class CheckpointKey:
     @property
     def digest(self) -> str:
         """The key as 32 hexadecimal digits."""
-        return _digest(
+        return _compute_digest(
             ["key", self.udf_name, self.udf_version, list(self.inputs), self.output_type, self.environment],
         )
 
@@ -51,10 +51,10 @@ def source_digest(files: Sequence[str]) -> str:
         files: Identities of the data files and overlays with the inputs, in manifest order. Files
             never change under their names.
     """
-    return _digest(["source", *files])
+    return _compute_digest(["source", *files])
 
 
-def _digest(parts: list[object]) -> str:
+def _compute_digest(parts: list[object]) -> str:
     # JSON separates the parts, regardless of their characters.
     text = json.dumps([_FORMAT, *parts], ensure_ascii=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode("ascii"), digest_size=_DIGEST_BYTES).hexdigest()

@@ -50,7 +50,7 @@ class LocalObjects:
         if not names_object(path):
             raise ValueError(f"The path {path!r} leaves its folder. Folder: {self.root}. Name an object below it.")
         folder, _, name = path.rpartition("/")
-        with self._names(path):
+        with self._add_path_to_errors(path):
             for attempt in range(_TRIES + 1):
                 try:
                     with self._open_folder(folder, make=attempt > 0) as parent:
@@ -70,7 +70,7 @@ class LocalObjects:
         if not names_object(path):
             return None
         folder, _, name = path.rpartition("/")
-        with _absent(), self._names(path), self._open_folder(folder) as parent:
+        with _ignore_absent(), self._add_path_to_errors(path), self._open_folder(folder) as parent:
             # A read of a pipe in place of the object does not wait.
             opener = functools.partial(_open_inside, parent, more=os.O_NONBLOCK)
             with open(name, "rb", buffering=0, opener=opener) as file:
@@ -84,7 +84,7 @@ class LocalObjects:
     def list_folders(self, prefix: str) -> list[str]:
         """Returns the sorted names of the folders in a folder, including empty folders."""
         names: list[str] = []
-        with _absent(), self._open_folder(prefix) as folder, os.scandir(folder) as entries:
+        with _ignore_absent(), self._open_folder(prefix) as folder, os.scandir(folder) as entries:
             names += [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         return sorted(names)
 
@@ -101,7 +101,7 @@ class LocalObjects:
         folder, _, name = path.rpartition("/")
         if not names_object(path):
             return
-        with _absent(), self._open_folder(folder) as parent:
+        with _ignore_absent(), self._open_folder(folder) as parent:
             os.unlink(name, dir_fd=parent)
         self._remove_empty(folder)
 
@@ -113,7 +113,7 @@ class LocalObjects:
         folder, _, name = path.rpartition("/")
         if not names_object(path):
             return
-        with _absent(), self._open_folder(folder) as parent:
+        with _ignore_absent(), self._open_folder(folder) as parent:
             shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
         self._remove_empty(folder)
 
@@ -145,7 +145,7 @@ class LocalObjects:
                 return place
         folders = [place]
         while folders:
-            with _absent(), os.scandir(folders.pop()) as entries:
+            with _ignore_absent(), os.scandir(folders.pop()) as entries:
                 for entry in entries:
                     if entry.name == ignored:
                         continue
@@ -159,7 +159,7 @@ class LocalObjects:
         folders = [prefix.rstrip("/")]
         while folders:
             folder = folders.pop()
-            with _absent(), self._open_folder(folder) as open_folder, os.scandir(open_folder) as entries:
+            with _ignore_absent(), self._open_folder(folder) as open_folder, os.scandir(open_folder) as entries:
                 for entry in entries:
                     path = f"{folder}/{entry.name}" if folder else entry.name
                     if entry.is_dir(follow_symlinks=False):
@@ -177,7 +177,7 @@ class LocalObjects:
                 return
 
     @contextlib.contextmanager
-    def _names(self, path: str) -> Iterator[None]:
+    def _add_path_to_errors(self, path: str) -> Iterator[None]:
         """Adds the whole path to an error of the file system."""
         try:
             yield
@@ -237,7 +237,7 @@ def _open_inside(folder: int, name: str, flags: int, more: int = 0) -> int:
         raise
 
 
-def _absent() -> contextlib.suppress:
+def _ignore_absent() -> contextlib.suppress:
     return contextlib.suppress(FileNotFoundError, NotADirectoryError)
 
 

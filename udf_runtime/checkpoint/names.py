@@ -32,7 +32,7 @@ def unquote(quoted: str) -> str:
     Raises:
         ValueError: The argument is no result of :func:`quote`.
     """
-    raw = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), quoted).encode("latin-1")
+    raw = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), quoted).encode("latin-1")
     text = raw.decode("utf-8")
     if _escape(text) != quoted:
         raise ValueError(f"{quoted!r} is no quoted name - in a listing of objects - something else made the object")

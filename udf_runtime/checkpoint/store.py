@@ -134,13 +134,17 @@ class CheckpointStore:
             ValueError: Offsets and values do not belong together, or the job id is too long for a
                 file name.
         """
-        positions = _checked(offsets, values)
+        positions = _check_offsets(offsets, values)
         start, stop = (int(positions[0]), int(positions[-1]) + 1) if len(positions) else (0, 0)
         columns = {"value": values}
         if stop - start != len(positions):
             columns["offset"] = pa.array(positions, pa.uint32() if stop <= 1 << 32 else pa.int64())
-        header = _header("values", key.digest, source, job_id) | {"start": start, "stop": stop, "rows": len(positions)}
-        path = f"{self._folder(key, source)}/{start}-{stop}.{len(positions)}.{quote(job_id)}.{_random()}.rows"
+        header = _make_header("values", key.digest, source, job_id) | {
+            "start": start,
+            "stop": stop,
+            "rows": len(positions),
+        }
+        path = f"{self._folder(key, source)}/{start}-{stop}.{len(positions)}.{quote(job_id)}.{_make_random_part()}.rows"
         self.objects.put(path, encode(header, pa.table(columns)))
         return CheckpointEntry(kind="values", start=start, stop=stop, rows=len(positions), job_id=job_id, path=path)
 
@@ -170,13 +174,13 @@ class CheckpointStore:
             OSError: The store failed; its own error.
             ValueError: The job id is too long for a file name.
         """
-        header = _header("reference", key.digest, source, job_id) | {
+        header = _make_header("reference", key.digest, source, job_id) | {
             "data_file": data_file,
             "size_bytes": size_bytes,
             "rows": rows,
             "context": context,
         }
-        path = f"{self._folder(key, source)}/file.{quote(job_id)}.{_random()}.ref"
+        path = f"{self._folder(key, source)}/file.{quote(job_id)}.{_make_random_part()}.ref"
         self.objects.put(path, encode(header, pa.table({})))
         return CheckpointEntry(kind="reference", job_id=job_id, path=path)
 
@@ -186,7 +190,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: The store failed.
         """
-        return _entries(self._list(self._folder(key, source)))
+        return _parse_entries(self._list(self._folder(key, source)))
 
     def find_all(self, key: CheckpointKey) -> dict[str, list[CheckpointEntry]]:
         """Returns the entries of all fragments of a key, by source. A single listing.
@@ -197,7 +201,7 @@ class CheckpointStore:
         by_source: dict[str, list[str]] = {}
         for path in self._list(f"{self.root}/{key.digest}"):
             by_source.setdefault(path.split("/")[-2], []).append(path)
-        entries_by_source = {source: _entries(paths) for source, paths in by_source.items()}
+        entries_by_source = {source: _parse_entries(paths) for source, paths in by_source.items()}
         return {source: entries for source, entries in entries_by_source.items() if entries}
 
     def sources(self, key: CheckpointKey) -> set[str]:
@@ -227,10 +231,10 @@ class CheckpointStore:
             return None
         offsets: Array
         if len(names) == 2:
-            offsets = _single(table["offset"]).cast(pa.int64())
+            offsets = _take_chunk(table["offset"]).cast(pa.int64())
         else:
             offsets = pa.array(np.arange(entry.start, entry.start + entry.rows, dtype=np.int64))
-        return offsets, _single(table["value"])
+        return offsets, _take_chunk(table["value"])
 
     def read_reference(self, entry: CheckpointEntry, key: CheckpointKey, source: str) -> ColumnFileReference | None:
         """Returns the body of a reference; None if the entry is deleted, damaged or foreign.
@@ -256,15 +260,15 @@ class CheckpointStore:
             CheckpointError: The store failed.
         """
 
-        def name_in(path: str) -> str | None:
+        def read_file_name(path: str) -> str | None:
             _, key, source, _ = path.rsplit("/", 3)
-            entry = _entry(path)
+            entry = _parse_entry(path)
             content = None if entry is None else self._open(entry, key, source)
             return None if content is None else str(content[0].get("data_file"))
 
         paths = [path for path in self._list(self.root) if _REFERENCE_NAME.fullmatch(path.rpartition("/")[2])]
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
-            return {name for name in pool.map(name_in, paths) if name is not None}
+            return {name for name in pool.map(read_file_name, paths) if name is not None}
 
     def delete(self, entry: CheckpointEntry) -> None:
         """Deletes an entry if present.
@@ -329,7 +333,7 @@ class CheckpointStore:
         except CheckpointError as error:
             _warn(entry, str(error))
             return None
-        expected = _header(entry.kind, key, source, entry.job_id)
+        expected = _make_header(entry.kind, key, source, entry.job_id)
         if any(header.get(name) != value for name, value in expected.items()):
             _warn(entry, "it belongs to something else")
             return None
@@ -353,11 +357,11 @@ class CheckpointStore:
             ) from error
 
 
-def _header(kind: Literal["values", "reference"], key: str, source: str, job_id: str) -> dict[str, JsonValue]:
+def _make_header(kind: Literal["values", "reference"], key: str, source: str, job_id: str) -> dict[str, JsonValue]:
     return {"kind": kind, "key": key, "source": source, "job": job_id}
 
 
-def _checked(offsets: Array, values: Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _check_offsets(offsets: Array, values: Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     if len(offsets) != len(values):
         raise ValueError(
             f"{len(offsets)} row offsets were given for {len(values)} values - for a checkpoint - give one for each"
@@ -372,19 +376,19 @@ def _checked(offsets: Array, values: Array) -> np.ndarray[tuple[int], np.dtype[n
     return cast("np.ndarray[tuple[int], np.dtype[np.int64]]", positions)
 
 
-def _single(column: pa.ChunkedArray[Any]) -> Array:
+def _take_chunk(column: pa.ChunkedArray[Any]) -> Array:
     # The writer stored a single array, and a stream keeps the array in a single piece. Without rows
     # the stream may have no piece.
     array: Array = column.chunks[0] if column.num_chunks else pa.nulls(0, column.type)
     return array
 
 
-def _entries(paths: Iterable[str]) -> list[CheckpointEntry]:
-    entries = [entry for entry in map(_entry, paths) if entry is not None]
+def _parse_entries(paths: Iterable[str]) -> list[CheckpointEntry]:
+    entries = [entry for entry in map(_parse_entry, paths) if entry is not None]
     return sorted(entries, key=lambda entry: (entry.start, entry.stop, entry.path))
 
 
-def _entry(path: str) -> CheckpointEntry | None:
+def _parse_entry(path: str) -> CheckpointEntry | None:
     """Returns the entry for a path; None for the name of a foreign file."""
     name = path.rpartition("/")[2]
     try:
@@ -400,7 +404,7 @@ def _entry(path: str) -> CheckpointEntry | None:
     return None
 
 
-def _random() -> str:
+def _make_random_part() -> str:
     return os.urandom(8).hex()
 
 

@@ -42,7 +42,7 @@ def resolved(annotation: object, func: Callable[..., object], local_names: Mappi
     module: dict[str, object] = {}
     if inner is not None:
         module = inner.__globals__
-        scope |= _closure_of(inner)
+        scope |= _read_closure(inner)
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         # Each annotation is resolved alone, so a failure does not affect the next annotation.
@@ -73,7 +73,7 @@ def function_of(func: Callable[..., object]) -> types.FunctionType | None:
             current = call
 
 
-def _closure_of(function: types.FunctionType) -> dict[str, object]:
+def _read_closure(function: types.FunctionType) -> dict[str, object]:
     variables: dict[str, object] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # unassigned so far, like a function's own name during its decoration

@@ -76,7 +76,7 @@ class UdfFactory:
                 a UDF.
         """
         name = self._wishes.name or self.cls.__name__
-        call = _call_of(self.cls, name)
+        call = _find_call(self.cls, name)
         try:
             inspect.signature(self.cls).bind(*args, **kwargs)
         except TypeError as error:
@@ -87,7 +87,7 @@ class UdfFactory:
         return self._wishes.define(Stateful(self.cls, args, kwargs), call, name)
 
 
-def _call_of(cls: type, name: str) -> Callable[..., object]:
+def _find_call(cls: type, name: str) -> Callable[..., object]:
     # getattr would return the constructor of a class without __call__.
     call = inspect.getattr_static(cls, "__call__", None)
     if not isinstance(call, types.FunctionType):
@@ -260,9 +260,9 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         version=version,
         settings=Settings(
             num_cpus=num_cpus,
-            num_gpus=_num_gpus(num_gpus, cuda),
+            num_gpus=_resolve_num_gpus(num_gpus, cuda),
             memory=memory,
-            checkpoint_size=_checkpoint_size(checkpoint_size, batch_size),
+            checkpoint_size=_resolve_checkpoint_size(checkpoint_size, batch_size),
             min_checkpoint_size=min_checkpoint_size,
             max_checkpoint_size=max_checkpoint_size,
             task_size=task_size,
@@ -270,7 +270,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             on_error=ErrorPolicy.of(on_error if on_error is not None else error_handling),
             field_metadata=field_metadata if field_metadata is not None else {},
         ),
-        local_names=_names_around(inspect.currentframe()),
+        local_names=_collect_names_around(inspect.currentframe()),
         manifest=manifest,
     )
     if func is not None:
@@ -353,7 +353,7 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
     """
     wishes = _Wishes(
         kind=Kind.CHUNKS,
-        data_type=_struct_of(output_schema, "@chunker"),
+        data_type=_make_struct(output_schema, "@chunker"),
         input_columns=input_columns,
         name=name,
         version=version,
@@ -367,7 +367,7 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
             task_size=task_size,
             on_error=ErrorPolicy.of(on_error),
         ),
-        local_names=_names_around(inspect.currentframe()),
+        local_names=_collect_names_around(inspect.currentframe()),
         manifest=manifest,
     )
     if func is not None:
@@ -429,12 +429,12 @@ def udtf(
     """
     wishes = _Wishes(
         kind=Kind.TABLE,
-        data_type=_struct_of(output_schema, "@udtf"),
+        data_type=_make_struct(output_schema, "@udtf"),
         input_columns=None,
         name=name,
         version=version,
         settings=Settings(num_cpus=num_cpus, num_gpus=num_gpus, memory=memory),
-        local_names=_names_around(inspect.currentframe()),
+        local_names=_collect_names_around(inspect.currentframe()),
         manifest=manifest,
     )
     if func is not None:
@@ -442,7 +442,7 @@ def udtf(
     return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
 
 
-def _struct_of(schema: pa.Schema | None, where: str) -> pa.DataType | None:
+def _make_struct(schema: pa.Schema | None, where: str) -> pa.DataType | None:
     if schema is None and where == "@chunker":
         return None
     if not isinstance(schema, pa.Schema) or not len(schema):
@@ -480,11 +480,11 @@ def _decorated(func: Callable[..., object], *, wishes: _Wishes) -> UDF | UdfFact
         return wishes.define(func, None, wishes.name)
     name = wishes.name or func.__name__
     # Reports errors of __call__ at the class; the version needs the arguments.
-    dataclasses.replace(wishes, version="probe").define(Stateful(func), _call_of(func, name), name)
+    dataclasses.replace(wishes, version="probe").define(Stateful(func), _find_call(func, name), name)
     return UdfFactory(func, wishes)
 
 
-def _num_gpus(num_gpus: float | None, cuda: bool | None) -> float | None:
+def _resolve_num_gpus(num_gpus: float | None, cuda: bool | None) -> float | None:
     if cuda is None:
         return num_gpus
     warnings.warn("cuda= is deprecated - in @udf - use num_gpus=1", DeprecationWarning, stacklevel=4)
@@ -493,7 +493,7 @@ def _num_gpus(num_gpus: float | None, cuda: bool | None) -> float | None:
     return 1.0 if cuda else num_gpus
 
 
-def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int | None:
+def _resolve_checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int | None:
     if batch_size is None:
         return checkpoint_size
     warnings.warn("batch_size= is deprecated - in @udf - use checkpoint_size=", DeprecationWarning, stacklevel=4)
@@ -502,7 +502,7 @@ def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int
     return batch_size
 
 
-def _names_around(frame: types.FrameType | None) -> dict[str, object]:
+def _collect_names_around(frame: types.FrameType | None) -> dict[str, object]:
     """Returns the types and modules among the variables of a decorator's calling function.
 
     Annotations in the form of strings may name these variables, and a closure only has variables

@@ -50,37 +50,37 @@ def value_reader(annotation: object, *, where: str) -> Reader | None:
     if supertype is not None:
         return value_reader(supertype, where=where)
     if annotation in _MAPPINGS or origin in _MAPPINGS:
-        return _mapping(arguments, where)
+        return _read_mapping(arguments, where)
     if origin in _LISTS:
-        return _sequence(list, value_reader(arguments[0], where=where))
+        return _read_sequence(list, value_reader(arguments[0], where=where))
     if origin is tuple and arguments[-1:] == (Ellipsis,):
-        return _sequence(tuple, value_reader(arguments[0], where=where) or _same)
-    return _class(annotation, where) if isinstance(annotation, type) and origin is None else None
+        return _read_sequence(tuple, value_reader(arguments[0], where=where) or _return_same)
+    return _read_class(annotation, where) if isinstance(annotation, type) and origin is None else None
 
 
-def _mapping(arguments: Sequence[object], where: str) -> Reader:
+def _read_mapping(arguments: Sequence[object], where: str) -> Reader:
     if not arguments:
         return dict
     key, item = (value_reader(argument, where=where) for argument in arguments)
     if key is None and item is None:
         return dict
-    read_key, read_item = _optional(key), _optional(item)
+    read_key, read_item = _allow_none(key), _allow_none(item)
     return lambda pairs: {read_key(k): read_item(v) for k, v in dict(pairs).items()}
 
 
-def _sequence(make: type, item: Reader | None) -> Reader | None:
+def _read_sequence(make: type, item: Reader | None) -> Reader | None:
     if item is None:
         return None
-    read = _optional(item)
+    read = _allow_none(item)
     return lambda values: make(map(read, values))
 
 
-def _class(annotated: type, where: str) -> Reader | None:
+def _read_class(annotated: type, where: str) -> Reader | None:
     if issubclass(annotated, enum.Enum):
         return annotated
     fields = field_annotations(annotated)
     if fields is not None:
-        return _record(annotated, fields, where)
+        return _read_record(annotated, fields, where)
     is_value = annotated.__module__.partition(".")[0] in _VALUE_MODULES and annotated not in _NEVER_GIVEN
     if is_value or getattr(annotated, "_is_protocol", False):
         return None
@@ -90,10 +90,10 @@ def _class(annotated: type, where: str) -> Reader | None:
     )
 
 
-def _record(annotated: type, fields: Mapping[str, object], where: str) -> Reader | None:
+def _read_record(annotated: type, fields: Mapping[str, object], where: str) -> Reader | None:
     readers = {name: value_reader(annotation, where=where) for name, annotation in fields.items()}
     if typing.is_typeddict(annotated):
-        changed = {name: _optional(read) for name, read in readers.items() if read is not None}
+        changed = {name: _allow_none(read) for name, read in readers.items() if read is not None}
         if not changed:
             return None
         return lambda struct: struct | {name: read(struct[name]) for name, read in changed.items()}
@@ -102,14 +102,14 @@ def _record(annotated: type, fields: Mapping[str, object], where: str) -> Reader
             f"Dataclass {annotated.__qualname__}, as {where} is annotated, has a field with init=False. Its instances "
             "cannot be made of a struct. Take a dict, and make the instance inside the function."
         )
-    read_fields = {name: _optional(read) for name, read in readers.items()}
+    read_fields = {name: _allow_none(read) for name, read in readers.items()}
     return lambda struct: annotated(**{name: read(struct[name]) for name, read in read_fields.items()})
 
 
-def _same(value: object) -> object:
+def _return_same(value: object) -> object:
     return value
 
 
-def _optional(read: Reader | None) -> Reader:
+def _allow_none(read: Reader | None) -> Reader:
     """Returns a reader that passes None through; without a reader, all values."""
-    return _same if read is None else lambda value: None if value is None else read(value)
+    return _return_same if read is None else lambda value: None if value is None else read(value)

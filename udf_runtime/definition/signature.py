@@ -107,10 +107,10 @@ def signature_of(func: Callable[..., object], request: SignatureRequest) -> UdfS
         UdfDefinitionError: The signature does not fit a UDF, its kind or output is unknown, or its
             annotations contradict each other.
     """
-    return _Reader(func, request).read()
+    return _SignatureReader(func, request).read()
 
 
-class _Reader:
+class _SignatureReader:
     def __init__(self, func: Callable[..., object], request: SignatureRequest) -> None:
         self._func = func
         self._request = request
@@ -120,7 +120,7 @@ class _Reader:
         return UdfDefinitionError(f"{problem} - {self._where} - {hint}")
 
     def read(self) -> UdfSignature:
-        parameters, result = self._signature()
+        parameters, result = self._read_parameters()
         if inspect.iscoroutinefunction(function_of(self._func)):
             raise self.error(
                 "an async function cannot be a UDF", "define it with def, and wait for what it needs in there"
@@ -131,18 +131,18 @@ class _Reader:
         annotations = [
             self._resolve(p.annotation, f"parameter {p.name!r}", needed=self._request.kind is None) for p in parameters
         ]
-        kind, width = self._kind(annotations)
+        kind, width = self._find_kind(annotations)
         yields = inspect.isgeneratorfunction(function_of(self._func))
         if yields and not kind.iterates and not kind.makes_rows:
             raise self.error(
                 "the function yields, but is not annotated as one over iterators",
                 "return one value per call; a function that yields several rows for each is decorated with @chunker",
             )
-        inputs, required = self._inputs(parameters, annotations, kind, width)
-        data_type, is_columns = self._output(kind, returns)
+        inputs, required = self._make_inputs(parameters, annotations, kind, width)
+        data_type, is_columns = self._find_output(kind, returns)
         return UdfSignature(kind=kind, inputs=inputs, required=required, data_type=data_type, is_columns=is_columns)
 
-    def _signature(self) -> tuple[list[inspect.Parameter], object]:
+    def _read_parameters(self) -> tuple[list[inspect.Parameter], object]:
         """Returns the parameters of a positional call, and the annotation of the result."""
         try:
             signature = inspect.signature(self._func)
@@ -184,13 +184,13 @@ class _Reader:
             "import what it names where the function is defined, outside `if TYPE_CHECKING`",
         )
 
-    def _kind(self, annotations: Sequence[object]) -> tuple[Kind, int | None]:
+    def _find_kind(self, annotations: Sequence[object]) -> tuple[Kind, int | None]:
         """Returns the kind, and the number of columns in an iterator's item (None: unknown)."""
-        shapes_of_parameters = [_shape_of(annotation) for annotation in annotations]
+        shapes_of_parameters = [_read_shape(annotation) for annotation in annotations]
         explicit = self._request.kind
         if explicit is not None:
-            is_iterator = _shape_of(annotations[0]) == "iterator"
-            return explicit, _width_of(annotations[0]) if is_iterator else len(
+            is_iterator = _read_shape(annotations[0]) == "iterator"
+            return explicit, _read_width(annotations[0]) if is_iterator else len(
                 self._request.input_columns or shapes_of_parameters
             )
         shapes = set(shapes_of_parameters)
@@ -210,8 +210,8 @@ class _Reader:
             )
         if shape != "iterator":
             return _PLAIN[shape], len(shapes_of_parameters)
-        item = _item_of(annotations[0])
-        inner = {_shape_of(element) for element in item}
+        item = _read_item(annotations[0])
+        inner = {_read_shape(element) for element in item}
         kind = _ITERATING.get(inner.pop()) if len(inner) == 1 else None
         if kind is None or (kind is Kind.RECORD_BATCH_ITER and len(item) > 1):
             raise self.error(
@@ -219,9 +219,9 @@ class _Reader:
                 "take Iterator[pa.Array], Iterator[pd.Series], Iterator[pa.RecordBatch], "
                 "or one of tuples of arrays or series",
             )
-        return kind, _width_of(annotations[0])
+        return kind, _read_width(annotations[0])
 
-    def _inputs(
+    def _make_inputs(
         self, parameters: Sequence[inspect.Parameter], annotations: Sequence[object], kind: Kind, width: int | None
     ) -> tuple[tuple[Parameter, ...], int]:
         if kind.takes_batches:
@@ -239,12 +239,12 @@ class _Reader:
         if kind.vectorised:
             inputs = tuple(Parameter(name=p.name) for p in parameters)
         else:
-            inputs = tuple(self._scalar_input(p.name, a) for p, a in zip(parameters, annotations, strict=True))
+            inputs = tuple(self._make_scalar_input(p.name, a) for p, a in zip(parameters, annotations, strict=True))
         return inputs, sum(p.default is _EMPTY for p in parameters)
 
-    def _scalar_input(self, name: str, annotation: object) -> Parameter:
+    def _make_scalar_input(self, name: str, annotation: object) -> Parameter:
         annotation = strip_optional(annotation)
-        form = _form_of(annotation)
+        form = _read_form(annotation)
         # An explicit kind marks a foreign function, whose annotations describe other values.
         honoured = annotation is not _EMPTY and self._request.kind in (None, Kind.CHUNKS)
         if honoured and form in ("value", "list"):
@@ -256,18 +256,18 @@ class _Reader:
             checked = None  # an annotation like `object` or `np.ndarray` does not describe a column, and is legal here
         return Parameter(name=name, type=checked, form=form, annotation=annotation if form == "python" else None)
 
-    def _output(self, kind: Kind, returns: object) -> tuple[pa.DataType, bool]:
+    def _find_output(self, kind: Kind, returns: object) -> tuple[pa.DataType, bool]:
         data_type = self._request.data_type
         if kind is Kind.TABLE and data_type is not None:
             return data_type, True
         if kind is Kind.CHUNKS:
-            return self._rows_type(returns, data_type), True
+            return self._find_rows_type(returns, data_type), True
         inner = returns
-        if kind.iterates and _shape_of(returns) == "iterator" and typing.get_args(returns):
+        if kind.iterates and _read_shape(returns) == "iterator" and typing.get_args(returns):
             inner = typing.get_args(returns)[0]
         columns = strip_optional(inner)
         if columns is Columns or typing.get_origin(columns) is Columns:
-            return self._columns_type(columns, data_type), True
+            return self._find_columns_type(columns, data_type), True
         if self._request.kind is None:
             self._check_result(kind, returns, inner)
         if data_type is not None:
@@ -285,19 +285,20 @@ class _Reader:
         """Raises an error if the annotation of the result belongs to another kind."""
         if returns is _EMPTY:
             return
-        shape = _shape_of(inner)
-        iterates = inner is not returns or _shape_of(returns) == "iterator"
+        shape = _read_shape(inner)
+        iterates = inner is not returns or _read_shape(returns) == "iterator"
         expected: Shape = (
             "pandas" if kind in (Kind.PANDAS, Kind.PANDAS_ITER) else "arrow" if kind.vectorised else "scalar"
         )
         if shape != expected or iterates != kind.iterates:
             spelled = _SPELLED.get(kind, "one value")
             raise self.error(
-                f"the result is annotated as {_shown(returns)}, but a function with these parameters returns {spelled}",
+                f"the result is annotated as {_format_annotation(returns)}, but a function with these parameters "
+                f"returns {spelled}",
                 f"annotate the parameters as what they are, or the result as {spelled}",
             )
 
-    def _rows_type(self, annotation: object, data_type: pa.DataType | None) -> pa.DataType:
+    def _find_rows_type(self, annotation: object, data_type: pa.DataType | None) -> pa.DataType:
         """Returns the struct of a chunk: the explicit type, or the type of the yielded rows."""
         if data_type is not None:
             return data_type
@@ -305,7 +306,7 @@ class _Reader:
         origin, arguments = typing.get_origin(rows), typing.get_args(rows)
         if origin not in _ROWS_OF or not arguments:
             raise self.error(
-                f"the result is annotated as {_shown(annotation)}, which does not say what the rows are"
+                f"the result is annotated as {_format_annotation(annotation)}, which does not say what the rows are"
                 if annotation is not _EMPTY
                 else "the result has no annotation",
                 "annotate it, as in `-> Iterator[Chunk]` where Chunk is a NamedTuple or a dataclass, or pass "
@@ -314,12 +315,12 @@ class _Reader:
         row_type = arrow_type(arguments[0], where=f"the result of {self._where}")
         if not pa.types.is_struct(row_type) or not row_type.num_fields:
             raise self.error(
-                f"rows of {_shown(arguments[0])} have no columns",
+                f"rows of {_format_annotation(arguments[0])} have no columns",
                 "yield NamedTuples or dataclasses, or pass output_schema=",
             )
         return row_type
 
-    def _columns_type(self, annotation: object, data_type: pa.DataType | None) -> pa.DataType:
+    def _find_columns_type(self, annotation: object, data_type: pa.DataType | None) -> pa.DataType:
         arguments = typing.get_args(annotation)
         record = arguments[0] if arguments else None
         try:
@@ -327,19 +328,21 @@ class _Reader:
         except NameError:
             fields = {}  # arrow_type names the missing class
         if fields is None:
-            raise self.error(f"Columns[{_shown(record)}] has no fields", "give it a NamedTuple or a dataclass")
+            raise self.error(
+                f"Columns[{_format_annotation(record)}] has no fields", "give it a NamedTuple or a dataclass"
+            )
         if data_type is None:
             return arrow_type(record, where=f"the result of {self._where}")
         names = [data_type.field(i).name for i in range(data_type.num_fields)] if pa.types.is_struct(data_type) else []
         if names != list(fields):
             raise self.error(
-                f"data_type {data_type} does not have the fields of {_shown(record)}: {', '.join(fields)}",
+                f"data_type {data_type} does not have the fields of {_format_annotation(record)}: {', '.join(fields)}",
                 "give a struct of these fields in this order, or leave data_type out",
             )
         return data_type
 
 
-def _shape_of(annotation: object) -> Shape:
+def _read_shape(annotation: object) -> Shape:
     annotation = strip_optional(annotation)
     origin = typing.get_origin(annotation) or annotation
     if not isinstance(origin, type):
@@ -354,7 +357,7 @@ def _shape_of(annotation: object) -> Shape:
     return "pandas" if pandas is not None and issubclass(origin, pandas.Series) else "scalar"
 
 
-def _item_of(annotation: object) -> list[object]:
+def _read_item(annotation: object) -> list[object]:
     """Returns the parts of an item of an annotated iterator, without the `...` of a tuple."""
     arguments = typing.get_args(annotation)
     if not arguments:
@@ -364,15 +367,15 @@ def _item_of(annotation: object) -> list[object]:
     return [arguments[0]]
 
 
-def _width_of(annotation: object) -> int | None:
+def _read_width(annotation: object) -> int | None:
     """Returns the number of columns in an item of an annotated iterator; None if unknown."""
-    arguments = typing.get_args(annotation) if _shape_of(annotation) == "iterator" else ()
+    arguments = typing.get_args(annotation) if _read_shape(annotation) == "iterator" else ()
     if not arguments or (typing.get_origin(arguments[0]) is tuple and Ellipsis in typing.get_args(arguments[0])):
         return None
-    return len(_item_of(annotation))
+    return len(_read_item(annotation))
 
 
-def _form_of(annotation: object) -> Form:
+def _read_form(annotation: object) -> Form:
     while typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     origin = typing.get_origin(annotation) or annotation
@@ -384,5 +387,5 @@ def _form_of(annotation: object) -> Form:
     return "blob" if is_file or origin in (typing.BinaryIO, typing.IO) else "value"
 
 
-def _shown(annotation: object) -> str:
+def _format_annotation(annotation: object) -> str:
     return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)

@@ -155,7 +155,7 @@ class UDF(Settings):
             raise UdfDefinitionError(
                 f"{func.__qualname__} is a class - as a UDF - decorate it with @udf, and call the result"
             )
-        name = name if name is not None else _name_of(call or func)
+        name = name if name is not None else _find_name(call or func)
         where = f"UDF {name!r}"
         if data_type is not None and not isinstance(data_type, pa.DataType):
             raise UdfDefinitionError(
@@ -165,7 +165,7 @@ class UDF(Settings):
             raise UdfDefinitionError(
                 f"version={version!r} is no text - {where} - give a name and a version of one letter or more"
             )
-        columns = None if input_columns is None else _checked_columns(input_columns, where)
+        columns = None if input_columns is None else _check_columns(input_columns, where)
         request = SignatureRequest(
             name=name,
             kind=kind,
@@ -174,7 +174,7 @@ class UDF(Settings):
             local_names=local_names or {},
             skip_self=call is not None,
         )
-        signature = signature_of(call or _callable_of(func), request)
+        signature = signature_of(call or _load_callable(func), request)
         check_fillable(signature.data_type, where=where)
         settings = settings or Settings()
         if settings.timeout is not None and signature.kind is not Kind.SCALAR:
@@ -186,7 +186,7 @@ class UDF(Settings):
             name=name,
             signature=signature,
             target=func,
-            input_columns=_bound_columns(signature, columns, where),
+            input_columns=_bind_columns(signature, columns, where),
             given_version=version,
             **(shared | {"field_metadata": dict(settings.field_metadata)}),
         )
@@ -241,9 +241,9 @@ class UDF(Settings):
         """
         if self.given_version is not None:
             return self.given_version
-        return fingerprint(*_digested(self), what=f"UDF {self.name!r}")
+        return fingerprint(*_collect_digest_parts(self), what=f"UDF {self.name!r}")
 
-    def _first_form(self) -> UDF:
+    def _restore_first_form(self) -> UDF:
         """Returns the UDF in the form of releases with the first scheme: values arrive unchanged.
 
         An adapter holds the original UDF in an attribute `first_form`.
@@ -266,7 +266,9 @@ class UDF(Settings):
         if self.given_version is not None or self.name != name or not is_first_digest(version):
             return self
         try:
-            same = first_digest(*_digested(self._first_form()), what=f"UDF {self.name!r}") == version
+            same = (
+                first_digest(*_collect_digest_parts(self._restore_first_form()), what=f"UDF {self.name!r}") == version
+            )
         except UdfDefinitionError:
             same = False
         return dataclasses.replace(self, given_version=version, payload=None) if same else self
@@ -306,7 +308,7 @@ class UDF(Settings):
                 batches.
         """
         where = f"UDF {self.name!r}"
-        bound = _bound_columns(self.signature, _checked_columns(columns, where), where)
+        bound = _bind_columns(self.signature, _check_columns(columns, where), where)
         return dataclasses.replace(self, input_columns=bound, payload=None)
 
     def with_manifest(self, manifest: Manifest) -> UDF:
@@ -408,7 +410,7 @@ class UnpackedUDF:
         return tuple((name, f"{self.prefix}{name}") for name in names)
 
 
-def _digested(udf: UDF) -> tuple[object, ...]:
+def _collect_digest_parts(udf: UDF) -> tuple[object, ...]:
     """Returns the values under the digest of the automatic version."""
     forms = tuple(parameter.form for parameter in udf.parameters)
     about = (udf.kind.value, forms, udf.input_columns, udf.is_columns, udf.data_type)
@@ -428,18 +430,18 @@ def _has_state(func: Callable[..., object]) -> bool:
     )
 
 
-def _callable_of(func: Callable[..., object] | Stateful) -> Callable[..., object]:
+def _load_callable(func: Callable[..., object] | Stateful) -> Callable[..., object]:
     return func.load() if isinstance(func, Stateful) else func
 
 
-def _name_of(func: object) -> str:
+def _find_name(func: object) -> str:
     if isinstance(func, functools.partial):
-        return _name_of(func.func)
+        return _find_name(func.func)
     name = getattr(func, "__name__", None) or type(func).__name__
     return "lambda_function" if name == "<lambda>" else str(name)
 
 
-def _checked_columns(columns: Sequence[str], where: str) -> tuple[str, ...]:
+def _check_columns(columns: Sequence[str], where: str) -> tuple[str, ...]:
     if isinstance(columns, str) or not all(isinstance(column, str) and column for column in columns):
         raise UdfDefinitionError(
             f"input_columns={columns!r} is no list of names - {where} - give a list, one name per parameter"
@@ -447,7 +449,7 @@ def _checked_columns(columns: Sequence[str], where: str) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _bound_columns(signature: UdfSignature, columns: tuple[str, ...] | None, where: str) -> tuple[str, ...] | None:
+def _bind_columns(signature: UdfSignature, columns: tuple[str, ...] | None, where: str) -> tuple[str, ...] | None:
     if signature.kind.takes_batches:
         if columns is not None:
             raise UdfDefinitionError(

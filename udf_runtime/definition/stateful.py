@@ -73,11 +73,11 @@ class Stateful:
     @property
     def made_from(self) -> Callable[..., object]:
         """The class, or the callable object."""
-        return self._unpacked()[0]
+        return self._unpack()[0]
 
     def fingerprint_parts(self) -> Iterable[object]:
         """Returns the class and the arguments by the names of their parameters."""
-        made_from, args, kwargs = self._unpacked()
+        made_from, args, kwargs = self._unpack()
         if not isinstance(made_from, type):
             return (made_from,)
         try:
@@ -109,7 +109,7 @@ class Stateful:
         return once.get(self._make)
 
     def _make(self) -> Callable[..., object]:
-        made_from, args, kwargs = self._unpacked()
+        made_from, args, kwargs = self._unpack()
         instance = made_from(*args, **kwargs) if isinstance(made_from, type) else made_from
         if not callable(instance):
             raise UdfDefinitionError(f"an object of {made_from} cannot be called - in a UDF - define __call__")
@@ -118,7 +118,7 @@ class Stateful:
             setup()
         return instance
 
-    def _unpacked(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
+    def _unpack(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
         if self._recipe is None:
             self._recipe = unpickled(self._payload or b"", what="the code of a UDF")  # type: ignore[assignment]  # by _dumps
         return self._recipe  # type: ignore[return-value]

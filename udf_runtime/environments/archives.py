@@ -51,12 +51,12 @@ def module_archives(modules: Sequence[str | ModuleType], folder: str | None) -> 
         return ()
     files: dict[str, str] = {}
     for module in modules:
-        path = _path_of(module)
+        path = _find_path(module)
         if os.path.isdir(path):
-            files |= {f"{os.path.basename(path)}/{name}": file for name, file in _files_below(path)}
+            files |= {f"{os.path.basename(path)}/{name}": file for name, file in _list_files(path)}
         else:
             files[os.path.basename(path)] = path
-    return (_zipped(files.items(), "modules", None, folder),)
+    return (_zip_files(files.items(), "modules", None, folder),)
 
 
 def workspace_archive(root: str, folder: str | None = None) -> Archive:
@@ -75,11 +75,11 @@ def workspace_archive(root: str, folder: str | None = None) -> Archive:
             f"the working directory is {root}, which holds more than code - in a capture of the environment - change "
             "to the folder of the project first"
         )
-    files = list(_files_below(root))
+    files = list(_list_files(root))
     try:
         sizes = {name: os.path.getsize(path) for name, path in files}
     except OSError as error:  # deleted concurrently
-        raise _unmade("workspace", error, root) from error
+        raise _make_error("workspace", error, root) from error
     size = sum(sizes.values())
     if size > MOST_WORKSPACE_BYTES:
         largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
@@ -88,7 +88,7 @@ def workspace_archive(root: str, folder: str | None = None) -> Archive:
             f"{root}, largest: {', '.join(largest)} - change to the folder of the code, or move "
             "data out of it"
         )
-    return _zipped(files, "workspace", None, folder)
+    return _zip_files(files, "workspace", None, folder)
 
 
 def site_archive(folder: str | None = None) -> Archive:
@@ -99,10 +99,10 @@ def site_archive(folder: str | None = None) -> Archive:
     """
     files: dict[str, str] = {}
     for place in _package_folders():
-        for name, path in _files_below(place, hidden=True):
+        for name, path in _list_files(place, hidden=True):
             if not name.startswith(_NOT_IN_PROCESSES):
                 files.setdefault(name, path)
-    return _zipped(files.items(), "site-packages", platform_tag(current_python()), folder)
+    return _zip_files(files.items(), "site-packages", platform_tag(current_python()), folder)
 
 
 def upload(archives: Iterable[Archive], objects: Objects, *, delete_local: bool = False) -> None:
@@ -133,7 +133,7 @@ def upload(archives: Iterable[Archive], objects: Objects, *, delete_local: bool 
             os.unlink(_zips.pop(archive.sha256))
 
 
-def _path_of(module: str | ModuleType) -> str:
+def _find_path(module: str | ModuleType) -> str:
     """Returns the file or the folder of a module."""
     if isinstance(module, ModuleType):
         module = module.__name__
@@ -178,7 +178,7 @@ def _package_folders() -> list[str]:
     return folders
 
 
-def _files_below(root: str, *, hidden: bool = False) -> Iterator[tuple[str, str]]:
+def _list_files(root: str, *, hidden: bool = False) -> Iterator[tuple[str, str]]:
     """Yields name and path of the files of a folder, sorted by name."""
     inside = os.path.realpath(root) + os.sep
     for place, folders, names in os.walk(root):
@@ -201,10 +201,12 @@ def _is_left_out(name: str, *, hidden: bool) -> bool:
     return name in _LEFT_OUT or name.endswith(_LEFT_OUT_SUFFIXES) or (name.startswith(".") and not hidden)
 
 
-def _zipped(files: Iterable[tuple[str, str]], role: ArchiveRole, platform: str | None, folder: str | None) -> Archive:
+def _zip_files(
+    files: Iterable[tuple[str, str]], role: ArchiveRole, platform: str | None, folder: str | None
+) -> Archive:
     """Makes a zip file in a folder of this process, and returns its archive."""
     if folder is None:
-        folder = _own_folder()
+        folder = _make_own_folder()
     os.makedirs(folder, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".archive-")
     try:
@@ -220,7 +222,7 @@ def _zipped(files: Iterable[tuple[str, str]], role: ArchiveRole, platform: str |
         path = os.path.join(folder, f"{role}-{digest[:16]}.zip")
         os.replace(temporary, path)
     except OSError as error:
-        raise _unmade(role, error, folder) from error
+        raise _make_error(role, error, folder) from error
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
@@ -228,7 +230,7 @@ def _zipped(files: Iterable[tuple[str, str]], role: ArchiveRole, platform: str |
     return Archive(sha256=digest, size=os.path.getsize(path), role=role, platform=platform)
 
 
-def _own_folder() -> str:
+def _make_own_folder() -> str:
     global _folder  # noqa: PLW0603 - one folder per process, removed with it
     if _folder is None:
         _folder = tempfile.mkdtemp(prefix="lance-spark-archives-")
@@ -239,7 +241,7 @@ def _own_folder() -> str:
 _folder: str | None = None
 
 
-def _unmade(role: ArchiveRole, error: OSError, folder: str) -> UdfDefinitionError:
+def _make_error(role: ArchiveRole, error: OSError, folder: str) -> UdfDefinitionError:
     return UdfDefinitionError(
         f"the {role} archive cannot be made: {error} - in {folder} - check the files and the space there"
     )

@@ -13,7 +13,7 @@ from udf_runtime.arguments import ARGUMENTS
 from udf_runtime.environments.archives import module_archives, site_archive
 from udf_runtime.environments.manifest import Archive, Manifest, current_python, current_user
 from udf_runtime.environments.requirements import Requirements, refuse_lines, refuse_password
-from udf_runtime.environments.variables import Source, checked_sources, remember
+from udf_runtime.environments.variables import Source, check_sources, remember
 from udf_runtime.errors import UdfDefinitionError
 
 
@@ -80,12 +80,12 @@ class _Builder:
                 process and are never stored. Jobs of another process take values from its
                 environment.
         """
-        self._sources = checked_sources(env_vars)
+        self._sources = check_sources(env_vars)
         return self
 
     def add_env_var(self, key: str, value: Source | None = None) -> Self:
         """Adds an environment variable; without a value as with a name in :meth:`env_vars`."""
-        self._sources |= checked_sources([key] if value is None else {key: value})
+        self._sources |= check_sources([key] if value is None else {key: value})
         return self
 
     def allow_unpinned(self, allow: bool = True) -> Self:

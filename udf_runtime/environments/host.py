@@ -77,7 +77,7 @@ class EnvironmentCache:
     def open(self, manifest: Manifest, objects: Objects, variables: Variables) -> Interpreter:
         """Returns the Python of a manifest's environment; builds a missing environment.
 
-        This process uses the environment until its end. Runs in the UDF's place. A single process
+        This process uses the environment until its end. Runs on the UDF's machine. A single process
         builds the environment, and concurrent processes wait. All calls within a minute get the
         error of a failed build.
 
@@ -93,16 +93,16 @@ class EnvironmentCache:
         place = os.path.join(folder, name)
         try:
             with _opening:
-                environment = _ready(folder, name) if place in _held else None
+                environment = _read_ready(folder, name) if place in _locks else None
                 if environment is None:
-                    if place in _held:  # the environment of this lock is gone
-                        os.close(_held.pop(place))
-                    environment, _held[place] = self._opened(manifest, folder, name, objects, variables)
+                    if place in _locks:  # the environment of this lock is gone
+                        os.close(_locks.pop(place))
+                    environment, _locks[place] = self._open_locked(manifest, folder, name, objects, variables)
             return environment.interpreter(folder, name, variables)
         except (ArchiveError, InstallError, OSError) as error:
-            raise _failure(manifest, error) from error
+            raise _make_error(manifest, error) from error
 
-    def _opened(
+    def _open_locked(
         self, manifest: Manifest, folder: str, name: str, objects: Objects, variables: Variables
     ) -> tuple[_Environment, int]:
         """Returns an environment and the descriptor of a shared lock, for this process to keep."""
@@ -110,13 +110,13 @@ class EnvironmentCache:
         try:
             while True:
                 fcntl.flock(lock, fcntl.LOCK_SH)
-                environment = _ready(folder, name)
+                environment = _read_ready(folder, name)
                 if environment is not None:
                     os.utime(os.path.join(folder, name, _READY))
                     return environment, lock
                 # The lock is released for a moment, so the environment is checked again.
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if _ready(folder, name) is None:
+                if _read_ready(folder, name) is None:
                     self._make(manifest, folder, name, objects, variables, lock)
         except BaseException:
             os.close(lock)
@@ -132,10 +132,10 @@ class EnvironmentCache:
         shutil.rmtree(place, ignore_errors=True)
         try:
             os.makedirs(place, mode=0o700)
-            environment = _made(manifest, place, runtime_folder(folder), objects, variables, lock)
+            environment = _build(manifest, place, runtime_folder(folder), objects, variables, lock)
             with open(os.path.join(place, ".ready"), "w", encoding="utf-8") as file:
                 json.dump(
-                    dataclasses.asdict(environment) | {"bytes": _size(place), "manifest": manifest.to_dict()}, file
+                    dataclasses.asdict(environment) | {"bytes": _measure(place), "manifest": manifest.to_dict()}, file
                 )
             os.rename(file.name, os.path.join(place, _READY))
         except (ArchiveError, InstallError, OSError) as error:
@@ -155,10 +155,10 @@ class EnvironmentCache:
         """Removes environments over the size limit, and leftovers of killed builds."""
         entries = set(os.listdir(folder))
         names = {name for name in entries if _FORM.fullmatch(name) and f"{name}.lock" in entries}
-        sizes = {name: _written_size(folder, name) for name in names}
+        sizes = {name: _read_size(folder, name) for name in names}
         total = sum(sizes.values())
-        for name in sorted(names - {new_name}, key=lambda candidate: _used_at(folder, candidate)):
-            if total <= self.most_bytes and _used_at(folder, name) > 0:
+        for name in sorted(names - {new_name}, key=lambda candidate: _read_last_use(folder, candidate)):
+            if total <= self.most_bytes and _read_last_use(folder, name) > 0:
                 continue
             with _locked_if_unused(os.path.join(folder, f"{name}.lock")) as unused:
                 if unused:
@@ -188,7 +188,7 @@ class EnvironmentCache:
                 _refuse_others(parent)
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
-            raise _failure(manifest, error) from error
+            raise _make_error(manifest, error) from error
         return folder
 
 
@@ -207,13 +207,13 @@ class _Environment:
     def interpreter(self, folder: str, name: str, variables: Variables) -> Interpreter:
         """Returns the Python for UDFs in this environment."""
         # This package comes first, in the release of the parent process.
-        path = (runtime_folder(folder), *self.path, *(_own_path() if self.python is None else ()))
+        path = (runtime_folder(folder), *self.path, *(_list_own_path() if self.python is None else ()))
         return Interpreter(
             python=self.python or sys.executable, path=path, folder=os.path.join(folder, name), variables=variables
         )
 
 
-_held: dict[str, int] = {}  # descriptors of the locks of environments that this process uses until its end
+_locks: dict[str, int] = {}  # descriptors of the locks of environments that this process uses until its end
 _opening = threading.Lock()
 
 
@@ -226,7 +226,7 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def _made(
+def _build(
     manifest: Manifest, place: str, runtime: str, objects: Objects, variables: Variables, lock: int
 ) -> _Environment:
     """Builds the content of an environment's folder.
@@ -265,11 +265,11 @@ def _add_packages(python: str, folders: list[str]) -> None:
         file.writelines(f"import site; site.addsitedir({folder!r})\n" for folder in folders)
 
 
-def _own_path() -> tuple[str, ...]:
+def _list_own_path() -> tuple[str, ...]:
     return tuple(os.path.abspath(entry) for entry in sys.path if entry)
 
 
-def _ready(folder: str, name: str) -> _Environment | None:
+def _read_ready(folder: str, name: str) -> _Environment | None:
     """Returns a complete environment; None if a build is necessary."""
     try:
         _refuse_others(os.path.join(folder, name))
@@ -312,7 +312,7 @@ def _raise_recent(manifest: Manifest, failed: str) -> None:
         raise EnvironmentBuildError(manifest=manifest.name, reason=reason, hint=hint)
 
 
-def _failure(manifest: Manifest, error: Exception) -> EnvironmentBuildError:
+def _make_error(manifest: Manifest, error: Exception) -> EnvironmentBuildError:
     reason, hint = _reason_and_hint(error)
     return EnvironmentBuildError(manifest=manifest.name, reason=reason, hint=hint)
 
@@ -325,7 +325,7 @@ def _reason_and_hint(error: Exception) -> tuple[str, str]:
     return str(error), hint_for(str(error))
 
 
-def _size(place: str) -> int:
+def _measure(place: str) -> int:
     total = 0
     for folder, _, names in os.walk(place):
         for name in names:
@@ -334,7 +334,7 @@ def _size(place: str) -> int:
     return total
 
 
-def _written_size(folder: str, name: str) -> int:
+def _read_size(folder: str, name: str) -> int:
     """Returns the bytes of an environment; 0 for an incomplete environment."""
     try:
         with open(os.path.join(folder, name, _READY), encoding="utf-8") as file:
@@ -343,7 +343,7 @@ def _written_size(folder: str, name: str) -> int:
         return 0
 
 
-def _used_at(folder: str, name: str) -> float:
+def _read_last_use(folder: str, name: str) -> float:
     """Returns the time of the last use of an environment; 0 for an incomplete environment."""
     try:
         return os.stat(os.path.join(folder, name, _READY)).st_mtime

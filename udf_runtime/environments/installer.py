@@ -33,8 +33,8 @@ INSTALLER_VARIABLE = "LANCE_SPARK_INSTALLER"
 INSTALL_LIMIT_S = 3600.0
 MOST_REASON_CHARS = 2000
 
-_ARROW = "pyarrow>=15"  # the need of a UDF's process; the manifest's own requirement comes first
-_ARROW_FOR_NUMPY_1 = "pyarrow>=15,<26"  # newer versions reject NumPy 1 without a declared requirement
+_ARROW = "pyarrow>=15"  # required by a UDF's process; the manifest's own requirement comes first
+_ARROW_FOR_NUMPY_1 = "pyarrow>=15,<26"  # newer versions reject NumPy 1 without a word in their metadata
 _OF_OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_USER", "PIP_PREFIX")
 _URL_PASSWORD = re.compile(r"(://)[^/@\s]+@")
 _HINTS = (
@@ -63,7 +63,7 @@ _HINTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
+class _InstallContext:
     runtime: str
     variables: Variables
     lock: int
@@ -105,28 +105,31 @@ def install(manifest: Manifest, folder: str, *, runtime: str, variables: Variabl
         InstallError: The installer failed, or took an hour.
         OSError: A process cannot be started.
     """
-    setting = _Setting(runtime=runtime, variables=variables, lock=lock)
-    uv, has_pip = _uv(), importlib.util.find_spec("pip") is not None
+    context = _InstallContext(runtime=runtime, variables=variables, lock=lock)
+    uv, has_pip = _find_uv(), importlib.util.find_spec("pip") is not None
     python = os.path.join(folder, "bin", "python")
     if uv is not None:
-        _run([*uv, "venv", "--quiet", "--no-project", "--no-config", "--python", _uv_python(manifest), folder], setting)
+        _run(
+            [*uv, "venv", "--quiet", "--no-project", "--no-config", "--python", _choose_uv_python(manifest), folder],
+            context,
+        )
         command = [*uv, "pip", "install", "--no-config", "--python", python]
     else:
         # An existing pip serves other environments, too, and a copy of pip takes seconds.
-        _run([_python(manifest), "-m", "venv", *(["--without-pip"] if has_pip else []), folder], setting)
+        _run([_find_python(manifest), "-m", "venv", *(["--without-pip"] if has_pip else []), folder], context)
         pip = [sys.executable, "-m", "pip", "--python", python] if has_pip else [python, "-m", "pip"]
         command = [*pip, "install", "--disable-pip-version-check", "--no-input"]
     command += ["--quiet", "--requirement", "/dev/stdin"]
-    places, packages = _places(manifest), list(manifest.pip)
+    places, packages = _list_places(manifest), list(manifest.pip)
     has_arrow = any(archive.role == "site-packages" for archive in manifest.archives) or any(
         requirement_name(line) == "pyarrow" for line in packages
     )
     if not has_arrow:
         packages.append(_ARROW)
     if packages:
-        _run(command, setting, _substituted(places + packages, variables))
+        _run(command, context, _substitute(places + packages, variables))
     if not has_arrow and any(name.startswith("numpy-1.") for name in os.listdir(site_packages(python))):
-        _run(command, setting, _substituted([*places, *manifest.pip, _ARROW_FOR_NUMPY_1], variables))
+        _run(command, context, _substitute([*places, *manifest.pip, _ARROW_FOR_NUMPY_1], variables))
     return python
 
 
@@ -173,7 +176,7 @@ def check_interpreter(started: Interpreter, version: str) -> None:
         )
 
 
-def _uv() -> list[str] | None:
+def _find_uv() -> list[str] | None:
     """Returns the command of uv; None for pip."""
     installer = os.environ.get(INSTALLER_VARIABLE, "")
     if installer not in ("", "uv", "pip"):
@@ -191,11 +194,11 @@ def _uv() -> list[str] | None:
     return None if program is None else [program]
 
 
-def _uv_python(manifest: Manifest) -> str:
+def _choose_uv_python(manifest: Manifest) -> str:
     return sys.executable if manifest.python_version == current_python() else manifest.python_version
 
 
-def _python(manifest: Manifest) -> str:
+def _find_python(manifest: Manifest) -> str:
     version = manifest.python_version
     if version == current_python():
         return sys.executable
@@ -208,7 +211,7 @@ def _python(manifest: Manifest) -> str:
     return program
 
 
-def _places(manifest: Manifest) -> list[str]:
+def _list_places(manifest: Manifest) -> list[str]:
     """Returns the lines of a requirements file for indexes and folders of packages."""
     places = [f"--find-links {place}" for place in manifest.find_links]
     if manifest.no_index:
@@ -218,7 +221,7 @@ def _places(manifest: Manifest) -> list[str]:
     return [*places, *(f"--extra-index-url {url}" for url in manifest.extra_index_urls)]
 
 
-def _substituted(lines: list[str], variables: Variables) -> bytes:
+def _substitute(lines: list[str], variables: Variables) -> bytes:
     """Returns the lines with the variables' values; installers only know variables of their own.
 
     Raises:
@@ -238,7 +241,7 @@ def _substituted(lines: list[str], variables: Variables) -> bytes:
     return text.encode()
 
 
-def _run(command: list[str], setting: _Setting, lines: bytes = b"") -> None:
+def _run(command: list[str], context: _InstallContext, lines: bytes = b"") -> None:
     """Runs an installer, which ends with this process.
 
     Raises:
@@ -248,21 +251,21 @@ def _run(command: list[str], setting: _Setting, lines: bytes = b"") -> None:
     inherited = {name: value for name, value in os.environ.items() if name not in _OF_OTHER_PLACES}
     if not os.access(os.path.expanduser("~"), os.W_OK):
         inherited |= {"UV_NO_CACHE": "1", "PIP_NO_CACHE_DIR": "1"}
-    supervised = os.path.join(setting.runtime, "udf_runtime", "environments", "supervised.py")
+    supervised = os.path.join(context.runtime, "udf_runtime", "environments", "supervised.py")
     process = subprocess.Popen(  # noqa: S603 - uv, pip or venv
         [sys.executable, "-I", supervised, *command],
         env=inherited,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        pass_fds=(setting.lock,),
+        pass_fds=(context.lock,),
         start_new_session=True,
     )
     over = threading.Timer(INSTALL_LIMIT_S, os.killpg, (process.pid, signal.SIGKILL))
     over.daemon = True
     over.start()
     try:
-        output = _said(process, f"{len(lines)}\n".encode() + lines)
+        output = _feed(process, f"{len(lines)}\n".encode() + lines)
     finally:
         over.cancel()
         with contextlib.suppress(ProcessLookupError):
@@ -270,10 +273,10 @@ def _run(command: list[str], setting: _Setting, lines: bytes = b"") -> None:
         process.wait()
     if process.returncode != 0:
         late = "it took longer than an hour; " if over.finished.is_set() and process.returncode < 0 else ""
-        raise InstallError(late + _reason(output, setting.variables))
+        raise InstallError(late + _shorten_output(output, context.variables))
 
 
-def _said(process: subprocess.Popen[bytes], lines: bytes) -> str:
+def _feed(process: subprocess.Popen[bytes], lines: bytes) -> str:
     """Feeds a supervised program, whose input stays open to its end, and returns its output."""
     if process.stdin is None or process.stderr is None:
         raise AssertionError
@@ -286,7 +289,7 @@ def _said(process: subprocess.Popen[bytes], lines: bytes) -> str:
     return text
 
 
-def _reason(output: str, variables: Variables) -> str:
+def _shorten_output(output: str, variables: Variables) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", output).strip()
     text = _URL_PASSWORD.sub(rf"\1{HIDDEN}@", variables.redact(text))
     return text[-MOST_REASON_CHARS:] or "the installer said nothing"

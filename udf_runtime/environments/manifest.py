@@ -143,10 +143,10 @@ class Manifest:
             fields = dict(values) if isinstance(values, dict) else {}
             _require_format(fields.pop("format", None))
             for key in ("pip", "extra_index_urls", "find_links", "env_vars"):
-                fields[key] = tuple(_text(item) for item in fields[key])
+                fields[key] = tuple(_check_text(item) for item in fields[key])
             fields["archives"] = tuple(Archive(**archive) for archive in fields["archives"])
             for key in ("name", "python_version", "created_at", "created_by"):
-                _text(fields[key])
+                _check_text(fields[key])
             return Manifest(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UdfDefinitionError(
@@ -190,7 +190,7 @@ def current_user() -> str:
         return ""
 
 
-def _text(value: object) -> str:
+def _check_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value

@@ -65,14 +65,14 @@ class Requirements:
         Raises:
             UdfDefinitionError: A line is impossible on an executor, or holds a password.
         """
-        for line in _logical(lines):
+        for line in _join_lines(lines):
             option, _, value = (
                 line.replace("=", " ", 1).partition(" ") if line.startswith("--") else line.partition(" ")
             )
             value = value.strip()
             refuse_password(line, where)
             if not line.startswith("-"):
-                self.pip.append(_requirement(line, where))
+                self.pip.append(_check_requirement(line, where))
             elif option in ("-i", "--index-url"):
                 self.index_url = value
             elif option == "--extra-index-url":
@@ -106,7 +106,11 @@ class Requirements:
 
     def unpinned(self) -> list[str]:
         """Returns the requirements without a single exact version."""
-        return [line for line in self.pip if not line.startswith("-") and not re.search(r"===|==[^*]*$|@", _name(line))]
+        return [
+            line
+            for line in self.pip
+            if not line.startswith("-") and not re.search(r"===|==[^*]*$|@", _strip_marker(line))
+        ]
 
 
 def refuse_password(text: str, where: str) -> None:
@@ -163,12 +167,12 @@ def requirement_name(line: str) -> str:
     return re.sub("[-_.]+", "-", re.split(r"[\s\[<>=!~;@(]", line.strip(), maxsplit=1)[0]).lower()
 
 
-def _name(line: str) -> str:
+def _strip_marker(line: str) -> str:
     """Returns a requirement without its marker and its hashes."""
     return line.partition(";")[0].partition(" --hash")[0].strip()
 
 
-def _requirement(line: str, where: str) -> str:
+def _check_requirement(line: str, where: str) -> str:
     if line.startswith((".", "/", "~")) or (line.endswith((".whl", ".zip", ".tar.gz")) and "@" not in line):
         raise UdfDefinitionError(
             f"{line!r} is a path of this machine - in {where} - give modules to py_modules, and folders of wheels that "
@@ -177,7 +181,7 @@ def _requirement(line: str, where: str) -> str:
     return line
 
 
-def _logical(lines: Iterable[str]) -> Iterator[str]:
+def _join_lines(lines: Iterable[str]) -> Iterator[str]:
     """Yields lines without comments; joins continued lines."""
     continued = ""
     for raw in lines:

@@ -23,7 +23,7 @@ def runtime_folder(folder: str) -> str:
     Raises:
         OSError: The folder cannot be written.
     """
-    digest, files = _release()
+    digest, files = _read_release()
     runtime = os.path.join(folder, f"runtime-{digest}")
     if os.path.isdir(runtime):
         return runtime
@@ -44,28 +44,28 @@ def runtime_folder(folder: str) -> str:
 
 
 @functools.cache
-def _release() -> tuple[str, dict[str, bytes]]:
+def _read_release() -> tuple[str, dict[str, bytes]]:
     """Returns a digest of the packages' files, and the files by name: half a megabyte.
 
     A process reads the files once for all tasks and keeps them, so a folder never has files of a
     later release than the name says.
     """
-    files = {name: file.read_bytes() for name, file in _sources()}
+    files = {name: file.read_bytes() for name, file in _list_sources()}
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
     return digest.hexdigest()[:32], files
 
 
-def _sources() -> Iterator[tuple[str, Traversable]]:
+def _list_sources() -> Iterator[tuple[str, Traversable]]:
     for package in _PACKAGES:
         # Not `__file__`: the package may lie in a zip file.
-        yield from _python_files(importlib.resources.files(package), package)
+        yield from _list_python_files(importlib.resources.files(package), package)
 
 
-def _python_files(place: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+def _list_python_files(place: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
     for child in place.iterdir():
         if child.is_dir() and child.name != "__pycache__":
-            yield from _python_files(child, f"{name}/{child.name}")
+            yield from _list_python_files(child, f"{name}/{child.name}")
         elif child.name.endswith(".py"):
             yield f"{name}/{child.name}", child

@@ -41,7 +41,7 @@ def unpack(archive: Archive, objects: Objects, folder: str) -> None:
     os.makedirs(folder)
     with tempfile.TemporaryFile(dir=folder) as zipped:
         digest = hashlib.sha256()
-        for part in _parts(archive, objects):
+        for part in _read_parts(archive, objects):
             digest.update(part)
             zipped.write(part)
         if zipped.tell() != archive.size or digest.hexdigest() != archive.sha256:
@@ -54,7 +54,7 @@ def unpack(archive: Archive, objects: Objects, folder: str) -> None:
             raise ArchiveError(f"the {archive.role} archive {archive.sha256[:12]} is no zip file: {error}") from error
 
 
-def _parts(archive: Archive, objects: Objects) -> Iterator[bytes]:
+def _read_parts(archive: Archive, objects: Objects) -> Iterator[bytes]:
     for number in range(max(1, -(-archive.size // PART_BYTES))):
         part = objects.get(part_path(archive.sha256, number))
         if part is None:

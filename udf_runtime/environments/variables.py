@@ -30,7 +30,7 @@ FEWEST_HIDDEN_LINE_CHARS = 8
 _LINE_END = re.compile(r"[\r\n]|\\[rn]")  # also in the form of a JSON document, within a line
 
 _RESERVED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-_given: dict[str, dict[str, Source]] = {}  # by the manifest's checksum, for manifests built in this process
+_remembered: dict[str, dict[str, Source]] = {}  # by the manifest's checksum, for manifests built in this process
 
 
 class Variables:
@@ -44,7 +44,9 @@ class Variables:
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         self._values = dict(values or {})
-        hidden = {form for value in self._values.values() for text in _telling(value) for form in _forms(text)}
+        hidden = {
+            form for value in self._values.values() for text in _split_secrets(value) for form in _list_forms(text)
+        }
         self._hidden = sorted(hidden, key=len, reverse=True)
 
     def __repr__(self) -> str:
@@ -60,7 +62,7 @@ class Variables:
         return hash(frozenset(self._values.items()))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_unsealed, tuple((_sealed(name), _sealed(value)) for name, value in self._values.items()))
+        return (_unseal, tuple((_seal(name), _seal(value)) for name, value in self._values.items()))
 
     def in_clear(self) -> dict[str, str]:
         """Returns the values by name."""
@@ -77,7 +79,7 @@ class Variables:
         return any(hidden.encode() in data for hidden in self._hidden)
 
 
-def checked_sources(variables: Iterable[str] | Mapping[str, Source]) -> dict[str, Source | None]:
+def check_sources(variables: Iterable[str] | Mapping[str, Source]) -> dict[str, Source | None]:
     """Returns sources by name; None is the environment of the process that starts a job.
 
     Raises:
@@ -107,7 +109,7 @@ def remember(manifest: Manifest, sources: Mapping[str, Source | None]) -> None:
     """Keeps the sources of a manifest for jobs started by this process."""
     explicit_sources = {name: source for name, source in sources.items() if source is not None}
     if explicit_sources:
-        _given[manifest.checksum] = explicit_sources
+        _remembered[manifest.checksum] = explicit_sources
 
 
 def resolve(manifest: Manifest) -> Variables:
@@ -116,7 +118,7 @@ def resolve(manifest: Manifest) -> Variables:
     Raises:
         UdfDefinitionError: A variable has no value, or its function raises.
     """
-    explicit_sources, values = _given.get(manifest.checksum, {}), {}
+    explicit_sources, values = _remembered.get(manifest.checksum, {}), {}
     for name in manifest.env_vars:
         source = explicit_sources.get(name, os.environ.get(name))
         if callable(source):
@@ -136,7 +138,7 @@ def resolve(manifest: Manifest) -> Variables:
     return Variables(values)
 
 
-def _telling(value: str) -> Iterator[str]:
+def _split_secrets(value: str) -> Iterator[str]:
     """Yields the revealing parts of a value: the whole value, and its longer lines."""
     whole = value.strip()
     if len(whole) >= FEWEST_HIDDEN_CHARS:
@@ -146,22 +148,22 @@ def _telling(value: str) -> Iterator[str]:
             yield line
 
 
-def _forms(text: str) -> set[str]:
+def _list_forms(text: str) -> set[str]:
     """Returns the printed forms of a text: plain, in a Python literal, and in JSON."""
     literal = repr(text)[1:-1]
     quoted = literal.replace("'", "\\'")  # next to a double quote, in a longer literal
     return {text, literal, quoted, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
-def _sealed(text: str) -> tuple[bytes, bytes]:
+def _seal(text: str) -> tuple[bytes, bytes]:
     data = text.encode()
     pad = os.urandom(len(data))
     return pad, bytes(a ^ b for a, b in zip(data, pad, strict=True))
 
 
-def _unsealed(*pairs: tuple[tuple[bytes, bytes], tuple[bytes, bytes]]) -> Variables:
-    return Variables({_clear(*name): _clear(*value) for name, value in pairs})
+def _unseal(*pairs: tuple[tuple[bytes, bytes], tuple[bytes, bytes]]) -> Variables:
+    return Variables({_decode(*name): _decode(*value) for name, value in pairs})
 
 
-def _clear(pad: bytes, sealed: bytes) -> str:
+def _decode(pad: bytes, sealed: bytes) -> str:
     return bytes(a ^ b for a, b in zip(pad, sealed, strict=True)).decode()

@@ -41,10 +41,10 @@ def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, an
     if source.equals(target) or t.is_null(source):
         return True
     if isinstance(source, pa.BaseExtensionType) or isinstance(target, pa.BaseExtensionType):
-        return can_become(_storage(source), _storage(target))
+        return can_become(_unwrap_extension(source), _unwrap_extension(target))
     if t.is_dictionary(source) or t.is_dictionary(target):
-        return can_become(_decoded(source), _decoded(target))
-    if _among(_LISTS, source) and _among(_LISTS, target):
+        return can_become(_unwrap_dictionary(source), _unwrap_dictionary(target))
+    if _belongs_to(_LISTS, source) and _belongs_to(_LISTS, target):
         return can_become(source.value_type, target.value_type)
     if t.is_map(source) and t.is_map(target):
         return can_become(source.key_type, target.key_type) and can_become(source.item_type, target.item_type)
@@ -56,7 +56,7 @@ def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, an
         return source_fields.keys() == target_fields.keys() and all(
             can_become(source_fields[name], target_fields[name]) for name in target_fields
         )
-    return any(_among(family, source) and _among(family, target) for family in _FAMILIES)
+    return any(_belongs_to(family, source) and _belongs_to(family, target) for family in _FAMILIES)
 
 
 def cast(array: Array, target: Any) -> pa.Array[Any]:  # noqa: ANN401 - as in can_become
@@ -84,12 +84,12 @@ def _cast(array: Array, target: Any) -> Array:  # noqa: ANN401
     if t.is_dictionary(array.type) and not array.type.equals(target):
         return cast(array.dictionary_decode(), target)
     if t.is_dictionary(target):
-        return _encoded(array, target)
+        return _encode(array, target)
     if t.is_struct(array.type) and t.is_struct(target):
         return _cast_struct(array, target)
     if t.is_map(array.type) and t.is_map(target):
         return _cast_map(array, target)
-    if _among(_LISTS, array.type) and _among(_LISTS, target):
+    if _belongs_to(_LISTS, array.type) and _belongs_to(_LISTS, target):
         return _cast_list(array, target)
     return _cast_leaf(array, target)
 
@@ -129,8 +129,8 @@ def first_overflow(source: Array, floats: Array) -> int | None:
     """
     if not has_infinity(floats):
         return None
-    infinite = pc.is_inf(_comparable(floats))
-    finite = pc.is_finite(_comparable(source)) if t.is_floating(source.type) else pc.is_valid(source)
+    infinite = pc.is_inf(_widen_half(floats))
+    finite = pc.is_finite(_widen_half(source)) if t.is_floating(source.type) else pc.is_valid(source)
     overflown: Array = pc.and_(infinite, finite)
     row: int = pc.index(overflown, pa.scalar(True)).as_py()
     return None if row < 0 else row
@@ -139,8 +139,8 @@ def first_overflow(source: Array, floats: Array) -> int | None:
 def has_infinity(floats: Array) -> bool:
     """Tells whether a float is infinite; may also report a value under a NULL."""
     if not _is_in_numpy(floats.type):
-        return bool(pc.any(pc.is_inf(_comparable(floats))).as_py())
-    return any(bool(np.isinf(block).any()) for block in _blocks(_numpy_values(floats)))
+        return bool(pc.any(pc.is_inf(_widen_half(floats))).as_py())
+    return any(bool(np.isinf(block).any()) for block in _split_blocks(_view_in_numpy(floats)))
 
 
 def narrow_floats(array: Array, target: pa.DataType) -> tuple[Array, int | None]:
@@ -153,14 +153,14 @@ def narrow_floats(array: Array, target: pa.DataType) -> tuple[Array, int | None]
     Returns:
         The floats, and the first row with a finite number that became infinite; None without any.
     """
-    quick = _single_floats(array, target) if t.is_float64(array.type) and t.is_float32(target) else None
+    quick = _narrow_to_single(array, target) if t.is_float64(array.type) and t.is_float32(target) else None
     if quick is not None:
         return quick, None
     floats = array.cast(target, safe=True)
     return floats, first_overflow(array, floats)
 
 
-def _single_floats(array: Array, target: pa.DataType) -> Array | None:
+def _narrow_to_single(array: Array, target: pa.DataType) -> Array | None:
     """Returns 64-bit floats as 32-bit floats; None if a number may be too large.
 
     NumPy reports a finite number that becomes infinite from the flags of the processor, without a
@@ -173,7 +173,7 @@ def _single_floats(array: Array, target: pa.DataType) -> Array | None:
     memory: Any = pa.allocate_buffer(4 * len(array))
     with np.errstate(all="ignore", over="raise"):
         try:
-            np.frombuffer(memory, np.float32)[...] = _numpy_values(array)
+            np.frombuffer(memory, np.float32)[...] = _view_in_numpy(array)
         except FloatingPointError:
             return None
     single: Array = pa.Array.from_buffers(target, len(array), [None, memory])
@@ -183,10 +183,10 @@ def _single_floats(array: Array, target: pa.DataType) -> Array | None:
 def zero_or_one_rows(floats: Array) -> list[int]:
     """Returns the rows of floats that may come from a boolean."""
     if _is_in_numpy(floats.type):
-        values = _numpy_values(floats)
+        values = _view_in_numpy(floats)
         rows: list[int] = np.flatnonzero((values == 0) | (values == 1)).tolist()
         return rows
-    numbers = _comparable(floats)
+    numbers = _widen_half(floats)
     zeros: Array = pc.equal(numbers, pa.scalar(0.0, numbers.type))
     likely: Array = pc.or_(zeros, pc.equal(numbers, pa.scalar(1.0, numbers.type)))
     places: Any = pc.indices_nonzero(likely).to_pylist()
@@ -198,7 +198,7 @@ def _is_in_numpy(data_type: pa.DataType) -> bool:
     return HAS_NUMPY and (t.is_float32(data_type) or t.is_float64(data_type))
 
 
-def _numpy_values(array: Array) -> Any:  # noqa: ANN401
+def _view_in_numpy(array: Array) -> Any:  # noqa: ANN401
     """Returns the numbers of an array without a copy; any number lies under a NULL."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     buffer = array.buffers()[1]
@@ -207,7 +207,7 @@ def _numpy_values(array: Array) -> Any:  # noqa: ANN401
     return np.frombuffer(buffer, dtype, count=len(array), offset=array.offset * dtype.itemsize)
 
 
-def _blocks(values: Any) -> Iterator[Any]:  # noqa: ANN401
+def _split_blocks(values: Any) -> Iterator[Any]:  # noqa: ANN401
     for start in range(0, len(values), _BLOCK):
         yield values[start : start + _BLOCK]
 
@@ -327,7 +327,7 @@ def _cast_struct(array: Array, target: Any) -> Array:  # noqa: ANN401
             result.append(cast(children[field.name], field.type))
         except pa.ArrowException as error:
             raise pa.ArrowInvalid(f"field {field.name!r}: {error}") from error
-    return struct_array(result, len(array), target, _null_mask(array))
+    return struct_array(result, len(array), target, _make_null_mask(array))
 
 
 def _cast_list(array: Array, target: Any) -> Array:  # noqa: ANN401
@@ -337,18 +337,18 @@ def _cast_list(array: Array, target: Any) -> Array:  # noqa: ANN401
         wrong = pc.drop_null(pc.filter(sizes, pc.not_equal(sizes, pa.scalar(target.list_size))))
         if len(wrong):
             raise pa.ArrowInvalid(f"a list has {wrong[0]} items instead of {target.list_size}")
-        return vector_array(child, target, _null_mask(array))
+        return vector_array(child, target, _make_null_mask(array))
     if not t.is_list(target) and not t.is_large_list(target):
         return array.cast(target)
-    return list_array(_offsets(sizes), child, target, _null_mask(array))
+    return list_array(_compute_offsets(sizes), child, target, _make_null_mask(array))
 
 
 def _cast_map(array: Array, target: Any) -> Array:  # noqa: ANN401
     entries = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
     keys, items = entries.flatten().flatten()
-    offsets = _offsets(pc.list_value_length(entries))
+    offsets = _compute_offsets(pc.list_value_length(entries))
     result = cast(keys, target.key_type), cast(items, target.item_type)
-    return map_array(offsets, *result, target, _null_mask(array))
+    return map_array(offsets, *result, target, _make_null_mask(array))
 
 
 def _cast_leaf(array: Array, target: pa.DataType) -> Array:
@@ -378,7 +378,7 @@ def _refuse_changed(array: Array, result: Array, changed: Array) -> None:
         raise pa.ArrowInvalid(f"{array[row]} would become {result[row]} in {result.type}")
 
 
-def _encoded(array: Array, target: Any) -> Array:  # noqa: ANN401
+def _encode(array: Array, target: Any) -> Array:  # noqa: ANN401
     if array.type.equals(target):
         return array
     encoded = cast(array, target.value_type).dictionary_encode()
@@ -387,16 +387,16 @@ def _encoded(array: Array, target: Any) -> Array:  # noqa: ANN401
     )
 
 
-def _offsets(sizes: Array) -> Array:
+def _compute_offsets(sizes: Array) -> Array:
     ends = pc.cumulative_sum(pc.fill_null(sizes, 0).cast(pa.int64()))
     return pa.concat_arrays([pa.array([0], pa.int64()), ends])
 
 
-def _null_mask(array: Array) -> Array | None:
+def _make_null_mask(array: Array) -> Array | None:
     return array.is_null() if array.null_count else None
 
 
-def _comparable(array: Array) -> Array:
+def _widen_half(array: Array) -> Array:
     return array.cast(pa.float32()) if t.is_float16(array.type) else array
 
 
@@ -406,20 +406,20 @@ def _has_required(data_type: Any) -> bool:  # noqa: ANN401
         return _has_required(data_type.storage_type)
     if t.is_map(data_type):
         fields = [data_type.key_field.with_nullable(True), data_type.item_field]
-    elif _among(_LISTS, data_type):
+    elif _belongs_to(_LISTS, data_type):
         fields = [data_type.value_field]
     else:
         fields = list(data_type) if t.is_struct(data_type) else []
     return any(not field.nullable or _has_required(field.type) for field in fields)
 
 
-def _storage(data_type: pa.DataType) -> pa.DataType:
+def _unwrap_extension(data_type: pa.DataType) -> pa.DataType:
     return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
 
 
-def _decoded(data_type: pa.DataType) -> pa.DataType:
+def _unwrap_dictionary(data_type: pa.DataType) -> pa.DataType:
     return data_type.value_type if t.is_dictionary(data_type) else data_type
 
 
-def _among(family: tuple[object, ...], data_type: pa.DataType) -> bool:
+def _belongs_to(family: tuple[object, ...], data_type: pa.DataType) -> bool:
     return any(callable(belongs) and belongs(data_type) for belongs in family)

@@ -42,9 +42,9 @@ def column_data(
     if isinstance(column, pa.Array):
         return column
     if isinstance(column, np.ndarray):
-        return _of_numpy(column, data_type, nan_is_null=nan_is_null)
+        return _convert_numpy(column, data_type, nan_is_null=nan_is_null)
     if is_series(column):
-        return _of_series(column, data_type, nan_is_null=nan_is_null)
+        return _convert_series(column, data_type, nan_is_null=nan_is_null)
     return column if isinstance(column, list) else None
 
 
@@ -69,26 +69,32 @@ def is_series(value: object) -> TypeGuard[pd.Series]:
     return pandas is not None and isinstance(value, pandas.Series)
 
 
-def _of_numpy(values: np.ndarray, data_type: pa.DataType | None, *, nan_is_null: bool) -> pa.Array[Any] | list[Any]:
+def _convert_numpy(
+    values: np.ndarray, data_type: pa.DataType | None, *, nan_is_null: bool
+) -> pa.Array[Any] | list[Any]:
     if values.ndim == 2 and values.dtype != object:
         flat: Any = pa.array(values.reshape(-1))  # with the mask of a masked array
         return vector_array(flat, pa.list_(flat.type, values.shape[1]), None)
     if values.ndim != 1:
         raise ValueError(f"expected an array of one dimension, got {values.ndim}")
     if values.dtype == object:
-        return _of_objects(values, data_type, nan_is_null=nan_is_null)
+        return _convert_objects(values, data_type, nan_is_null=nan_is_null)
     array: pa.Array[Any] = pa.array(values, from_pandas=nan_is_null)
     return array
 
 
-def _of_series(series: pd.Series, data_type: pa.DataType | None, *, nan_is_null: bool) -> pa.Array[Any] | list[Any]:
+def _convert_series(
+    series: pd.Series, data_type: pa.DataType | None, *, nan_is_null: bool
+) -> pa.Array[Any] | list[Any]:
     if series.dtype == object:
-        return _of_objects(series.to_numpy(), data_type, nan_is_null=nan_is_null)
+        return _convert_objects(series.to_numpy(), data_type, nan_is_null=nan_is_null)
     array: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(series, from_pandas=nan_is_null)
     return one_array(array) if isinstance(array, pa.ChunkedArray) else array
 
 
-def _of_objects(values: np.ndarray, data_type: pa.DataType | None, *, nan_is_null: bool) -> pa.Array[Any] | list[Any]:
+def _convert_objects(
+    values: np.ndarray, data_type: pa.DataType | None, *, nan_is_null: bool
+) -> pa.Array[Any] | list[Any]:
     """Returns Python objects as an array if PyArrow's conversion is exact, else as a list.
 
     A list of objects costs more than PyArrow's conversion of a text.

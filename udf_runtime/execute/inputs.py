@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from udf_runtime.definition import UDF, Parameter
 
 
-def _opened(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
+def _open_blobs(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
     """Returns the blobs of a column as files; NULL becomes None.
 
     Raises:
@@ -61,7 +61,7 @@ def scalar_columns(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> li
             year 9999.
         Exception: The annotated class of a parameter rejects a value.
     """
-    return [_python_values(column, parameter) for column, parameter in zip(batch.columns, parameters, strict=True)]
+    return [_make_python_values(column, parameter) for column, parameter in zip(batch.columns, parameters, strict=True)]
 
 
 def scalar_rows(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> Iterator[tuple[object, ...]]:
@@ -72,17 +72,17 @@ def scalar_rows(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> Itera
         Exception: The annotated class of a parameter rejects a value of the row.
     """
 
-    def values_of(row: int) -> tuple[object, ...]:
+    def make_row(row: int) -> tuple[object, ...]:
         values = []
         for parameter, column in zip(parameters, batch.columns, strict=True):
             try:
-                values.append(_python_values(column.slice(row, 1), parameter)[0])
+                values.append(_make_python_values(column.slice(row, 1), parameter)[0])
             except (ValueError, OverflowError) as error:
                 text = f"parameter {parameter.name!r} cannot take the value of its column: {error}"
                 raise ValueError(text) from error
         return tuple(values)
 
-    return map(values_of, range(batch.num_rows))
+    return map(make_row, range(batch.num_rows))
 
 
 def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
@@ -95,13 +95,13 @@ def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
     if kind in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER):
         return (batch,)
     if kind in (Kind.PANDAS, Kind.PANDAS_ITER):
-        return tuple(_series(column, name) for column, name in zip(batch.columns, batch.schema.names, strict=True))
+        return tuple(_make_series(column, name) for column, name in zip(batch.columns, batch.schema.names, strict=True))
     return tuple(batch.columns)
 
 
-def _python_values(column: pa.Array[Any], parameter: Parameter) -> Sequence[object]:
+def _make_python_values(column: pa.Array[Any], parameter: Parameter) -> Sequence[object]:
     if parameter.form == "blob":
-        return _opened(parameter.name, column)
+        return _open_blobs(parameter.name, column)
     if parameter.form == "numpy":
         storage: Any = column.storage if isinstance(column, pa.ExtensionArray) else column
         if (
@@ -109,13 +109,13 @@ def _python_values(column: pa.Array[Any], parameter: Parameter) -> Sequence[obje
             or pa.types.is_large_list(storage.type)
             or pa.types.is_fixed_size_list(storage.type)
         ):
-            return _numpy_rows(storage)
+            return _make_numpy_rows(storage)
     values: list[object] = column.to_pylist()
     read = value_reader(parameter.annotation, where=parameter.name) if parameter.form == "python" else None
     return values if read is None else [None if value is None else read(value) for value in values]
 
 
-def _numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - any of three kinds of list arrays
+def _make_numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - any of three kinds of list arrays
     """Returns a NumPy array per list; all are writable parts of a single copy."""
     rows = len(column)
     if pa.types.is_fixed_size_list(column.type):
@@ -141,7 +141,7 @@ def _numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - any of three kin
     return [part if valid else None for part, valid in zip(parts, column.is_valid().to_pylist(), strict=True)]
 
 
-def _series(column: pa.Array[Any], name: str) -> pd.Series:
+def _make_series(column: pa.Array[Any], name: str) -> pd.Series:
     import pandas as pd
 
     if column.null_count and (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):

@@ -49,38 +49,38 @@ def leaf_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null:
     Raises:
         CONVERSION_ERRORS: A value does not fit.
     """
-    quick = _integers(values, data_type) if t.is_integer(data_type) else None
+    quick = _make_integers(values, data_type) if t.is_integer(data_type) else None
     if quick is not None:
         return quick
-    check = _check_of(data_type)
+    check = _find_check(data_type)
     if check is None:
-        array = _exact_array(values, data_type, nan_is_null=nan_is_null)
+        array = _make_exact_array(values, data_type, nan_is_null=nan_is_null)
     else:
-        array = _checked_array(values, data_type, *check, nan_is_null=nan_is_null)
+        array = _make_checked_array(values, data_type, *check, nan_is_null=nan_is_null)
     if t.is_floating(data_type):
         _refuse_booleans(values, array)
     if (t.is_float32(data_type) or t.is_float16(data_type)) and has_infinity(array):
-        plain = [_plain(value) for value in values]
+        plain = [_unwrap_scalar(value) for value in values]
         row = first_overflow(leaf_array(plain, pa.float64(), nan_is_null=nan_is_null), array)
         if row is not None:
             raise OverflowError(f"{values[row]} is too large for {data_type}")
     return array
 
 
-def _exact_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:
+def _make_exact_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:
     """Returns values that PyArrow converts exactly or rejects."""
     if not nan_is_null:
-        return _array(values, data_type, nan_is_null=False)
+        return _make_array(values, data_type, nan_is_null=False)
     # PyArrow knows most missing values of pandas. Other missing values raise an error or become
     # NaN.
     with contextlib.suppress(*CONVERSION_ERRORS):
-        array = _array(values, data_type, nan_is_null=True)
+        array = _make_array(values, data_type, nan_is_null=True)
         if not t.is_floating(data_type) or not pc.any(pc.is_nan(array)).as_py():
             return array
-    return _array(without_missing(values, set(map(type, values))), data_type, nan_is_null=True)
+    return _make_array(without_missing(values, set(map(type, values))), data_type, nan_is_null=True)
 
 
-def _checked_array(
+def _make_checked_array(
     values: Sequence[object], data_type: pa.DataType, is_trusted: _Trust, check: _Check, *, nan_is_null: bool
 ) -> pa.Array[Any]:
     """Returns values as an array, and checks each value of a class that PyArrow may change."""
@@ -89,11 +89,11 @@ def _checked_array(
     if nan_is_null and not classes.issubset((float,) if are_trusted else ()):
         values = without_missing(values, classes)
     if not are_trusted:
-        values = [None if value is None else check(_plain(value)) for value in values]
-    return _array(values, data_type, nan_is_null=nan_is_null)
+        values = [None if value is None else check(_unwrap_scalar(value)) for value in values]
+    return _make_array(values, data_type, nan_is_null=nan_is_null)
 
 
-def _integers(values: Sequence[object], data_type: Any) -> pa.Array[Any] | None:  # noqa: ANN401
+def _make_integers(values: Sequence[object], data_type: Any) -> pa.Array[Any] | None:  # noqa: ANN401
     """Returns integers as an array; None for values with a need for a check of their classes.
 
     Python's own arrays reject fractions and all values except integers and booleans. They take half
@@ -106,26 +106,26 @@ def _integers(values: Sequence[object], data_type: Any) -> pa.Array[Any] | None:
     except CONVERSION_ERRORS:
         return None
     rows = np.flatnonzero((np.frombuffer(numbers, data_type.to_pandas_dtype()) | 1) == 1).tolist()
-    if bool in set(map(type, _at(values, rows))):
+    if bool in set(map(type, _pick_rows(values, rows))):
         return None
     return pa.Array.from_buffers(data_type, len(values), [None, pa.py_buffer(numbers)])
 
 
-def _at(values: Sequence[object], rows: list[int]) -> Iterable[object]:
+def _pick_rows(values: Sequence[object], rows: list[int]) -> Iterable[object]:
     """Returns the values of some rows, or all values if this is faster."""
     return values if len(rows) > len(values) // 4 else map(values.__getitem__, rows)
 
 
 def _refuse_booleans(values: Sequence[object], floats: pa.Array[Any]) -> None:
     """Raises an error for booleans, which PyArrow takes for 0 or 1."""
-    if bool in set(map(type, _at(values, zero_or_one_rows(floats)))):
+    if bool in set(map(type, _pick_rows(values, zero_or_one_rows(floats)))):
         raise TypeError("expected a number, got bool")
 
 
 def is_exact(data_type: pa.DataType) -> bool:
     """Tells whether PyArrow converts values exactly, except for booleans and large floats."""
     is_leaf = not (t.is_nested(data_type) or t.is_dictionary(data_type) or isinstance(data_type, pa.BaseExtensionType))
-    return is_leaf and _check_of(data_type) is None
+    return is_leaf and _find_check(data_type) is None
 
 
 def may_differ(array: Any) -> bool:  # noqa: ANN401 - an array of floats has its own methods
@@ -156,11 +156,11 @@ def _has_missing(cls: type) -> bool:
     return issubclass(cls, _MAY_BE_MISSING) or cls.__name__ in ("NaTType", "NAType")
 
 
-def _plain(value: object) -> object:
+def _unwrap_scalar(value: object) -> object:
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
-def _array(values: Any, data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:  # noqa: ANN401
+def _make_array(values: Any, data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:  # noqa: ANN401
     array: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(values, type=data_type, from_pandas=nan_is_null)
     if isinstance(array, pa.ChunkedArray):
         raise pa.ArrowCapacityError(
@@ -172,25 +172,25 @@ def _array(values: Any, data_type: pa.DataType, *, nan_is_null: bool) -> pa.Arra
 # Checks
 
 
-def _check_of(data_type: Any) -> tuple[_Trust, _Check] | None:  # noqa: ANN401
+def _find_check(data_type: Any) -> tuple[_Trust, _Check] | None:  # noqa: ANN401
     """Returns the test for classes with an exact conversion, and the check of other values.
 
     None if PyArrow converts all values exactly, or rejects them.
     """
     if t.is_integer(data_type):
-        return _is_integer, _whole
+        return _is_integer, _to_integer
     if t.is_float16(data_type):
-        return _is_float, _half
+        return _is_float, _to_half
     if t.is_date(data_type):
-        return _is_one_of(dt.date), partial(_date, in_ms=t.is_date64(data_type))
+        return _is_one_of(dt.date), partial(_to_date, in_ms=t.is_date64(data_type))
     if t.is_time(data_type):
-        return _is_one_of(), partial(_time, unit=data_type.unit)
+        return _is_one_of(), partial(_to_time, unit=data_type.unit)
     if t.is_timestamp(data_type):
         fine = data_type.unit in ("us", "ns")
-        return _is_one_of(*[dt.datetime] * fine), partial(_timestamp, unit=data_type.unit)
+        return _is_one_of(*[dt.datetime] * fine), partial(_to_timestamp, unit=data_type.unit)
     if t.is_duration(data_type):
         fine = data_type.unit in ("us", "ns")
-        return _is_one_of(*[dt.timedelta] * fine), partial(_duration, unit=data_type.unit)
+        return _is_one_of(*[dt.timedelta] * fine), partial(_to_duration, unit=data_type.unit)
     return None
 
 
@@ -207,92 +207,92 @@ def _is_float(cls: type) -> bool:
     return cls is float or cls is getattr(np, "float16", None)
 
 
-def _whole(value: Any) -> int:  # noqa: ANN401
+def _to_integer(value: Any) -> int:  # noqa: ANN401
     """Returns a number as an integer."""
     if isinstance(value, _NO_NUMBERS) or not (hasattr(value, "__int__") or hasattr(value, "__index__")):
-        raise _no_number(value)
+        raise _make_number_error(value)
     whole = int(value)
     if whole != value:
         raise ValueError(f"{value} is not a whole number")
     return whole
 
 
-def _no_number(value: object) -> TypeError:
+def _make_number_error(value: object) -> TypeError:
     return TypeError(f"expected a number, got {type(value).__name__} {value!r}")
 
 
-def _half(value: Any) -> object:  # noqa: ANN401
+def _to_half(value: Any) -> object:  # noqa: ANN401
     """Returns a number in PyArrow's form for 16 bits."""
     if isinstance(value, (bool, np.timedelta64)) or not isinstance(value, (int, float, np.number)):
-        raise _no_number(value)
+        raise _make_number_error(value)
     if isinstance(value, (int, np.integer)) and abs(int(value)) > WHOLE_HALF:
         raise ValueError(f"{value} is not exactly a number of 16 bits")
     return float(value)
 
 
-def _date(value: Any, *, in_ms: bool) -> object:  # noqa: ANN401
+def _to_date(value: Any, *, in_ms: bool) -> object:  # noqa: ANN401
     if isinstance(value, dt.datetime):
-        if value.tzinfo is not None or value.time() != dt.time() or _nanosecond(value):
+        if value.tzinfo is not None or value.time() != dt.time() or _read_nanoseconds(value):
             raise ValueError(f"{value} is no date: it has a time of day or a time zone")
         return value.date()
     if isinstance(value, dt.date):
         return value
     scale = _DAY_S * 1000 if in_ms else 1
     if isinstance(value, np.datetime64):
-        days = _numpy_count(value, "D")
+        days = _count_units(value, "D")
         return None if days is None else days * scale
-    count = _whole(value)
+    count = _to_integer(value)
     if count % scale:
         raise ValueError(f"{count} ms are not whole days")
     return count
 
 
-def _time(value: Any, *, unit: str) -> object:  # noqa: ANN401
+def _to_time(value: Any, *, unit: str) -> object:  # noqa: ANN401
     if isinstance(value, dt.time):
         if value.tzinfo is not None:
             raise ValueError(f"{value} has a time zone, for which there is no place")
-        return _in_units(value, value.microsecond * 1000, unit)
-    count = _whole(value)
+        return _check_unit(value, value.microsecond * 1000, unit)
+    count = _to_integer(value)
     if not 0 <= count < _DAY_S * _PER_SECOND[unit]:
         raise ValueError(f"{count} {unit} are no time of a day")
     return count
 
 
-def _timestamp(value: Any, *, unit: str) -> object:  # noqa: ANN401
+def _to_timestamp(value: Any, *, unit: str) -> object:  # noqa: ANN401
     if isinstance(value, dt.datetime):
-        return _in_units(_of_python(value), value.microsecond * 1000 + _nanosecond(value), unit)
-    return _numpy_count(value, unit) if isinstance(value, np.datetime64) else _whole(value)
+        return _check_unit(_to_python(value), value.microsecond * 1000 + _read_nanoseconds(value), unit)
+    return _count_units(value, unit) if isinstance(value, np.datetime64) else _to_integer(value)
 
 
-def _duration(value: Any, *, unit: str) -> object:  # noqa: ANN401
+def _to_duration(value: Any, *, unit: str) -> object:  # noqa: ANN401
     if isinstance(value, dt.timedelta):
-        return _in_units(_of_python(value), value.microseconds * 1000 + _nanosecond(value), unit)
-    return _numpy_count(value, unit) if isinstance(value, np.timedelta64) else _whole(value)
+        return _check_unit(_to_python(value), value.microseconds * 1000 + _read_nanoseconds(value), unit)
+    return _count_units(value, unit) if isinstance(value, np.timedelta64) else _to_integer(value)
 
 
-def _nanosecond(value: object) -> int:
+def _read_nanoseconds(value: object) -> int:
     """Returns the nanoseconds beyond microseconds of pandas' moments and lengths of time."""
     return int(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
 
 
-def _of_python(value: Any) -> object:  # noqa: ANN401
+def _to_python(value: Any) -> object:  # noqa: ANN401
     """Returns a pandas moment or length of time as Python's, if it has no nanoseconds.
 
     PyArrow 26 misreads pandas' lengths of time in other units than nanoseconds.
     """
-    if _nanosecond(value) or not hasattr(value, "as_unit"):
+    if _read_nanoseconds(value) or not hasattr(value, "as_unit"):
         return value
     plain: object = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value.to_pytimedelta()
     return plain
 
 
-def _in_units(value: object, nanoseconds: int, unit: str) -> object:
+def _check_unit(value: object, nanoseconds: int, unit: str) -> object:
     if nanoseconds * _PER_SECOND[unit] % 10**9:
         raise ValueError(f"{value} is not a whole number of {unit}")
     return value
 
 
-def _numpy_count(value: Any, unit: str) -> int | None:  # noqa: ANN401
+def _count_units(value: Any, unit: str) -> int | None:  # noqa: ANN401
     """Returns NumPy's moment or length of time as a number of units; None for NaT."""
     if np.isnat(value):
         return None

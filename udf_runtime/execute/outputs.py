@@ -60,7 +60,7 @@ class Output:
         except CONVERSION_ERRORS as failed:
             whole = failed
         for row, error in list(self._converter.misfits(values)):
-            failure = self._wrong_value(error, row)
+            failure = self._make_value_error(error, row)
             if misfit is None:
                 raise failure from error
             values[row] = misfit(row, failure)
@@ -68,7 +68,7 @@ class Output:
             return self._converter.array(values)
         except CONVERSION_ERRORS as error:
             # Each value fits alone, and the whole does not: too many bytes for an array.
-            raise self._wrong_value(error, None) from whole
+            raise self._make_value_error(error, None) from whole
 
     def from_batch(self, result: object, rows: int) -> pa.Array[Any]:
         """Returns the result of a call for a whole batch as an array.
@@ -82,7 +82,7 @@ class Output:
             UdfOutputError: The result has another number of rows, or misfit values.
         """
         try:
-            array = self._as_array(result)
+            array = self._to_array(result)
             if not isinstance(result, (list, np.ndarray)) and not _has_numpy_values(result):
                 array.validate(full=True)  # PyArrow makes valid arrays
         except UdfOutputError:
@@ -90,52 +90,54 @@ class Output:
         except CONVERSION_ERRORS as error:
             raise UdfOutputError(
                 f"UDF {self.udf!r} returned {type(result).__name__} that is no {self.data_type}: "
-                f"{shortened(message_of(error))} - {self._where(None)} - return one value per row, of the UDF's "
-                "data_type",
+                f"{shortened(message_of(error))} - {self._describe_place(None)} - return one value per row, of the "
+                "UDF's data_type",
                 udf=self.udf,
             ) from error
         if len(array) != rows:
             raise UdfOutputError(
                 f"UDF {self.udf!r} returned {len(array)} row{'' if len(array) == 1 else 's'} for a batch of {rows} - "
-                f"{self._where(None)} - return one value per input row",
+                f"{self._describe_place(None)} - return one value per input row",
                 udf=self.udf,
             )
-        return self._fit(array)
+        return self._cast_result(array)
 
-    def _fit(self, array: pa.Array[Any]) -> pa.Array[Any]:
+    def _cast_result(self, array: pa.Array[Any]) -> pa.Array[Any]:
         if not can_become(array.type, self.data_type):
             raise UdfOutputError(
                 f"UDF {self.udf!r} returned values of the wrong type: expected {self.data_type}, got {array.type} "
-                f"- {self._where(None)} - convert the result, or declare another data_type",
+                f"- {self._describe_place(None)} - convert the result, or declare another data_type",
                 udf=self.udf,
             )
         try:
             return cast(array, self.data_type)
         except CONVERSION_ERRORS as error:
             row = first_failing(len(array), lambda start, stop: cast(array.slice(start, stop - start), self.data_type))
-            raise self._wrong_value(error, row) from error
+            raise self._make_value_error(error, row) from error
 
-    def _as_array(self, result: object) -> pa.Array[Any]:
+    def _to_array(self, result: object) -> pa.Array[Any]:
         data = column_data(result, nan_is_null=self._converter.nan_is_null, data_type=self.data_type)
         if data is not None:
             return self.from_rows(data) if isinstance(data, list) else data
         if isinstance(result, pa.RecordBatch):
-            return self._struct({name: result.column(name) for name in result.schema.names}, result.num_rows)
+            return self._make_struct({name: result.column(name) for name in result.schema.names}, result.num_rows)
         if isinstance(result, pa.Table):
-            return self._struct({name: one_array(result.column(name)) for name in result.schema.names}, result.num_rows)
+            return self._make_struct(
+                {name: one_array(result.column(name)) for name in result.schema.names}, result.num_rows
+            )
         # Without an import of pandas, no result is a pandas object, and an import takes long.
         pandas = sys.modules.get("pandas")
         if pandas is not None and isinstance(result, pandas.DataFrame):
-            return self._struct(
-                {str(name): self._child_array(str(name), result[name]) for name in result.columns}, len(result)
+            return self._make_struct(
+                {str(name): self._make_child(str(name), result[name]) for name in result.columns}, len(result)
             )
-        columns = _named_columns(result)
+        columns = _find_columns(result)
         if columns is not None and t.is_struct(self.data_type):
-            arrays = {name: self._child_array(name, column) for name, column in columns.items()}
-            return self._struct(arrays, len(next(iter(arrays.values()), ())))
+            arrays = {name: self._make_child(name, column) for name, column in columns.items()}
+            return self._make_struct(arrays, len(next(iter(arrays.values()), ())))
         raise TypeError(f"expected an array, got {type(result).__name__}")
 
-    def _struct(self, columns: Mapping[str, pa.Array[Any]], rows: int) -> pa.Array[Any]:
+    def _make_struct(self, columns: Mapping[str, pa.Array[Any]], rows: int) -> pa.Array[Any]:
         if not t.is_struct(self.data_type):
             raise TypeError(f"expected one array of {self.data_type}, got columns {', '.join(columns)}")
         names = [field.name for field in self.data_type]
@@ -148,24 +150,24 @@ class Output:
             arrays, fields=[pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)]
         )
 
-    def _child_array(self, name: str, column: object) -> pa.Array[Any]:
+    def _make_child(self, name: str, column: object) -> pa.Array[Any]:
         fields = {field.name: field.type for field in self.data_type} if t.is_struct(self.data_type) else {}
         if name not in fields:
             raise ValueError(f"expected columns {', '.join(fields) or 'none'}, got {name!r}")
         nan_is_null = self._converter.nan_is_null
         output = Output(self.udf, fields[name], is_columns=False, nan_is_null=nan_is_null, column=name)
-        return output._as_array(column)
+        return output._to_array(column)
 
-    def _wrong_value(self, error: BaseException, row: int | None) -> UdfOutputError:
+    def _make_value_error(self, error: BaseException, row: int | None) -> UdfOutputError:
         return UdfOutputError(
             f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, "
-            f"got {shortened(message_of(error))} - {self._where(row)} - convert the result, or declare another "
-            "data_type",
+            f"got {shortened(message_of(error))} - {self._describe_place(row)} - convert the result, or declare "
+            "another data_type",
             udf=self.udf,
             row=row,
         )
 
-    def _where(self, row: int | None) -> str:
+    def _describe_place(self, row: int | None) -> str:
         where = "in the batch" if row is None else f"row {row} of the batch"
         return where if self._column is None else f"column {self._column!r}, {where}"
 
@@ -175,7 +177,7 @@ def _has_numpy_values(result: object) -> bool:
     return is_series(result) and isinstance(result.dtype, np.dtype)
 
 
-def _named_columns(result: object) -> Mapping[str, object] | None:
+def _find_columns(result: object) -> Mapping[str, object] | None:
     """Returns the columns of a mapping, NamedTuple or dataclass of arrays; None otherwise."""
     if isinstance(result, Mapping):
         return {str(name): column for name, column in result.items()}

@@ -42,12 +42,12 @@ class Rebatcher:
         parts: list[pa.RecordBatch] = []
         missing_rows, free = rows, self._max_bytes
         while missing_rows > 0:
-            batch = self._next()
+            batch = self._take_batch()
             if batch is None:
                 break
             count = min(missing_rows, batch.num_rows)
             if free is not None:
-                count = min(count, _rows_within(batch, count, free))
+                count = min(count, _count_rows_within(batch, count, free))
                 if count == 0 and not parts:
                     count = 1
             if count < batch.num_rows:
@@ -69,13 +69,13 @@ class Rebatcher:
         self._held.extendleft(reversed(rest))
         return first
 
-    def _next(self) -> pa.RecordBatch | None:
+    def _take_batch(self) -> pa.RecordBatch | None:
         if self._held:
             return self._held.popleft()
         return next((batch for batch in self._batches if batch.num_rows > 0), None)
 
 
-def _rows_within(batch: pa.RecordBatch, rows: int, limit_bytes: int) -> int:
+def _count_rows_within(batch: pa.RecordBatch, rows: int, limit_bytes: int) -> int:
     """Returns the number of first rows with at most `limit_bytes`, counted as in slices."""
     if batch.slice(0, rows).nbytes <= limit_bytes:
         return rows

@@ -49,7 +49,7 @@ class RowFailure:
     bisect_depth: int
     outcome: Literal["skipped", "crashed"]
 
-    def moved(self, *, rows: int, depth: int) -> RowFailure:
+    def renumbered(self, *, rows: int, depth: int) -> RowFailure:
         """Returns the record with its row counted in the batch around the failure's batch."""
         return replace(self, row=self.row + rows, bisect_depth=self.bisect_depth + depth)
 
@@ -147,14 +147,14 @@ def cause_of(error: BaseException) -> BaseException | None:
     return error if escape_surrogates(text) == text else None
 
 
-def moved_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:
+def renumber_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:
     """Returns an error with its row counted in the batch around the error's batch."""
     row = getattr(error, "row", None)
     if row is None or rows == 0:
         return error
-    moved: UdfRuntimeError
+    renumbered: UdfRuntimeError
     if isinstance(error, UdfFailedError):
-        moved = UdfFailedError(
+        renumbered = UdfFailedError(
             udf=error.udf,
             row=row + rows,
             error_type=error.error_type,
@@ -164,17 +164,17 @@ def moved_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:
             max_attempts=error.max_attempts,
         )
     elif isinstance(error, UdfOutputError):
-        moved = UdfOutputError(
+        renumbered = UdfOutputError(
             str(error).replace(f"row {row} of the batch", f"row {row + rows} of the batch"),
             udf=error.udf,
             row=row + rows,
         )
     elif isinstance(error, UdfProcessDiedError):
-        moved = UdfProcessDiedError(udf=error.udf, exit_code=error.exit_code, row=row + rows, output=error.output)
+        renumbered = UdfProcessDiedError(udf=error.udf, exit_code=error.exit_code, row=row + rows, output=error.output)
     else:
         return error
-    moved.__cause__ = error.__cause__
-    return moved
+    renumbered.__cause__ = error.__cause__
+    return renumbered
 
 
 def _is_own(trace: TracebackType) -> bool:

@@ -15,18 +15,18 @@ import pyarrow as pa
 from udf_runtime.checkpoint.chunks import ChunkFolder
 from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfDefinitionError
-from udf_runtime.execute.calls.chunks import ChunkCalls
+from udf_runtime.execute.call_context import CallContext
+from udf_runtime.execute.calls.chunks import ChunkerCalls
 from udf_runtime.execute.calls.scalar import ScalarCalls
 from udf_runtime.execute.calls.stream import StreamCalls
-from udf_runtime.execute.calls.units import VectorCalls
+from udf_runtime.execute.calls.vector import VectorCalls
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import check_inputs
 from udf_runtime.execute.isolation.interpreter import Interpreter
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.result import BatchResult
-from udf_runtime.execute.setting import Setting
 
-_BatchCalls = ScalarCalls | ChunkCalls | VectorCalls | IsolatedCalls
+_BatchCalls = ScalarCalls | ChunkerCalls | VectorCalls | IsolatedCalls
 
 
 class UdfRunner:
@@ -70,7 +70,7 @@ class UdfRunner:
             raise UdfDefinitionError(
                 f"threads={threads} is not possible - in UdfRunner - give a number of threads from 1"
             )
-        self._setting = Setting(
+        self._context = CallContext(
             udf=udf,
             sleep=sleep,
             clock=clock,
@@ -97,7 +97,7 @@ class UdfRunner:
         Raises:
             UdfFailedError: The class of a stateful UDF raised in its constructor or `setup`.
         """
-        self._loaded()
+        self._load_calls()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
         """Yields a result per batch, in order.
@@ -121,12 +121,12 @@ class UdfRunner:
         """
         if self._closed:
             raise UdfDefinitionError("the runner is closed - in UdfRunner.run - make another one")
-        calls = self._loaded()
+        calls = self._load_calls()
         if isinstance(calls, StreamCalls):
             return calls.run(batches)
         if self._threads == 1:
-            return (self._one(calls, batch) for batch in batches)
-        return self._side_by_side(calls, iter(batches))
+            return (self._run_batch(calls, batch) for batch in batches)
+        return self._run_concurrently(calls, iter(batches))
 
     def close(self) -> None:
         """Ends threads and child processes; a second call is fine."""
@@ -135,32 +135,32 @@ class UdfRunner:
         if calls is not None:
             calls.close()
 
-    def _loaded(self) -> _BatchCalls | StreamCalls:
+    def _load_calls(self) -> _BatchCalls | StreamCalls:
         if self._calls is None:
-            kind = self._setting.udf.kind
+            kind = self._context.udf.kind
             if self._isolate:
-                self._calls = IsolatedCalls(self._setting, self._interpreter)
+                self._calls = IsolatedCalls(self._context, self._interpreter)
             elif kind is Kind.CHUNKS:
-                self._calls = ChunkCalls(self._setting)
+                self._calls = ChunkerCalls(self._context)
             elif kind is Kind.SCALAR:
-                self._calls = ScalarCalls(self._setting)
+                self._calls = ScalarCalls(self._context)
             else:
-                self._calls = StreamCalls(self._setting) if kind.iterates else VectorCalls(self._setting)
+                self._calls = StreamCalls(self._context) if kind.iterates else VectorCalls(self._context)
         return self._calls
 
-    def _one(self, calls: _BatchCalls, batch: pa.RecordBatch) -> BatchResult:
-        check_inputs(self._setting.udf, batch)
+    def _run_batch(self, calls: _BatchCalls, batch: pa.RecordBatch) -> BatchResult:
+        check_inputs(self._context.udf, batch)
         if batch.num_rows == 0:
-            return BatchResult(values=nulls(0, self._setting.udf.result_type))
+            return BatchResult(values=nulls(0, self._context.udf.result_type))
         return calls.run(batch)
 
-    def _side_by_side(self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch]) -> Iterator[BatchResult]:
+    def _run_concurrently(self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch]) -> Iterator[BatchResult]:
         pending: deque[Future[BatchResult]] = deque()
         finished = False
-        executor = ThreadPoolExecutor(self._threads, thread_name_prefix=f"udf-{self._setting.udf.name}")
+        executor = ThreadPoolExecutor(self._threads, thread_name_prefix=f"udf-{self._context.udf.name}")
         try:
             for batch in batches:
-                pending.append(executor.submit(self._one, calls, batch))
+                pending.append(executor.submit(self._run_batch, calls, batch))
                 if len(pending) > self._threads:
                     yield pending.popleft().result()
             while pending:

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
+from udf_runtime.execute.call_context import passes_through
 from udf_runtime.execute.isolation.interpreter import Interpreter
 from udf_runtime.execute.isolation.process import ProcessEndedError, UdfProcess
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import cause_of, raised_for
-from udf_runtime.execute.setting import passes_through
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,10 +54,10 @@ def call_table(udf: UDF, source: TableSource, interpreter: Interpreter | None = 
         UdfOutputError: The function yielded a value with other columns.
         UdfProcessDiedError: The process ended.
     """
-    return _called(udf, source) if interpreter is None else _called_in(interpreter, udf, source)
+    return _call_here(udf, source) if interpreter is None else _call_in_process(interpreter, udf, source)
 
 
-def _called_in(interpreter: Interpreter, udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
+def _call_in_process(interpreter: Interpreter, udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
     process = UdfProcess(udf, udf.dumps(), interpreter, None)
     try:
         yield from process.call_table(source)
@@ -67,7 +67,7 @@ def _called_in(interpreter: Interpreter, udf: UDF, source: TableSource) -> Itera
         process.kill()
 
 
-def _called(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
+def _call_here(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
     fields: Any = udf.data_type
     schema = pa.schema(list(fields))
     try:
@@ -75,7 +75,7 @@ def _called(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
         if not isinstance(results, Iterable) or isinstance(results, (pa.RecordBatch, pa.Table)) or _is_frame(results):
             results = iter([results])
         for part in results:
-            yield from _batches(udf, part, schema)
+            yield from _make_batches(udf, part, schema)
     except UdfRuntimeError:
         raise
     except BaseException as error:
@@ -84,26 +84,26 @@ def _called(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
         raise raised_for(error, udf=udf.name, row=None) from cause_of(error)
 
 
-def _batches(udf: UDF, part: object, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _make_batches(udf: UDF, part: object, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if _is_frame(part):
-        yield _batch_of(udf, {str(name): column for name, column in part.items()}, schema, is_frame=True)
+        yield _make_batch(udf, {str(name): column for name, column in part.items()}, schema, is_frame=True)
         return
     for batch in part.to_batches() if isinstance(part, pa.Table) else [part]:
         if not isinstance(batch, pa.RecordBatch):
-            raise _misfit(udf, f"got {type(batch).__name__}")
+            raise _make_error(udf, f"got {type(batch).__name__}")
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        yield _batch_of(udf, columns, schema, is_frame=False)
+        yield _make_batch(udf, columns, schema, is_frame=False)
 
 
-def _batch_of(udf: UDF, columns: Mapping[str, Any], schema: pa.Schema, *, is_frame: bool) -> pa.RecordBatch:
+def _make_batch(udf: UDF, columns: Mapping[str, Any], schema: pa.Schema, *, is_frame: bool) -> pa.RecordBatch:
     if list(columns) != schema.names:
-        raise _misfit(udf, f"got columns {', '.join(columns)}")
+        raise _make_error(udf, f"got columns {', '.join(columns)}")
     arrays = []
     for field in schema:
         output = Output(udf.name, field.type, is_columns=False, nan_is_null=is_frame, column=field.name)
         array = output.from_batch(columns[field.name], len(columns[field.name]))
         if array.null_count and not field.nullable:
-            raise _misfit(udf, f"NULL in column {field.name!r}, which is not nullable")
+            raise _make_error(udf, f"NULL in column {field.name!r}, which is not nullable")
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -113,7 +113,7 @@ def _is_frame(value: object) -> TypeGuard[pd.DataFrame]:
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
-def _misfit(udf: UDF, what: str) -> UdfOutputError:
+def _make_error(udf: UDF, what: str) -> UdfOutputError:
     fields: Any = udf.data_type
     expected = ", ".join(f"{field.name}: {field.type}" for field in fields)
     return UdfOutputError(

@@ -50,7 +50,7 @@ class ValueConverter:
         """
         self.data_type = data_type
         self.nan_is_null = nan_is_null
-        self._make = _maker(data_type, nan_is_null=nan_is_null, complete=complete)
+        self._make = _choose_maker(data_type, nan_is_null=nan_is_null, complete=complete)
 
     def array(self, values: list[Any]) -> pa.Array[Any]:
         """Returns the values as an array.
@@ -81,8 +81,8 @@ class ValueConverter:
         yield from self._misfits(values, middle, stop)
 
 
-def _maker(data_type: Any, *, nan_is_null: bool, complete: bool = False) -> Maker:  # noqa: ANN401
-    inner = partial(_maker, nan_is_null=nan_is_null)
+def _choose_maker(data_type: Any, *, nan_is_null: bool, complete: bool = False) -> Maker:  # noqa: ANN401
+    inner = partial(_choose_maker, nan_is_null=nan_is_null)
     if isinstance(data_type, pa.BaseExtensionType):
         storage = inner(data_type.storage_type, complete=complete)
         return lambda values: pa.ExtensionArray.from_storage(data_type, storage(values))
@@ -93,9 +93,9 @@ def _maker(data_type: Any, *, nan_is_null: bool, complete: bool = False) -> Make
     if t.is_struct(data_type):
         nested = _Structs(data_type, [inner(field.type) for field in data_type], complete=complete)
     elif t.is_map(data_type):
-        nested = partial(_maps, data_type, inner(data_type.key_type), inner(data_type.item_type))
+        nested = partial(_make_maps, data_type, inner(data_type.key_type), inner(data_type.item_type))
     elif t.is_list(data_type) or t.is_large_list(data_type) or t.is_fixed_size_list(data_type):
-        nested = partial(_lists, data_type, inner(data_type.value_type), nan_is_null=nan_is_null)
+        nested = partial(_make_lists, data_type, inner(data_type.value_type), nan_is_null=nan_is_null)
     elif t.is_nested(data_type):
         raise TypeError(f"there are no values of {data_type}")
     else:
@@ -108,20 +108,20 @@ def _maker(data_type: Any, *, nan_is_null: bool, complete: bool = False) -> Make
 # Lists
 
 
-def _lists(data_type: Any, make: Maker, values: list[Any], *, nan_is_null: bool) -> Array:  # noqa: ANN401
+def _make_lists(data_type: Any, make: Maker, values: list[Any], *, nan_is_null: bool) -> Array:  # noqa: ANN401
     classes = set(map(type, values))
-    exact = None if nan_is_null else _exact_lists(data_type, values, classes)
+    exact = None if nan_is_null else _make_exact_lists(data_type, values, classes)
     if exact is not None:
         return exact
     if not classes <= {list, tuple, type(None)}:
-        child = _child_of_arrays(values, classes, data_type.value_type, nan_is_null=nan_is_null)
+        child = _concatenate_arrays(values, classes, data_type.value_type, nan_is_null=nan_is_null)
         if child is not None:
             return _assemble_lists(data_type, values, child)
-        values = [None if value is None else _items_of(value) for value in values]
+        values = [None if value is None else _list_items(value) for value in values]
     return _assemble_lists(data_type, values, make(list(chain.from_iterable(filter(None, values)))))
 
 
-def _exact_lists(data_type: Any, values: list[Any], classes: set[type]) -> Array | None:  # noqa: ANN401
+def _make_exact_lists(data_type: Any, values: list[Any], classes: set[type]) -> Array | None:  # noqa: ANN401
     """Returns lists from a single PyArrow conversion; None if PyArrow may change a value."""
     item = data_type.value_field
     if not (item.nullable and is_exact(item.type)):
@@ -150,17 +150,17 @@ def _are_of(item_type: pa.DataType, arrays: list[Any]) -> bool:
 
 
 def _assemble_lists(data_type: Any, values: list[Any], child: Array) -> Array:  # noqa: ANN401
-    null_mask = _null_mask(values)
+    null_mask = _make_null_mask(values)
     if t.is_fixed_size_list(data_type):
         size = data_type.list_size
         wrong = next((len(value) for value in values if value is not None and len(value) != size), None)
         if wrong is not None:
             raise ValueError(f"expected {size} items, got {wrong}")
         return vector_array(child, data_type, null_mask)
-    return list_array(_offsets(values), child, data_type, null_mask)
+    return list_array(_compute_offsets(values), child, data_type, null_mask)
 
 
-def _child_of_arrays(
+def _concatenate_arrays(
     values: list[Any],
     classes: set[type],
     item_type: pa.DataType,
@@ -185,12 +185,12 @@ def _child_of_arrays(
     return cast(pa.array(flat, from_pandas=nan_is_null), item_type)
 
 
-def _items_of(value: Any) -> Sequence[object]:  # noqa: ANN401
+def _list_items(value: Any) -> Sequence[object]:  # noqa: ANN401
     """Returns the items of a list in any form."""
     if isinstance(value, (list, tuple)):
         return value
     if isinstance(value, np.ndarray):
-        return _numpy_items(value)
+        return _list_numpy_items(value)
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
         return value.to_pylist()
     if isinstance(value, (str, bytes, bytearray, Mapping)) or not (
@@ -198,11 +198,11 @@ def _items_of(value: Any) -> Sequence[object]:  # noqa: ANN401
     ):
         raise TypeError(f"expected a list, got {type(value).__name__}")
     if hasattr(value, "tolist"):
-        return _items_of(value.tolist())  # a Series, an Index, a tensor
+        return _list_items(value.tolist())  # a Series, an Index, a tensor
     return list(value)
 
 
-def _numpy_items(array: Any) -> Sequence[object]:  # noqa: ANN401
+def _list_numpy_items(array: Any) -> Sequence[object]:  # noqa: ANN401
     if not array.ndim:
         raise TypeError("expected a list, got an array without dimensions")
     # `tolist` would turn moments into plain integers, and rows into lists.
@@ -216,24 +216,24 @@ def _numpy_items(array: Any) -> Sequence[object]:  # noqa: ANN401
 # Maps
 
 
-def _maps(data_type: Any, make_keys: Maker, make_items: Maker, values: list[Any]) -> Array:  # noqa: ANN401
+def _make_maps(data_type: Any, make_keys: Maker, make_items: Maker, values: list[Any]) -> Array:  # noqa: ANN401
     maps: list[Any] = [value for value in values if value is not None]
     if set(map(type, maps)) <= {dict}:
         keys, items = list(chain.from_iterable(maps)), list(chain.from_iterable(map(dict.values, maps)))
     else:
-        values = [None if value is None else _entries_of(value) for value in values]
+        values = [None if value is None else _list_entries(value) for value in values]
         pairs = list(chain.from_iterable(filter(None, values)))
         keys, items = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return map_array(_offsets(values), make_keys(keys), make_items(items), data_type, _null_mask(values))
+    return map_array(_compute_offsets(values), make_keys(keys), make_items(items), data_type, _make_null_mask(values))
 
 
-def _entries_of(value: object) -> list[tuple[object, object]]:
+def _list_entries(value: object) -> list[tuple[object, object]]:
     if isinstance(value, Mapping):
         return list(value.items())
-    return [_pair_of(entry) for entry in _items_of(value)]
+    return [_read_pair(entry) for entry in _list_items(value)]
 
 
-def _pair_of(entry: object) -> tuple[object, object]:
+def _read_pair(entry: object) -> tuple[object, object]:
     if isinstance(entry, Mapping) and set(entry) == {"key", "value"}:
         return entry["key"], entry["value"]
     if not isinstance(entry, (tuple, list)) or len(entry) != 2:
@@ -256,16 +256,16 @@ class _Structs:
         self._complete = complete
 
     def __call__(self, values: list[Any]) -> Array:
-        rows = self._rows(values, self._getter(values))
+        rows = self._split_rows(values, self._choose_getter(values))
         children = []
         for at, (name, make) in enumerate(zip(self._names, self._makers, strict=True)):
             try:
                 children.append(make(list(map(itemgetter(at), rows))))
             except CONVERSION_ERRORS as error:
                 raise ValueError(f"field {name!r}: {error}") from error
-        return struct_array(children, len(values), self._type, _null_mask(values))
+        return struct_array(children, len(values), self._type, _make_null_mask(values))
 
-    def _rows(self, values: list[Any], get: Callable[[Any], Sequence[object]] | None) -> list[Sequence[object]]:
+    def _split_rows(self, values: list[Any], get: Callable[[Any], Sequence[object]] | None) -> list[Sequence[object]]:
         none = (None,) * len(self._names)
         if get is tuple:
             return [none if value is None else value for value in values]
@@ -273,10 +273,10 @@ class _Structs:
             try:
                 return [none if value is None else get(value) for value in values]
             except (KeyError, AttributeError):
-                pass  # `_parts` names the field
-        return [none if value is None else self._parts(value) for value in values]
+                pass  # `_split_struct` names the field
+        return [none if value is None else self._split_struct(value) for value in values]
 
-    def _getter(self, values: list[Any]) -> Callable[[Any], Sequence[object]] | None:
+    def _choose_getter(self, values: list[Any]) -> Callable[[Any], Sequence[object]] | None:
         """Returns a getter of all fields if all values have a single simple form, else None."""
         forms = set(map(type, values)) - {type(None)}
         if len(forms) != 1 or len(self._names) < 2:
@@ -290,36 +290,38 @@ class _Structs:
             return itemgetter(*self._names)
         return None
 
-    def _parts(self, value: Any) -> Sequence[object]:  # noqa: ANN401
+    def _split_struct(self, value: Any) -> Sequence[object]:  # noqa: ANN401
         """Returns the values of a struct in the order of the fields."""
         names = self._names
         if isinstance(value, Mapping):
             if not set(names).issuperset(value) or (self._complete and len(value) != len(names)):
-                raise ValueError(f"expected a struct of {_listed(names)}, got a mapping of {_listed(value)}")
+                raise ValueError(f"expected a struct of {_join_names(names)}, got a mapping of {_join_names(value)}")
             return [value.get(name) for name in names]
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
             if len(value) != len(names):
                 raise ValueError(
-                    f"expected a struct of {len(names)} fields ({_listed(names)}), got a tuple of {len(value)}"
+                    f"expected a struct of {len(names)} fields ({_join_names(names)}), got a tuple of {len(value)}"
                 )
             return value
         own = getattr(type(value), "_fields", None) or getattr(type(value), "__dataclass_fields__", None)
         if own is not None and set(own) != set(names):
-            raise ValueError(f"expected a struct of {_listed(names)}, got {type(value).__name__} of {_listed(own)}")
+            raise ValueError(
+                f"expected a struct of {_join_names(names)}, got {type(value).__name__} of {_join_names(own)}"
+            )
         try:
             return [getattr(value, name) for name in names]
         except AttributeError:
-            raise ValueError(f"expected a struct of {_listed(names)}, got {type(value).__name__}") from None
+            raise ValueError(f"expected a struct of {_join_names(names)}, got {type(value).__name__}") from None
 
 
-def _null_mask(values: list[Any]) -> Array | None:
+def _make_null_mask(values: list[Any]) -> Array | None:
     null_mask = [value is None for value in values]
     return pa.array(null_mask) if any(null_mask) else None
 
 
-def _offsets(values: list[Any]) -> list[int]:
+def _compute_offsets(values: list[Any]) -> list[int]:
     return list(accumulate((0 if value is None else len(value) for value in values), initial=0))
 
 
-def _listed(names: Iterable[object]) -> str:
+def _join_names(names: Iterable[object]) -> str:
     return ", ".join(map(str, names)) or "nothing"

@@ -72,7 +72,7 @@ class _Flow:
     """The instructions of a code object as a graph, numbered by a walk from the entry."""
 
     def __init__(self, code: types.CodeType) -> None:
-        self._instructions = [part for whole in dis.get_instructions(code) for part in _parts_of(whole)]
+        self._instructions = [part for whole in dis.get_instructions(code) for part in _split_instruction(whole)]
         self._place: dict[int, int] = {}
         for place, instruction in enumerate(self._instructions):
             self._place.setdefault(instruction.offset, place)
@@ -90,7 +90,7 @@ class _Flow:
         for place in numbers:
             instruction = self._instructions[place]
             successors = tuple(numbers[successor] for successor in self._successors(place))
-            yield (_name_of(instruction)[0], self._operand(place), successors, self._handler(place)[1:])
+            yield (_normalize_name(instruction)[0], self._operand(place), successors, self._handler(place)[1:])
 
     def _effective(self, place: int) -> int:
         """Returns the first instruction with an effect, along the jumps from a place."""
@@ -135,7 +135,7 @@ class _Flow:
             onward: tuple[int, ...] = (place,)
         else:
             onward = () if instruction.opname in _ENDS else (self._effective(place + 1),)
-        branches = (*onward, *jump) if _name_of(instruction)[1] else (*jump, *onward)
+        branches = (*onward, *jump) if _normalize_name(instruction)[1] else (*jump, *onward)
         return (*self._handler(place)[:1], *branches)
 
     def _operand(self, place: int) -> object:
@@ -151,7 +151,7 @@ class _Flow:
         return instruction.argval
 
 
-def _parts_of(instruction: dis.Instruction) -> list[dis.Instruction]:
+def _split_instruction(instruction: dis.Instruction) -> list[dis.Instruction]:
     """Returns an instruction, or both parts of a joint load and store of a line."""
     names = _JOINED.fullmatch(instruction.opname)
     if names is None:
@@ -160,7 +160,7 @@ def _parts_of(instruction: dis.Instruction) -> list[dis.Instruction]:
     return [instruction._replace(opname=name, opcode=dis.opmap[name], argval=variable) for name, variable in pairs]
 
 
-def _name_of(instruction: dis.Instruction) -> tuple[str, bool]:
+def _normalize_name(instruction: dis.Instruction) -> tuple[str, bool]:
     """Returns the name of an instruction, and whether the name is of the opposite condition.
 
     The layout determines the direction and the condition of a conditional jump.

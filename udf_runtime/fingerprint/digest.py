@@ -41,7 +41,7 @@ from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.fingerprint.classes import adapter_parts, annotations_of, class_members, field_parts, model_parts
 from udf_runtime.fingerprint.code import code_parts, dynamic_imports_of, globals_of, imports_of
 from udf_runtime.fingerprint.data import data_parts
-from udf_runtime.fingerprint.places import is_library
+from udf_runtime.fingerprint.provenance import is_library
 from udf_runtime.fingerprint.sources import source_digests
 
 SCHEME = 2
@@ -126,11 +126,11 @@ class Walk:
     def refusal(self, reason: str) -> UdfDefinitionError:
         """Returns the error for an undigestible object at the current place."""
         return UdfDefinitionError(
-            f"no version can be found that is the same in every process: {reason} - {self._where()} - "
+            f"no version can be found that is the same in every process: {reason} - {self._describe_place()} - "
             "give version='...', and change it whenever results change"
         )
 
-    def _where(self) -> str:
+    def _describe_place(self) -> str:
         # The nearest steps are the most useful; a long way is cut in its middle.
         steps = self.path if len(self.path) <= 6 else [*self.path[:2], "...", *self.path[-3:]]
         return f"{self._what}: {' > '.join(steps)}" if steps else self._what
@@ -141,7 +141,7 @@ class Walk:
         self._hash.update(name)
         self._hash.update(content)
 
-    def _sequence(self, tag: str, items: Iterable[object]) -> None:
+    def _write_sequence(self, tag: str, items: Iterable[object]) -> None:
         count = 0
         self._write(tag + "[")
         for item in items:
@@ -149,7 +149,7 @@ class Walk:
             count += 1
         self._write("]", str(count).encode())
 
-    def _unordered(self, tag: str, items: Iterable[tuple[object, tuple[object, ...]]]) -> None:
+    def _write_unordered(self, tag: str, items: Iterable[tuple[object, tuple[object, ...]]]) -> None:
         """Writes pairs in the order of their keys' digests, which depends on no hash seed."""
         ordered = []
         for key, rest in items:
@@ -162,7 +162,7 @@ class Walk:
             for item in rest:
                 self.add(item)
 
-    def _named(self, tag: str, step: str, items: Mapping[str, object]) -> None:
+    def _write_named(self, tag: str, step: str, items: Mapping[str, object]) -> None:
         """Writes values with their names, in the order of the mapping."""
         self._write(tag, str(len(items)).encode())
         for name in items:
@@ -173,33 +173,33 @@ class Walk:
 
     def add(self, value: object) -> None:
         """Writes a single value."""
-        if self._atom(value):
+        if self._write_atom(value):
             return
         if isinstance(value, tuple) and type(value) is tuple:
-            self._sequence(
+            self._write_sequence(
                 "tuple", value
             )  # not numbered: the compiler decides which equal tuples of constants are a single object
         elif isinstance(value, types.CodeType):
-            self._sequence("code", self._code_parts(value))
+            self._write_sequence("code", self._code_parts(value))
         elif isinstance(value, frozenset) and type(value) is frozenset:
-            self._unordered("frozenset", ((item, ()) for item in value))
+            self._write_unordered("frozenset", ((item, ()) for item in value))
         elif isinstance(value, (types.BuiltinFunctionType, *_DESCRIPTORS)):
-            self._builtin(value)
+            self._write_builtin(value)
         elif isinstance(value, types.MethodType):
-            self._sequence("method", (value.__func__, value.__self__))
+            self._write_sequence("method", (value.__func__, value.__self__))
         elif isinstance(value, types.ModuleType):
-            self._module(value)
-        elif not self._was_met(value):
+            self._write_module(value)
+        elif not self._write_if_met(value):
             self.active.add(id(value))
-            self._object(value)
+            self._write_object(value)
             self.active.discard(id(value))
 
-    def _atom(self, value: object) -> bool:
+    def _write_atom(self, value: object) -> bool:
         kind = type(value)
         if value is None or value is Ellipsis or value is NotImplemented:
             self._write(repr(value))
         elif isinstance(value, str) and kind is str:
-            self._text(value)
+            self._write_text(value)
         elif isinstance(value, int) and kind in (bool, int):
             self._write(kind.__name__, hex(value).encode())
         elif isinstance(value, float) and kind is float:
@@ -212,7 +212,7 @@ class Walk:
             return False
         return True
 
-    def _text(self, value: str) -> None:
+    def _write_text(self, value: str) -> None:
         for match in _ADDRESS.finditer(value):
             if self.has_met(int(match.group(), 0)):
                 raise self.refusal(f"a text holds the address of an object: {value[:80]!r}")
@@ -222,15 +222,15 @@ class Walk:
         """Tells whether a number is the address of an object of the walk."""
         return number in self._met or (self.outer is not None and self.outer.has_met(number))
 
-    def _module(self, module: types.ModuleType) -> None:
+    def _write_module(self, module: types.ModuleType) -> None:
         self._write("module", module.__name__.encode())
         if not is_library(module.__name__):
-            self._sources(source_digests([module.__name__]))
+            self._write_sources(source_digests([module.__name__]))
 
-    def _sources(self, digests: Mapping[str, str]) -> None:
+    def _write_sources(self, digests: Mapping[str, str]) -> None:
         self._write("sources", repr(sorted(digests.items())).encode("utf-8", "surrogatepass"))
 
-    def _was_met(self, value: object) -> bool:
+    def _write_if_met(self, value: object) -> bool:
         number = self._met.get(id(value))
         if number is not None:
             self._write("met", str(number[0]).encode())
@@ -248,34 +248,34 @@ class Walk:
             self.root = value
         return False
 
-    def _object(self, value: object) -> None:
-        refuse_driver_object(value, self._where)
+    def _write_object(self, value: object) -> None:
+        refuse_driver_object(value, self._describe_place)
         if isinstance(value, types.FunctionType):
-            self._function(value)
+            self._write_function(value)
         elif isinstance(value, type):
-            self._class(value)
+            self._write_class(value)
         elif (data := self._data_parts(value)) is not None:
-            self._sequence("data", data)
+            self._write_sequence("data", data)
         elif (adapter := adapter_parts(value)) is not None:
-            self._sequence("adapter", adapter)
+            self._write_sequence("adapter", adapter)
         elif isinstance(value, Fingerprinted):
-            self._sequence("own", value.fingerprint_parts())
-        elif not self._container(value) and not self._wrapper(value):
-            self._instance(value)
+            self._write_sequence("own", value.fingerprint_parts())
+        elif not self._write_container(value) and not self._write_wrapper(value):
+            self._write_instance(value)
 
-    def _container(self, value: object) -> bool:
+    def _write_container(self, value: object) -> bool:
         if isinstance(value, list) and type(value) is list:
-            self._sequence("list", value)
+            self._write_sequence("list", value)
         elif isinstance(value, (dict, types.MappingProxyType)) and type(value) in (dict, types.MappingProxyType):
-            self._dict(value)
+            self._write_dict(value)
         elif isinstance(value, set) and type(value) is set:
-            self._unordered("set", ((item, ()) for item in value))
+            self._write_unordered("set", ((item, ()) for item in value))
         else:
             return False
         return True
 
-    def _dict(self, value: Mapping[object, object]) -> None:
-        self._sequence("dict", value.items())
+    def _write_dict(self, value: Mapping[object, object]) -> None:
+        self._write_sequence("dict", value.items())
 
     def _code_parts(self, code: types.CodeType) -> Iterator[object]:
         return code_parts(code)
@@ -283,26 +283,26 @@ class Walk:
     def _data_parts(self, value: object) -> Iterator[object] | None:
         return data_parts(value)
 
-    def _wrapper(self, value: object) -> bool:
+    def _write_wrapper(self, value: object) -> bool:
         """Writes an object around functions: a property, a partial, or the like of an lru_cache."""
         inner = getattr(value, "__wrapped__", None)
         if isinstance(value, (staticmethod, classmethod)):
-            self._sequence(type(value).__name__, (value.__func__,))
+            self._write_sequence(type(value).__name__, (value.__func__,))
         elif isinstance(value, property):
-            self._sequence("property", (value.fget, value.fset, value.fdel))
+            self._write_sequence("property", (value.fget, value.fset, value.fdel))
         elif isinstance(value, functools.cached_property):
-            self._sequence("cached_property", (value.func,))
+            self._write_sequence("cached_property", (value.func,))
         elif isinstance(value, functools.partial):
-            self._sequence("partial", (value.func, value.args, value.keywords))
+            self._write_sequence("partial", (value.func, value.args, value.keywords))
         elif isinstance(value, types.UnionType):
-            self._sequence("union", value.__args__)
-        elif isinstance(inner, types.FunctionType) and is_library(_module_of(type(value))):
-            self._sequence("wrapped", (type(value), *self._wrapped_parts(inner)))
+            self._write_sequence("union", value.__args__)
+        elif isinstance(inner, types.FunctionType) and is_library(_find_module(type(value))):
+            self._write_sequence("wrapped", (type(value), *self._wrapped_parts(inner)))
         else:
             return False
         return True
 
-    def _builtin(self, value: object) -> None:
+    def _write_builtin(self, value: object) -> None:
         owner = getattr(value, "__self__", None)
         if owner is None or isinstance(owner, types.ModuleType):
             owner = getattr(value, "__objclass__", None)
@@ -312,7 +312,7 @@ class Walk:
         self.add(owner)
         self.path.pop()
 
-    def _function(self, function: types.FunctionType) -> None:
+    def _write_function(self, function: types.FunctionType) -> None:
         # The globals show the origin of the code; functools.wraps replaces __module__.
         module = str(function.__globals__.get("__name__"))
         self.path.append(f"function {function.__qualname__}")
@@ -322,34 +322,34 @@ class Walk:
                 # A library's decorator made the function around another object, or the function is
                 # a library's closure over values.
                 inner = getattr(function, "__wrapped__", None)
-                cells = map(_content_of, function.__closure__ or ())
+                cells = map(_read_cell, function.__closure__ or ())
                 registry = getattr(function, "registry", None)
-                self._sequence("made of", cells if inner is None else (*self._wrapped_parts(inner), registry))
+                self._write_sequence("made of", cells if inner is None else (*self._wrapped_parts(inner), registry))
         else:
             self._write("function")
             self.add(function.__code__)
-            self._sequence("defaults", function.__defaults__ or ())
-            self._named("keyword defaults", "default of {!r}", function.__kwdefaults__ or {})
-            closure = zip(function.__code__.co_freevars, map(_content_of, function.__closure__ or ()), strict=True)
-            self._named("closure", "closure variable {!r}", dict(closure))
-            self._own_attributes(function)
-            self._globals(function)
+            self._write_sequence("defaults", function.__defaults__ or ())
+            self._write_named("keyword defaults", "default of {!r}", function.__kwdefaults__ or {})
+            closure = zip(function.__code__.co_freevars, map(_read_cell, function.__closure__ or ()), strict=True)
+            self._write_named("closure", "closure variable {!r}", dict(closure))
+            self._write_own_attributes(function)
+            self._write_globals(function)
         self.path.pop()
 
     def _wrapped_parts(self, inner: object) -> tuple[object, ...]:
         """Returns the relevant parts of a function in a wrapper, which may read its annotations."""
         return (inner, annotations_of(inner))
 
-    def _own_attributes(self, function: types.FunctionType) -> None:
+    def _write_own_attributes(self, function: types.FunctionType) -> None:
         state = globals_of(function.__code__).assigned_attributes
         attributes = {name: value for name, value in vars(function).items() if name not in state}
-        self._named("attributes", "attribute {!r}", attributes)
+        self._write_named("attributes", "attribute {!r}", attributes)
 
     def _goes_by_name(self, module: str) -> bool:
         """Tells whether a module counts by name: all libraries except the digested module."""
         return is_library(module) and getattr(self.root, "__module__", None) != module
 
-    def _globals(self, function: types.FunctionType) -> None:
+    def _write_globals(self, function: types.FunctionType) -> None:
         reads = globals_of(function.__code__)
         used_globals: dict[str, object] = {}
         for name in reads.names:
@@ -357,45 +357,45 @@ class Walk:
             if value is _UNBOUND or name in reads.assigned or (name.startswith("__") and name.endswith("__")):
                 continue  # a builtin, undefined, state of the process, or the module's own name: the code has it
             if isinstance(value, types.ModuleType) and not is_library(value.__name__):
-                used_globals |= _used_of(value, reads.attributes, prefix=name)
+                used_globals |= _collect_used(value, reads.attributes, prefix=name)
             used_globals[name] = value
-        self._named("globals", "global {!r}", {name: used_globals[name] for name in sorted(used_globals)})
-        self._imports(function)
+        self._write_named("globals", "global {!r}", {name: used_globals[name] for name in sorted(used_globals)})
+        self._write_imports(function)
 
-    def _imports(self, function: types.FunctionType) -> None:
+    def _write_imports(self, function: types.FunctionType) -> None:
         code = function.__code__
         names = [*imports_of(code), *dynamic_imports_of(code)]
-        self._sources(source_digests(names, function.__globals__.get("__package__")))
+        self._write_sources(source_digests(names, function.__globals__.get("__package__")))
 
-    def _class(self, cls: type) -> None:
-        module = _module_of(cls)
+    def _write_class(self, cls: type) -> None:
+        module = _find_module(cls)
         if self._goes_by_name(module):
             self._write("library class", f"{module}.{cls.__qualname__}".encode())
             return
         self.path.append(f"class {cls.__qualname__}")
         self._write("class", cls.__name__.encode())
-        self._sequence("bases", (type(cls), *cls.__bases__))
-        self._class_content(cls)
+        self._write_sequence("bases", (type(cls), *cls.__bases__))
+        self._write_class_content(cls)
         self.path.pop()
 
-    def _class_content(self, cls: type) -> None:
-        self._named("annotations", "annotation of {!r}", annotations_of(cls))
+    def _write_class_content(self, cls: type) -> None:
+        self._write_named("annotations", "annotation of {!r}", annotations_of(cls))
         if issubclass(cls, enum.Enum):
-            self._sequence("members", ((name, item.value) for name, item in cls.__members__.items()))
+            self._write_sequence("members", ((name, item.value) for name, item in cls.__members__.items()))
         if dataclasses.is_dataclass(cls):
             fields = dataclasses.fields(cls)
-            self._sequence("fields", map(field_parts, fields))
+            self._write_sequence("fields", map(field_parts, fields))
             if metadata := {field.name: field.metadata for field in fields if field.metadata}:
-                self._named("field metadata", "metadata of the field {!r}", metadata)
+                self._write_named("field metadata", "metadata of the field {!r}", metadata)
         if (model := model_parts(cls)) is not None:
-            self._sequence("model", model)
-        self._named("class members", "attribute {!r}", class_members(cls))
+            self._write_sequence("model", model)
+        self._write_named("class members", "attribute {!r}", class_members(cls))
 
-    def _instance(self, value: object) -> None:
+    def _write_instance(self, value: object) -> None:
         cls = type(value)
-        name = f"{_module_of(cls)}.{cls.__qualname__}"
+        name = f"{_find_module(cls)}.{cls.__qualname__}"
         self.path.append(f"object of class {name}")
-        if _says_its_state(cls):
+        if _has_own_reduction(cls):
             self.reduced[name] = None
         try:
             # 4 is a fixed protocol instead of the newest: the answer of an object may depend on the
@@ -415,7 +415,7 @@ class Walk:
             self.add(args)
             self.add(rest[0] if rest else None)
             for items in rest[1:3]:
-                self._sequence("items", items if items is not None else ())
+                self._write_sequence("items", items if items is not None else ())
         self.path.pop()
 
 
@@ -436,25 +436,25 @@ _MAKERS: tuple[Callable[..., object], ...] = (
 )
 
 
-def _content_of(cell: types.CellType) -> object:
+def _read_cell(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:
         return _UNBOUND  # a function of an enclosing function that is still undefined
 
 
-def _module_of(cls: type) -> str:
+def _find_module(cls: type) -> str:
     module: object = cls.__module__
     return module if isinstance(module, str) else "builtins"  # some classes written in C have a descriptor here
 
 
-def _says_its_state(cls: type) -> bool:
+def _has_own_reduction(cls: type) -> bool:
     """Tells whether the class itself, instead of Python, makes the pickled form of its objects."""
     names = ("__reduce_ex__", "__reduce__", "__getstate__")
     return cls in copyreg.dispatch_table or any(getattr(cls, n, None) is not getattr(object, n, None) for n in names)
 
 
-def _used_of(module: types.ModuleType, attributes: frozenset[str], prefix: str) -> dict[str, object]:
+def _collect_used(module: types.ModuleType, attributes: frozenset[str], prefix: str) -> dict[str, object]:
     """Returns the attributes of a user's module with possible uses in code, by their names."""
     used_attributes: dict[str, object] = {}
     modules: list[tuple[str, types.ModuleType]] = [(prefix, module)]

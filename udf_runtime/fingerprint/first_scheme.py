@@ -41,17 +41,17 @@ def first_digest(*parts: object, what: str) -> str:
 class _FirstWalk(Walk):
     """A walk that ignores orders, attributes of functions, and imports of imported modules."""
 
-    def _named(self, tag: str, step: str, items: Mapping[str, object]) -> None:
-        super()._named(tag, step, dict(sorted(items.items())))
+    def _write_named(self, tag: str, step: str, items: Mapping[str, object]) -> None:
+        super()._write_named(tag, step, dict(sorted(items.items())))
 
-    def _text(self, value: str) -> None:
+    def _write_text(self, value: str) -> None:
         self._write("str", value.encode("utf-8", "surrogatepass"))
 
-    def _module(self, module: types.ModuleType) -> None:
+    def _write_module(self, module: types.ModuleType) -> None:
         self._write("module", module.__name__.encode())
 
-    def _dict(self, value: Mapping[object, object]) -> None:
-        self._unordered("dict", ((key, (item,)) for key, item in value.items()))
+    def _write_dict(self, value: Mapping[object, object]) -> None:
+        self._write_unordered("dict", ((key, (item,)) for key, item in value.items()))
 
     def _code_parts(self, code: types.CodeType) -> Iterator[object]:
         yield code.co_code
@@ -74,23 +74,23 @@ class _FirstWalk(Walk):
     def _wrapped_parts(self, inner: object) -> tuple[object, ...]:
         return (inner,)
 
-    def _own_attributes(self, function: types.FunctionType) -> None:
+    def _write_own_attributes(self, function: types.FunctionType) -> None:
         """Writes no bytes: the first scheme ignores the attributes of functions."""
 
-    def _imports(self, function: types.FunctionType) -> None:
+    def _write_imports(self, function: types.FunctionType) -> None:
         package = function.__globals__.get("__package__")
         digests = {name: raw_digest(name, package) for name in imports_of(function.__code__)}
-        self._named("imports", "import of {!r}", digests)
+        self._write_named("imports", "import of {!r}", digests)
 
-    def _class_content(self, cls: type) -> None:
+    def _write_class_content(self, cls: type) -> None:
         members = {name: item for name, item in vars(cls).items() if name not in CLASS_SURROUNDINGS}
         if issubclass(cls, enum.Enum):
             names = set(cls.__members__)
             members = {k: v for k, v in members.items() if k not in names and not k[:1] == "_" == k[-1:]}
-            self._sequence("members", ((name, item.value) for name, item in cls.__members__.items()))
+            self._write_sequence("members", ((name, item.value) for name, item in cls.__members__.items()))
         if dataclasses.is_dataclass(cls):
-            self._sequence("fields", map(field_parts, dataclasses.fields(cls)))
-        self._named("class members", "attribute {!r}", members)
+            self._write_sequence("fields", map(field_parts, dataclasses.fields(cls)))
+        self._write_named("class members", "attribute {!r}", members)
 
 
 def _has_docstring(code: types.CodeType) -> bool:

@@ -10,7 +10,7 @@ import importlib.util
 import os
 from collections.abc import Iterable, Iterator
 
-from udf_runtime.fingerprint.places import find_own_module
+from udf_runtime.fingerprint.provenance import find_own_module
 
 _Block = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _IMPORTERS = frozenset({"import_module", "__import__"})
@@ -48,20 +48,20 @@ def raw_digest(name: str, package: object) -> str | None:
     spec = find_own_module(name, package)
     if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
         return None
-    return _digest(_read(spec.origin))
+    return _compute_digest(_read(spec.origin))
 
 
 def _digest_module(spec: importlib.machinery.ModuleSpec) -> tuple[str, frozenset[str]]:
-    source = _source_of(spec)
+    source = _read_source(spec)
     if isinstance(source, str):
         try:
             return _digest_tree(source)
         except (SyntaxError, ValueError, RecursionError):
             source = source.encode("utf-8", "surrogatepass")
-    return _digest(source), frozenset()
+    return _compute_digest(source), frozenset()
 
 
-def _source_of(spec: importlib.machinery.ModuleSpec) -> str | bytes:
+def _read_source(spec: importlib.machinery.ModuleSpec) -> str | bytes:
     """Returns the source text of a module, also from a zip file; without a text the bytes."""
     get_source = getattr(spec.loader, "get_source", None)
     try:
@@ -80,7 +80,7 @@ def _digest_tree(source: str) -> tuple[str, frozenset[str]]:
     for node in ast.walk(tree):
         if isinstance(node, _Block):
             node.body = [statement for statement in node.body if not _is_text(statement)]
-    return _digest(ast.dump(tree).encode("utf-8", "surrogatepass")), frozenset(_imports_of(tree))
+    return _compute_digest(ast.dump(tree).encode("utf-8", "surrogatepass")), frozenset(_list_imports(tree))
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -88,7 +88,7 @@ def _is_text(statement: ast.stmt) -> bool:
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
-def _imports_of(tree: ast.Module) -> Iterator[str]:
+def _list_imports(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -106,5 +106,5 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def _digest(content: bytes) -> str:
+def _compute_digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()

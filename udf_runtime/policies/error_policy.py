@@ -71,7 +71,7 @@ class ErrorPolicy:
             on_error = (on_error,)
         items = list_items(on_error)
         if items is None:
-            raise _no_matcher(on_error)
+            raise _make_error(on_error)
         matchers: list[Matcher] = []
         for item in items:
             if isinstance(item, ErrorPolicy):
@@ -79,7 +79,7 @@ class ErrorPolicy:
             elif isinstance(item, (Retry, Skip, Fail)):
                 matchers.append(item)
             else:
-                raise _no_matcher(item)
+                raise _make_error(item)
         return ErrorPolicy(tuple(matchers))
 
     def __iter__(self) -> Iterator[Matcher]:
@@ -205,7 +205,7 @@ def retry_all(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "expone
     return ErrorPolicy((Retry(max_attempts=max_attempts, backoff=backoff),))
 
 
-def _no_matcher(value: object) -> UdfDefinitionError:
+def _make_error(value: object) -> UdfDefinitionError:
     return UdfDefinitionError(
         f"{show_value(value)} is no error policy - in on_error "
         "- give Retry(...), Skip(...), Fail(...), a list of them, or a factory's result, for example skip_on_error()"

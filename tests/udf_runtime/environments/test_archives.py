@@ -11,7 +11,7 @@ from udf_runtime import UdfDefinitionError
 from udf_runtime.environments import archives
 
 
-@pytest.mark.parametrize("moment", ["_files_below", "_zipped"])
+@pytest.mark.parametrize("moment", ["_list_files", "_zip_files"])
 def test_a_file_that_vanishes_while_a_workspace_is_packed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ):
@@ -22,7 +22,7 @@ def test_a_file_that_vanishes_while_a_workspace_is_packed_is_named(
     real = getattr(archives, moment)
 
     def vanish(folder_or_file: Any, *arguments: Any) -> Any:
-        files = list(real(folder_or_file)) if moment == "_files_below" else None
+        files = list(real(folder_or_file)) if moment == "_list_files" else None
         vanishing.unlink()
         return real(folder_or_file, *arguments) if files is None else files
 

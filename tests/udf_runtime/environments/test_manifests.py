@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udf_runtime import Manifest, UdfDefinitionError, udf
-from udf_runtime.environments.installer import InstallError, _substituted
+from udf_runtime.environments.installer import InstallError, _substitute
 from udf_runtime.environments.manifest import current_python
 from udf_runtime.environments.requirements import Requirements, check_manifest
 from udf_runtime.environments.variables import Variables, resolve
@@ -153,8 +153,8 @@ def test_a_requirement_is_one_line(place: str, end: str):
 @pytest.mark.parametrize("value", ["1\n--index-url https://elsewhere", "1 --hash x", "", "1\u2028"], ids=ascii)
 def test_the_value_of_a_variable_adds_no_line_to_requirements(value: str):
     with pytest.raises(InstallError, match="environment variable V is empty or has white space"):
-        _substituted(["pkg==${V}"], Variables({"V": value}))
-    assert _substituted(["pkg==${W}"], Variables({"V": value, "W": "1"})) == b"pkg==1\n"
+        _substitute(["pkg==${V}"], Variables({"V": value}))
+    assert _substitute(["pkg==${W}"], Variables({"V": value, "W": "1"})) == b"pkg==1\n"
 
 
 def test_packages_without_a_version_are_warned_of():

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from udf_runtime.definition import CHUNKS_OF_ROW, UDF
 from udf_runtime.errors import UdfDefinitionError, UdfOutputError
+from udf_runtime.execute.call_context import CallContext, load_function
 from udf_runtime.execute.calls.scalar import ScalarCalls
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import BatchResult, shortened
-from udf_runtime.execute.setting import Setting, load_function
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
 from udf_runtime.policies.matchers import message_of
 
@@ -26,29 +26,29 @@ _PIECE_BYTES = 1 << 20
 """Bytes of chunks to convert together; the size of earlier chunks determines their number."""
 
 
-class ChunkCalls:
+class ChunkerCalls:
     """Calls a chunker once per row, under the same policy as a scalar UDF.
 
     Chunks of a failed call stay in the file, but no result refers to them. Memory: some chunks, and
     a part of the file. Thread-safe if the user's function is.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, context: CallContext) -> None:
         """Loads the chunker in this process.
 
         Raises:
             UdfDefinitionError: The context has no folder for chunks.
         """
-        if setting.chunks is None:
+        if context.chunks is None:
             raise UdfDefinitionError(
-                f"chunker {setting.udf.name!r} has no place for its chunks - where rows are given to it - give chunks= "
+                f"chunker {context.udf.name!r} has no place for its chunks - where rows are given to it - give chunks= "
                 "to the runner"
             )
-        self._setting = setting
-        self._folder = setting.chunks
-        self._pieces = ChunkPieces(setting.udf)
-        self._output = Output(setting.udf.name, CHUNKS_OF_ROW, is_columns=False, nan_is_null=False)
-        fields: Any = setting.udf.data_type
+        self._context = context
+        self._folder = context.chunks
+        self._pieces = ChunkPieces(context.udf)
+        self._output = Output(context.udf.name, CHUNKS_OF_ROW, is_columns=False, nan_is_null=False)
+        fields: Any = context.udf.data_type
         self._schema = pa.schema(list(fields))
 
     def run(self, batch: pa.RecordBatch) -> BatchResult:
@@ -61,7 +61,7 @@ class ChunkCalls:
             ChunksNotStoredError: The store failed.
         """
         file = self._folder.open_file(self._schema)
-        calls = ScalarCalls(self._setting, function=functools.partial(self._call, file), output=self._output)
+        calls = ScalarCalls(self._context, function=functools.partial(self._call, file), output=self._output)
         result = calls.run(batch)
         file.flush()
         return result
@@ -110,30 +110,30 @@ class ChunkPieces:
             for chunk in chunks:
                 pending.append(chunk)
                 if len(pending) >= most:
-                    piece = self._piece(pending, rows)
+                    piece = self._make_piece(pending, rows)
                     yield piece
                     rows += len(pending)
                     most = min(_MOST_ROWS, max(1, _PIECE_BYTES * len(pending) // max(1, piece.nbytes)))
                     pending = []
             if pending:
-                yield self._piece(pending, rows)
+                yield self._make_piece(pending, rows)
         finally:
             close = getattr(chunks, "close", None)
             if callable(close):
                 close()
 
-    def _piece(self, chunks: list[object], before: int) -> pa.RecordBatch:
+    def _make_piece(self, chunks: list[object], before: int) -> pa.RecordBatch:
         if None in chunks:
-            raise self._misfit(before + chunks.index(None), "it is None")
+            raise self._make_error(before + chunks.index(None), "it is None")
         try:
             array: Any = self._converter.array(chunks)
         except CONVERSION_ERRORS as failed:
             for number, error in self._converter.misfits(chunks):
-                raise self._misfit(before + number, message_of(error)) from error
-            raise self._misfit(before, message_of(failed)) from failed
+                raise self._make_error(before + number, message_of(error)) from error
+            raise self._make_error(before, message_of(failed)) from failed
         return pa.RecordBatch.from_struct_array(array)
 
-    def _misfit(self, number: int, reason: str) -> UdfOutputError:
+    def _make_error(self, number: int, reason: str) -> UdfOutputError:
         return UdfOutputError(
             f"chunker {self._udf.name!r} yielded a chunk that is no {self._udf.data_type}: "
             f"{shortened(reason)} - chunk {number} of a row - yield NamedTuples, dataclasses or mappings with these "

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from udf_runtime.errors import UdfDefinitionError, UdfOutputError
+from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.calls.time_limit import TimeLimit
 from udf_runtime.execute.inputs import scalar_columns, scalar_rows
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, row_failure
-from udf_runtime.execute.setting import Setting, load_function, passes_through
 
 
 class ScalarCalls:
@@ -22,14 +22,14 @@ class ScalarCalls:
     """
 
     def __init__(
-        self, setting: Setting, *, function: Callable[..., object] | None = None, output: Output | None = None
+        self, context: CallContext, *, function: Callable[..., object] | None = None, output: Output | None = None
     ) -> None:
         """Loads the UDF in this process, unless `function` replaces the UDF."""
-        self.setting = setting
-        self.function = load_function(setting.udf) if function is None else function
-        self.output = setting.output() if output is None else output
+        self.context = context
+        self.function = load_function(context.udf) if function is None else function
+        self.output = context.output() if output is None else output
         self.time_limit = (
-            None if setting.udf.timeout is None else TimeLimit(setting.udf.name, self.function, setting.udf.timeout)
+            None if context.udf.timeout is None else TimeLimit(context.udf.name, self.function, context.udf.timeout)
         )
 
     def run(self, batch: pa.RecordBatch) -> BatchResult:
@@ -51,20 +51,20 @@ class ScalarCalls:
 class _Batch:
     """The state of a batch in progress."""
 
-    __slots__ = ("batch", "calls", "failures", "retries", "setting")
+    __slots__ = ("batch", "calls", "context", "failures", "retries")
 
     def __init__(self, calls: ScalarCalls, batch: pa.RecordBatch) -> None:
         self.calls = calls
-        self.setting = calls.setting
+        self.context = calls.context
         self.batch = batch
         self.failures: list[RowFailure] = []
         self.retries = 0
 
     def run(self) -> BatchResult:
-        start_s = self.setting.clock()
+        start_s = self.context.clock()
         rows = self.batch.num_rows
         results: list[object] = []
-        call_the_rest = self._caller(self.batch, results)
+        call_the_rest = self._make_caller(self.batch, results)
         while len(results) < rows:
             failed: BaseException | None = None
             try:
@@ -76,24 +76,24 @@ class _Batch:
             if len(results) < rows:
                 # Without an exception, the function raised StopIteration, a normal end for
                 # `extend`.
-                results.append(self._settled(len(results), failed or StopIteration("raised by the function")))
-        values = self.calls.output.from_rows(results, misfit=self._settled)
+                results.append(self._settle(len(results), failed or StopIteration("raised by the function")))
+        values = self.calls.output.from_rows(results, misfit=self._settle)
         self.failures.sort(key=lambda failure: failure.row)
         return BatchResult(
-            values=values, failures=tuple(self.failures), retries=self.retries, seconds=self.setting.clock() - start_s
+            values=values, failures=tuple(self.failures), retries=self.retries, seconds=self.context.clock() - start_s
         )
 
-    def _caller(self, batch: pa.RecordBatch, results: list[object]) -> Callable[[], None]:
+    def _make_caller(self, batch: pa.RecordBatch, results: list[object]) -> Callable[[], None]:
         """Returns a function that calls the remaining rows, and continues after a failed row."""
-        parameters = self.setting.udf.parameters
+        parameters = self.context.udf.parameters
         try:
             columns = scalar_columns(batch, parameters)
         except UdfDefinitionError:
             raise
         except Exception:  # noqa: BLE001 - the row with the failed conversion raises again, and its policy decides
-            return self._extender(scalar_rows(batch, parameters), results)
+            return self._make_extender(scalar_rows(batch, parameters), results)
         if self.calls.time_limit is not None:
-            return self._extender(zip(*columns, strict=True) if columns else iter([()] * batch.num_rows), results)
+            return self._make_extender(zip(*columns, strict=True) if columns else iter([()] * batch.num_rows), results)
         function = self.calls.function
         # `map` has consumed a row's arguments before the function raises, and `extend` keeps
         # earlier results. So earlier rows are kept, the next call continues with the next row, and
@@ -101,7 +101,7 @@ class _Batch:
         calls = map(function, *columns) if columns else map(lambda _: function(), range(batch.num_rows))  # noqa: C417 - a generator would end
         return lambda: results.extend(calls)
 
-    def _extender(self, rows: Iterator[tuple[object, ...]], results: list[object]) -> Callable[[], None]:
+    def _make_extender(self, rows: Iterator[tuple[object, ...]], results: list[object]) -> Callable[[], None]:
         """Returns a function that calls rows, under the time limit if set."""
         limit = self.calls.time_limit
         if limit is not None:
@@ -109,25 +109,25 @@ class _Batch:
         calls = itertools.starmap(self.calls.function, rows)
         return lambda: results.extend(calls)
 
-    def _settled(self, row: int, error: BaseException) -> object:
+    def _settle(self, row: int, error: BaseException) -> object:
         """Returns the value of a failed row: from a later attempt, or None if skipped."""
-        policy, attempt = self.setting.policy, 1
+        policy, attempt = self.context.policy, 1
         while True:
-            decision = policy.decide(error, attempt=attempt, rng=self.setting.rng)
+            decision = policy.decide(error, attempt=attempt, rng=self.context.rng)
             if decision.action == "fail":
-                raise self.setting.failed(error, row=row, attempt=attempt) from _cause(error)
+                raise self.context.failed(error, row=row, attempt=attempt) from _find_cause(error)
             if decision.action == "skip":
                 most = policy.max_attempts(error)
                 self.failures.append(row_failure(error, row=row, attempt=attempt, max_attempts=most))
                 return None
-            self.setting.sleep(decision.delay_s)
+            self.context.sleep(decision.delay_s)
             self.retries += 1
             attempt += 1
             # The arguments are made again: the previous attempt may have changed a list or read a
             # file to its end.
             results: list[object] = []
             try:
-                self._caller(self.batch.slice(row, 1), results)()
+                self._make_caller(self.batch.slice(row, 1), results)()
                 if results:
                     self.calls.output.from_rows(list(results))
                     return results[0]
@@ -140,5 +140,5 @@ class _Batch:
                 error = again
 
 
-def _cause(error: BaseException) -> BaseException | None:
+def _find_cause(error: BaseException) -> BaseException | None:
     return error.__cause__ if isinstance(error, UdfOutputError) else cause_of(error)

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from udf_runtime.errors import UdfOutputError
-from udf_runtime.execute.calls.units import Units
+from udf_runtime.execute.call_context import CallContext, load_function, passes_through
+from udf_runtime.execute.calls.bisection import BatchBisection
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import check_inputs, vector_arguments
 from udf_runtime.execute.result import BatchResult, cause_of
-from udf_runtime.execute.setting import Setting, load_function, passes_through
 
 MOST_READ_AHEAD = 4
 """Maximum number of batches read ahead of the first result; after these the function sees the
@@ -31,11 +31,11 @@ class StreamCalls:
     threads. Not thread-safe.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, context: CallContext) -> None:
         """Loads the UDF in this process."""
-        self.setting = setting
-        self.function = load_function(setting.udf)
-        self.output = setting.output()
+        self.context = context
+        self.function = load_function(context.udf)
+        self.output = context.output()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
         """Yields a result per batch.
@@ -45,16 +45,16 @@ class StreamCalls:
             UdfOutputError: A result does not fit its batch, or the numbers of results and batches
                 differ, and the policy does not forgive the error.
         """
-        feed = _Feed(self.setting, iter(batches))
+        feed = _Feed(self.context, iter(batches))
         while feed.prepare():
-            yield from self._stream(feed)
-        yield from self._empty(feed)
+            yield from self._run_stream(feed)
+        yield from self._yield_empty(feed)
 
     def close(self) -> None:
         """Does nothing: a stream ends with its run."""
 
-    def _stream(self, feed: _Feed) -> Iterator[BatchResult]:
-        clock = self.setting.clock
+    def _run_stream(self, feed: _Feed) -> Iterator[BatchResult]:
+        clock = self.context.clock
         results: Iterator[object] | None = None
         answered = 0
         try:
@@ -63,7 +63,7 @@ class StreamCalls:
                 error: BaseException | None = None
                 try:
                     if results is None:
-                        results = iter(self._started(feed))
+                        results = iter(self._start(feed))
                     result = next(results)
                 except StopIteration:
                     break
@@ -74,67 +74,67 @@ class StreamCalls:
                         raise
                     error = raised
                 if error is not None:
-                    yield from self._each(feed, error)
+                    yield from self._run_each(feed, error)
                     return
-                yield from self._empty(feed)
+                yield from self._yield_empty(feed)
                 if not feed.taken:
-                    raise self._miscounted("gave more results than it had taken batches")
+                    raise self._make_count_error("gave more results than it had taken batches")
                 batch = feed.taken.popleft()
                 answered += 1
-                yield self._checked(result, batch, start_s, feed.source_s - source_s)
+                yield self._check_result(result, batch, start_s, feed.source_s - source_s)
             unanswered = feed.unanswered()
             # An early end after a result for each batch is no error: a new generator starts for the
             # rest.
             if unanswered:
-                yield from self._each(
-                    feed, self._miscounted(f"ended after {answered} results for {answered + unanswered} batches")
+                yield from self._run_each(
+                    feed, self._make_count_error(f"ended after {answered} results for {answered + unanswered} batches")
                 )
         finally:
             close = getattr(results, "close", None)
             if callable(close):
                 close()
 
-    def _started(self, feed: Iterable[object]) -> Iterable[object]:
+    def _start(self, feed: Iterable[object]) -> Iterable[object]:
         results = self.function(feed)
         if not isinstance(results, Iterable):
             raise UdfOutputError(
-                f"UDF {self.setting.udf.name!r} returned {type(results).__name__} instead of an iterator of results - "
+                f"UDF {self.context.udf.name!r} returned {type(results).__name__} instead of an iterator of results - "
                 "in the batch - yield one result per batch",
-                udf=self.setting.udf.name,
+                udf=self.context.udf.name,
             )
         return results
 
-    def _checked(self, result: object, batch: pa.RecordBatch, start_s: float, source_s: float) -> BatchResult:
+    def _check_result(self, result: object, batch: pa.RecordBatch, start_s: float, source_s: float) -> BatchResult:
         """Returns the result of a batch; a misfit is an error of this batch alone."""
-        units = Units(self.setting, self._alone)
+        bisection = BatchBisection(self.context, self._run_alone)
         try:
             values = self.output.from_batch(result, batch.num_rows)
         except UdfOutputError as error:
-            values = units.run(batch, error)
-        return units.result(values, self.setting.clock() - start_s - source_s)
+            values = bisection.run(batch, error)
+        return bisection.result(values, self.context.clock() - start_s - source_s)
 
-    def _each(self, feed: _Feed, error: BaseException) -> Iterator[BatchResult]:
+    def _run_each(self, feed: _Feed, error: BaseException) -> Iterator[BatchResult]:
         """Yields the results of the batches left by a dead generator, each computed alone."""
-        yield from self._empty(feed)
+        yield from self._yield_empty(feed)
         batches = feed.take_unanswered()
         if not batches:  # raised after its last result: an error of no batch, so no row to skip
-            raise self.setting.failed(error, row=None, attempt=1) from cause_of(error)
+            raise self.context.failed(error, row=None, attempt=1) from cause_of(error)
         for batch in batches:
-            start_s = self.setting.clock()
+            start_s = self.context.clock()
             if batch.num_rows == 0:
-                yield self._nothing()
+                yield self._make_empty_result()
                 continue
-            units = Units(self.setting, self._alone)
-            if len(batches) > 1 and self.setting.policy.decide(error, attempt=1, rng=self.setting.rng).action == "fail":
-                raise self.setting.failed(error, row=None, attempt=1) from cause_of(error)
+            bisection = BatchBisection(self.context, self._run_alone)
+            if len(batches) > 1 and self.context.policy.decide(error, attempt=1, rng=self.context.rng).action == "fail":
+                raise self.context.failed(error, row=None, attempt=1) from cause_of(error)
             # With several batches in progress, the generator does not show the fatal batch: each
             # batch starts without a mark.
-            values = units.run(batch, error if len(batches) == 1 else None)
-            yield units.result(values, self.setting.clock() - start_s)
+            values = bisection.run(batch, error if len(batches) == 1 else None)
+            yield bisection.result(values, self.context.clock() - start_s)
 
-    def _alone(self, batch: pa.RecordBatch) -> pa.Array[Any]:
+    def _run_alone(self, batch: pa.RecordBatch) -> pa.Array[Any]:
         """Returns the values of a batch from its own generator."""
-        results = iter(self._started(iter([element(self.setting, batch)])))
+        results = iter(self._start(iter([make_item(self.context, batch)])))
         try:
             for result in results:
                 return self.output.from_batch(result, batch.num_rows)
@@ -142,29 +142,29 @@ class StreamCalls:
             close = getattr(results, "close", None)
             if callable(close):
                 close()
-        raise self._miscounted("ended after 0 results for 1 batches")
+        raise self._make_count_error("ended after 0 results for 1 batches")
 
-    def _empty(self, feed: _Feed) -> Iterator[BatchResult]:
+    def _yield_empty(self, feed: _Feed) -> Iterator[BatchResult]:
         """Yields results of the next batches without rows, which the function never sees."""
         while feed.taken and feed.taken[0].num_rows == 0:
             feed.taken.popleft()
-            yield self._nothing()
+            yield self._make_empty_result()
 
-    def _nothing(self) -> BatchResult:
-        return BatchResult(values=nulls(0, self.setting.udf.data_type))
+    def _make_empty_result(self) -> BatchResult:
+        return BatchResult(values=nulls(0, self.context.udf.data_type))
 
-    def _miscounted(self, what: str) -> UdfOutputError:
+    def _make_count_error(self, what: str) -> UdfOutputError:
         return UdfOutputError(
-            f"UDF {self.setting.udf.name!r} {what} - in the stream of batches - yield exactly one result per batch",
-            udf=self.setting.udf.name,
+            f"UDF {self.context.udf.name!r} {what} - in the stream of batches - yield exactly one result per batch",
+            udf=self.context.udf.name,
         )
 
 
 class _Feed:
     """The iterator for the function, and its batches without a result."""
 
-    def __init__(self, setting: Setting, source: Iterator[pa.RecordBatch]) -> None:
-        self._setting = setting
+    def __init__(self, context: CallContext, source: Iterator[pa.RecordBatch]) -> None:
+        self._context = context
         self._source = source
         self._next: pa.RecordBatch | None = None
         self.taken: deque[pa.RecordBatch] = deque()
@@ -197,14 +197,14 @@ class _Feed:
         if batch is None:
             raise StopIteration
         self.taken.append(batch)
-        return element(self._setting, batch)
+        return make_item(self._context, batch)
 
     def _pull(self) -> pa.RecordBatch | None:
         """Returns the next batch with rows; empty batches go to `taken`, in order."""
-        start_s = self._setting.clock()
+        start_s = self._context.clock()
         try:
             for batch in self._source:
-                check_inputs(self._setting.udf, batch)
+                check_inputs(self._context.udf, batch)
                 if batch.num_rows:
                     return batch
                 self.taken.append(batch)
@@ -213,11 +213,11 @@ class _Feed:
             self.broken = error
             raise
         finally:
-            self.source_s += self._setting.clock() - start_s
+            self.source_s += self._context.clock() - start_s
         return None
 
 
-def element(setting: Setting, batch: pa.RecordBatch) -> object:
+def make_item(context: CallContext, batch: pa.RecordBatch) -> object:
     """Returns an item of the function's iterator: its argument, or a tuple of several arguments."""
-    arguments = vector_arguments(setting.udf.kind, batch)
+    arguments = vector_arguments(context.udf.kind, batch)
     return arguments[0] if len(arguments) == 1 else arguments

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from udf_runtime.execute.setting import HungCallsError
+from udf_runtime.execute.call_context import HungCallsError
 
 MOST_HUNG_CALLS = 64
 """A UDF with more hung calls would fill the process with threads."""
@@ -50,7 +50,7 @@ class TimeLimit:
             HungCallsError: Too many calls never ended.
         """
         work = _Work(arguments)
-        helper = self._helper()
+        helper = self._find_helper()
         helper.queue.put(work)
         late = False
         wait_s = self._limit_s
@@ -59,11 +59,11 @@ class TimeLimit:
                 late, wait_s = work.give_up_if_late(self._limit_s)
         except BaseException:  # the caller is interrupted: the remaining rows are abandoned
             work.give_up()
-            self._leave(helper)
+            self._abandon(helper)
             raise
         results.extend(work.results)
         if late:
-            self._leave(helper)
+            self._abandon(helper)
             raise TimeoutError(f"the call took longer than the timeout of {self._limit_s} s")
         if work.error is not None:
             raise work.error
@@ -75,12 +75,12 @@ class TimeLimit:
                 helper.queue.put(None)
             self._helpers = [helper for helper in self._helpers if helper.thread.is_alive()]
 
-    def _helper(self) -> _Helper:
+    def _find_helper(self) -> _Helper:
         helper: _Helper | None = getattr(self._own, "helper", None)
         if helper is None or not helper.thread.is_alive():
             with self._lock:
                 self._helpers = [peer for peer in self._helpers if peer.thread.is_alive()]
-                hung = sum(peer.left for peer in self._helpers)
+                hung = sum(peer.abandoned for peer in self._helpers)
                 if hung >= MOST_HUNG_CALLS:
                     raise HungCallsError(
                         udf=self._udf,
@@ -95,9 +95,9 @@ class TimeLimit:
             self._own.helper = helper
         return helper
 
-    def _leave(self, helper: _Helper) -> None:
+    def _abandon(self, helper: _Helper) -> None:
         self._own.helper = None
-        helper.left = True
+        helper.abandoned = True
         helper.queue.put(None)
         if helper.thread.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -161,16 +161,18 @@ class _Work:
 class _Helper:
     """A daemon thread, so a hung call does not keep the process from ending."""
 
-    __slots__ = ("left", "queue", "thread")
+    __slots__ = ("abandoned", "queue", "thread")
 
     def __init__(self, udf: str, function: Callable[..., object]) -> None:
-        self.left = False
+        self.abandoned = False
         self.queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=_serve, args=(self.queue, function), name=f"udf-{udf}-timed", daemon=True)
+        self.thread = threading.Thread(
+            target=_run_queue, args=(self.queue, function), name=f"udf-{udf}-timed", daemon=True
+        )
         self.thread.start()
 
 
-def _serve(work: queue.SimpleQueue[_Work | None], function: Callable[..., object]) -> None:
+def _run_queue(work: queue.SimpleQueue[_Work | None], function: Callable[..., object]) -> None:
     while (item := work.get()) is not None:
         item.run(function)
         if item.given_up:

@@ -32,9 +32,9 @@ from udf_runtime.checkpoint.chunks import ChunkFolder
 from udf_runtime.definition import UDF, Kind
 from udf_runtime.environments.variables import Variables
 from udf_runtime.execute.isolation.frames import (
-    Answer,
+    ChildStart,
     Failure,
-    Start,
+    Reply,
     Tag,
     from_ipc,
     to_ipc,
@@ -63,7 +63,7 @@ def main(parent: int) -> None:
     try:
         _serve(runner_side)
     except BaseException:  # noqa: BLE001 - the process ends with its descendants after any error
-        # Errors of user code are answers; an error here means that no answer was possible.
+        # Errors of user code are answers; an error here means that no reply was possible.
         with contextlib.suppress(OSError):
             traceback.print_exc()
         _end()
@@ -73,7 +73,7 @@ def _serve(runner_side: Parent) -> None:
     _, payload = runner_side.read()
     serving = _Serving(runner_side)
     try:
-        start = cast(Start, pickle.loads(payload))  # noqa: S301 - from the parent, which started this process
+        start = cast(ChildStart, pickle.loads(payload))  # noqa: S301 - from the parent, which started this process
         # Set here instead of at the start of the process, because the system shows start variables
         # to other users.
         os.environ.update(start.variables.in_clear())
@@ -105,8 +105,8 @@ class _Serving:
     def serve(self, runner: UdfRunner, udf: UDF) -> None:
         while not self._quit:
             try:
-                for result in runner.run(self._batches()):
-                    self._answer(result)
+                for result in runner.run(self._read_batches()):
+                    self._send_result(result)
                 if self._table:
                     self._table = False
                     for batch in call_table(udf, ParentTable(self._parent)):
@@ -117,30 +117,30 @@ class _Serving:
             except BaseException as error:  # noqa: BLE001 - as in main
                 self.send_error(error)
 
-    def _answer(self, result: BatchResult) -> None:
+    def _send_result(self, result: BatchResult) -> None:
         failures = tuple(
             dataclasses.replace(
                 failure, message=self.variables.redact(failure.message), trace=self.variables.redact(failure.trace)
             )
             for failure in result.failures
         )
-        answer = Answer(failures=failures, retries=result.retries, seconds=result.seconds)
+        reply = Reply(failures=failures, retries=result.retries, seconds=result.seconds)
         values = to_ipc(pa.record_batch([result.values], names=["values"]))
-        self._parent.write(Tag.RECORD, pickle.dumps(answer))
+        self._parent.write(Tag.RECORD, pickle.dumps(reply))
         self._parent.write(Tag.VALUES, values)
 
     def send_error(self, error: BaseException) -> None:
         cause = error.__cause__
         failure = Failure(
-            error=self._pickled(error),
-            cause=None if cause is None else self._pickled(cause),
+            error=self._pickle_error(error),
+            cause=None if cause is None else self._pickle_error(cause),
             error_type=type_name(error),
             message=self.variables.redact(shortened(message_of(error))),
             trace=self.variables.redact(trace_of(error)),
         )
         self._parent.write(Tag.ERROR, pickle.dumps(failure))
 
-    def _pickled(self, error: BaseException) -> bytes | None:
+    def _pickle_error(self, error: BaseException) -> bytes | None:
         try:
             payload: bytes = cloudpickle.dumps(error)
             pickle.loads(payload)  # noqa: S301 - made in the line above; an exception may pickle well and fail to load
@@ -149,7 +149,7 @@ class _Serving:
         # A secret may occur in several places of the object: only the redacted text is sent.
         return None if self.variables.shows_in(payload) else payload
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _read_batches(self) -> Iterator[pa.RecordBatch]:
         while True:
             self._parent.write(Tag.NEXT)
             tag, payload = self._parent.read()

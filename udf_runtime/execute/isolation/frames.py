@@ -1,7 +1,7 @@
 """The messages between a runner and the process of its UDF: a tag, a length and bytes.
 
 The child asks for each batch (`NEXT`); the runner answers with `BATCH`, with `END` (the end of this
-stream) or with `QUIT`. For each batch the child answers with `RECORD` (a pickled :class:`Answer`)
+stream) or with `QUIT`. For each batch the child answers with `RECORD` (a pickled :class:`Reply`)
 and `VALUES`, or with `ERROR` (a pickled :class:`Failure`). `TABLE` calls a table function; the
 child answers with `VALUES` per batch, and with `END` or `ERROR`.
 
@@ -48,7 +48,7 @@ class Tag(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class ChildStart:
     """The first message to the child.
 
     Attributes:
@@ -63,7 +63,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Reply:
     """A result without its values."""
 
     failures: tuple[RowFailure, ...]

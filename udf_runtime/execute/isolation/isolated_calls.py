@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
+from udf_runtime.execute.call_context import CallContext
 from udf_runtime.execute.casts import nulls
-from udf_runtime.execute.isolation import kept
+from udf_runtime.execute.isolation import process_pool
 from udf_runtime.execute.isolation.interpreter import Interpreter
 from udf_runtime.execute.isolation.process import ProcessEndedError, UdfProcess
-from udf_runtime.execute.result import BatchResult, RowFailure, moved_error, row_failure
-from udf_runtime.execute.setting import Setting
+from udf_runtime.execute.result import BatchResult, RowFailure, renumber_error, row_failure
 from udf_runtime.policies import Fail
 
 _log = logging.getLogger(__name__)
@@ -32,12 +32,12 @@ class IsolatedCalls:
     UDF are handled by the same policy inside the child.
     """
 
-    def __init__(self, setting: Setting, interpreter: Interpreter) -> None:
+    def __init__(self, context: CallContext, interpreter: Interpreter) -> None:
         """Pickles the UDF; starts no process yet."""
-        self.setting = setting
+        self.context = context
         self._interpreter = interpreter
-        self._payload = setting.udf.dumps()
-        folder = setting.chunks
+        self._payload = context.udf.dumps()
+        folder = context.chunks
         place = None if folder is None else (folder.root, folder.job)
         # Processes of an environment serve other tasks, too.
         self._key = None if interpreter.python is None else (interpreter, UDF.payload_digest(self._payload), place)
@@ -56,16 +56,16 @@ class IsolatedCalls:
             UdfProcessDiedError: The process died before the load of the UDF, or for a row whose
                 policy names this error in a `Fail`.
         """
-        start_s = self.setting.clock()
-        parts = _Parts(self, batch)
+        start_s = self.context.clock()
+        parts = _BatchRun(self, batch)
         values = parts.run()
         return BatchResult(
-            values=values, failures=tuple(parts.failures), retries=parts.retries, seconds=self.setting.clock() - start_s
+            values=values, failures=tuple(parts.failures), retries=parts.retries, seconds=self.context.clock() - start_s
         )
 
     def call(self, batch: pa.RecordBatch) -> BatchResult:
         """Returns the result of a call in an idle child, or in a new child."""
-        process = self._taken()
+        process = self._take_process()
         serves_on = False
         try:
             result = process.call(batch)
@@ -73,7 +73,7 @@ class IsolatedCalls:
         except ProcessEndedError as error:
             if self._stopped:
                 raise _StoppedError from None
-            _log.info("the process %d of UDF %r ended with %d", process.pid, self.setting.udf.name, error.exit_code)
+            _log.info("the process %d of UDF %r ended with %d", process.pid, self.context.udf.name, error.exit_code)
             raise
         except UdfRuntimeError:
             serves_on = process.loaded
@@ -90,16 +90,16 @@ class IsolatedCalls:
                 process.kill()
         return result
 
-    def _taken(self) -> UdfProcess:
+    def _take_process(self) -> UdfProcess:
         with self._lock:
             process = self._idle.pop() if self._idle else None
         if process is None and self._key is not None:
-            process = kept.take(self._key)
+            process = process_pool.take(self._key)
         if process is not None and not process.alive:
             process.kill()
             process = None
         if process is None:
-            process = UdfProcess(self.setting.udf, self._payload, self._interpreter, self.setting.chunks)
+            process = UdfProcess(self.context.udf, self._payload, self._interpreter, self.context.chunks)
         with self._lock:
             if not self._stopped:
                 self._busy.add(process)
@@ -131,17 +131,17 @@ class IsolatedCalls:
             if self._key is None:
                 process.close()
             else:
-                kept.keep(self._key, process)
+                process_pool.keep(self._key, process)
 
 
-class _Parts:
+class _BatchRun:
     """A batch in progress: as a whole, or in halves after a death."""
 
-    __slots__ = ("_batch", "_calls", "_setting", "failures", "retries")
+    __slots__ = ("_batch", "_calls", "_context", "failures", "retries")
 
     def __init__(self, calls: IsolatedCalls, batch: pa.RecordBatch) -> None:
         self._calls = calls
-        self._setting = calls.setting
+        self._context = calls.context
         self._batch = batch
         self.failures: list[RowFailure] = []
         self.retries = 0
@@ -153,7 +153,7 @@ class _Parts:
         try:
             return pa.concat_arrays(parts)
         except pa.ArrowInvalid as overflow:
-            udf = self._setting.udf.name
+            udf = self._context.udf.name
             raise UdfOutputError(
                 f"UDF {udf!r} returned too much for one array: {overflow} - in the batch "
                 "- use a large_ type or smaller batches",
@@ -168,7 +168,7 @@ class _Parts:
                 result = self._calls.call(self._batch.slice(start, rows))
             except ProcessEndedError as error:
                 died = UdfProcessDiedError(
-                    udf=self._setting.udf.name,
+                    udf=self._context.udf.name,
                     exit_code=error.exit_code,
                     row=start if rows == 1 and error.loaded else None,
                     output=error.output,
@@ -178,7 +178,7 @@ class _Parts:
                     died.add_note(f"It died while the UDF was loaded or before: no row is to blame.{last_output}")
                     raise died from None
             except UdfRuntimeError as error:
-                raise moved_error(error, start) from error.__cause__
+                raise renumber_error(error, start) from error.__cause__
             else:
                 self.failures.extend(failure.moved(rows=start, depth=depth) for failure in result.failures)
                 self.retries += result.retries
@@ -186,15 +186,15 @@ class _Parts:
             if rows > 1:
                 half = rows // 2
                 return [*self._run(start, half, depth + 1), *self._run(start + half, rows - half, depth + 1)]
-            if not self._again(died, attempt):
+            if not self._retry_row(died, attempt):
                 self._record(died, start, attempt, depth)
-                return [nulls(1, self._setting.udf.result_type)]
+                return [nulls(1, self._context.udf.result_type)]
 
-    def _again(self, died: UdfProcessDiedError, attempt: int) -> bool:
+    def _retry_row(self, died: UdfProcessDiedError, attempt: int) -> bool:
         """Tells whether a row that killed its process is called again; a `Fail` raises."""
-        decision = self._setting.policy.decide(died, attempt=attempt, rng=self._setting.rng)
+        decision = self._context.policy.decide(died, attempt=attempt, rng=self._context.rng)
         if decision.action == "retry":
-            self._setting.sleep(decision.delay_s)
+            self._context.sleep(decision.delay_s)
             self.retries += 1
             return True
         if isinstance(decision.matcher, Fail) and UdfProcessDiedError in decision.matcher.exceptions:
@@ -202,7 +202,7 @@ class _Parts:
         return False
 
     def _record(self, died: UdfProcessDiedError, row: int, attempt: int, depth: int) -> None:
-        policy = self._setting.policy
+        policy = self._context.policy
         skipped = policy.decide_finally(died).action == "skip"
         self.failures.append(
             row_failure(

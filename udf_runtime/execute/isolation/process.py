@@ -20,9 +20,9 @@ from udf_runtime.environments.variables import Variables
 from udf_runtime.errors import EnvironmentBuildError, UdfFailedError, UdfOutputError, UdfRuntimeError
 from udf_runtime.execute.casts import cast
 from udf_runtime.execute.isolation.frames import (
-    Answer,
+    ChildStart,
     Failure,
-    Start,
+    Reply,
     Tag,
     enlarge,
     from_ipc,
@@ -31,7 +31,7 @@ from udf_runtime.execute.isolation.frames import (
     wait_readable,
     write_frame,
 )
-from udf_runtime.execute.isolation.questions import Questions
+from udf_runtime.execute.isolation.parent_rpc import ParentRpc
 from udf_runtime.execute.result import BatchResult
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class UdfProcess:
             enlarge(descriptor)
         self._output = _Output(self._process.stderr, interpreter.variables)
         place = None if chunks is None else (chunks.root, chunks.job)
-        start = Start(udf=payload, chunks=place, variables=interpreter.variables)
+        start = ChildStart(udf=payload, chunks=place, variables=interpreter.variables)
         with contextlib.suppress(ProcessEndedError):  # raised by the first call, which knows the lost rows
             self._send(Tag.START, pickle.dumps(start))
 
@@ -129,20 +129,20 @@ class UdfProcess:
             UdfFailedError: The error of the runner in the child, with a picklable cause.
             UdfRuntimeError: Other errors of this package in the child.
         """
-        questions = Questions(self._chunks)
-        self._expect(Tag.NEXT, questions)
+        rpc = ParentRpc(self._chunks)
+        self._expect(Tag.NEXT, rpc)
         self.loaded = True
         self._send(Tag.BATCH, to_ipc(batch))
-        tag, payload = self._receive(questions)
+        tag, payload = self._receive(rpc)
         if tag is Tag.NEXT:
             # An iterator UDF reads ahead. No further batch is present here: its stream ends, and
             # another stream begins after this batch.
             self._send(Tag.END)
-            tag, payload = self._receive(questions)
+            tag, payload = self._receive(rpc)
         if tag is not Tag.RECORD:
-            raise self._unexpected(tag, payload)
-        answer: Answer = pickle.loads(payload)  # noqa: S301 - from the child, which has our rights anyway
-        values = from_ipc(self._expect(Tag.VALUES, questions)).column(0)
+            raise self._make_unexpected_error(tag, payload)
+        answer: Reply = pickle.loads(payload)  # noqa: S301 - from the child, which has our rights anyway
+        values = from_ipc(self._expect(Tag.VALUES, rpc)).column(0)
         if not values.type.equals(self._udf.result_type):  # an extension type without a registration in this process
             values = cast(values, self._udf.result_type)
         return BatchResult(values=values, failures=answer.failures, retries=answer.retries, seconds=answer.seconds)
@@ -155,18 +155,18 @@ class UdfProcess:
             UdfRuntimeError: The error of the child.
             Exception: The error of a read from the source.
         """
-        questions = Questions(source=source)
-        self._expect(Tag.NEXT, questions)
+        rpc = ParentRpc(source=source)
+        self._expect(Tag.NEXT, rpc)
         self.loaded = True
         self._send(Tag.TABLE)
         while True:
-            tag, payload = self._receive(questions)
+            tag, payload = self._receive(rpc)
             if tag is Tag.END:
                 return
             if tag is not Tag.VALUES:
-                error = self._unexpected(tag, payload)
+                error = self._make_unexpected_error(tag, payload)
                 # The function only passed the error on.
-                raise error if questions.failed is None else questions.failed
+                raise error if rpc.table_error is None else rpc.table_error
             yield from_ipc(payload)
 
     def close(self) -> None:
@@ -197,9 +197,9 @@ class UdfProcess:
         try:
             write_frame(self._to, tag, payload)
         except BrokenPipeError as error:
-            raise self._ended() from error
+            raise self._make_ended_error() from error
 
-    def _receive(self, questions: Questions) -> tuple[Tag, pa.Buffer]:
+    def _receive(self, rpc: ParentRpc) -> tuple[Tag, pa.Buffer]:
         """Returns the next frame that is no request; answers requests."""
         while True:
             tag, payload = self._read()
@@ -208,7 +208,7 @@ class UdfProcess:
             operation, *arguments = json.loads(payload.to_pybytes())
             _, data = self._read()
             try:
-                answer = questions.answer(operation, arguments, data)
+                answer = rpc.answer(operation, arguments, data)
             except Exception as error:  # noqa: BLE001 - the answer is any error of a store
                 self._send(Tag.REFUSED, str(error).encode())
             else:
@@ -219,26 +219,26 @@ class UdfProcess:
         # child, too.
         while not wait_readable(self._from, DEATH_CHECK_S):
             if not self.alive and not wait_readable(self._from, 0):
-                raise self._ended()
+                raise self._make_ended_error()
         frame = read_frame(self._from)
         if frame is None:
-            raise self._ended()
+            raise self._make_ended_error()
         return frame
 
-    def _expect(self, expected: Tag, questions: Questions) -> pa.Buffer:
-        tag, payload = self._receive(questions)
+    def _expect(self, expected: Tag, rpc: ParentRpc) -> pa.Buffer:
+        tag, payload = self._receive(rpc)
         if tag is not expected:
-            raise self._unexpected(tag, payload)
+            raise self._make_unexpected_error(tag, payload)
         return payload
 
-    def _unexpected(self, tag: Tag, payload: pa.Buffer) -> Exception:
+    def _make_unexpected_error(self, tag: Tag, payload: pa.Buffer) -> Exception:
         if tag is not Tag.ERROR:
             return UdfOutputError(
                 f"a frame {tag.name} came out of turn - from the child process of UDF {self._udf.name!r} - report this",
                 udf=self._udf.name,
             )
         failure: Failure = pickle.loads(payload)  # noqa: S301 - as in call
-        error = _loaded(failure.error)
+        error = _load_error(failure.error)
         if not isinstance(error, UdfRuntimeError):
             cause = error
             error = UdfFailedError(
@@ -249,11 +249,11 @@ class UdfProcess:
                 error_trace=failure.trace,
             )
         else:
-            cause = _loaded(failure.cause)
+            cause = _load_error(failure.cause)
         error.__cause__ = cause
         return error
 
-    def _ended(self) -> ProcessEndedError:
+    def _make_ended_error(self) -> ProcessEndedError:
         # Its pipes are closed, so the process is ending; a process with closed pipes is useless.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(QUIT_WAIT_S)
@@ -290,7 +290,7 @@ class _Output:
                     sys.stderr.flush()
 
 
-def _loaded(payload: bytes | None) -> BaseException | None:
+def _load_error(payload: bytes | None) -> BaseException | None:
     if payload is None:
         return None
     try:

@@ -15,7 +15,7 @@ from udf_runtime.policies import ErrorPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class CallContext:
     """A UDF and its injected dependencies.
 
     Attributes:

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from udf_runtime.execute.tables import TableSource
 
 
-class Questions:
+class ParentRpc:
     """Answers the requests of a process; errors of a store or a table are answers, too.
 
     Attributes:
-        failed: The error of a table read, for the caller: it is no error of the function.
+        table_error: The error of a table read, for the caller: it is no error of the function.
     """
 
     def __init__(self, chunks: ChunkFolder | None = None, source: TableSource | None = None) -> None:
-        self.failed: Exception | None = None
+        self.table_error: Exception | None = None
         self._chunks = chunks
         self._source = source
         self._open: dict[int, Iterator[pa.RecordBatch]] = {}
@@ -42,12 +42,12 @@ class Questions:
         if self._source is None:
             raise OSError(f"there is nothing to answer {operation!r} with")
         try:
-            return self._of_table(self._source, operation, *(int(str(each)) for each in arguments))
+            return self._answer_table(self._source, operation, *(int(str(each)) for each in arguments))
         except Exception as error:
-            self.failed = error
+            self.table_error = error
             raise
 
-    def _of_table(self, source: TableSource, operation: str, number: int = 0) -> bytes | pa.Buffer:
+    def _answer_table(self, source: TableSource, operation: str, number: int = 0) -> bytes | pa.Buffer:
         if operation == "schema":
             return source.schema.serialize()
         if operation == "count":

@@ -1,4 +1,4 @@
-"""UDFs of whole batches: a call per batch, and halving to isolate rows for a skip."""
+"""An error policy for a batch: retries, and halving to isolate rows for a skip."""
 
 from __future__ import annotations
 
@@ -8,42 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from udf_runtime.errors import UdfOutputError
+from udf_runtime.execute.call_context import CallContext, passes_through
 from udf_runtime.execute.casts import nulls
-from udf_runtime.execute.inputs import vector_arguments
 from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, row_failure
-from udf_runtime.execute.setting import Setting, load_function, passes_through
 
 
-class VectorCalls:
-    """Calls a function once per batch. Thread-safe if the user's function is."""
-
-    def __init__(self, setting: Setting) -> None:
-        """Loads the UDF in this process."""
-        self.setting = setting
-        self.function = load_function(setting.udf)
-        self.output = setting.output()
-
-    def run(self, batch: pa.RecordBatch) -> BatchResult:
-        """Returns the values of a batch.
-
-        Raises:
-            UdfFailedError: The function raised, and the policy does not forgive the error.
-            UdfOutputError: The function returned a misfit, and the policy does not forgive the
-                error.
-        """
-        start_s = self.setting.clock()
-        unit = Units(self.setting, self._call)
-        values = unit.run(batch)
-        return unit.result(values, self.setting.clock() - start_s)
-
-    def close(self) -> None:
-        """Does nothing: the calls hold no resources."""
-
-    def _call(self, batch: pa.RecordBatch) -> pa.Array[Any]:
-        return self.output.from_batch(self.function(*vector_arguments(self.setting.udf.kind, batch)), batch.num_rows)
-
-
-class Units:
+class BatchBisection:
     """A batch under an error policy: first as a whole, then in halves.
 
     A failed batch runs again as a whole while a `Retry` allows. If the policy then skips the error,
@@ -52,10 +22,10 @@ class Units:
     single row is.
     """
 
-    __slots__ = ("_call", "_setting", "failures", "retries")
+    __slots__ = ("_call", "_context", "failures", "retries")
 
-    def __init__(self, setting: Setting, call: Callable[[pa.RecordBatch], pa.Array[Any]]) -> None:
-        self._setting = setting
+    def __init__(self, context: CallContext, call: Callable[[pa.RecordBatch], pa.Array[Any]]) -> None:
+        self._context = context
         self._call = call
         self.failures: list[RowFailure] = []
         self.retries = 0
@@ -67,13 +37,13 @@ class Units:
             batch: At least a row.
             error: The error of the first call, if already made.
         """
-        parts = self._parts(batch, 0, 0, error)
+        parts = self._run_part(batch, 0, 0, error)
         if len(parts) == 1:
             return parts[0]
         try:
             return pa.concat_arrays(parts)
         except pa.ArrowInvalid as overflow:
-            udf = self._setting.udf.name
+            udf = self._context.udf.name
             raise UdfOutputError(
                 f"UDF {udf!r} returned too much for one array: {overflow} - in the batch "
                 "- use a large_ type or smaller batches",
@@ -84,12 +54,12 @@ class Units:
         """Returns values of `run` with the recorded failures."""
         return BatchResult(values=values, failures=tuple(self.failures), retries=self.retries, seconds=seconds)
 
-    def _parts(
+    def _run_part(
         self, batch: pa.RecordBatch, start: int, depth: int, error: BaseException | None = None
     ) -> list[pa.Array[Any]]:
         """Returns the values of a part of the batch from a row on, in pieces, in order."""
         rows = batch.num_rows
-        policy, attempt = self._setting.policy, 0
+        policy, attempt = self._context.policy, 0
         while True:
             if error is None:
                 try:
@@ -102,7 +72,7 @@ class Units:
             between = depth > 0 and rows > 1
             if between and policy.decide_finally(error).action == "skip":
                 break
-            decision = policy.decide(error, attempt=attempt, rng=self._setting.rng)
+            decision = policy.decide(error, attempt=attempt, rng=self._context.rng)
             if decision.action == "fail":
                 self._fail(error, rows, start, attempt)
             if decision.action == "skip":
@@ -112,8 +82,8 @@ class Units:
                 self.failures.append(
                     row_failure(error, row=start, attempt=attempt, max_attempts=most, bisect_depth=depth)
                 )
-                return [nulls(1, self._setting.udf.data_type)]
-            self._setting.sleep(decision.delay_s)
+                return [nulls(1, self._context.udf.data_type)]
+            self._context.sleep(decision.delay_s)
             self.retries += 1
             error = None
         # The error is dropped before the halves run: its traceback holds the batch and the
@@ -121,8 +91,8 @@ class Units:
         del error
         middle = rows // 2
         return [
-            *self._parts(batch.slice(0, middle), start, depth + 1),
-            *self._parts(batch.slice(middle), start + middle, depth + 1),
+            *self._run_part(batch.slice(0, middle), start, depth + 1),
+            *self._run_part(batch.slice(middle), start + middle, depth + 1),
         ]
 
     def _fail(self, error: BaseException, rows: int, start: int, attempt: int) -> None:
@@ -133,4 +103,4 @@ class Units:
                 message = str(error).replace(f"row {error.row} of the batch", f"row {at} of the batch")
                 raise UdfOutputError(message, udf=error.udf, row=at) from error.__cause__
             raise error
-        raise self._setting.failed(error, row=row, attempt=attempt) from cause_of(error)
+        raise self._context.failed(error, row=row, attempt=attempt) from cause_of(error)

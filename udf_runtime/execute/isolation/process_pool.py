@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from udf_runtime.execute.isolation.process import UdfProcess
 
 _lock = threading.Lock()
-_kept: list[UdfProcess] = []
+_idle: list[UdfProcess] = []
 _key: object = None  # the UDF and environment of all processes
 _owner = os.getpid()
 
@@ -23,8 +23,8 @@ _owner = os.getpid()
 def take(key: object) -> UdfProcess | None:
     """Returns an idle process of a UDF in its environment; ends processes of another UDF."""
     with _lock:
-        ended = _others(key)
-        process = _kept.pop() if _kept else None
+        ended = _remove_stale(key)
+        process = _idle.pop() if _idle else None
     for stale in ended:
         stale.close()
     return process
@@ -33,8 +33,8 @@ def take(key: object) -> UdfProcess | None:
 def keep(key: object, process: UdfProcess) -> None:
     """Keeps an idle process, and ends processes of another UDF."""
     with _lock:
-        ended = _others(key)
-        _kept.append(process)
+        ended = _remove_stale(key)
+        _idle.append(process)
     for stale in ended:
         stale.close()
 
@@ -42,21 +42,21 @@ def keep(key: object, process: UdfProcess) -> None:
 def end_all() -> None:
     """Ends all idle processes."""
     with _lock:
-        ended = _others(None)
+        ended = _remove_stale(None)
     for stale in ended:
         stale.kill()
 
 
-def _others(key: object) -> list[UdfProcess]:
+def _remove_stale(key: object) -> list[UdfProcess]:
     """Removes the processes of another UDF from the pool, and returns them."""
     global _key, _owner  # noqa: PLW0603 - the key of the processes, and their owner process
     if _owner != os.getpid():  # after a fork they belong to the parent
-        _kept.clear()
+        _idle.clear()
         _owner = os.getpid()
     if key is not None and key == _key:
         return []
-    stale = list(_kept)
-    _kept.clear()
+    stale = list(_idle)
+    _idle.clear()
     _key = key
     return stale
 
