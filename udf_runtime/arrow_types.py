@@ -35,7 +35,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.errors import UdfDefinitionError, end_sentence
 from udf_runtime.optional import np
 
 _SIMPLE: Mapping[object, Callable[[], pa.DataType]] = {
@@ -113,7 +113,7 @@ def check_fillable(data_type: pa.DataType, *, where: str) -> None:
     """
     for is_kind, remedy in _NEVER_STORED:
         if is_kind(data_type):
-            raise UdfDefinitionError(f"no column of type {data_type} can be stored - {where} - use {remedy}")
+            raise UdfDefinitionError(f"No column of type {data_type}, as of {where}, can be stored. Use {remedy}.")
     if isinstance(data_type, pa.BaseExtensionType):
         check_fillable(data_type.storage_type, where=where)
     elif pa.types.is_dictionary(data_type):
@@ -163,7 +163,8 @@ class _Inference:
     def refuse(self, annotation: object, reason: str) -> UdfDefinitionError:
         spelling = annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
         return UdfDefinitionError(
-            f"annotation {spelling} has no Arrow type: {reason} - {self._where} - pass data_type=, a pyarrow type"
+            f"The annotation {spelling} of {self._where} has no Arrow type: {end_sentence(reason)} "
+            "Pass data_type=, a pyarrow type."
         )
 
     def of(self, annotation: object) -> pa.DataType:

@@ -24,5 +24,6 @@ def refuse_driver_object(value: object, where: Callable[[], str]) -> None:
     for cls in type(value).__mro__:
         if cls.__name__ in _NAMES and cls.__module__.partition(".")[0] == "pyspark":
             raise UdfDefinitionError(
-                f"the UDF uses a {cls.__name__} of Spark, which works on the driver alone - {where()} - {DRIVER_HINT}"
+                f"The UDF uses a {cls.__name__} of Spark, which works on the driver alone. Place: {where()}. "
+                f"{DRIVER_HINT}"
             )

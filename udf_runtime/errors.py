@@ -32,6 +32,17 @@ def _rebuild(cls: type[UdfRuntimeError], args: tuple[object, ...], state: dict[s
     return error
 
 
+def end_sentence(text: str) -> str:
+    """Returns a text with a full stop, unless the text ends with a punctuation mark."""
+    text = text.rstrip()
+    return text if text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
+def as_sentence(text: str) -> str:
+    """Returns a text with a capital at its start and a full stop at its end."""
+    return end_sentence(text[:1].upper() + text[1:])
+
+
 class UdfDefinitionError(UdfRuntimeError, ValueError):
     """The definition of a UDF, or its binding to columns, cannot work.
 
@@ -47,12 +58,12 @@ class UdfDefinitionError(UdfRuntimeError, ValueError):
     """
 
 
-_CORRECT = "correct the function or its input, or give on_error=skip_on_error() to leave such rows NULL"
-_INSTALL = "install the module in the Python that runs the UDF, on every machine that does"
+_CORRECT = "Correct the function or its input, or give on_error=skip_on_error() to leave such rows NULL."
+_INSTALL = "Install the module in the Python of the UDF, on every machine that runs the UDF."
 
 DRIVER_HINT = (
-    "read what the function needs on the driver, and pass it as input columns or constants; to look values up in "
-    "another table, join with Spark and fill the column with load_columns or a DataFrame write"
+    "Read the values that the function needs on the driver, and pass them as input columns or constants. To look "
+    "values up in another table, join with Spark and fill the column with load_columns or a DataFrame write."
 )
 """The remedy for the use of Spark within a UDF."""
 
@@ -94,10 +105,11 @@ class UdfFailedError(UdfRuntimeError, RuntimeError):
         attempt: int = 1,
         max_attempts: int = 1,
     ) -> None:
-        where = "in the batch" if row is None else f"row {row} of the batch"
-        tries = f", attempt {attempt} of {max_attempts}" if max_attempts > 1 else ""
+        places = [] if row is None else [f"row {row} of the batch"]
+        places += [f"attempt {attempt} of {max_attempts}"] if max_attempts > 1 else []
         super().__init__(
-            f"UDF {udf!r} raised {error_type}: {error_message} - {where}{tries} - "
+            f"UDF {udf!r} raised {end_sentence(f'{error_type}: {error_message}')} "
+            + (f"Place: {', '.join(places)}. " if places else "")
             + _choose_hint(error_type, error_message)
         )
         self.udf = udf
@@ -111,7 +123,7 @@ class UdfFailedError(UdfRuntimeError, RuntimeError):
 
 def _choose_hint(error_type: str, message: str) -> str:
     if any(sign in message for sign in _SIGNS_OF_SPARK):
-        return f"a SparkSession works on the driver alone, and UDFs run elsewhere: {DRIVER_HINT}"
+        return f"In a UDF there is no SparkSession, because a SparkSession works on the driver alone. {DRIVER_HINT}"
     return _INSTALL if error_type in ("ModuleNotFoundError", "ImportError") else _CORRECT
 
 
@@ -155,10 +167,10 @@ class UdfProcessDiedError(UdfRuntimeError, RuntimeError):
 
     def __init__(self, *, udf: str, exit_code: int, row: int | None = None, output: str = "") -> None:
         how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-        where = "in the batch" if row is None else f"row {row} of the batch"
+        place = "" if row is None else f"Place: row {row} of the batch. "
         super().__init__(
-            f"the process that ran UDF {udf!r} died ({how}) - {where} - "
-            "look at what native code or memory this row needs, or skip such rows with Skip(UdfProcessDiedError)"
+            f"The process that ran UDF {udf!r} died ({how}). {place}"
+            "Check the native code and the memory that the row needs, or skip such rows with Skip(UdfProcessDiedError)."
         )
         self.udf = udf
         self.exit_code = exit_code
@@ -185,8 +197,8 @@ class SkipThresholdExceededError(UdfRuntimeError, RuntimeError):
 
     def __init__(self, *, skipped: int, processed: int, limit: str) -> None:
         super().__init__(
-            f"too many rows were skipped: {skipped} of {processed} - the limit is {limit} - "
-            "look at the recorded errors, correct the function, or raise the limit"
+            f"Too many rows were skipped: {skipped} of {processed}. The limit is {limit}. "
+            "Look at the recorded errors, correct the function, or raise the limit."
         )
         self.skipped = skipped
         self.processed = processed
@@ -209,7 +221,9 @@ class EnvironmentBuildError(UdfRuntimeError, RuntimeError):
     """
 
     def __init__(self, *, manifest: str, reason: str, hint: str) -> None:
-        super().__init__(f"the environment cannot be made: {reason} - manifest {manifest!r} - {hint}")
+        super().__init__(
+            f"The environment cannot be made: {end_sentence(reason)} Manifest: {manifest!r}. {as_sentence(hint)}"
+        )
         self.manifest = manifest
         self.reason = reason
         self.hint = hint

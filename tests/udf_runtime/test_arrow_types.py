@@ -144,7 +144,8 @@ REFUSED = [
 def test_any_other_annotation_is_refused_with_a_reason_and_a_way_out(annotation: object, reason: str):
     with pytest.raises(UdfDefinitionError, match=reason) as caught:
         arrow_type(annotation, where="the result of UDF 'f'")
-    assert str(caught.value).endswith("- the result of UDF 'f' - pass data_type=, a pyarrow type")
+    assert "of the result of UDF 'f' has no Arrow type" in str(caught.value)
+    assert str(caught.value).endswith("Pass data_type=, a pyarrow type.")
 
 
 def test_a_record_whose_field_names_an_unknown_class_is_refused():

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from udf_runtime.checkpoint.codec import decode, encode
 from udf_runtime.checkpoint.names import quote
-from udf_runtime.errors import CheckpointError
+from udf_runtime.errors import CheckpointError, end_sentence
 from udf_runtime.optional import np
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ class ChunkFile:
                 self._folder.objects.put(path, encode({"kind": "chunks", "rows": self.rows}, table))
             except OSError as error:
                 raise ChunksNotStoredError(
-                    f"chunks cannot be stored: {error} - at {path} - check space and permissions at the place of the "
-                    "checkpoints"
+                    f"Chunks cannot be stored: {end_sentence(str(error))} Path: {path}. Check space and permissions in "
+                    "the folder of the checkpoints."
                 ) from error
             self.part += 1
         self._held, self.rows, self._bytes = [], 0, 0
@@ -212,7 +212,8 @@ class ChunkReader:
                 payload = self._folder.objects.get(path)
             except OSError as error:
                 raise CheckpointError(
-                    f"chunks cannot be read: {error} - at {path} - check access to the place of the checkpoints"
+                    f"Chunks cannot be read: {end_sentence(str(error))} Path: {path}. Check access to the folder of "
+                    "the checkpoints."
                 ) from error
             if payload is None:
                 raise self._make_lost_error(file, part)
@@ -227,5 +228,5 @@ class ChunkReader:
 
     def _make_lost_error(self, file: str, part: int) -> ChunksLostError:
         return ChunksLostError(
-            f"chunks are not there any more, or damaged - at {self._folder.path_of(file, part)} - they are made again"
+            f"Chunks are missing or damaged, and are made again. Path: {self._folder.path_of(file, part)}."
         )

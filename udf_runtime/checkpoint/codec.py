@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias, Union
 
 import pyarrow as pa
 
-from udf_runtime.errors import CheckpointError
+from udf_runtime.errors import CheckpointError, end_sentence
 
 JsonValue: TypeAlias = Union[bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"], None]  # noqa: UP007
 """Values of JSON."""
@@ -92,4 +92,4 @@ def _compute_checksum(*parts: bytes | memoryview | pa.Buffer) -> bytes:
 
 
 def _make_error(reason: str) -> CheckpointError:
-    return CheckpointError(f"the payload {reason} - in a stored checkpoint - its rows are computed again")
+    return CheckpointError(f"The stored payload {end_sentence(reason)} Its rows are computed again.")

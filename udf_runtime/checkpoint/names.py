@@ -20,8 +20,8 @@ def quote(text: str) -> str:
     quoted = _escape(text)
     if not 0 < len(quoted) <= _MOST_BYTES:
         raise ValueError(
-            f"{text[:40]!r} has {len(quoted)} bytes as part of a file name - at most {_MOST_BYTES}, and at least one, "
-            "are possible - give a shorter name, of ASCII letters and digits"
+            f"The name {text[:40]!r} has {len(quoted)} bytes as part of a file name. At least 1 and at most "
+            f"{_MOST_BYTES} are possible. Give a shorter name, of ASCII letters and digits."
         )
     return quoted
 
@@ -35,7 +35,7 @@ def unquote(quoted: str) -> str:
     raw = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), quoted).encode("latin-1")
     text = raw.decode("utf-8")
     if _escape(text) != quoted:
-        raise ValueError(f"{quoted!r} is no quoted name - in a listing of objects - something else made the object")
+        raise ValueError(f"The object {quoted!r} has no quoted name. Another program made the object.")
     return text
 
 

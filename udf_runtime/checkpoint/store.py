@@ -26,7 +26,7 @@ import pyarrow as pa
 from udf_runtime.checkpoint.codec import JsonValue, decode, encode
 from udf_runtime.checkpoint.key import CheckpointKey
 from udf_runtime.checkpoint.names import quote, unquote
-from udf_runtime.errors import CheckpointError
+from udf_runtime.errors import CheckpointError, end_sentence
 from udf_runtime.optional import np
 
 logger = logging.getLogger(__name__)
@@ -324,7 +324,8 @@ class CheckpointStore:
             payload = self.objects.get(entry.path)
         except OSError as error:
             raise CheckpointError(
-                f"a checkpoint cannot be read: {error} - at {entry.path} - check access to the place of the checkpoints"
+                f"A checkpoint cannot be read: {end_sentence(str(error))} Path: {entry.path}. Check access to the "
+                "folder of the checkpoints."
             ) from error
         if payload is None:
             return None
@@ -344,7 +345,8 @@ class CheckpointStore:
             return self.objects.list(folder)
         except OSError as error:
             raise CheckpointError(
-                f"checkpoints cannot be listed: {error} - in {folder} - check access to the place of the checkpoints"
+                f"Checkpoints cannot be listed: {end_sentence(str(error))} Path: {folder}. Check access to the folder "
+                "of the checkpoints."
             ) from error
 
     def _delete(self, path: str) -> None:
@@ -352,8 +354,8 @@ class CheckpointStore:
             self.objects.delete(path)
         except OSError as error:
             raise CheckpointError(
-                f"a checkpoint cannot be deleted: {error} - at {path} "
-                "- check permissions at the place of the checkpoints"
+                f"A checkpoint cannot be deleted: {end_sentence(str(error))} Path: {path}. Check permissions in the "
+                "folder of the checkpoints."
             ) from error
 
 
@@ -364,14 +366,16 @@ def _make_header(kind: Literal["values", "reference"], key: str, source: str, jo
 def _check_offsets(offsets: Array, values: Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     if len(offsets) != len(values):
         raise ValueError(
-            f"{len(offsets)} row offsets were given for {len(values)} values - for a checkpoint - give one for each"
+            f"A checkpoint has {len(offsets)} row offsets for {len(values)} values. Give one row offset per value."
         )
     if offsets.null_count:
-        raise ValueError(f"{offsets.null_count} row offsets are NULL - for a checkpoint - give the offset of each row")
+        raise ValueError(
+            f"A checkpoint has {offsets.null_count} row offsets that are NULL. Give the offset of each row."
+        )
     positions = offsets.cast(pa.int64()).to_numpy()
     if len(positions) and (positions[0] < 0 or bool(np.any(positions[1:] <= positions[:-1]))):
         raise ValueError(
-            "row offsets are negative or not ascending - for a checkpoint - sort the rows by their offsets"
+            "The row offsets of a checkpoint are negative or not ascending. Sort the rows by their offsets."
         )
     return cast("np.ndarray[tuple[int], np.dtype[np.int64]]", positions)
 
@@ -409,4 +413,4 @@ def _make_random_part() -> str:
 
 
 def _warn(entry: CheckpointEntry, reason: str) -> None:
-    logger.warning("the checkpoint at %s is not used, and its rows are computed again: %s", entry.path, reason)
+    logger.warning("The checkpoint at %s is not used, and its rows are computed again: %s", entry.path, reason)

@@ -13,19 +13,20 @@ class Columns(Generic[T]):
     The class is an annotation only. A scalar UDF returns a T. A vectorised UDF returns a
     `pa.StructArray` or a `pa.RecordBatch` with T's fields.
 
-    Examples:
-        ```python
-        class Size(NamedTuple):
-            height: int
-            width: int
-
-
-        @udf
-        def size(image: bytes) -> Columns[Size]: ...
-        ```
+    Example:
+        >>> from typing import NamedTuple
+        >>> from udf_runtime import Columns, udf
+        >>> class Size(NamedTuple):
+        ...     height: int
+        ...     width: int
+        >>> @udf
+        ... def size(image: bytes) -> Columns[Size]:
+        ...     return Size(image[0], image[1])
+        >>> size.is_columns, size(bytes([3, 4]))
+        (True, Size(height=3, width=4))
     """
 
     __slots__ = ()
 
     def __init__(self) -> None:
-        raise TypeError("Columns is a return annotation - return a T, a pa.StructArray or a pa.RecordBatch")
+        raise TypeError("Columns is a return annotation. Return a T, a pa.StructArray or a pa.RecordBatch.")

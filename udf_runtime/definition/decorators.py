@@ -18,7 +18,7 @@ from udf_runtime.definition.kinds import Kind
 from udf_runtime.definition.spec import UDF, Settings
 from udf_runtime.definition.stateful import Stateful
 from udf_runtime.environments.manifest import Manifest
-from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.errors import UdfDefinitionError, end_sentence
 from udf_runtime.policies import ErrorPolicy, OnError
 
 
@@ -81,8 +81,8 @@ class UdfFactory:
             inspect.signature(self.cls).bind(*args, **kwargs)
         except TypeError as error:
             raise UdfDefinitionError(
-                f"the arguments do not fit the constructor: {error} - UDF {name!r} "
-                f"- call it as {name}{inspect.signature(self.cls)}"
+                f"The arguments do not fit the constructor: {end_sentence(str(error))} UDF: {name!r}. "
+                f"Call it as {name}{inspect.signature(self.cls)}."
             ) from error
         return self._wishes.define(Stateful(self.cls, args, kwargs), call, name)
 
@@ -92,7 +92,7 @@ def _find_call(cls: type, name: str) -> Callable[..., object]:
     call = inspect.getattr_static(cls, "__call__", None)
     if not isinstance(call, types.FunctionType):
         raise UdfDefinitionError(
-            f"class {cls.__name__} has no method __call__ - UDF {name!r} - define __call__(self, ...) or change func"
+            f"The class {cls.__name__} has no method __call__. UDF: {name!r}. Define __call__(self, ...)."
         )
     return call
 
@@ -248,11 +248,11 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     """
     if auto_backfill:
         raise UdfDefinitionError(
-            "auto_backfill=True needs a service that watches the table, and there is none - in @udf - "
-            "call backfill() after rows were added, or run it on a schedule"
+            "@udf has no automatic backfills, because no service watches the table. Leave auto_backfill=True out, and "
+            "call backfill() after rows were added, or run it on a schedule."
         )
     if on_error is not None and error_handling is not None:
-        raise UdfDefinitionError("on_error and error_handling are the same - in @udf - give on_error only")
+        raise UdfDefinitionError("The arguments on_error and error_handling of @udf are the same. Give on_error only.")
     wishes = _Wishes(
         data_type=data_type,
         input_columns=input_columns,
@@ -447,8 +447,8 @@ def _make_struct(schema: pa.Schema | None, where: str) -> pa.DataType | None:
         return None
     if not isinstance(schema, pa.Schema) or not len(schema):
         raise UdfDefinitionError(
-            f"output_schema={show_value(schema)} is no Arrow schema with columns - in {where} - give one, as in "
-            "pa.schema({'text': pa.string()})"
+            f"The argument output_schema={show_value(schema)} of {where} is no Arrow schema with columns. Give a "
+            "schema, for example pa.schema({'text': pa.string()})."
         )
     return pa.struct(list(schema))
 
@@ -475,7 +475,7 @@ def as_udf(value: object) -> UDF | None:
 
 def _decorated(func: Callable[..., object], *, wishes: _Wishes) -> UDF | UdfFactory:
     if isinstance(func, (UDF, UdfFactory)):
-        raise UdfDefinitionError(f"{func!r} is a UDF already - in @udf - decorate the function once")
+        raise UdfDefinitionError(f"{func!r} is a UDF already. Decorate the function once with @udf.")
     if not isinstance(func, type):
         return wishes.define(func, None, wishes.name)
     name = wishes.name or func.__name__
@@ -487,18 +487,22 @@ def _decorated(func: Callable[..., object], *, wishes: _Wishes) -> UDF | UdfFact
 def _resolve_num_gpus(num_gpus: float | None, cuda: bool | None) -> float | None:
     if cuda is None:
         return num_gpus
-    warnings.warn("cuda= is deprecated - in @udf - use num_gpus=1", DeprecationWarning, stacklevel=4)
+    warnings.warn("The argument cuda= of @udf is deprecated. Use num_gpus=1.", DeprecationWarning, stacklevel=4)
     if cuda and num_gpus is not None:
-        raise UdfDefinitionError("cuda and num_gpus say the same - in @udf - give num_gpus only")
+        raise UdfDefinitionError("The arguments cuda and num_gpus of @udf are the same. Give num_gpus only.")
     return 1.0 if cuda else num_gpus
 
 
 def _resolve_checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int | None:
     if batch_size is None:
         return checkpoint_size
-    warnings.warn("batch_size= is deprecated - in @udf - use checkpoint_size=", DeprecationWarning, stacklevel=4)
+    warnings.warn(
+        "The argument batch_size= of @udf is deprecated. Use checkpoint_size=.", DeprecationWarning, stacklevel=4
+    )
     if checkpoint_size is not None:
-        raise UdfDefinitionError("batch_size and checkpoint_size say the same - in @udf - give checkpoint_size only")
+        raise UdfDefinitionError(
+            "The arguments batch_size and checkpoint_size of @udf are the same. Give checkpoint_size only."
+        )
     return batch_size
 
 

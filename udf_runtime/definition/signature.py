@@ -17,7 +17,7 @@ from udf_runtime.definition.annotations import Unresolved, function_of, resolved
 from udf_runtime.definition.columns import Columns
 from udf_runtime.definition.kinds import Form, Kind, Parameter
 from udf_runtime.definition.parameter_values import value_reader
-from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.errors import UdfDefinitionError, as_sentence
 from udf_runtime.optional import np
 
 _EMPTY = inspect.Parameter.empty
@@ -117,13 +117,13 @@ class _SignatureReader:
         self._where = f"UDF {request.name!r}"
 
     def error(self, problem: str, hint: str) -> UdfDefinitionError:
-        return UdfDefinitionError(f"{problem} - {self._where} - {hint}")
+        return UdfDefinitionError(f"{as_sentence(problem)} UDF: {self._request.name!r}. {as_sentence(hint)}")
 
     def read(self) -> UdfSignature:
         parameters, result = self._read_parameters()
         if inspect.iscoroutinefunction(function_of(self._func)):
             raise self.error(
-                "an async function cannot be a UDF", "define it with def, and wait for what it needs in there"
+                "an async function cannot be a UDF", "define it with def, and await results inside, with asyncio.run()"
             )
         returns = self._resolve(
             result, "the result", needed=self._request.data_type is None or self._request.kind is None
@@ -135,8 +135,8 @@ class _SignatureReader:
         yields = inspect.isgeneratorfunction(function_of(self._func))
         if yields and not kind.iterates and not kind.makes_rows:
             raise self.error(
-                "the function yields, but is not annotated as one over iterators",
-                "return one value per call; a function that yields several rows for each is decorated with @chunker",
+                "the function yields, but its annotations name no iterators",
+                "return one value per call. A function that yields several rows per row is decorated with @chunker",
             )
         inputs, required = self._make_inputs(parameters, annotations, kind, width)
         data_type, is_columns = self._find_output(kind, returns)
@@ -205,7 +205,7 @@ class _SignatureReader:
         if shape in ("batch", "iterator") and len(shapes_of_parameters) > 1:
             hint = "take Iterator[tuple[pa.Array, pa.Array]]" if shape == "iterator" else "take one pa.RecordBatch"
             raise self.error(
-                f"there are {len(shapes_of_parameters)} parameters beside each other of which each is a whole input",
+                f"there are {len(shapes_of_parameters)} parameters, and each is a whole input",
                 hint,
             )
         if shape != "iterator":
@@ -215,7 +215,7 @@ class _SignatureReader:
         kind = _ITERATING.get(inner.pop()) if len(inner) == 1 else None
         if kind is None or (kind is Kind.RECORD_BATCH_ITER and len(item) > 1):
             raise self.error(
-                f"an iterator over {annotations[0]} is no input of a UDF",
+                f"a UDF has no input of the type {annotations[0]}",
                 "take Iterator[pa.Array], Iterator[pd.Series], Iterator[pa.RecordBatch], "
                 "or one of tuples of arrays or series",
             )
@@ -232,7 +232,7 @@ class _SignatureReader:
             width = width if width is not None else len(columns or ())
             if width < 1:
                 raise self.error(
-                    "the number of inputs is not said", "give input_columns=, or Iterator[tuple[pa.Array, pa.Array]]"
+                    "the number of inputs is unknown", "give input_columns=, or Iterator[tuple[pa.Array, pa.Array]]"
                 )
             names = [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
             return tuple(Parameter(name=n) for n in names), width
@@ -295,7 +295,7 @@ class _SignatureReader:
             raise self.error(
                 f"the result is annotated as {_format_annotation(returns)}, but a function with these parameters "
                 f"returns {spelled}",
-                f"annotate the parameters as what they are, or the result as {spelled}",
+                f"correct the annotations of the parameters, or annotate the result as {spelled}",
             )
 
     def _find_rows_type(self, annotation: object, data_type: pa.DataType | None) -> pa.DataType:
@@ -306,7 +306,7 @@ class _SignatureReader:
         origin, arguments = typing.get_origin(rows), typing.get_args(rows)
         if origin not in _ROWS_OF or not arguments:
             raise self.error(
-                f"the result is annotated as {_format_annotation(annotation)}, which does not say what the rows are"
+                f"the result is annotated as {_format_annotation(annotation)}, which does not name the type of the rows"
                 if annotation is not _EMPTY
                 else "the result has no annotation",
                 "annotate it, as in `-> Iterator[Chunk]` where Chunk is a NamedTuple or a dataclass, or pass "

@@ -57,7 +57,7 @@ class Settings:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise UdfDefinitionError(
-                    f"{name}={value!r} is no number of 1 or more - in a UDF - give a whole number, or None"
+                    f"The setting {name}={value!r} of a UDF is no number of 1 or more. Give a whole number, or None."
                 )
         for name in ("num_cpus", "num_gpus", "timeout"):
             value = getattr(self, name)
@@ -65,15 +65,19 @@ class Settings:
                 continue
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
             if not is_number or value < 0 or (name == "timeout" and value == 0):
-                raise UdfDefinitionError(f"{name}={value!r} is no positive number - in a UDF - give a number, or None")
+                raise UdfDefinitionError(
+                    f"The setting {name}={value!r} of a UDF is no positive number. Give a number, or None."
+                )
         low, high = self.min_checkpoint_size, self.max_checkpoint_size
         if low is not None and high is not None and low > high:
             raise UdfDefinitionError(
-                f"min_checkpoint_size={low} is above max_checkpoint_size={high} - in a UDF - swap them"
+                f"The setting min_checkpoint_size={low} of a UDF is above max_checkpoint_size={high}. Swap the two."
             )
         metadata = self.field_metadata
         if not isinstance(metadata, Mapping) or not all(isinstance(s, str) for pair in metadata.items() for s in pair):
-            raise UdfDefinitionError(f"field_metadata={metadata!r} is no mapping of str to str - in a UDF - give one")
+            raise UdfDefinitionError(
+                f"The setting field_metadata={metadata!r} of a UDF is no mapping of str to str. Give a dict of texts."
+            )
 
 
 @ARGUMENTS.methods
@@ -149,21 +153,22 @@ class UDF(Settings):
         """
         if not callable(func) and not isinstance(func, Stateful):
             raise UdfDefinitionError(
-                f"{func!r} cannot be called - as a UDF - give a function, or an object with __call__"
+                f"{func!r} cannot be a UDF, because it cannot be called. Give a function, or an object with __call__."
             )
         if isinstance(func, type):
             raise UdfDefinitionError(
-                f"{func.__qualname__} is a class - as a UDF - decorate it with @udf, and call the result"
+                f"{func.__qualname__} is a class. Decorate the class with @udf, and call the result to get a UDF."
             )
         name = name if name is not None else _find_name(call or func)
         where = f"UDF {name!r}"
         if data_type is not None and not isinstance(data_type, pa.DataType):
             raise UdfDefinitionError(
-                f"data_type={data_type!r} is no Arrow type - {where} - give one, such as pa.float32()"
+                f"The data_type={data_type!r} of {where} is no Arrow type. Give a type, for example pa.float32()."
             )
         if not name or not (version is None or (isinstance(version, str) and version)):
             raise UdfDefinitionError(
-                f"version={version!r} is no text - {where} - give a name and a version of one letter or more"
+                f"The version={version!r} or the name of {where} is empty or no text. Give a name and a version of one "
+                "letter or more."
             )
         columns = None if input_columns is None else _check_columns(input_columns, where)
         request = SignatureRequest(
@@ -178,7 +183,9 @@ class UDF(Settings):
         check_fillable(signature.data_type, where=where)
         settings = settings or Settings()
         if settings.timeout is not None and signature.kind is not Kind.SCALAR:
-            raise UdfDefinitionError(f"timeout is per call of a scalar UDF - {where} is none - drop timeout")
+            raise UdfDefinitionError(
+                f"A timeout is per call of a scalar UDF, and {where} is not scalar. Leave timeout out."
+            )
         if not isinstance(func, Stateful) and _has_state(func):
             func = Stateful(func)
         shared = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Settings)}
@@ -323,15 +330,15 @@ class UDF(Settings):
         where = f"UDF {self.name!r}"
         if not isinstance(manifest, Manifest):
             raise UdfDefinitionError(
-                f"manifest={manifest!r} is no Manifest - {where} - build one: "
-                "Manifest.create_pip('name').pip([...]).build()"
+                f"The manifest={manifest!r} of {where} is no Manifest. Build a manifest, for example "
+                "Manifest.create_pip('name').pip([...]).build()."
             )
         target = self.target if isinstance(self.target, Stateful) else Stateful(self.target)
         if manifest.python_version != current_python() and target.travels_by_value():
             raise UdfDefinitionError(
-                f"its code was compiled by Python {current_python()} here, and manifest {manifest.name!r} asks for "
-                f"{manifest.python_version} - {where} - put the function into a module, give that to py_modules, and "
-                "decorate the imported function: udf(module.function, manifest=...)"
+                f"The code of {where} was compiled by Python {current_python()} here, and manifest {manifest.name!r} "
+                f"asks for {manifest.python_version}. Put the function into a module, give the module to py_modules, "
+                "and decorate the imported function: udf(module.function, manifest=...)."
             )
         return dataclasses.replace(self, manifest=manifest, target=target, payload=None)
 
@@ -358,10 +365,10 @@ class UDF(Settings):
             UdfDefinitionError: The bytes are damaged, hold another object, or need a missing
                 module.
         """
-        udf = unpickled(payload, what="the payload of a UDF")
+        udf = unpickled(payload, what="The payload of a UDF")
         if not isinstance(udf, UDF):
             raise UdfDefinitionError(
-                f"the bytes hold a {type(udf).__name__} - not a UDF - give what UDF.dumps() returned"
+                f"The bytes hold a {type(udf).__name__} instead of a UDF. Give the bytes of UDF.dumps()."
             )
         return dataclasses.replace(udf, payload=payload)
 
@@ -399,7 +406,7 @@ class UnpackedUDF:
     def __post_init__(self) -> None:
         if not self.udf.is_columns:
             raise UdfDefinitionError(
-                f"{self.udf!r} does not return Columns[T] - in UnpackedUDF - annotate its result as such"
+                f"{self.udf!r} in UnpackedUDF does not return Columns[T]. Annotate its result as Columns[T]."
             )
 
     @property
@@ -444,7 +451,7 @@ def _find_name(func: object) -> str:
 def _check_columns(columns: Sequence[str], where: str) -> tuple[str, ...]:
     if isinstance(columns, str) or not all(isinstance(column, str) and column for column in columns):
         raise UdfDefinitionError(
-            f"input_columns={columns!r} is no list of names - {where} - give a list, one name per parameter"
+            f"The input_columns={columns!r} of {where} are no list of names. Give a list, one name per parameter."
         )
     return tuple(columns)
 
@@ -453,21 +460,18 @@ def _bind_columns(signature: UdfSignature, columns: tuple[str, ...] | None, wher
     if signature.kind.takes_batches:
         if columns is not None:
             raise UdfDefinitionError(
-                f"input_columns={list(columns)} on a UDF over record batches - {where} - drop input_columns: "
-                "it gets all columns that the table has when it is registered"
+                f"A UDF over record batches has no input_columns, and {where} has {list(columns)}. Drop input_columns. "
+                "The UDF gets all columns of the table at its registration."
             )
         return None
     if columns is None:
         columns = tuple(parameter.name for parameter in signature.inputs[: signature.required])
         if not columns:
-            raise UdfDefinitionError(
-                f"every parameter has a default - {where} - say with input_columns= which ones are columns"
-            )
+            raise UdfDefinitionError(f"Every parameter of {where} has a default. Give the columns with input_columns=.")
         return columns
     if not max(signature.required, 1) <= len(columns) <= len(signature.inputs):
         raise UdfDefinitionError(
-            f"the function expects {signature.accepted} parameters but {len(columns)} input columns were given "
-            f"({', '.join(columns)}) - {where} "
-            f"- give one column per parameter: {', '.join(p.name for p in signature.inputs)}"
+            f"{where} expects {signature.accepted} parameters but {len(columns)} input columns were given "
+            f"({', '.join(columns)}). Give one column per parameter: {', '.join(p.name for p in signature.inputs)}."
         )
     return columns

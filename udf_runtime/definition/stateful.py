@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from udf_runtime.driver_objects import refuse_driver_object
-from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.errors import UdfDefinitionError, end_sentence
 
 _BY_VALUE = ("_make_function", "_make_skeleton_class", "CodeType")
 """Functions in a pickle that rebuild code."""
@@ -112,7 +112,9 @@ class Stateful:
         made_from, args, kwargs = self._unpack()
         instance = made_from(*args, **kwargs) if isinstance(made_from, type) else made_from
         if not callable(instance):
-            raise UdfDefinitionError(f"an object of {made_from} cannot be called - in a UDF - define __call__")
+            raise UdfDefinitionError(
+                f"An object of {made_from} in a UDF cannot be called. Define __call__ in its class."
+            )
         setup = getattr(instance, "setup", None)
         if callable(setup):
             setup()
@@ -120,13 +122,13 @@ class Stateful:
 
     def _unpack(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
         if self._recipe is None:
-            self._recipe = unpickled(self._payload or b"", what="the code of a UDF")  # type: ignore[assignment]  # by _dumps
+            self._recipe = unpickled(self._payload or b"", what="The code of a UDF")  # type: ignore[assignment]  # by _dumps
         return self._recipe  # type: ignore[return-value]
 
     def _dumps(self) -> bytes:
         if self._payload is not None:
             return self._payload
-        return pickled(self._recipe, what="the code of a UDF with its arguments")
+        return pickled(self._recipe, what="The code of a UDF with its arguments")
 
 
 def _from_payload(payload: bytes) -> Stateful:
@@ -158,7 +160,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles functions with the names of their files: tracebacks of a UDF show its lines."""
 
     def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as pickle has it
-        refuse_driver_object(obj, lambda: "in its globals, defaults or closure, or in the object that is called")
+        refuse_driver_object(obj, lambda: "the globals, defaults or closure, or the called object")
         if not isinstance(obj, CodeType):
             return super().reducer_override(obj)
         make, arguments = self.dispatch_table[CodeType](obj)
@@ -180,8 +182,8 @@ def pickled(value: object, *, what: str) -> bytes:
         raise
     except Exception as error:
         raise UdfDefinitionError(
-            f"{what} cannot be pickled: {type(error).__name__}: {error} - on its way to other processes - "
-            "make what it needs (connections, locks, models) inside the function, or in setup() of a class"
+            f"{what} cannot be pickled for other processes. {end_sentence(f'{type(error).__name__}: {error}')} Make "
+            "connections, locks and models inside the function, or in setup() of a class."
         ) from error
 
 
@@ -195,7 +197,7 @@ def unpickled(payload: bytes, *, what: str) -> object:
         return pickle.loads(payload)  # noqa: S301  # UDFs are code; a process that forbids stored UDFs never gets here
     except Exception as error:
         raise UdfDefinitionError(
-            f"{what} cannot be unpickled: {type(error).__name__}: {error} - in this process - "
-            "install the modules that it imports here, or give them to py_modules of its manifest, and use the Python "
-            "version that it was defined with"
+            f"{what} cannot be unpickled in this process. {end_sentence(f'{type(error).__name__}: {error}')} Install "
+            "the modules that the UDF imports, or give them to py_modules of its manifest, and use the Python version "
+            "of its definition."
         ) from error

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from udf_runtime.environments.host import platform_tag
 from udf_runtime.environments.manifest import Archive, ArchiveRole, current_python
 from udf_runtime.environments.unpacked import PART_BYTES, part_path
-from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.errors import UdfDefinitionError, end_sentence
 
 if TYPE_CHECKING:
     from udf_runtime.checkpoint.store import Objects
@@ -72,8 +72,8 @@ def workspace_archive(root: str, folder: str | None = None) -> Archive:
     root = os.path.realpath(root)
     if root in (os.path.realpath(os.path.expanduser("~")), os.path.realpath("/")):
         raise UdfDefinitionError(
-            f"the working directory is {root}, which holds more than code - in a capture of the environment - change "
-            "to the folder of the project first"
+            f"The working directory {root} holds more than code, and cannot be captured. Change to the folder of the "
+            "project first."
         )
     files = list(_list_files(root))
     try:
@@ -84,9 +84,8 @@ def workspace_archive(root: str, folder: str | None = None) -> Archive:
     if size > MOST_WORKSPACE_BYTES:
         largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
         raise UdfDefinitionError(
-            f"the working directory has {size >> 20} MiB, and at most {MOST_WORKSPACE_BYTES >> 20} are captured - "
-            f"{root}, largest: {', '.join(largest)} - change to the folder of the code, or move "
-            "data out of it"
+            f"The working directory has {size >> 20} MiB, and at most {MOST_WORKSPACE_BYTES >> 20} are captured. "
+            f"Folder: {root}, largest: {', '.join(largest)}. Change to the folder of the code, or move data out of it."
         )
     return _zip_files(files, "workspace", None, folder)
 
@@ -119,9 +118,9 @@ def upload(archives: Iterable[Archive], objects: Objects, *, delete_local: bool 
             continue
         if path is None or not os.path.exists(path):
             raise UdfDefinitionError(
-                f"the {archive.role} archive {archive.sha256[:12]} of the manifest is not in this store, and this "
-                "process has not made it - where the manifest is used - build the manifest again here, or capture the "
-                "environment through this connection"
+                f"The {archive.role} archive {archive.sha256[:12]} of the manifest is not in this store, and this "
+                "process has not made it. Build the manifest again here, or capture the environment through this "
+                "connection."
             )
         with open(path, "rb") as file:
             number = 0
@@ -139,13 +138,13 @@ def _find_path(module: str | ModuleType) -> str:
         module = module.__name__
     if not isinstance(module, str):
         raise UdfDefinitionError(
-            f"{module!r} is no module - in py_modules - give paths, importable names, or modules themselves"
+            f"The value {module!r} of py_modules is no module. Give paths, importable names, or modules themselves."
         )
     path = os.path.abspath(os.path.expanduser(module))
     if module.endswith((".whl", ".zip", ".egg", ".tar.gz")):
         raise UdfDefinitionError(
-            f"{module} is a built distribution - in py_modules - put it into a folder that the executors see, and give "
-            "the folder to find_links and its name to pip"
+            f"The file {module} of py_modules is a built distribution. Put it into a folder that the executors see. "
+            "Give the folder to find_links, and the name of the distribution to pip."
         )
     if os.path.isdir(path) or (os.path.isfile(path) and path.endswith(".py")):
         return path
@@ -155,13 +154,13 @@ def _find_path(module: str | ModuleType) -> str:
         spec = None
     if spec is None or "." in module:
         raise UdfDefinitionError(
-            f"{module!r} is no module here - in py_modules - give the path of a .py file or of a package's folder, or "
-            "the name of a top-level module"
+            f"The value {module!r} of py_modules is no module here. Give the path of a .py file or of a package's "
+            "folder, or the name of a top-level module."
         )
     places = list(spec.submodule_search_locations or ())
     location = places[0] if places else spec.origin
     if location is None or not os.path.exists(location):
-        raise UdfDefinitionError(f"{module!r} is in no file of its own - in py_modules - give a path")
+        raise UdfDefinitionError(f"The module {module!r} of py_modules is in no file of its own. Give a path.")
     return os.path.realpath(location)
 
 
@@ -243,5 +242,6 @@ _folder: str | None = None
 
 def _make_error(role: ArchiveRole, error: OSError, folder: str) -> UdfDefinitionError:
     return UdfDefinitionError(
-        f"the {role} archive cannot be made: {error} - in {folder} - check the files and the space there"
+        f"The {role} archive cannot be made: {end_sentence(str(error))} Folder: {folder}. Check the files and the "
+        "space in the folder."
     )

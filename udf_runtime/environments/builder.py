@@ -39,7 +39,7 @@ class _Builder:
     def name(self, name: str) -> Self:
         """Sets the manifest's name, for people."""
         if not name.strip():
-            raise UdfDefinitionError(f"{name!r} is no name - of a manifest - give a text")
+            raise UdfDefinitionError(f"The value {name!r} is no name of a manifest. Give a text.")
         self._name = name
         return self
 
@@ -56,7 +56,7 @@ class _Builder:
         """
         if not re.fullmatch(r"3\.\d{1,3}", version):
             raise UdfDefinitionError(
-                f"version={version!r} is no version - in a manifest - give a minor version, as '3.12'"
+                f"The version={version!r} is no version of Python. Give a minor version, for example '3.12'."
             )
         self._python_version = version
         return self
@@ -111,12 +111,12 @@ class _Builder:
                 remedy.
         """
         if not self._name:
-            raise UdfDefinitionError("a manifest has no name - in build - say it with name()")
+            raise UdfDefinitionError("The manifest has no name. Call name() before build().")
         unpinned = self._requirements.unpinned()
         if unpinned and not self._allow_unpinned:
             warnings.warn(
-                f"packages without a version may differ from machine to machine: {', '.join(unpinned)} - manifest "
-                f"{self._name!r} - pin them with ==, or call allow_unpinned()",
+                f"Packages without a version may differ from machine to machine: {', '.join(unpinned)}. Manifest: "
+                f"{self._name!r}. Pin them with ==, or call allow_unpinned().",
                 UserWarning,
                 stacklevel=2,
             )
@@ -124,8 +124,8 @@ class _Builder:
         if self._site_packages:
             if self._python_version != current_python():
                 raise UdfDefinitionError(
-                    f"the packages of this process are for Python {current_python()} - manifest {self._name!r} - drop "
-                    f"python_version({self._python_version!r}), or name the packages with pip"
+                    f"The packages of this process are for Python {current_python()}. Manifest: {self._name!r}. Drop "
+                    f"python_version({self._python_version!r}), or name the packages with pip."
                 )
             archives += (site_archive(self._zip_folder),)
         requirements = self._requirements
@@ -216,7 +216,7 @@ class PipManifestBuilder(_Builder):
         """
         if self._packages and self._file is not None:
             raise UdfDefinitionError(
-                f"pip and requirements_path say the same - manifest {self._name!r} - give one of them"
+                f"The methods pip and requirements_path set the same. Manifest: {self._name!r}. Call one of the two."
             )
         self._requirements.pip = []
         if self._file is not None:

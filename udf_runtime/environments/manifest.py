@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from udf_runtime.arguments import ARGUMENTS, show_value
-from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.errors import UdfDefinitionError, end_sentence
 
 if TYPE_CHECKING:
     from udf_runtime.environments.builder import PipManifestBuilder, SiteManifestBuilder
@@ -25,8 +25,8 @@ _NOT_CONTENT = ("name", "created_at", "created_by")
 """Fields without effect on the environment itself, so the checksum ignores them."""
 
 _CONDA = (
-    "conda environments are not built on executors - in a manifest - use create_pip, or pack the environment with "
-    "conda-pack and give it to all Python processes of the Spark application with spark.archives"
+    "Executors do not build conda environments. Use create_pip, or pack the environment with conda-pack and give it to "
+    "all Python processes of the Spark application with spark.archives."
 )
 
 
@@ -49,7 +49,7 @@ class Archive:
 
     def __post_init__(self) -> None:
         if not re.fullmatch("[0-9a-f]{64}", self.sha256) or self.role not in ("modules", "workspace", "site-packages"):
-            raise UdfDefinitionError(f"{self!r} is no archive - in a manifest - make it with a builder")
+            raise UdfDefinitionError(f"{self!r} is no archive of a manifest. Make archives with a builder.")
 
 
 @ARGUMENTS.methods
@@ -116,7 +116,7 @@ class Manifest:
     @staticmethod
     def create_conda(name: str) -> None:
         """Raises an error: executors do not build conda environments."""
-        raise UdfDefinitionError(f"{_CONDA} (name={name!r})")
+        raise UdfDefinitionError(f"{_CONDA} Manifest: {name!r}.")
 
     @property
     def checksum(self) -> str:
@@ -150,8 +150,8 @@ class Manifest:
             return Manifest(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UdfDefinitionError(
-                f"the stored manifest cannot be read: {error} - values {show_value(values)} - build it again, with "
-                "this release"
+                f"The stored manifest cannot be read: {end_sentence(str(error))} Values: {show_value(values)}. Build "
+                "the manifest again, with this release."
             ) from error
 
     @staticmethod
@@ -167,7 +167,8 @@ class Manifest:
                 raise ValueError(f"an object is expected, not {type(values).__name__}")  # noqa: TRY004, TRY301
         except (ValueError, RecursionError) as error:
             raise UdfDefinitionError(
-                f"the manifest is no JSON: {error} - payload {payload[:200]!r} - give what Manifest.to_json() returned"
+                f"The manifest is no JSON: {end_sentence(str(error))} Payload: {payload[:200]!r}. Give the text of "
+                "Manifest.to_json()."
             ) from error
         return Manifest.from_dict(values)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.errors import UdfDefinitionError, end_sentence
 
 if TYPE_CHECKING:
     from udf_runtime.environments.manifest import Manifest
@@ -17,10 +17,10 @@ _MOST_NESTED = 20
 _CHARS = 100
 _PASSED_ON = ("--only-binary", "--no-binary", "--require-hashes")
 _REFUSED = {
-    "-e": "an editable install is a path of this machine: give the package to py_modules",
-    "--editable": "an editable install is a path of this machine: give the package to py_modules",
-    "-c": "write the pins of the constraints into the requirements",
-    "--constraint": "write the pins of the constraints into the requirements",
+    "-e": "An editable install is a path of this machine. Give the package to py_modules.",
+    "--editable": "An editable install is a path of this machine. Give the package to py_modules.",
+    "-c": "Write the pins of the constraints into the requirements.",
+    "--constraint": "Write the pins of the constraints into the requirements.",
 }
 _USER = re.compile(r"://([^/@]*)@")
 _HOST = re.compile(r"://(?:\[[^\]]*\])?([^/?#@\s]*)")
@@ -86,8 +86,8 @@ class Requirements:
             elif option in _PASSED_ON:
                 self.pip.append(line)
             else:
-                hint = _REFUSED.get(option, "leave the option out, and set it in the installer's own configuration")
-                raise UdfDefinitionError(f"{line!r} cannot be done on executors - in {where} - {hint}")
+                hint = _REFUSED.get(option, "Leave the option out, and set it in the installer's own configuration.")
+                raise UdfDefinitionError(f"The line {line!r} of {where} cannot be done on executors. {hint}")
 
     def read(self, path: str, *, depth: int = 0) -> None:
         """Adds a requirements file, and its nested files.
@@ -100,7 +100,8 @@ class Requirements:
                 lines = file.read().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UdfDefinitionError(
-                f"the requirements cannot be read: {error} - in a manifest - give the path of a requirements file"
+                f"The requirements of a manifest cannot be read: {end_sentence(str(error))} Give the path of a "
+                "requirements file."
             ) from error
         self.add(lines, where=path, folder=os.path.dirname(os.path.abspath(path)), depth=depth)
 
@@ -124,8 +125,8 @@ def refuse_password(text: str, where: str) -> None:
     else:
         return
     raise UdfDefinitionError(
-        f"a URL holds a {hidden}, and a manifest is stored in clear - in {where} - write ${{NAME}} in its place, and "
-        "give NAME to env_vars"
+        f"A URL in {where} holds a {hidden}, and a manifest is stored in clear. Write ${{NAME}} in its place, and give "
+        "NAME to env_vars."
     )
 
 
@@ -141,7 +142,7 @@ def refuse_lines(text: object, where: str) -> None:
     """Raises UdfDefinitionError unless the value is a text of a single line."""
     if not isinstance(text, str) or len(text.strip().splitlines()) > 1 or "\0" in text:
         problem = f"{text[:_CHARS]!r} has several lines" if isinstance(text, str) else f"{text!r} is no text"
-        raise UdfDefinitionError(f"{problem} - in {where} - give each requirement and each URL as one line")
+        raise UdfDefinitionError(f"In {where}, {problem}. Give each requirement and each URL as one line.")
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -175,8 +176,8 @@ def _strip_marker(line: str) -> str:
 def _check_requirement(line: str, where: str) -> str:
     if line.startswith((".", "/", "~")) or (line.endswith((".whl", ".zip", ".tar.gz")) and "@" not in line):
         raise UdfDefinitionError(
-            f"{line!r} is a path of this machine - in {where} - give modules to py_modules, and folders of wheels that "
-            "the executors see to find_links"
+            f"The line {line!r} of {where} is a path of this machine. Give modules to py_modules. Give folders of "
+            "wheels that the executors see to find_links."
         )
     return line
 

@@ -94,13 +94,13 @@ def check_sources(variables: Iterable[str] | Mapping[str, Source]) -> dict[str, 
     for name, source in pairs:
         if not isinstance(name, str) or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
             raise UdfDefinitionError(
-                f"{show_value(name)} cannot be an environment variable of a UDF - in a manifest - give names of "
-                f"letters, digits and underscores, but not {', '.join(_RESERVED)}"
+                f"The name {show_value(name)} cannot be an environment variable of a UDF. Give names of letters, "
+                f"digits and underscores, but not {', '.join(_RESERVED)}."
             )
         if source is not None and not isinstance(source, str) and not callable(source):
             raise UdfDefinitionError(
-                f"the value of {name} in env_vars is {type(source).__name__} - in a manifest - give a str, or a "
-                "function that returns one where the job starts"
+                f"The value of {name} in env_vars is {type(source).__name__}. Give a str, or a function that returns a "
+                "str at the start of a job."
             )
     return dict(pairs)
 
@@ -126,13 +126,13 @@ def resolve(manifest: Manifest) -> Variables:
                 source = source()
             except Exception as error:
                 raise UdfDefinitionError(
-                    f"the value of {name} cannot be had: its function raised {type(error).__name__} - manifest "
-                    f"{manifest.name!r} - correct the function that was given to env_vars"
+                    f"The function for the environment variable {name} raised {type(error).__name__}. Manifest: "
+                    f"{manifest.name!r}. Correct the function in env_vars."
                 ) from error
         if not isinstance(source, str):
             raise UdfDefinitionError(
-                f"environment variable {name} has no value - manifest {manifest.name!r} - set it where the job is "
-                "started; manifests store names only"
+                f"The environment variable {name} has no value. Manifest: {manifest.name!r}. Set the variable in the "
+                "process that starts the job, because manifests store names only."
             )
         values[name] = source
     return Variables(values)

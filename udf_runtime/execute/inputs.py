@@ -31,8 +31,7 @@ def _open_blobs(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
         pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_binary_view(column.type)
     ):
         raise UdfDefinitionError(
-            f"parameter {parameter!r} takes a blob, and its column holds {column.type} "
-            "- where rows are given to the UDF - give a binary column"
+            f"The parameter {parameter!r} takes a blob, and its column holds {column.type}. Give a binary column."
         )
     return [None if value is None else io.BytesIO(value) for value in column.to_pylist()]
 
@@ -46,8 +45,8 @@ def check_inputs(udf: UDF, batch: pa.RecordBatch) -> None:
     if udf.kind not in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER) and batch.num_columns != len(udf.parameters):
         raise UdfDefinitionError(
             f"UDF {udf.name!r} has {len(udf.parameters)} parameters, "
-            f"and the batch has {batch.num_columns} columns ({', '.join(batch.schema.names)}) "
-            "- where rows are given to the UDF - give exactly its inputs, in its order"
+            f"and the batch has {batch.num_columns} columns ({', '.join(batch.schema.names)}). "
+            "Give exactly its inputs, in its order."
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from udf_runtime.errors import UdfOutputError
+from udf_runtime.errors import UdfOutputError, end_sentence
 from udf_runtime.execute.casts import can_become, cast, first_failing
 from udf_runtime.execute.columns import column_data, is_series, one_array
 from udf_runtime.execute.result import shortened
@@ -90,14 +90,14 @@ class Output:
         except CONVERSION_ERRORS as error:
             raise UdfOutputError(
                 f"UDF {self.udf!r} returned {type(result).__name__} that is no {self.data_type}: "
-                f"{shortened(message_of(error))} - {self._describe_place(None)} - return one value per row, of the "
-                "UDF's data_type",
+                f"{end_sentence(shortened(message_of(error)))}{self._describe_place(None)} Return one value per row, "
+                "of the UDF's data_type.",
                 udf=self.udf,
             ) from error
         if len(array) != rows:
             raise UdfOutputError(
-                f"UDF {self.udf!r} returned {len(array)} row{'' if len(array) == 1 else 's'} for a batch of {rows} - "
-                f"{self._describe_place(None)} - return one value per input row",
+                f"UDF {self.udf!r} returned {len(array)} row{'' if len(array) == 1 else 's'} for a batch of {rows}."
+                f"{self._describe_place(None)} Return one value per input row.",
                 udf=self.udf,
             )
         return self._cast_result(array)
@@ -105,8 +105,8 @@ class Output:
     def _cast_result(self, array: pa.Array[Any]) -> pa.Array[Any]:
         if not can_become(array.type, self.data_type):
             raise UdfOutputError(
-                f"UDF {self.udf!r} returned values of the wrong type: expected {self.data_type}, got {array.type} "
-                f"- {self._describe_place(None)} - convert the result, or declare another data_type",
+                f"UDF {self.udf!r} returned values of the wrong type: expected {self.data_type}, got {array.type}."
+                f"{self._describe_place(None)} Convert the result, or declare another data_type.",
                 udf=self.udf,
             )
         try:
@@ -161,15 +161,16 @@ class Output:
     def _make_value_error(self, error: BaseException, row: int | None) -> UdfOutputError:
         return UdfOutputError(
             f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, "
-            f"got {shortened(message_of(error))} - {self._describe_place(row)} - convert the result, or declare "
-            "another data_type",
+            f"got {end_sentence(shortened(message_of(error)))}{self._describe_place(row)} Convert the result, or "
+            "declare another data_type.",
             udf=self.udf,
             row=row,
         )
 
     def _describe_place(self, row: int | None) -> str:
-        where = "in the batch" if row is None else f"row {row} of the batch"
-        return where if self._column is None else f"column {self._column!r}, {where}"
+        places = [] if self._column is None else [f"column {self._column!r}"]
+        places += [] if row is None else [f"row {row} of the batch"]
+        return f" Place: {', '.join(places)}." if places else ""
 
 
 def _has_numpy_values(result: object) -> bool:

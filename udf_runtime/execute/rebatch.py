@@ -27,7 +27,8 @@ class Rebatcher:
         """
         if max_bytes is not None and max_bytes < 1:
             raise ValueError(
-                f"max_bytes={max_bytes} is not possible - in Rebatcher - give a number of bytes from 1, or None"
+                f"The argument max_bytes={max_bytes} of Rebatcher is not possible. Give a number of bytes from 1, or "
+                "None."
             )
         self._batches = iter(batches)
         self._held: deque[pa.RecordBatch] = deque()
@@ -36,9 +37,7 @@ class Rebatcher:
     def take(self, rows: int) -> pa.RecordBatch | None:
         """Returns the next rows, fewer if `max_bytes` is reached; None at the end."""
         if rows < 1:
-            raise ValueError(
-                f"a batch of {rows} rows is not possible - in Rebatcher.take - give a number of rows from 1"
-            )
+            raise ValueError(f"Rebatcher.take cannot return a batch of {rows} rows. Give a number of rows from 1.")
         parts: list[pa.RecordBatch] = []
         missing_rows, free = rows, self._max_bytes
         while missing_rows > 0:

@@ -68,7 +68,7 @@ class UdfRunner:
         """
         if threads < 1:
             raise UdfDefinitionError(
-                f"threads={threads} is not possible - in UdfRunner - give a number of threads from 1"
+                f"The argument threads={threads} of UdfRunner is not possible. Give a number of threads from 1."
             )
         self._context = CallContext(
             udf=udf,
@@ -120,7 +120,7 @@ class UdfRunner:
             UdfDefinitionError: A batch does not have the UDF's inputs.
         """
         if self._closed:
-            raise UdfDefinitionError("the runner is closed - in UdfRunner.run - make another one")
+            raise UdfDefinitionError("The UdfRunner is closed. Make another runner.")
         calls = self._load_calls()
         if isinstance(calls, StreamCalls):
             return calls.run(batches)

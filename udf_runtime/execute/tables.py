@@ -117,7 +117,7 @@ def _make_error(udf: UDF, what: str) -> UdfOutputError:
     fields: Any = udf.data_type
     expected = ", ".join(f"{field.name}: {field.type}" for field in fields)
     return UdfOutputError(
-        f"table function {udf.name!r} yielded something that is not of its columns: {what} - expected {expected} - "
-        "yield record batches, tables or data frames of exactly output_schema",
+        f"The table function {udf.name!r} yielded other columns: {what}, expected {expected}. "
+        "Yield record batches, tables or data frames of exactly output_schema.",
         udf=udf.name,
     )

@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 from udf_runtime.driver_objects import refuse_driver_object
-from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.errors import UdfDefinitionError, end_sentence
 from udf_runtime.fingerprint.classes import adapter_parts, annotations_of, class_members, field_parts, model_parts
 from udf_runtime.fingerprint.code import code_parts, dynamic_imports_of, globals_of, imports_of
 from udf_runtime.fingerprint.data import data_parts
@@ -126,8 +126,8 @@ class Walk:
     def refusal(self, reason: str) -> UdfDefinitionError:
         """Returns the error for an undigestible object at the current place."""
         return UdfDefinitionError(
-            f"no version can be found that is the same in every process: {reason} - {self._describe_place()} - "
-            "give version='...', and change it whenever results change"
+            f"The automatic version would differ between processes: {end_sentence(reason)} "
+            f"Place: {self._describe_place()}. Give version='...', and change the version whenever results change."
         )
 
     def _describe_place(self) -> str:

@@ -40,13 +40,13 @@ class Backoff:
     def __post_init__(self) -> None:
         if self.kind not in get_args(BackoffKind):
             raise UdfDefinitionError(
-                f"a backoff of the kind {self.kind!r} is not known - in Retry "
-                f"- give one of {', '.join(get_args(BackoffKind))}, or a Backoff"
+                f"The backoff {self.kind!r} of a Retry is unknown. Give one of {', '.join(get_args(BackoffKind))}, or "
+                "a Backoff."
             )
         if not 0 <= self.initial_s <= self.max_s:
             raise UdfDefinitionError(
-                f"a backoff of {self.initial_s} to {self.max_s} seconds is not possible - in Retry "
-                "- give 0 <= initial_s <= max_s"
+                f"A backoff of {self.initial_s} to {self.max_s} seconds in a Retry is not possible. "
+                "Give 0 <= initial_s <= max_s."
             )
 
     def delay_s(self, attempt: int, rng: random.Random) -> float:

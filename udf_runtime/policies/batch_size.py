@@ -45,7 +45,7 @@ class CheckpointSizes:
             rows = getattr(self, name)
             if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
                 raise UdfDefinitionError(
-                    f"{name}={rows!r} is not possible - among the checkpoint sizes - give a whole number of rows from 1"
+                    f"The checkpoint size {name}={rows!r} is not possible. Give a whole number of rows from 1."
                 )
 
 
@@ -75,8 +75,8 @@ def checkpoint_bounds(
         maximum = min(minimum, checkpoint)
     if minimum > maximum:
         raise UdfDefinitionError(
-            f"min_checkpoint_size={minimum} is above the largest checkpoint of {maximum} rows "
-            "- among the checkpoint sizes - lower it, or raise checkpoint_size and max_checkpoint_size"
+            f"The checkpoint size min_checkpoint_size={minimum} is above the largest checkpoint of {maximum} rows. "
+            "Lower min_checkpoint_size, or raise checkpoint_size and max_checkpoint_size."
         )
     return minimum, maximum, min(max(checkpoint, minimum), maximum) if explicit_sizes else minimum
 
@@ -108,8 +108,8 @@ class AdaptiveSize:
     ) -> None:
         if not 1 <= minimum <= maximum or target_s <= 0:
             raise UdfDefinitionError(
-                f"batches of {minimum} to {maximum} rows and {target_s} seconds are not possible - in AdaptiveSize - "
-                "give 1 <= minimum <= maximum and target_s > 0"
+                f"An AdaptiveSize of {minimum} to {maximum} rows and {target_s} seconds is not possible. "
+                "Give 1 <= minimum <= maximum and target_s > 0."
             )
         self.minimum = minimum
         self.maximum = maximum

@@ -207,6 +207,6 @@ def retry_all(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "expone
 
 def _make_error(value: object) -> UdfDefinitionError:
     return UdfDefinitionError(
-        f"{show_value(value)} is no error policy - in on_error "
-        "- give Retry(...), Skip(...), Fail(...), a list of them, or a factory's result, for example skip_on_error()"
+        f"The value {show_value(value)} of on_error is no error policy. Give Retry(...), Skip(...), Fail(...), a list "
+        "of these, or a factory's result, for example skip_on_error()."
     )

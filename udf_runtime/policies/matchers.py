@@ -34,8 +34,8 @@ class Matcher:
                 re.compile(match)
             except (re.error, OverflowError, RecursionError) as error:
                 raise UdfDefinitionError(
-                    f"match={match!r} is not a regular expression ({error}) - in {type(self).__name__} "
-                    "- correct it, or use re.escape"
+                    f"The argument match={match!r} of {type(self).__name__} is not a regular expression: {error}. "
+                    "Correct the expression, or use re.escape."
                 ) from error
         # The dataclass is frozen and has its own __init__, so __init__ sets the fields past the
         # guard. The subclasses do the same.
@@ -114,7 +114,7 @@ class Retry(Matcher):
         Matcher.__init__(self, *exceptions, match=match)
         if max_attempts < 1:
             raise UdfDefinitionError(
-                f"max_attempts={max_attempts!r} is not possible - in Retry - give a whole number from 1"
+                f"The argument max_attempts={max_attempts!r} of Retry is not possible. Give a whole number from 1."
             )
         object.__setattr__(self, "max_attempts", max_attempts)
         object.__setattr__(self, "backoff", backoff if isinstance(backoff, Backoff) else Backoff(kind=backoff))
@@ -151,11 +151,13 @@ class Skip(Matcher):
         Matcher.__init__(self, *exceptions, match=match)
         if max_skip_count is not None and max_skip_count < 0:
             raise UdfDefinitionError(
-                f"max_skip_count={max_skip_count!r} is not possible - in Skip - give a number from 0, or None"
+                f"The argument max_skip_count={max_skip_count!r} of Skip is not possible. Give a number from 0, or "
+                "None."
             )
         if max_skip_fraction is not None and not 0 <= max_skip_fraction <= 1:
             raise UdfDefinitionError(
-                f"max_skip_fraction={max_skip_fraction!r} is not possible - in Skip - give a share from 0 to 1, or None"
+                f"The argument max_skip_fraction={max_skip_fraction!r} of Skip is not possible. Give a share from 0 to "
+                "1, or None."
             )
         object.__setattr__(self, "max_skip_count", max_skip_count)
         object.__setattr__(self, "max_skip_fraction", max_skip_fraction)

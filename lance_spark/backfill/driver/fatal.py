@@ -59,6 +59,6 @@ def raise_if_fatal(answer: RangeOutcome, spec: BackfillSpec) -> None:
     if kind == TableUnwritableError.__name__:
         raise rebuild(TableUnwritableError, (message,), {"uri": spec.snapshot.uri})
     if kind == EnvironmentBuildError.__name__ and spec.environment is not None:
-        reason = message.removeprefix("the environment cannot be made: ").partition(" - manifest ")[0]
+        reason = message.removeprefix("The environment cannot be made: ").partition(" Manifest: ")[0]
         name = spec.environment.manifest.name
         raise EnvironmentBuildError(manifest=name, reason=f"on one executor: {reason}", hint="look at that machine")

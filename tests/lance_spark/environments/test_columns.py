@@ -172,7 +172,7 @@ def test_a_package_that_is_nowhere_fails_the_job_at_once_before_any_row_is_read(
     manifest = Manifest.create_pip("broken").pip(["no-such-package-of-lance-spark==1.0"]).build()
     table.add_columns({"v": version_of(manifest, calls)})
     version = table.version
-    with pytest.raises(EnvironmentBuildError, match=r"no-such-package-of-lance-spark(?s:.*)manifest 'broken'"):
+    with pytest.raises(EnvironmentBuildError, match=r"no-such-package-of-lance-spark(?s:.*)Manifest: 'broken'"):
         table.backfill("v")
     assert table.version == version and not calls.exists()
     (job,) = table.list_jobs()

@@ -124,7 +124,7 @@ def test_a_class_that_cannot_be_a_udf_is_found_where_it_is_decorated():
 
     with pytest.raises(UdfDefinitionError, match="class Silent has no method __call__"):
         udf(Silent)
-    with pytest.raises(UdfDefinitionError, match="the result has no annotation"):
+    with pytest.raises(UdfDefinitionError, match="The result has no annotation"):
         udf(Untyped)
     with pytest.raises(UdfDefinitionError, match="is a class"):
         UDF.define(Untyped, data_type=pa.int8())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -66,7 +67,7 @@ def test_a_parameter_with_a_default_is_an_input_only_where_a_column_is_given_for
     assert add.input_columns == ("a", "b")
     assert add.with_input_columns(["x", "y", "z"]).input_columns == ("x", "y", "z")
     assert [p.name for p in add.with_input_columns(["x", "y", "z"]).parameters] == ["a", "b", "c"]
-    with pytest.raises(UdfDefinitionError, match="every parameter has a default"):
+    with pytest.raises(UdfDefinitionError, match=r"Every parameter of UDF '.*' has a default"):
         udf(lambda x=1: x, data_type=pa.int8())
 
 
@@ -82,9 +83,9 @@ def test_a_wrong_number_of_columns_is_refused(columns: list[str], expected: str)
 def test_a_record_batch_udf_takes_no_input_columns():
     def f(rows: pa.RecordBatch) -> pa.Array: ...
 
-    with pytest.raises(UdfDefinitionError, match="drop input_columns"):
+    with pytest.raises(UdfDefinitionError, match="Drop input_columns"):
         udf(f, data_type=pa.int8(), input_columns=["a"])
-    with pytest.raises(UdfDefinitionError, match="drop input_columns"):
+    with pytest.raises(UdfDefinitionError, match="Drop input_columns"):
         udf(f, data_type=pa.int8()).with_input_columns(["a"])
 
 
@@ -108,7 +109,7 @@ def test_a_record_batch_udf_takes_no_input_columns():
 def test_a_setting_that_cannot_work_is_refused(wrong: dict[str, object], reason: str):
     with pytest.raises(UdfDefinitionError, match=reason) as caught:
         udf(double.load(), **wrong)  # type: ignore[arg-type]
-    assert len(str(caught.value).split(" - ")) >= 3
+    assert re.fullmatch(r"[A-Z].*\. [A-Z].*\.", str(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_deprecated_names_warn_at_the_caller_and_do_what_they_did():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for twice in ({"cuda": True, "num_gpus": 1}, {"batch_size": 1, "checkpoint_size": 1}):
-            with pytest.raises(UdfDefinitionError, match="say the same"):
+            with pytest.raises(UdfDefinitionError, match="are the same"):
                 udf(double.load(), **twice)  # type: ignore[arg-type]
 
 
@@ -211,7 +212,7 @@ def test_code_that_cannot_be_digested_is_an_error_at_the_definition():
     def f(a: int) -> int:
         return a if lock else 0
 
-    with pytest.raises(UdfDefinitionError, match=r"UDF 'f': function .*closure variable 'lock'.*give version="):
+    with pytest.raises(UdfDefinitionError, match=r"UDF 'f': function .*closure variable 'lock'.*Give version="):
         udf(f)
     assert udf(f, version="1").version == "1"
 

@@ -152,7 +152,7 @@ def test_what_cannot_be_installed_fails_once_with_the_installers_reason(
 ):
     manifest = probing(wheels, *requirements, name="wrong")
     before = names(cache)
-    with pytest.raises(EnvironmentBuildError, match="manifest 'wrong'") as caught:
+    with pytest.raises(EnvironmentBuildError, match="Manifest: 'wrong'") as caught:
         opened(cache, manifest, objects)
     assert reason in caught.value.reason and hint in caught.value.hint
     # Who comes within a minute gets the same answer, and no installer runs.

@@ -96,7 +96,7 @@ def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
         (lambda: Manifest.create_pip("x").pip(["a @ https://u:secret@h/a.whl"]).build(), r"password.*\$\{NAME\}"),
         (lambda: Manifest.create_pip("x").index_url("https://token@h/simple"), "password or a token"),
         (lambda: Manifest.create_pip("x").requirements_path("/nowhere.txt").build(), "cannot be read"),
-        (lambda: Manifest.create_pip("x").pip(["a==1"]).requirements_path("r.txt").build(), "say the same"),
+        (lambda: Manifest.create_pip("x").pip(["a==1"]).requirements_path("r.txt").build(), "set the same"),
         (lambda: Manifest.create_pip("x").py_modules(["no_such_module_here"]).build(), "is no module here"),
         (lambda: Manifest.create_pip("x").python_version("3"), "minor version"),
         (lambda: Manifest.create_pip("x").env_vars(["A B"]), "cannot be an environment variable"),

@@ -103,7 +103,7 @@ def test_policies_survive_pickling():
 @pytest.mark.parametrize("wrong", ["skip", 3, Skip, [Skip], [skip_on_error], [ValueError], {"on": "error"}])
 def test_invalid_policies_are_refused(wrong: object):
     with pytest.raises(
-        UdfDefinitionError, match=r"no error policy - in on_error - give|argument 'on_error' has the wrong value"
+        UdfDefinitionError, match=r"of on_error is no error policy\. Give|argument 'on_error' has the wrong value"
     ):
         ErrorPolicy.of(wrong)
 

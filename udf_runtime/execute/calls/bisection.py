@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from udf_runtime.errors import UdfOutputError
+from udf_runtime.errors import UdfOutputError, end_sentence
 from udf_runtime.execute.call_context import CallContext, passes_through
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, row_failure
@@ -45,8 +45,8 @@ class BatchBisection:
         except pa.ArrowInvalid as overflow:
             udf = self._context.udf.name
             raise UdfOutputError(
-                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch "
-                "- use a large_ type or smaller batches",
+                f"UDF {udf!r} returned too many bytes for one array of a batch: {end_sentence(str(overflow))} "
+                "Use a large_ type or smaller batches.",
                 udf=udf,
             ) from overflow
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from udf_runtime.definition import CHUNKS_OF_ROW, UDF
-from udf_runtime.errors import UdfDefinitionError, UdfOutputError
+from udf_runtime.errors import UdfDefinitionError, UdfOutputError, end_sentence
 from udf_runtime.execute.call_context import CallContext, load_function
 from udf_runtime.execute.calls.scalar import ScalarCalls
 from udf_runtime.execute.outputs import Output
@@ -41,8 +41,7 @@ class ChunkerCalls:
         """
         if context.chunks is None:
             raise UdfDefinitionError(
-                f"chunker {context.udf.name!r} has no place for its chunks - where rows are given to it - give chunks= "
-                "to the runner"
+                f"The chunker {context.udf.name!r} has no folder for its chunks. Give chunks= to the runner."
             )
         self._context = context
         self._folder = context.chunks
@@ -100,8 +99,8 @@ class ChunkPieces:
             return
         if not isinstance(chunks, Iterable) or isinstance(chunks, (str, bytes, dict)):
             raise UdfOutputError(
-                f"chunker {self._udf.name!r} returned {type(chunks).__name__} instead of an iterator of chunks - for a "
-                "row - yield each chunk",
+                f"The chunker {self._udf.name!r} returned {type(chunks).__name__} instead of an iterator of chunks. "
+                "Yield each chunk.",
                 udf=self._udf.name,
             )
         rows, most = 0, _FIRST_ROWS
@@ -135,8 +134,8 @@ class ChunkPieces:
 
     def _make_error(self, number: int, reason: str) -> UdfOutputError:
         return UdfOutputError(
-            f"chunker {self._udf.name!r} yielded a chunk that is no {self._udf.data_type}: "
-            f"{shortened(reason)} - chunk {number} of a row - yield NamedTuples, dataclasses or mappings with these "
-            "columns, or declare another output_schema",
+            f"The chunker {self._udf.name!r} yielded a chunk that is no {self._udf.data_type}: "
+            f"{end_sentence(shortened(reason))} Place: chunk {number} of a row. Yield NamedTuples, dataclasses or "
+            "mappings with these columns, or declare another output_schema.",
             udf=self._udf.name,
         )

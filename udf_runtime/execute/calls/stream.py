@@ -98,8 +98,8 @@ class StreamCalls:
         results = self.function(feed)
         if not isinstance(results, Iterable):
             raise UdfOutputError(
-                f"UDF {self.context.udf.name!r} returned {type(results).__name__} instead of an iterator of results - "
-                "in the batch - yield one result per batch",
+                f"UDF {self.context.udf.name!r} returned {type(results).__name__} instead of an iterator of results. "
+                "Yield one result per batch.",
                 udf=self.context.udf.name,
             )
         return results
@@ -155,7 +155,7 @@ class StreamCalls:
 
     def _make_count_error(self, what: str) -> UdfOutputError:
         return UdfOutputError(
-            f"UDF {self.context.udf.name!r} {what} - in the stream of batches - yield exactly one result per batch",
+            f"UDF {self.context.udf.name!r} {what}. Yield exactly one result per batch.",
             udf=self.context.udf.name,
         )
 

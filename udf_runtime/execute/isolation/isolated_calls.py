@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from udf_runtime.definition import UDF
-from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
+from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError, end_sentence
 from udf_runtime.execute.call_context import CallContext
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.isolation import process_pool
@@ -155,8 +155,8 @@ class _BatchRun:
         except pa.ArrowInvalid as overflow:
             udf = self._context.udf.name
             raise UdfOutputError(
-                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch "
-                "- use a large_ type or smaller batches",
+                f"UDF {udf!r} returned too many bytes for one array of a batch: {end_sentence(str(overflow))} "
+                "Use a large_ type or smaller batches.",
                 udf=udf,
             ) from overflow
 

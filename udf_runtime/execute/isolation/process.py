@@ -99,7 +99,7 @@ class UdfProcess:
             raise EnvironmentBuildError(
                 manifest=udf.manifest.name,
                 reason=f"its Python cannot be started: {error}",
-                hint="the folder of environments was changed from outside; run the job again",
+                hint="Another program changed the folder of environments. Run the job again.",
             ) from error
         self._pipes = [pipe for pipe in (self._process.stdin, self._process.stdout) if pipe is not None]
         self._to, self._from = (pipe.fileno() for pipe in self._pipes)
@@ -234,7 +234,7 @@ class UdfProcess:
     def _make_unexpected_error(self, tag: Tag, payload: pa.Buffer) -> Exception:
         if tag is not Tag.ERROR:
             return UdfOutputError(
-                f"a frame {tag.name} came out of turn - from the child process of UDF {self._udf.name!r} - report this",
+                f"The child process of UDF {self._udf.name!r} sent a frame {tag.name} out of turn. Report this error.",
                 udf=self._udf.name,
             )
         failure: Failure = pickle.loads(payload)  # noqa: S301 - as in call

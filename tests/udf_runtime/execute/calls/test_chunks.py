@@ -174,7 +174,7 @@ def test_an_error_that_no_policy_forgives_names_the_row(folder: ChunkFolder) -> 
     [
         (lambda: [("a",)], "chunk 0 of a row"),
         (lambda: [("a", 1), {"word": "b"}], "chunk 1 of a row"),
-        (lambda: [("a", 1), None], "chunk 1 of a row.*yield NamedTuples|it is None"),
+        (lambda: [("a", 1), None], "chunk 1 of a row.*Yield NamedTuples|it is None"),
         (lambda: [("a", 1.5)], "not a whole number"),
         (lambda: "text", "returned str instead of an iterator"),
         (lambda: 7, "returned int instead of an iterator"),
@@ -337,7 +337,7 @@ def test_a_table_function_makes_rows_of_a_whole_source(make: Callable[[Any], obj
     [
         (7, "got int"),
         (pa.table({"other": [1]}), "got columns other"),
-        (pa.table({"sum": ["a"]}), "got string - column 'sum'"),
+        (pa.table({"sum": ["a"]}), "got string. Place: column 'sum'"),
         (pa.table({"sum": [1.5]}), "column 'sum'"),
     ],
 )

@@ -273,7 +273,7 @@ def test_blobs_arrive_as_files(isolate):
 
     in_column = pa.record_batch({"x": pa.array([b"abc", None, b""])})
     assert values_of(run(head, in_column, isolate=isolate)) == [[b"ab", b"none", b""]]
-    with pytest.raises(UdfDefinitionError, match="give a binary column"):
+    with pytest.raises(UdfDefinitionError, match="Give a binary column"):
         run(head, *batches_of([7, None]), isolate=isolate)
 
 
