@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 _DIGEST_BYTES = 16
 _FORMAT = 1
-"""Part of every digest. Increase the number when the meaning of a field changes: old checkpoints
+"""Part of every digest. Increase the number when the meaning of a field changes. Old checkpoints
 are then ignored."""
 
 

@@ -25,7 +25,7 @@ class LocalObjects:
     """Stores each object in a file of its own.
 
     A picklable value; safe for concurrent threads and processes. Writes are atomic for readers and
-    for a killed process. A write does not wait for the disk: after a crash of the machine, the
+    for a killed process. A write does not wait for the disk. After a crash of the machine, the
     checksum reveals a damaged file.
 
     No method follows a symbolic link below `boundary`: a link is an object without content of its

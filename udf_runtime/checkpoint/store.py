@@ -6,7 +6,7 @@
 `key` is the digest of a :class:`~udf_runtime.checkpoint.key.CheckpointKey`, and `source` is the
 digest of the fragment's input files. So every job that needs the
 same values finds their checkpoints, regardless of job, filter and batch size. The names suffice
-for planning: a single listing shows the rows with values.
+for planning, because a single listing shows the rows with values.
 Objects never change in place, and every name is new, so writers do not have
 to know of each other.
 """

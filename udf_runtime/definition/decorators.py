@@ -197,8 +197,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
 
     The decorator works with and without arguments. The annotations of the parameters determine the
     kind: `pa.Array`, `pd.Series`, a `pa.RecordBatch`, or an `Iterator` over these (or over tuples
-    of arrays or series). All other functions are scalar UDFs: they are called once per row, with
-    None for NULL.
+    of arrays or series). All other functions are scalar UDFs, and they are called once per row,
+    with None for NULL.
 
     Args:
         func: The decorated function, object or class.
@@ -225,7 +225,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         cuda: Deprecated; `num_gpus=1`.
         batch_size: Deprecated; `checkpoint_size`.
         error_handling: Another name of `on_error`.
-        auto_backfill: Must be false: there is no service for automatic backfills.
+        auto_backfill: Must be false, because there is no service for automatic backfills.
 
     Raises:
         UdfDefinitionError: The definition cannot work; the message names the problem and the

@@ -210,7 +210,8 @@ class UDF(Settings):
 
     def __reduce__(self) -> tuple[object, ...]:
         state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        # Computed here, in the process with the code: other processes may see other globals.
+        # Computed here, in the process with the code, because other processes may see other
+        # globals.
         return (_rebuild, (state | {"given_version": self.version, "payload": None},))
 
     @property
@@ -243,8 +244,8 @@ class UDF(Settings):
     def version(self) -> str:
         """The explicit version, or a digest of code, input columns and data type.
 
-        While the code can still change, each access computes the digest again: a helper may be
-        defined after the UDF, and a cell of a notebook may run again. Pickling fixes the digest.
+        While the code can still change, each access computes the digest again, because a helper may
+        be defined after the UDF, and a cell of a notebook may run again. Pickling fixes the digest.
         """
         if self.given_version is not None:
             return self.given_version

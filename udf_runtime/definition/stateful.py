@@ -144,7 +144,7 @@ def forget_instances() -> None:
 
 
 def _renew_lock() -> None:
-    """Renews the lock in a forked process: a thread of the parent may have held the lock."""
+    """Renews the lock in a forked process, because a thread of the parent may hold the lock."""
     global _instances_lock  # noqa: PLW0603 - one lock per process
     _instances_lock = threading.Lock()
 
@@ -157,7 +157,7 @@ _NO_FILE = "<dynamic-code>"
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles functions with the names of their files: tracebacks of a UDF show its lines."""
+    """Pickles functions with the names of their files, so tracebacks of a UDF show its lines."""
 
     def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as pickle has it
         refuse_driver_object(obj, lambda: "the globals, defaults or closure, or the called object")

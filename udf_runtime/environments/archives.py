@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from udf_runtime.checkpoint.store import Objects
 
 MOST_WORKSPACE_BYTES = 1 << 30
-"""Maximum bytes of a workspace: a larger workspace contains unintended data."""
+"""Maximum bytes of a workspace, because a larger workspace contains unintended data."""
 
 _LEFT_OUT = {"__pycache__", "node_modules", "spark-warehouse", "metastore_db", "derby.log"}
 _LEFT_OUT_SUFFIXES = (".pyc", ".lance")

@@ -218,7 +218,7 @@ _opening = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """Renews the lock in a forked process: a thread of the parent may have held the lock."""
+    """Renews the lock in a forked process, because a thread of the parent may hold the lock."""
     global _opening  # noqa: PLW0603 - one lock per process
     _opening = threading.Lock()
 

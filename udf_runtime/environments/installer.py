@@ -1,7 +1,7 @@
 """Makes a virtual environment of a manifest's packages: with uv if present, else with pip.
 
-Requirements and indexes go to the installer on its standard input: the system shows arguments and
-environments of processes, and URLs may hold passwords.
+Requirements and indexes go to the installer on its standard input, because the system shows
+arguments and environments of processes, and URLs may hold passwords.
 """
 
 from __future__ import annotations

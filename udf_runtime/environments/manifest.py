@@ -25,8 +25,8 @@ _NOT_CONTENT = ("name", "created_at", "created_by")
 """Fields without effect on the environment itself, so the checksum ignores them."""
 
 _CONDA = (
-    "Executors do not build conda environments. Use create_pip, or pack the environment with conda-pack and give it to "
-    "all Python processes of the Spark application with spark.archives."
+    "Use create_pip, or pack the environment with conda-pack and give it to all Python processes of the Spark "
+    "application with spark.archives."
 )
 
 
@@ -116,7 +116,9 @@ class Manifest:
     @staticmethod
     def create_conda(name: str) -> None:
         """Raises an error: executors do not build conda environments."""
-        raise UdfDefinitionError(f"{_CONDA} Manifest: {name!r}.")
+        raise UdfDefinitionError(
+            f"Executors do not build conda environments, so create_conda(name={name!r}) cannot work. {_CONDA}"
+        )
 
     @property
     def checksum(self) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from udf_runtime.environments.manifest import Archive
 
 PART_BYTES = 64 << 20
-"""Bytes of an object in the store: memory holds a single part of an archive at once."""
+"""Bytes of an object in the store, because memory holds a single part of an archive at once."""
 
 _COPY_BYTES = 1 << 20
 

@@ -22,7 +22,7 @@ Source: TypeAlias = "str | Callable[[], str]"
 
 HIDDEN = "***"
 FEWEST_HIDDEN_CHARS = 4
-"""Shorter values are not redacted: they carry no secret, and occur everywhere."""
+"""Shorter values are not redacted, because they carry no secret, and occur everywhere."""
 
 FEWEST_HIDDEN_LINE_CHARS = 8
 """The same minimum for a line of a multi-line value, for example a PEM key or a JSON document."""

@@ -35,8 +35,8 @@ def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, an
     """Tells whether values of a type may be cast to another type, if each value fits.
 
     Casts stay within a family: numbers, lists, text, bytes, times, structs (by field name). Text
-    never becomes a number or the reverse, and booleans are not numbers: such an output is a mistake
-    more often than an intention.
+    never becomes a number or the reverse, and booleans are not numbers, because such an output is a
+    mistake more often than an intention.
     """
     if source.equals(target) or t.is_null(source):
         return True

@@ -88,8 +88,8 @@ def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
     """Returns the arguments of a call of a UDF over batches, or an item of iterator kinds.
 
     Arrow arrays and record batches share the batch's memory. Series come from `to_pandas`, except
-    for integers and booleans with NULLs, which are backed by Arrow (`int64[pyarrow]`): as floats,
-    large integers would lose digits, and NULL would be a NaN.
+    for integers and booleans with NULLs, which are backed by Arrow (`int64[pyarrow]`), because as
+    floats, large integers would lose digits, and NULL would be a NaN.
     """
     if kind in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER):
         return (batch,)
@@ -126,8 +126,8 @@ def _make_numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - any of thre
     items = column.values.slice(first, last - first)
     bounds = (starts - first).tolist()
     if items.null_count or pa.types.is_nested(items.type):
-        # Row by row: a NULL turns a whole integer array into floats, and a row's type must not
-        # depend on its neighbours.
+        # Row by row, because a NULL turns a whole integer array into floats, and a row's type must
+        # not depend on its neighbours.
         parts = [
             items.slice(start, stop - start).to_numpy(zero_copy_only=False)
             for start, stop in itertools.pairwise(bounds)

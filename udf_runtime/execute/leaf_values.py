@@ -195,7 +195,8 @@ def _find_check(data_type: Any) -> tuple[_Trust, _Check] | None:  # noqa: ANN401
 
 
 def _is_one_of(*classes: type) -> _Trust:
-    # Not subclasses: a datetime is a date, and pandas' classes are subclasses with nanoseconds.
+    # Not subclasses, because a datetime is a date, and pandas' classes are subclasses with
+    # nanoseconds.
     return classes.__contains__
 
 

@@ -62,8 +62,8 @@ class Rebatcher:
                     break
         if len(parts) < 2:
             return parts[0] if parts else None
-        # A single batch, unless the text of all parts exceeds an array: then the rest waits for the
-        # next call.
+        # A single batch, unless the text of all parts exceeds an array. In this case, the rest
+        # waits for the next call.
         first, *rest = pa.Table.from_batches(parts).combine_chunks().to_batches()
         self._held.extendleft(reversed(rest))
         return first

@@ -59,8 +59,9 @@ class GlobalNames:
 def code_parts(code: types.CodeType) -> Iterator[object]:
     """Yields the effect of a code object as plain values.
 
-    Names, lines, docstrings and the layout of the bytecode do not count: the compiler threads jumps
-    and places no-ops by line numbers, so the layout follows the formatting of the source.
+    Names, lines, docstrings and the layout of the bytecode do not count, because the compiler
+    threads jumps and places no-ops by line numbers, so the layout follows the formatting of the
+    source.
     """
     yield code.co_flags & CALL_FLAGS
     yield (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)

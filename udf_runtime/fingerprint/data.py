@@ -1,8 +1,8 @@
 """Digests of data in code: NumPy, Arrow and pandas values, by their full content.
 
-Equal Arrow data have the same digest: offsets of slices, chunk boundaries, bytes under NULLs and
-validity bitmaps without NULLs do not count. The memory order of NumPy arrays and the order of
-categories count, because functions can distinguish them.
+Equal Arrow data have the same digest, because offsets of slices, chunk boundaries, bytes under
+NULLs and validity bitmaps without NULLs do not count. The memory order of NumPy arrays and the
+order of categories count, because functions can distinguish them.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Walk:
         if isinstance(value, tuple) and type(value) is tuple:
             self._write_sequence(
                 "tuple", value
-            )  # not numbered: the compiler decides which equal tuples of constants are a single object
+            )  # not numbered, because the compiler decides which equal tuples of constants are a single object
         elif isinstance(value, types.CodeType):
             self._write_sequence("code", self._code_parts(value))
         elif isinstance(value, frozenset) and type(value) is frozenset:
@@ -237,7 +237,7 @@ class Walk:
             return True
         outer = self.outer
         while outer is not None:
-            # A key of a dict or a member of a set refers back to the dict or set: a number would
+            # A key of a dict or a member of a set refers back to the dict or set, so a number would
             # depend on the order of the walk.
             if id(value) in outer.active:
                 self._write("outer", type(value).__qualname__.encode())
@@ -398,8 +398,8 @@ class Walk:
         if _has_own_reduction(cls):
             self.reduced[name] = None
         try:
-            # 4 is a fixed protocol instead of the newest: the answer of an object may depend on the
-            # protocol.
+            # 4 is a fixed protocol instead of the newest, because the answer of an object may
+            # depend on the protocol.
             special = copyreg.dispatch_table.get(cls)
             reduced = value.__reduce_ex__(4) if special is None else special(value)
         except Exception as error:

@@ -1,6 +1,6 @@
 """Error policies of UDFs, and sizes of their batches.
 
-The classes are plain values: no code here runs a UDF, waits, or keeps a thread.
+The classes are plain values, and no code here runs a UDF, waits, or keeps a thread.
 """
 
 from __future__ import annotations

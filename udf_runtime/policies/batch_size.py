@@ -56,8 +56,8 @@ def checkpoint_bounds(
 
     Sizes of the call take precedence over sizes of the UDF. The maximum defaults to the checkpoint
     size and never exceeds the checkpoint size. The minimum defaults to 1. The initial size is an
-    explicit checkpoint size, else the minimum: small checkpoints show early that the function
-    works.
+    explicit checkpoint size, else the minimum, because small checkpoints show early that the
+    function works.
 
     Raises:
         UdfDefinitionError: The minimum is above the maximum, and the user set both.
@@ -85,9 +85,9 @@ class AdaptiveSize:
     """The number of rows of the next batch, for batches of about `target_s` seconds each.
 
     The size starts at `initial`. After each batch the size moves towards `rows per second *
-    target_s`, clamped to the bounds. The size grows only while the throughput holds: after a batch
-    at less than half the speed of the previous batch, the size stays, or falls if the batch was too
-    long. Equal bounds give a fixed size. Not thread-safe.
+    target_s`, clamped to the bounds. The size grows only while the throughput holds. That is, after
+    a batch at less than half the speed of the previous batch, the size stays, or falls if the batch
+    was too long. Equal bounds give a fixed size. Not thread-safe.
 
     Attributes:
         minimum: Minimum number of rows.

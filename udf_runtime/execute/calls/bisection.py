@@ -86,7 +86,7 @@ class BatchBisection:
             self._context.sleep(decision.delay_s)
             self.retries += 1
             error = None
-        # The error is dropped before the halves run: its traceback holds the batch and the
+        # The error is dropped before the halves run, because its traceback holds the batch and the
         # function's objects.
         del error
         middle = rows // 2

@@ -66,7 +66,7 @@ class ChunkerCalls:
         return result
 
     def close(self) -> None:
-        """Does nothing: the calls hold no resources."""
+        """Does nothing, because the calls hold no resources."""
 
     def _call(self, file: ChunkFile, *arguments: object) -> tuple[str, int, int, int]:
         """Writes the chunks of a row into a file, and returns their location."""

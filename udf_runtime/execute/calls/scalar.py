@@ -123,8 +123,8 @@ class _Batch:
             self.context.sleep(decision.delay_s)
             self.retries += 1
             attempt += 1
-            # The arguments are made again: the previous attempt may have changed a list or read a
-            # file to its end.
+            # The arguments are made again, because the previous attempt may have changed a list or
+            # read a file to its end.
             results: list[object] = []
             try:
                 self._make_caller(self.batch.slice(row, 1), results)()

@@ -51,7 +51,7 @@ class StreamCalls:
         yield from self._yield_empty(feed)
 
     def close(self) -> None:
-        """Does nothing: a stream ends with its run."""
+        """Does nothing, because a stream ends with its run."""
 
     def _run_stream(self, feed: _Feed) -> Iterator[BatchResult]:
         clock = self.context.clock
@@ -83,8 +83,8 @@ class StreamCalls:
                 answered += 1
                 yield self._check_result(result, batch, start_s, feed.source_s - source_s)
             unanswered = feed.unanswered()
-            # An early end after a result for each batch is no error: a new generator starts for the
-            # rest.
+            # An early end after a result for each batch is no error, and a new generator starts for
+            # the rest.
             if unanswered:
                 yield from self._run_each(
                     feed, self._make_count_error(f"ended after {answered} results for {answered + unanswered} batches")
@@ -117,7 +117,7 @@ class StreamCalls:
         """Yields the results of the batches left by a dead generator, each computed alone."""
         yield from self._yield_empty(feed)
         batches = feed.take_unanswered()
-        if not batches:  # raised after its last result: an error of no batch, so no row to skip
+        if not batches:  # raised after its last result, so the error belongs to no batch
             raise self.context.failed(error, row=None, attempt=1) from cause_of(error)
         for batch in batches:
             start_s = self.context.clock()
@@ -127,7 +127,7 @@ class StreamCalls:
             bisection = BatchBisection(self.context, self._run_alone)
             if len(batches) > 1 and self.context.policy.decide(error, attempt=1, rng=self.context.rng).action == "fail":
                 raise self.context.failed(error, row=None, attempt=1) from cause_of(error)
-            # With several batches in progress, the generator does not show the fatal batch: each
+            # With several batches in progress, the generator does not show the fatal batch, so each
             # batch starts without a mark.
             values = bisection.run(batch, error if len(batches) == 1 else None)
             yield bisection.result(values, self.context.clock() - start_s)

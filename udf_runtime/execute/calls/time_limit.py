@@ -5,8 +5,8 @@ late, the caller abandons the thread and continues at once, even if the call wai
 The abandoned thread gets an exception at its next Python instruction, and its result is dropped.
 
 Limits: a call that never releases the interpreter lock is not noticed. A call that waits forever in
-native code keeps its thread and its objects. The function runs in another thread than the caller's:
-the same thread from batch to batch, until a call is late.
+native code keeps its thread and its objects. The function runs in another thread than the caller's,
+namely the same thread from batch to batch, until a call is late.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TimeLimit:
         try:
             while not late and not work.done.wait(wait_s):
                 late, wait_s = work.give_up_if_late(self._limit_s)
-        except BaseException:  # the caller is interrupted: the remaining rows are abandoned
+        except BaseException:  # the caller is interrupted, and the remaining rows are abandoned
             work.give_up()
             self._abandon(helper)
             raise

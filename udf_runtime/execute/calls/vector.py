@@ -35,7 +35,7 @@ class VectorCalls:
         return bisection.result(values, self.context.clock() - start_s)
 
     def close(self) -> None:
-        """Does nothing: the calls hold no resources."""
+        """Does nothing, because the calls hold no resources."""
 
     def _call(self, batch: pa.RecordBatch) -> pa.Array[Any]:
         return self.output.from_batch(self.function(*vector_arguments(self.context.udf.kind, batch)), batch.num_rows)

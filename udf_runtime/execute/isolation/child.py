@@ -4,7 +4,7 @@ The command is `python -m udf_runtime.execute.isolation.child PARENT_PID`, in th
 UDF. PyArrow is the only other package that the process needs.
 
 Batches come on standard input and results go to standard output, as frames. Both are moved to other
-descriptors before any user code runs: output of a UDF goes to standard error, and its standard
+descriptors before any user code runs, so output of a UDF goes to standard error, and its standard
 input is empty. The process ends with its parent, together with all processes started by the UDF. A
 thread waits for the end of the input and regularly checks the parent, because another process
 forked from the parent may hold the input open.
@@ -146,7 +146,7 @@ class _Serving:
             pickle.loads(payload)  # noqa: S301 - made in the line above; an exception may pickle well and fail to load
         except Exception:  # noqa: BLE001 - a user's exception may raise anything here; its text is sent anyway
             return None
-        # A secret may occur in several places of the object: only the redacted text is sent.
+        # A secret may occur in several places of the object, so only the redacted text is sent.
         return None if self.variables.shows_in(payload) else payload
 
     def _read_batches(self) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,8 @@ class ParentRpc:
     """Answers the requests of a process; errors of a store or a table are answers, too.
 
     Attributes:
-        table_error: The error of a table read, for the caller: it is no error of the function.
+        table_error: The error of a table read, for the caller; the function is not to
+            blame.
     """
 
     def __init__(self, chunks: ChunkFolder | None = None, source: TableSource | None = None) -> None:

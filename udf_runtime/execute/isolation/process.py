@@ -135,7 +135,7 @@ class UdfProcess:
         self._send(Tag.BATCH, to_ipc(batch))
         tag, payload = self._receive(rpc)
         if tag is Tag.NEXT:
-            # An iterator UDF reads ahead. No further batch is present here: its stream ends, and
+            # An iterator UDF reads ahead. No further batch is present here, so its stream ends, and
             # another stream begins after this batch.
             self._send(Tag.END)
             tag, payload = self._receive(rpc)
@@ -215,8 +215,8 @@ class UdfProcess:
                 self._send(Tag.REPLY, answer)
 
     def _read(self) -> tuple[Tag, pa.Buffer]:
-        # A process forked by the UDF may hold the pipe open long after the child's death: check the
-        # child, too.
+        # A process forked by the UDF may hold the pipe open long after the child's death, so check
+        # the child, too.
         while not wait_readable(self._from, DEATH_CHECK_S):
             if not self.alive and not wait_readable(self._from, 0):
                 raise self._make_ended_error()

@@ -62,7 +62,7 @@ def _remove_stale(key: object) -> list[UdfProcess]:
 
 
 def _renew_lock() -> None:
-    """Renews the lock in a forked process: a thread of the parent may have held the lock."""
+    """Renews the lock in a forked process, because a thread of the parent may hold the lock."""
     global _lock  # noqa: PLW0603 - one lock per process
     _lock = threading.Lock()
 
