@@ -19,7 +19,7 @@ from udf_runtime.errors import (
 from udf_runtime.execute import UdfRunner
 
 EXAMPLES: list[tuple[UdfRuntimeError, type[Exception]]] = [
-    (UdfDefinitionError("what - where - what to do"), ValueError),
+    (UdfDefinitionError("This happened. Do that."), ValueError),
     (
         UdfFailedError(
             udf="f",
@@ -32,10 +32,10 @@ EXAMPLES: list[tuple[UdfRuntimeError, type[Exception]]] = [
         ),
         RuntimeError,
     ),
-    (UdfOutputError("what - where - what to do", udf="f", row=4), ValueError),
+    (UdfOutputError("This happened. Do that.", udf="f", row=4), ValueError),
     (UdfProcessDiedError(udf="f", exit_code=-11, row=2), RuntimeError),
     (SkipThresholdExceededError(skipped=11, processed=20, limit="max_skip_count=10"), RuntimeError),
-    (CheckpointError("what - where - what to do"), OSError),
+    (CheckpointError("This happened. Do that."), OSError),
     (EnvironmentBuildError(manifest="m", reason="no such package", hint="correct its name"), RuntimeError),
 ]
 

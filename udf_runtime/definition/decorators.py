@@ -81,7 +81,7 @@ class UdfFactory:
             inspect.signature(self.cls).bind(*args, **kwargs)
         except TypeError as error:
             raise UdfDefinitionError(
-                f"The arguments do not fit the constructor: {end_sentence(str(error))} UDF: {name!r}. "
+                f"The arguments do not fit the constructor: {end_sentence(str(error))} Place: UDF {name!r}. "
                 f"Call it as {name}{inspect.signature(self.cls)}."
             ) from error
         return self._wishes.define(Stateful(self.cls, args, kwargs), call, name)
@@ -92,7 +92,7 @@ def _find_call(cls: type, name: str) -> Callable[..., object]:
     call = inspect.getattr_static(cls, "__call__", None)
     if not isinstance(call, types.FunctionType):
         raise UdfDefinitionError(
-            f"The class {cls.__name__} has no method __call__. UDF: {name!r}. Define __call__(self, ...)."
+            f"The class {cls.__name__} has no method __call__. Place: UDF {name!r}. Define __call__(self, ...)."
         )
     return call
 
@@ -248,8 +248,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     """
     if auto_backfill:
         raise UdfDefinitionError(
-            "@udf has no automatic backfills, because no service watches the table. Leave auto_backfill=True out, and "
-            "call backfill() after rows were added, or run it on a schedule."
+            "A column is not filled automatically, because no service watches the table. Leave auto_backfill=True of "
+            "@udf out, and call backfill() after rows were added, or run it on a schedule."
         )
     if on_error is not None and error_handling is not None:
         raise UdfDefinitionError("The arguments on_error and error_handling of @udf are the same. Give on_error only.")

@@ -117,7 +117,7 @@ class _SignatureReader:
         self._where = f"UDF {request.name!r}"
 
     def error(self, problem: str, hint: str) -> UdfDefinitionError:
-        return UdfDefinitionError(f"{as_sentence(problem)} UDF: {self._request.name!r}. {as_sentence(hint)}")
+        return UdfDefinitionError(f"{as_sentence(problem)} Place: {self._where}. {as_sentence(hint)}")
 
     def read(self) -> UdfSignature:
         parameters, result = self._read_parameters()

@@ -49,7 +49,7 @@ class RowFailure:
     bisect_depth: int
     outcome: Literal["skipped", "crashed"]
 
-    def renumbered(self, *, rows: int, depth: int) -> RowFailure:
+    def renumber(self, *, rows: int, depth: int) -> RowFailure:
         """Returns the record with its row counted in the batch around the failure's batch."""
         return replace(self, row=self.row + rows, bisect_depth=self.bisect_depth + depth)
 

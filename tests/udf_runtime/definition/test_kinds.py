@@ -153,9 +153,9 @@ def annotated(parameters: dict[str, object], result: object) -> Callable[..., ob
 
 
 WRONG = [
-    ({"a": pa.Array, "b": int}, pa.Array, "some parameters are vectors"),
-    ({"a": pa.Array, "b": pd.Series}, pa.Array, "some parameters are vectors"),
-    ({"a": pa.RecordBatch, "b": pa.RecordBatch}, pa.Array, "take one pa.RecordBatch"),
+    ({"a": pa.Array, "b": int}, pa.Array, "Some parameters are vectors"),
+    ({"a": pa.Array, "b": pd.Series}, pa.Array, "Some parameters are vectors"),
+    ({"a": pa.RecordBatch, "b": pa.RecordBatch}, pa.Array, "Take one pa.RecordBatch"),
     ({"a": Iterator[pa.Array], "b": Iterator[pa.Array]}, Iterator[pa.Array], "Iterator\\[tuple"),
     ({"a": Iterator[int]}, Iterator[int], "no input of the type"),
     ({"a": Iterator}, Iterator, "no input of the type"),
@@ -189,7 +189,7 @@ def test_an_iterator_over_tuples_of_any_length_takes_as_many_columns_as_are_give
 
 
 def test_a_scalar_udf_needs_the_type_of_its_result():
-    with pytest.raises(UdfDefinitionError, match=r"The result has no annotation\. UDF: '.*'\. Annotate it"):
+    with pytest.raises(UdfDefinitionError, match=r"The result has no annotation\. Place: UDF '.*'\. Annotate it"):
         udf(lambda a: a)
     with pytest.raises(UdfDefinitionError, match=r"list of the result of UDF 'f' has no Arrow type.*Pass data_type="):
         udf(annotated({"a": int}, list))

@@ -316,7 +316,7 @@ def test_a_table_function_is_decorated_with_its_schema_in_either_way():
     schema = pa.schema([("n", pa.int64())])
     called, applied = udtf(rows, output_schema=schema), udtf(output_schema=schema)(rows)
     assert called == applied and called.data_type == pa.struct(list(schema))
-    with pytest.raises(UdfDefinitionError, match="output_schema=None is no Arrow schema"):
+    with pytest.raises(UdfDefinitionError, match="output_schema=None of @udtf is no Arrow schema"):
         udtf(rows)
 
 

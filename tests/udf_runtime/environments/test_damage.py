@@ -67,7 +67,7 @@ except EnvironmentBuildError as error:
     process = subprocess.run(
         [sys.executable, "-c", code, own("full").to_json()], capture_output=True, text=True, check=True
     )
-    assert "File too large" in process.stdout and "manifest 'own'" in process.stdout
+    assert "File too large" in process.stdout and "Manifest: 'own'" in process.stdout
 
 
 def test_an_environment_is_used_where_others_cannot_be_removed(

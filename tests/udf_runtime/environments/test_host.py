@@ -27,7 +27,7 @@ from udf_runtime.environments.host import EnvironmentCache
 from udf_runtime.environments.manifest import current_python
 from udf_runtime.environments.variables import Variables
 from udf_runtime.execute import UdfRunner
-from udf_runtime.execute.isolation import kept
+from udf_runtime.execute.isolation import process_pool
 from udf_runtime.execute.isolation.interpreter import Interpreter
 
 ROWS = pa.record_batch([pa.array([1, 2, 3], pa.int64())], names=["x"])
@@ -38,7 +38,7 @@ def run(manifest: Manifest, interpreter: Interpreter, function: Callable[[int], 
     environment_udf = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(function)
     with UdfRunner(environment_udf, interpreter=interpreter) as runner:
         (result,) = runner.run([ROWS])
-    kept.end_all()
+    process_pool.end_all()
     return result.values.to_pylist()
 
 
@@ -200,7 +200,7 @@ except EnvironmentBuildError as error:
     process = subprocess.run(
         [sys.executable, "-c", code, manifest.to_json()], capture_output=True, text=True, check=True
     )
-    assert "File too large" in process.stdout and "manifest 'probe'" in process.stdout
+    assert "File too large" in process.stdout and "Manifest: 'probe'" in process.stdout
     assert not list(tmp_path.glob("*/environment.json"))
 
 
@@ -405,7 +405,7 @@ def test_a_version_of_python_that_is_nowhere_is_the_reason(
     cache: EnvironmentCache, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("LANCE_SPARK_INSTALLER", "pip")
-    with pytest.raises(EnvironmentBuildError, match=r"no Python 3\.99 here.*install python3\.99"):
+    with pytest.raises(EnvironmentBuildError, match=r"no Python 3\.99 here.*Install python3\.99"):
         opened(cache, Manifest.create_pip("x").python_version("3.99").build(), objects)
 
 
@@ -558,5 +558,5 @@ def test_a_process_serves_runners_of_its_udf_until_another_udf_comes(
     assert of(pid) == of(pid) == first and psutil.pid_exists(first)
     second = of(other_function)
     assert second != first and psutil.pid_exists(second) and not psutil.pid_exists(first)
-    kept.end_all()
+    process_pool.end_all()
     assert not psutil.pid_exists(second)

@@ -180,7 +180,7 @@ class _BatchRun:
             except UdfRuntimeError as error:
                 raise renumber_error(error, start) from error.__cause__
             else:
-                self.failures.extend(failure.moved(rows=start, depth=depth) for failure in result.failures)
+                self.failures.extend(failure.renumber(rows=start, depth=depth) for failure in result.failures)
                 self.retries += result.retries
                 return [result.values]
             if rows > 1:
