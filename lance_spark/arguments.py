@@ -47,11 +47,11 @@ def takes(
 
         own = inspect.signature(method)
         own_self = next(iter(own.parameters.values()))
-        shown: Any = call
-        shown.__signature__ = own.replace(parameters=[own_self, *fields.values()])
+        documented: Any = call
+        documented.__signature__ = own.replace(parameters=[own_self, *fields.values()])
         # The annotations are texts, which mean something in the module of the class.
-        shown.__annotations__ = {name: field.annotation for name, field in fields.items()}
-        shown.__module__ = request.__module__
+        documented.__annotations__ = {name: field.annotation for name, field in fields.items()}
+        documented.__module__ = request.__module__
         return call
 
     return decorate

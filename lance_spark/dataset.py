@@ -141,8 +141,8 @@ class DatasetRef:
         if branch is None:
             return ref
         if ref.branch is not None and ref.branch != branch:
-            here = f"none, or {ref.branch!r}: the location is that of this branch"
-            raise OptionError("branch", branch, here, problem="contradicts the location")
+            accepted = f"none, or {ref.branch!r}: the location is that of this branch"
+            raise OptionError("branch", branch, accepted, problem="contradicts the location")
         return ref.on_branch(branch)
 
     @staticmethod
@@ -163,8 +163,8 @@ class DatasetRef:
         version = options.version
         pinned = ref.pin(int(version) if version is not None and version.isdecimal() else version)
         if options.branch is not None and pinned.uri != ref.uri:
-            here = f"a version of branch {options.branch!r}: a number, or a tag of one"
-            raise OptionError("version", version, here, problem="is of another branch")
+            accepted = f"a version of branch {options.branch!r}: a number, or a tag of one"
+            raise OptionError("version", version, accepted, problem="is of another branch")
         return pinned
 
     def pin(self, version: int | str | None, *, option: str = "version") -> DatasetRef:
@@ -244,7 +244,7 @@ class DatasetRef:
 
     def is_kept(self) -> bool:
         """Tells whether the table still has the pinned version after cleanups."""
-        return any(kept["version"] == self.version for kept in self.open_latest().version_refs())
+        return any(version_ref["version"] == self.version for version_ref in self.open_latest().version_refs())
 
     def snapshot_json(self) -> str:
         """Returns location, version, incarnation and branch, never storage options, as JSON."""
@@ -436,20 +436,20 @@ def _explain(
     storage_options: tuple[tuple[str, str], ...],
 ) -> Exception:
     """Returns an error of this package for pylance's."""
-    missing = is_missing(error)
-    if missing and version is not None:
+    is_absent = is_missing(error)
+    if is_absent and version is not None:
         try:
             latest = _open(uri, branch, None, storage_options).version
         except LanceSparkError as again:
             return again
-        asked = str(version) if branch is None else f"{branch}:{version}"
-        return VersionNotFoundError(uri, asked, available=f"the latest version is {latest}")
-    if missing and any(sign in uri for sign in "*?[{"):
+        requested = str(version) if branch is None else f"{branch}:{version}"
+        return VersionNotFoundError(uri, requested, available=f"the latest version is {latest}")
+    if is_absent and any(sign in uri for sign in "*?[{"):
         hint = "a location is that of one table, and no pattern: read each table by itself, and call union"
         return TableNotFoundError(uri, hint=hint)
-    if missing and branch is not None:
+    if is_absent and branch is not None:
         return TableNotFoundError(uri, hint=f"the branch {branch!r} was deleted; open another one, or the table itself")
-    if missing:
+    if is_absent:
         return TableNotFoundError(uri)
     if is_unknown_scheme(error):
         return OptionError(
@@ -474,9 +474,9 @@ def moments_of(dataset: lance.LanceDataset, versions: Collection[int]) -> str:
     """Returns the times of versions as text for a message; empty if unknown."""
     if not versions:
         return ""
-    found = {v["version"]: moment_of(v) for v in versions_of(dataset)}
-    known = [f"version {v} is of {found[v].isoformat(timespec='seconds')}" for v in versions if v in found]
-    return f"; {', '.join(known)}" if known else ""
+    moments = {v["version"]: moment_of(v) for v in versions_of(dataset)}
+    texts = [f"version {v} is of {moments[v].isoformat(timespec='seconds')}" for v in versions if v in moments]
+    return f"; {', '.join(texts)}" if texts else ""
 
 
 def _listed(what: str, names: Collection[str]) -> str:

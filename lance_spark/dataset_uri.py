@@ -34,14 +34,14 @@ def normalize_uri(uri: str, *, option: str = "path", also: Collection[str] = ())
             around a URI. The message has the right spelling.
     """
     if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
-        shown = repr(uri) if isinstance(uri, str) else f"a value of type {type(uri).__name__}"
-        raise OptionError(option, None if uri is None else shown, "a local path, or a URI such as s3://bucket/path")
-    found = _SCHEME.match(uri.strip())
-    if found is not None and uri != uri.strip():
+        uri_text = repr(uri) if isinstance(uri, str) else f"a value of type {type(uri).__name__}"
+        raise OptionError(option, None if uri is None else uri_text, "a local path, or a URI such as s3://bucket/path")
+    scheme_match = _SCHEME.match(uri.strip())
+    if scheme_match is not None and uri != uri.strip():
         raise OptionError(option, uri, repr(uri.strip()), problem="has spaces around a URI")
-    if found is None:
+    if scheme_match is None:
         return os.path.abspath(os.path.expanduser(uri))
-    scheme, rest = found[1].lower(), uri[found.end() :]
+    scheme, rest = scheme_match[1].lower(), uri[scheme_match.end() :]
     if scheme == "file":
         return os.path.abspath(unquote(_file_path(uri, option)))
     if scheme in (*_STORES, *also) and rest.startswith("//"):

@@ -101,8 +101,8 @@ class OptionError(LanceSparkError, ValueError):
     def __init__(self, option: str, value: object, accepted: str, *, problem: str = "is not valid") -> None:
         self.value = value if value is None or isinstance(value, str) else _show_argument(value)
         text = _shortened(repr(value)) if isinstance(value, str) else self.value
-        shown = "is missing" if text is None else f"= {text} {problem}"
-        super().__init__(f"option {option!r} {shown} - accepted: {accepted}")
+        value_text = "is missing" if text is None else f"= {text} {problem}"
+        super().__init__(f"option {option!r} {value_text} - accepted: {accepted}")
         self.option = option
         self.accepted = accepted
         self.problem = problem
@@ -227,8 +227,8 @@ class VersionNotFoundError(LanceSparkError, LookupError):
     """
 
     def __init__(self, uri: str, version: str, *, available: str, what: str = "version") -> None:
-        shown = version if _PLAIN_VERSION.fullmatch(version) else _shortened(repr(version))
-        super().__init__(f"{what} {shown} does not exist - in {uri} - {available}")
+        version_text = version if _PLAIN_VERSION.fullmatch(version) else _shortened(repr(version))
+        super().__init__(f"{what} {version_text} does not exist - in {uri} - {available}")
         self.available = available
         self.uri = uri
         self.version = version

@@ -139,11 +139,11 @@ def check(
     for name in branches_of(dataset):
         branch = ref.on_branch(name)
         try:
-            found = list(_check_branch(branch, branch.open_latest(), shared, aside))
+            branch_damages = list(_check_branch(branch, branch.open_latest(), shared, aside))
         except TableUnreadableError as error:
             remedy = "Repair the store, or delete the branch."
-            found = [Damage(place="its latest version", problem=str(error), remedy=remedy)]
-        damages += [replace(damage, place=f"branch {name!r}: {damage.place}") for damage in found]
+            branch_damages = [Damage(place="its latest version", problem=str(error), remedy=remedy)]
+        damages += [replace(damage, place=f"branch {name!r}: {damage.place}") for damage in branch_damages]
     return CheckResult(uri=ref.uri, damages=tuple(damages))
 
 
@@ -337,7 +337,7 @@ def _check_view(dataset: lance.LanceDataset) -> Iterator[Damage]:
 
 def _check_versions(dataset: lance.LanceDataset) -> Iterator[Damage]:
     remedy = "Nothing to do: the version is shown without the summary, and cleanup_old_versions removes it."
-    for version in sorted(kept["version"] for kept in dataset.version_refs()):
+    for version in sorted(version_ref["version"] for version_ref in dataset.version_refs()):
         event = event_of(dataset, version)
         try:
             if SUMMARY_KEY in event.properties:

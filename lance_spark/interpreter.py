@@ -43,10 +43,10 @@ def refuse_other_python(spark: SparkSession) -> None:
         return
     jvm: Any = spark._jvm  # noqa: SLF001 - it looks for Python in its own environment
     environment = jvm.java.lang.System.getenv
-    given = conf.get("spark.pyspark.python") or environment("PYSPARK_PYTHON") or "python3"
-    found = shutil.which(given, path=environment("PATH"))
-    if found != sys.executable and not _has_this_package(found):
-        raise WorkerPythonError(found or given)
+    python = conf.get("spark.pyspark.python") or environment("PYSPARK_PYTHON") or "python3"
+    path = shutil.which(python, path=environment("PATH"))
+    if path != sys.executable and not _has_this_package(path):
+        raise WorkerPythonError(path or python)
 
 
 @functools.lru_cache(maxsize=8)
@@ -55,10 +55,10 @@ def _has_this_package(python: str | None) -> bool:
         return False
     look = "import importlib.util as i, sys; sys.exit(any(i.find_spec(m) is None for m in ('lance_spark', 'lance')))"
     try:
-        done = subprocess.run([python, "-c", look], capture_output=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - what Spark itself runs
+        process = subprocess.run([python, "-c", look], capture_output=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - what Spark itself runs
     except (OSError, subprocess.SubprocessError):
         return False
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def quietly(worker: Callable[[socket, bool], int]) -> Callable[[socket, bool], int]:

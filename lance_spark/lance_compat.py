@@ -114,7 +114,7 @@ def files_of_rewrite(rewrite: str) -> tuple[tuple[str, ...], ...]:
 
     The names come from the JSON: the attribute `new_fragments` has the old names (pylance 14).
     """
-    return tuple(tuple(file["path"] for file in one["files"]) for one in json.loads(rewrite)["new_fragments"])
+    return tuple(tuple(file["path"] for file in fragment["files"]) for fragment in json.loads(rewrite)["new_fragments"])
 
 
 def tells_rows(rewrite: str) -> bool:
@@ -133,8 +133,8 @@ def rewrite_as_of(rewrite: str, version: int) -> RewriteResult:
     """
     from lance.optimize import RewriteResult
 
-    made: Any = RewriteResult
-    return cast("RewriteResult", made.from_json(json.dumps({**json.loads(rewrite), "read_version": version})))
+    rewrite_class: Any = RewriteResult
+    return cast("RewriteResult", rewrite_class.from_json(json.dumps({**json.loads(rewrite), "read_version": version})))
 
 
 def with_replaced_field(schema: LanceSchema, column: str, field: pa.Field[Any], first_id: int) -> LanceSchema:
@@ -150,13 +150,13 @@ def with_replaced_field(schema: LanceSchema, column: str, field: pa.Field[Any], 
     restore, (metadata, *messages) = cast("tuple[Any, tuple[Any, ...]]", schema.__reduce__())
     numbered: Any = LanceSchema.from_pyarrow(pa.schema([*fillers, field])).__reduce__()
     replacement = numbered[1][1 + first_id :]
-    kept: list[bytes] = []
+    field_messages: list[bytes] = []
     start = 0
     for top in schema.fields():
         stop = start + _count_fields(top)
-        kept += replacement if top.name() == column else messages[start:stop]
+        field_messages += replacement if top.name() == column else messages[start:stop]
         start = stop
-    return cast("LanceSchema", restore(metadata, *kept))
+    return cast("LanceSchema", restore(metadata, *field_messages))
 
 
 def arrow_field_of(field: LanceField) -> pa.Field[Any]:
@@ -168,13 +168,13 @@ def without_fields(schema: LanceSchema, columns: Iterable[str]) -> LanceSchema:
     """Returns a schema without some columns; the others keep their field ids."""
     restore, (metadata, *messages) = cast("tuple[Any, tuple[Any, ...]]", schema.__reduce__())
     dropped = frozenset(columns)
-    kept: list[bytes] = []
+    field_messages: list[bytes] = []
     start = 0
     for top in schema.fields():
         stop = start + _count_fields(top)
-        kept += [] if top.name() in dropped else messages[start:stop]
+        field_messages += [] if top.name() in dropped else messages[start:stop]
         start = stop
-    return cast("LanceSchema", restore(metadata, *kept))
+    return cast("LanceSchema", restore(metadata, *field_messages))
 
 
 def _count_fields(field: LanceField) -> int:
@@ -295,8 +295,8 @@ def is_filter_failure(error: BaseException) -> bool:
 
 def unknown_function(message: str) -> str | None:
     """Returns the unknown function of a message about Lance SQL, or None."""
-    found = re.search(r"Invalid function '([^']+)'", message)
-    return None if found is None else found[1]
+    match = re.search(r"Invalid function '([^']+)'", message)
+    return None if match is None else match[1]
 
 
 def is_unknown_column(message: str) -> bool:

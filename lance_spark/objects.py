@@ -265,6 +265,6 @@ def checkpoint_store(
         location: A folder for the checkpoints, on any store of Lance, for one or more tables. None
             is the table's own folder.
     """
-    beside = objects_beside(DatasetRef(uri=uri, storage_options=storage_options))
-    objects = beside if location is None else LanceObjects(normalize_uri(location), storage_options)
+    table_objects = objects_beside(DatasetRef(uri=uri, storage_options=storage_options))
+    objects = table_objects if location is None else LanceObjects(normalize_uri(location), storage_options)
     return CheckpointStore(objects, "checkpoints")

@@ -439,13 +439,13 @@ def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
     Raises:
         OptionError: An option is neither a read nor a write option, or is malformed.
     """
-    given = {
+    table_options = {
         key.removeprefix(_CREATED_PREFIX): text for key, text in options.items() if key.startswith(_CREATED_PREFIX)
     }
-    given = {**given, **{key: text for key, text in options.items() if key == "path"}}
+    table_options = {**table_options, **{key: text for key, text in options.items() if key == "path"}}
     reads = {f.name for f in dataclasses.fields(ReadOptions)}
-    WriteOptions.parse({key: text for key, text in given.items() if key.lower() not in reads})
-    return given
+    WriteOptions.parse({key: text for key, text in table_options.items() if key.lower() not in reads})
+    return table_options
 
 
 def statement_options(options: Mapping[str, str]) -> dict[str, str]:

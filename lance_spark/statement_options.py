@@ -48,5 +48,5 @@ def check_statement_options(statement: str, options: Mapping[str, str]) -> None:
     accepted = STATEMENT_OPTIONS[statement]
     for name, value in options.items():
         if not any(fnmatchcase(name.lower(), pattern) for pattern in accepted):
-            shown = "***" if name.lower().startswith(STORAGE_PREFIX) else value
-            raise OptionError(name, shown, ", ".join(sorted(accepted)), problem=f"is no option of {statement}")
+            value_text = "***" if name.lower().startswith(STORAGE_PREFIX) else value
+            raise OptionError(name, value_text, ", ".join(sorted(accepted)), problem=f"is no option of {statement}")

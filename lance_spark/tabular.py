@@ -141,8 +141,12 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
         if isinstance(error, LanceSparkError):
             raise
-        wanted = schema or table
-        hint = "give each column values of one type" if wanted is None else f"give it the columns and types of {wanted}"
+        target_schema = schema or table
+        hint = (
+            "give each column values of one type"
+            if target_schema is None
+            else f"give it the columns and types of {target_schema}"
+        )
         raise SchemaMismatchError(f"the data does not fit: {error} - nothing was written - {hint}") from error
     return stream
 
@@ -153,12 +157,12 @@ def _target_of(data: object, schema: pa.Schema | None, table: pa.Schema | None) 
     Raises:
         SchemaMismatchError: The data has other columns.
     """
-    wanted = schema if table is None else table
-    if wanted is None:
+    target = schema if table is None else table
+    if target is None:
         return None
     names = _names(data)
-    _refuse_others(names, wanted)
-    return wanted if table is None else pa.schema([field for field in table if field.name in names])
+    _refuse_others(names, target)
+    return target if table is None else pa.schema([field for field in table if field.name in names])
 
 
 def _converted(source: pa.Schema, batches: Iterable[pa.RecordBatch], target: pa.Schema | None) -> pa.RecordBatchReader:
@@ -228,13 +232,13 @@ def _stream_of(batches: Iterator[object]) -> pa.RecordBatchReader:
     """Returns record batches or tables as a stream. Reads the first batch."""
 
     def all_of(some: Iterator[object]) -> Iterator[pa.RecordBatch]:
-        for one in some:
-            if isinstance(one, pa.RecordBatch):
-                yield one
-            elif isinstance(one, pa.Table):
-                yield from one.to_batches()
+        for part in some:
+            if isinstance(part, pa.RecordBatch):
+                yield part
+            elif isinstance(part, pa.Table):
+                yield from part.to_batches()
             else:
-                raise _no_rows(one)
+                raise _no_rows(part)
 
     stream = all_of(batches)
     first = next(stream, None)
@@ -257,8 +261,8 @@ def _shown(schema: pa.Schema) -> str:
 
 
 def _no_rows(data: object) -> SchemaMismatchError:
-    one = data[0] if isinstance(data, (list, tuple)) and data else data
-    if hasattr(one, "model_dump"):
+    sample = data[0] if isinstance(data, (list, tuple)) and data else data
+    if hasattr(sample, "model_dump"):
         text, hint = "pydantic models are", "give [model.model_dump() for model in models]"
     else:
         text = f"{type(data).__name__} is"
@@ -290,9 +294,9 @@ def _names(data: object) -> list[str]:
 
 def _refuse_others(names: Sequence[str], schema: pa.Schema) -> None:
     """Refuses columns that the schema lacks, because Arrow would drop them silently."""
-    others = [name for name in names if name not in schema.names]
-    if others:
+    unknown_columns = [name for name in names if name not in schema.names]
+    if unknown_columns:
         raise SchemaMismatchError(
-            f"the data has columns that are not there: {', '.join(map(repr, others))} - nothing was written "
+            f"the data has columns that are not there: {', '.join(map(repr, unknown_columns))} - nothing was written "
             f"- its columns may be {', '.join(map(repr, schema.names))}"
         )

@@ -45,8 +45,8 @@ class InWords:
 
 def listed(*parts: str | tuple[int, str]) -> str:
     """Joins parts of a summary with commas; a number with its noun only if it is not 0."""
-    said = [part if isinstance(part, str) else f"{part[0]:,} {part[1]}" for part in parts if part and part[0]]
-    return ", ".join(said)
+    texts = [part if isinstance(part, str) else f"{part[0]:,} {part[1]}" for part in parts if part and part[0]]
+    return ", ".join(texts)
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
@@ -58,12 +58,12 @@ def warn_caller(message: str, category: type[Warning]) -> None:
 
 
 def _facts(value: object) -> list[tuple[str, object]]:
-    return [(one.name, getattr(value, one.name)) for one in dataclasses.fields(value)]  # type: ignore[arg-type]
+    return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]  # type: ignore[arg-type]
 
 
 def _shown(value: object) -> str:
     if isinstance(value, Mapping):
-        text = ", ".join(f"{key}: {one}" for key, one in value.items())
+        text = ", ".join(f"{key}: {item}" for key, item in value.items())
     elif isinstance(value, Sequence) and not isinstance(value, str):
         text = ", ".join(map(str, value))
     else:

@@ -156,9 +156,11 @@ def open_table(
     if not table_exists(place.uri, place.storage_options):
         inside = place.table_names()
         if inside:
-            shown = ", ".join(f"{place.uri}/{name}{_SUFFIX}" for name in inside[:_SHOWN])
+            locations = ", ".join(f"{place.uri}/{name}{_SUFFIX}" for name in inside[:_SHOWN])
             more = ", ..." if len(inside) > _SHOWN else ""
-            raise TableNotFoundError(place.uri, hint=f"it is a folder with the tables {shown}{more}: name one of them")
+            raise TableNotFoundError(
+                place.uri, hint=f"it is a folder with the tables {locations}{more}: name one of them"
+            )
         raise TableNotFoundError(place.uri)
     ref = DatasetRef.find(place.uri, place.storage_options, branch)
     return place._table_at(ref, ref.table_uri.rpartition("/")[2].removesuffix(_SUFFIX))  # noqa: SLF001 - same module
@@ -667,10 +669,10 @@ class Connection:
         if os.path.exists(new):
             raise TableExistsError(new, hint="drop it first, or choose another name")
         os.rename(old, new)
-        checkpoints, kept = self._checkpoint_of(old), self._checkpoint_of(new)
+        checkpoints, new_checkpoints = self._checkpoint_of(old), self._checkpoint_of(new)
         movable = checkpoints is not None and is_local(checkpoints) and os.path.isdir(checkpoints)
-        if checkpoints is not None and kept is not None and movable and not os.path.exists(kept):
-            os.rename(checkpoints, kept)
+        if checkpoints is not None and new_checkpoints is not None and movable and not os.path.exists(new_checkpoints):
+            os.rename(checkpoints, new_checkpoints)
 
     def __repr__(self) -> str:
         return f"Connection({self.uri!r})"

@@ -42,9 +42,9 @@ def render_html(name: str, dataset: lance.LanceDataset) -> str:
 
 def render_tables(uri: str, names: list[str]) -> str:
     """Returns an HTML list of the tables of a folder, the first hundred."""
-    shown = "".join(f"<li>{html.escape(name)}</li>" for name in names[:_TABLES])
+    items = "".join(f"<li>{html.escape(name)}</li>" for name in names[:_TABLES])
     more = f"<li>… and {len(names) - _TABLES:,} more</li>" if len(names) > _TABLES else ""
-    return f"<p>{html.escape(uri)}: {counted(len(names), 'table')}</p><ul>{shown}{more}</ul>"
+    return f"<p>{html.escape(uri)}: {counted(len(names), 'table')}</p><ul>{items}{more}</ul>"
 
 
 def _computed(field: pa.Field[Any]) -> str:

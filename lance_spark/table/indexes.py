@@ -341,7 +341,7 @@ class TableIndexes(TableVersions):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
             raise OptionError("num_indices_to_merge", number, "a whole number, 0 or more")
         ref = self._ref
-        names = [one.name for one in self.list_indices()] if index_names is None else _names(index_names)
+        names = [index.name for index in self.list_indices()] if index_names is None else _names(index_names)
         upkeep.optimize_indices(self._spark, ref, names, merge=number, retrain=retrain)
 
 

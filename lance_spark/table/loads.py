@@ -154,8 +154,8 @@ class TableLoads(TableVersions):
 
     def _load(self, parameters: LoadParameters, spark: SparkSession | None) -> Load:
         request = LoadRequest.of(parameters)
-        given = parameters.source_storage_options
-        options = self._ref.storage if given is None else dict(given)
+        source_options = parameters.source_storage_options
+        options = self._ref.storage if source_options is None else dict(source_options)
         source = open_source(parameters.source, request.source_format, options, job_id=request.job.job_id)
         slots = (None if spark is None else known_slots(spark)) or os.cpu_count() or 1
         return Load(ref=self._ref, table_name=self.name, source=source, request=request, slots=slots)

@@ -90,15 +90,15 @@ class _Large:
 
 def _blobs(dataset: lance.LanceDataset, column: str, addresses: list[int]) -> list[bytes | _Large | None]:
     """Returns the bytes of small blobs, and the sizes of large blobs."""
-    found: list[bytes | _Large | None] = []
+    values: list[bytes | _Large | None] = []
     for file in dataset.take_blobs(column, addresses=addresses) if addresses else ():
         if file is None:
-            found.append(None)
+            values.append(None)
             continue
         with file:
             size = file.size()
-            found.append(_Large(size) if size > _BLOB_BYTES else file.read())
-    return found
+            values.append(_Large(size) if size > _BLOB_BYTES else file.read())
+    return values
 
 
 def _cell(value: object) -> str:

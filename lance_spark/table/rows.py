@@ -293,6 +293,6 @@ class TableRows(TableVersions):
         dataset = self.to_lance()
         for name in columns or ():
             if name not in dataset.schema.names:
-                known = ", ".join(dataset.schema.names)
-                raise ColumnNotFoundError(name, self.uri, hint=f"its columns are {known}")
+                columns_text = ", ".join(dataset.schema.names)
+                raise ColumnNotFoundError(name, self.uri, hint=f"its columns are {columns_text}")
         return Preview.of(self.name, dataset, n, list(columns or dataset.schema.names))

@@ -83,13 +83,16 @@ def create_view(
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     source = query.source.pin(None)
     dataset = source.open()
-    settled = [one.settle(dataset.schema, manifest, lambda: session_time_zone(query.spark())) for one in query.computed]
+    settled = [
+        computed_column.settle(dataset.schema, manifest, lambda: session_time_zone(query.spark()))
+        for computed_column in query.computed
+    ]
     query = dataclasses.replace(query, computed=tuple(settled))
     names = [name for name in dataset.schema.names if name != SOURCE_ROW_ID]
     everything = tuple((name, quote_identifier(name)) for name in names)
     is_chunker = function is not None and function.kind is Kind.CHUNKS
     columns = query.columns if query.columns is not None else () if is_chunker else everything
-    made = () if function is None else UnpackedUDF(function).output_columns
+    made_columns = () if function is None else UnpackedUDF(function).output_columns
     if len(query.computed) > _MOST_UDFS:
         raise RegistrationError(
             f"a view can have {_MOST_UDFS} UDFs, not {len(query.computed)} - over {source.uri} - make two views, or a "
@@ -102,18 +105,20 @@ def create_view(
         )
     reads = columns if function is not None and not is_chunker else ()
     columns = () if reads else columns
-    names_of = [name for name, _ in (*columns, *made)] + [name for one in query.computed for _, name in one.columns]
+    names_of = [name for name, _ in (*columns, *made_columns)] + [
+        name for computed_column in query.computed for _, name in computed_column.columns
+    ]
     _refuse_names([*names_of])
     check_lance_texts(dataset, (expression for _, expression in (*columns, *reads)), query.condition)
     fields = _expression_fields(dataset, columns, source.uri)
-    bound = [(one, _inputs_of(dataset, one)) for one in query.computed]
+    bound = [(computed_column, _inputs_of(dataset, computed_column)) for computed_column in query.computed]
     inputs = [field for _, some in bound for field in some]
     _expression_fields(dataset, reads, source.uri)
     binding = None
     if function is not None:
         own = check_udf(dataset, function, ()) if is_chunker else ()
         inputs += own
-        binding = dataclasses.replace(Binding.of(function, own, made), bound_at=dataset.version, of_source=True)
+        binding = dataclasses.replace(Binding.of(function, own, made_columns), bound_at=dataset.version, of_source=True)
     condition = () if query.condition is None else (query.condition,)
     view = ViewDefinition(
         source=stored_source(source, ref.uri),
@@ -124,16 +129,16 @@ def create_view(
         reads=reads,
         pin=SourcePin.of(source),
     )
-    for one, some in bound:
-        fields += _computed_fields(dataset, one, some)
+    for computed_column, some in bound:
+        fields += _computed_fields(dataset, computed_column, some)
     if function is not None:
-        fields += _made_fields(function, made, dataset.data_storage_version)
+        fields += _made_fields(function, made_columns, dataset.data_storage_version)
     keys = [pa.field(name, pa.int64(), False) for name in view.row_columns]
     schema = pa.schema([*keys, *fields], metadata={VIEW_KEY: view.to_json()})
     check_storable(pa.schema(fields), dataset.data_storage_version)
     if not view.makes_table:
         _warn_of_unstable(dataset, source, ref)
-    for udf in (*(one.udf for one, _ in bound), *(() if function is None else (function,))):
+    for udf in (*(computed_column.udf for computed_column, _ in bound), *(() if function is None else (function,))):
         store_udf(udf, ref)
     _write(ref, schema, dataset.data_storage_version)
 
@@ -194,11 +199,11 @@ def _expression_fields(
     dataset: lance.LanceDataset, columns: Sequence[tuple[str, str]], uri: str
 ) -> list[pa.Field[Any]]:
     """Returns nullable fields for columns with expressions, which are their metadata."""
-    known = {quote_identifier(name): name for name in dataset.schema.names}
+    plain_columns = {quote_identifier(name): name for name in dataset.schema.names}
     fields: list[pa.Field[Any]] = []
     for name, expression in columns:
-        if expression in known:
-            fields.append(_plain_field(dataset.schema.field(known[expression]), name, expression, uri))
+        if expression in plain_columns:
+            fields.append(_plain_field(dataset.schema.field(plain_columns[expression]), name, expression, uri))
             continue
         if expression == quote_identifier(name):
             raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(dataset.schema.names)}")

@@ -138,21 +138,21 @@ class ViewDefinition:
         Raises:
             ViewSourceError: A column was dropped, renamed, cast or created again.
         """
-        known = {field.name: field for field in field_identities(source.open().lance_schema)}
-        now = [known.get(used.name) for used in self.used]
-        others = [
+        fields = {field.name: field for field in field_identities(source.open().lance_schema)}
+        present = [fields.get(used.name) for used in self.used]
+        changed = [
             used.name
-            for used, field in zip(self.used, now, strict=True)
+            for used, field in zip(self.used, present, strict=True)
             if field is None or (field.id, field.type, field.token) != (used.id, used.type, used.token)
         ]
-        if others:
+        if changed:
             raise ViewSourceError(
-                f"columns {', '.join(map(repr, others))} of the source were dropped, renamed, cast or made anew since "
+                f"columns {', '.join(map(repr, changed))} of the source were dropped, renamed, cast or made anew since "
                 f"the view was made - view {view_uri}, source {source.uri} at version {source.version} - nothing was "
                 "changed; undo that, or make the view anew",
                 uri=view_uri,
             )
-        return tuple(field for field in now if field is not None)
+        return tuple(field for field in present if field is not None)
 
 
 def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
@@ -170,7 +170,7 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
             source=str(values["source"]),
             columns=tuple(map(str, values["columns"])),
             where=values["where"],
-            used=tuple(UsedField(**one) for one in values["used"]),
+            used=tuple(UsedField(**field) for field in values["used"]),
             function=None if values.get("function") is None else Binding.from_json(json.dumps(values["function"]), ""),
             reads=tuple((str(name), str(text)) for name, text in values.get("reads", ())),
             spark=SparkForm.of(values.get("spark")),
@@ -201,14 +201,14 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
     Raises:
         ViewError: The table is no view.
     """
-    found = view_of(dataset)
-    if found is None:
+    definition = view_of(dataset)
+    if definition is None:
         raise ViewError(
             f"the table is no materialized view - {dataset.uri} - only what create_materialized_view made can be "
             "refreshed; computed columns of a table are filled by backfill",
             uri=dataset.uri,
         )
-    for name in found.row_columns:
+    for name in definition.row_columns:
         if name not in dataset.schema.names:
             raise ViewError(
                 f"column {name!r} of the view is gone, which tells its rows apart - {dataset.uri} - restore the "
@@ -217,20 +217,20 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
             )
     # A cast replaces the column, and drops the metadata about its expression or UDF.
     for field in dataset.schema:
-        known = {EXPRESSION_KEY, BINDING_KEY.encode(), MADE_KEY}
-        if field.name in found.columns and known.isdisjoint(field.metadata or {}):
+        marks = {EXPRESSION_KEY, BINDING_KEY.encode(), MADE_KEY}
+        if field.name in definition.columns and marks.isdisjoint(field.metadata or {}):
             raise ViewError(
                 f"column {field.name!r} of the view was cast or made anew, so nothing tells what computes it - "
                 f"{dataset.uri} - drop the column, restore the version before, or make the view anew",
                 uri=dataset.uri,
             )
-    return found
+    return definition
 
 
 def expressions_of(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
     """Returns the present names of the columns with an expression, and the expressions."""
-    found = ((field.name, (field.metadata or {}).get(EXPRESSION_KEY)) for field in dataset.schema)
-    return tuple((name, text.decode()) for name, text in found if text is not None)
+    texts = ((field.name, (field.metadata or {}).get(EXPRESSION_KEY)) for field in dataset.schema)
+    return tuple((name, text.decode()) for name, text in texts if text is not None)
 
 
 def made_columns(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
@@ -238,8 +238,8 @@ def made_columns(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
 
     Dropped columns are left out.
     """
-    found = ((field.name, (field.metadata or {}).get(MADE_KEY)) for field in dataset.schema)
-    return tuple((text.decode(), name) for name, text in found if text is not None)
+    texts = ((field.name, (field.metadata or {}).get(MADE_KEY)) for field in dataset.schema)
+    return tuple((text.decode(), name) for name, text in texts if text is not None)
 
 
 def stored_source(source: DatasetRef, view_uri: str) -> str:

@@ -40,9 +40,9 @@ def check_lance_texts(dataset: lance.LanceDataset, expressions: Iterable[str], c
 def _refuse_unsteady(text: str, uri: str) -> None:
     """Refuses an expression whose value may change without a change of its row."""
     bare = re.sub(r"'[^']*'|`[^`]*`", "", text)
-    found = re.search(rf"\b(?:(?:{'|'.join(_UNSTEADY)})\b|(?:{'|'.join(_UNSTEADY_CALLS)})\s*\()", bare, re.IGNORECASE)
-    if found is not None:
+    match = re.search(rf"\b(?:(?:{'|'.join(_UNSTEADY)})\b|(?:{'|'.join(_UNSTEADY_CALLS)})\s*\()", bare, re.IGNORECASE)
+    if match is not None:
         raise RegistrationError(
-            f"{found[0]!r} in {text!r} has other values without any change of the row's columns, so no refresh could "
+            f"{match[0]!r} in {text!r} has other values without any change of the row's columns, so no refresh could "
             f"tell which rows are out of date - for a view over {uri} - compute it in queries over the view"
         )

@@ -188,9 +188,11 @@ class SourceRows:
                     batch_size_bytes=_SCAN_BYTES,
                 )
                 for batch in scanner.to_reader():
-                    found = offsets_of(batch.column(ROW_ADDRESS).to_numpy())
-                    wanted = None if everything or mask is not None else np.isin(found, offsets, assume_unique=True)
-                    yield batch if wanted is None else batch.filter(pa.array(wanted))
+                    batch_offsets = offsets_of(batch.column(ROW_ADDRESS).to_numpy())
+                    mask_of_rows = (
+                        None if everything or mask is not None else np.isin(batch_offsets, offsets, assume_unique=True)
+                    )
+                    yield batch if mask_of_rows is None else batch.filter(pa.array(mask_of_rows))
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
             raise as_filter_error(error, self.dataset, fragment_id, self.spec.where) from error
 
@@ -209,14 +211,14 @@ class SourceRows:
 def as_view_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Returns rows of the source in the layout of the view's files; missing columns are NULL."""
     arrays = []
-    for one in schema:
-        if one.name == SOURCE_ROW_ID:
+    for view_field in schema:
+        if view_field.name == SOURCE_ROW_ID:
             arrays.append(batch.column(ROW_ID).cast(pa.int64()))
-        elif one.name in batch.schema.names:
-            column = batch.column(one.name)
-            arrays.append(column if column.type == one.type else column.cast(one.type))
+        elif view_field.name in batch.schema.names:
+            column = batch.column(view_field.name)
+            arrays.append(column if column.type == view_field.type else column.cast(view_field.type))
         else:
-            arrays.append(pa.nulls(batch.num_rows, one.type))
+            arrays.append(pa.nulls(batch.num_rows, view_field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -385,7 +387,7 @@ class Moves:
                     else:
                         answer.added += rows.num_rows
                     sink.write(rows)
-            answer.fragments = [one.to_json() for one in sink.finish()]
+            answer.fragments = [fragment.to_json() for fragment in sink.finish()]
         except BaseException:
             sink.abandon()
             raise
@@ -396,19 +398,19 @@ class Moves:
     ) -> pa.RecordBatch:
         """Adds the values of columns of UDFs with unchanged inputs."""
         schema = view.dataset.schema
-        kept = [
+        columns_to_read = [
             (number, columns)
             for number, columns in enumerate(self.spec.computed)
             # Blobs are computed again: a fragment gives their descriptors.
             if not (change >> number & 1).all() and not any(is_blob(schema.field(name)) for name in columns)
         ]
-        names = [name for _, columns in kept for name in columns]
+        names = [name for _, columns in columns_to_read for name in columns]
         if not names:
             return rows
         order = np.argsort(offsets)
         table = fragment.take(view.live_positions(fragment.fragment_id, offsets[order]), columns=names)
         arrays = {name: rows.column(name) for name in rows.schema.names}
-        for number, columns in kept:
+        for number, columns in columns_to_read:
             # Values of changed inputs are NULL.
             places: pa.Int64Array = pa.array(
                 np.argsort(order), pa.int64(), mask=(change >> number & 1).astype(np.bool_)
@@ -439,38 +441,38 @@ def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, a
         column, numbers = SOURCE_ROW_ID, np.unique(ids).tolist()
     else:
         column, numbers = ROW_ADDRESS, (offsets.astype(np.uint64) | np.uint64(fragment.fragment_id << 32)).tolist()
-    left = fragment.delete(f"{column} IN ({', '.join(map(str, numbers))})")
+    remaining = fragment.delete(f"{column} IN ({', '.join(map(str, numbers))})")
     answer.deleted += len(offsets)
-    if left is None:
+    if remaining is None:
         answer.removed.append(fragment.fragment_id)
     else:
-        answer.updated.append(left.to_json())
+        answer.updated.append(remaining.to_json())
 
 
 def _by_fragment(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[tuple[int | None, Offsets, np.ndarray, np.ndarray]]:
     """Yields rows by fragment of the view, and first the rows that the view lacks."""
-    held: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     at: int | None = None
     for batch in batches:
         addresses, ids, change = (batch.column(i) for i in range(3))
-        there = np.asarray(addresses.is_valid())
+        has_address = np.asarray(addresses.is_valid())
         values = addresses.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        fragments = np.where(there, values >> 32, -1)
+        fragments = np.where(has_address, values >> 32, -1)
         cuts = [0, *(np.flatnonzero(np.diff(fragments)) + 1).tolist(), len(fragments)]
         for start, end in itertools.pairwise(cuts):
             if start == end:
                 continue
             number = int(fragments[start])
-            if held and number != at:
-                yield _joined(at, held)
-                held = []
+            if parts and number != at:
+                yield _joined(at, parts)
+                parts = []
             at = number
             part = slice(start, end)
-            held.append((values[part] & 0xFFFFFFFF, ids.to_numpy()[part], change.to_numpy()[part]))
-    if held:
-        yield _joined(at, held)
+            parts.append((values[part] & 0xFFFFFFFF, ids.to_numpy()[part], change.to_numpy()[part]))
+    if parts:
+        yield _joined(at, parts)
 
 
 def _joined(

@@ -85,7 +85,7 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
     spec = start.spec(Staging(uri=ref.uri, job_id="plan"), 1)
     look = affected(start.source, None if start.is_current else start.base, spec.used)
     rows = SourceRows(spec)
-    added = changed = gone = new = unknown = 0
+    added = changed = removed = new = unknown = 0
     ids = [np.empty(0, dtype=np.int64)]
     is_whole = start.definition.makes_table
     for number, _ in () if start.is_current or is_whole else look.now:
@@ -98,19 +98,19 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
         if spec.selects and not spec.makes_chunks and changed <= SEARCHED_ROWS:
             fragment = rows.rows.existing_fragment(number)
             ids.append(row_ids(fragment, selected.to_numpy()).astype(np.int64))
-        gone += len(since.changed - selected)
+        removed += len(since.changed - selected)
     source, base = start.source.open(), None if start.base is None else start.base.open()
     if base is None:
-        gone = start.dataset.count_rows()
+        removed = start.dataset.count_rows()
     elif rows.difference is not None and (unknown or source.count_rows() != base.count_rows() + new):
-        gone += sum(len(ids) for number, _ in look.then for ids in rows.difference.deleted_ids(number))
+        removed += sum(len(ids) for number, _ in look.then for ids in rows.difference.deleted_ids(number))
     some = np.sort(np.concatenate(ids))
     if len(some):  # rows that changed so that the view selects them now come
-        there = len(np.unique(find_rows(start.dataset, some)[0]))
-        added, changed = added + len(some) - there, changed - len(some) + there
+        found_rows = len(np.unique(find_rows(start.dataset, some)[0]))
+        added, changed = added + len(some) - found_rows, changed - len(some) + found_rows
     if not spec.selects:  # changed rows are taken out and added again
-        added, changed, gone = added + changed, 0, gone + changed
-    known = set() if base is None else {one.fragment_id for one in base.get_fragments()}
+        added, changed, removed = added + changed, 0, removed + changed
+    base_fragments = set() if base is None else {handle.fragment_id for handle in base.get_fragments()}
     return RefreshPlan(
         table_name=table_name,
         table_uri=ref.uri,
@@ -120,9 +120,9 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
         rebuilds=is_whole or (start.shows is not None and start.base is None),
         rows_added=added,
         rows_recomputed=changed,
-        rows_removed=gone,
+        rows_removed=removed,
         rows_pending=_pending(ref, start, checkpoints),
-        new_source_fragments=0 if start.is_current else sum(number not in known for number, _ in look.now),
+        new_source_fragments=0 if start.is_current else sum(number not in base_fragments for number, _ in look.now),
         untouched_fragments=len(source.get_fragments()) if start.is_current else look.untouched,
     )
 
@@ -131,5 +131,5 @@ def _pending(ref: DatasetRef, start: Start, checkpoints: str | None) -> int:
     if start.base is None or start.definition.function is not None:
         return 0
     requests = [BackfillRequest(columns=columns, plan_only=True) for _, columns in groups_of(start.dataset)]
-    prepared = [prepare(ref, one, checkpoints=checkpoints, define=define) for one in requests]
-    return sum(plan.rows_to_do for one in prepared for plan in one.work(scan=True))
+    prepared = [prepare(ref, request, checkpoints=checkpoints, define=define) for request in requests]
+    return sum(plan.rows_to_do for request in prepared for plan in request.work(scan=True))

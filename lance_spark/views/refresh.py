@@ -225,19 +225,19 @@ class RefreshJob:
         self._fragments = len(look.now)
         chunked = None if self._chunks is None else self._chunk(self._chunks, start, spec, look)
         began = time.monotonic()
-        done = self._place(start, spec, look, tasks, chunked)
+        placed = self._place(start, spec, look, tasks, chunked)
         source, base = start.source.open(), None if start.base is None else start.base.open()
         # Rows that are neither new nor gone are in both versions.
-        if base is not None and (done.unknown or source.count_rows() != base.count_rows() + done.new):
-            done += tasks.place(spec, look.then, gone=True)
+        if base is not None and (placed.unknown or source.count_rows() != base.count_rows() + placed.new):
+            placed += tasks.place(spec, look.then, gone=True)
         if start.definition.spark is not None:
-            done += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
-        moved = tasks.move(spec, done) if done.lists else Answer()
-        rebuilt = [] if start.base is not None else [one.fragment_id for one in start.dataset.get_fragments()]
+            placed += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
+        moved = tasks.move(spec, placed) if placed.lists else Answer()
+        rebuilt = [] if start.base is not None else [handle.fragment_id for handle in start.dataset.get_fragments()]
         self._seconds["place"] = self._seconds.get("place", 0.0) + time.monotonic() - began
         began = time.monotonic()
         skipped = None if chunked is None else keep_skipped(start.view, start.source.open(), chunked.skipped)
-        self._commit(start, done, moved, rebuilt, skipped)
+        self._commit(start, placed, moved, rebuilt, skipped)
         if self._chunks is not None and chunked is not None:
             self._chunks.forget(chunked.calls)
         self._seconds["commit"] = self._seconds.get("commit", 0.0) + time.monotonic() - began
@@ -264,16 +264,16 @@ class RefreshJob:
                 continue
             try:
                 with tagged(self._spark, self._tag, f"lance-spark: environment {environment.manifest.name}"):
-                    found = environment.probe(self._spark).collect()
+                    probes = environment.probe(self._spark).collect()
             finally:
                 self._refuse_cancelled()
-            environment.check(self._spark, found)
+            environment.check(self._spark, probes)
 
     def _chunk(self, chunks: ChunkCalls, start: Start, spec: PlacementSpec, look: ChangedFragments) -> Chunked:
         """Calls the chunker for rows without chunks."""
         began = time.monotonic()
-        known = None if start.base is None or start.shows is None else start.shows.skipped
-        again = skipped_rows(start.view, start.source.open(), known)
+        skipped_file = None if start.base is None or start.shows is None else start.shows.skipped
+        again = skipped_rows(start.view, start.source.open(), skipped_file)
         chunked = chunks.run(start, spec, look, again, self._environments)
         self._seconds["chunk"] = self._seconds.get("chunk", 0.0) + time.monotonic() - began
         return chunked
@@ -286,7 +286,7 @@ class RefreshJob:
             return tasks.call_table(self._table_call(start, spec, self._table))
         if self._chunks is None or chunked is None:
             return tasks.place(spec, look.now) if spec.selects or start.base is not None else Answer()
-        live = {one.fragment_id: one.metadata.num_rows for one in start.source.open().get_fragments()}
+        live = {handle.fragment_id: handle.metadata.num_rows for handle in start.source.open().get_fragments()}
         numbers = sorted({*dict(look.now), *chunked.selects.again})
         try:
             return tasks.place_chunks(chunked, [(number, live[number]) for number in numbers])
@@ -312,9 +312,9 @@ class RefreshJob:
         fragments = [FragmentMetadata.from_json(json.dumps(one)) for one in (*done.fragments, *moved.fragments)]
         names = [str(file.path) for fragment in fragments for file in fragment.files]
         source = start.source
-        shown = Refreshed(version=source.version or 0, incarnation=source.incarnation or "", skipped=skipped)
+        state = Refreshed(version=source.version or 0, incarnation=source.incarnation or "", skipped=skipped)
         at = start.view.version or 0
-        gone = sum(one.metadata.num_rows for one in start.dataset.get_fragments()) if rebuilt else moved.deleted
+        removed_rows = sum(one.metadata.num_rows for one in start.dataset.get_fragments()) if rebuilt else moved.deleted
         if fragments or moved.updated or moved.removed or rebuilt:
             self._staging.begin_commit()
             self._staging.refuse_missing(names)
@@ -324,7 +324,7 @@ class RefreshJob:
                 removed=(*moved.removed, *rebuilt),
                 fragments=tuple(fragments),
                 rows=done.added + moved.added + moved.moved,
-                stamp={STAMP_KEY: shown.to_json()},
+                stamp={STAMP_KEY: state.to_json()},
                 commit_message=f"refresh from version {source.version} of the source (job {self.job_id})",
             )
             try:
@@ -336,8 +336,8 @@ class RefreshJob:
             self._landed = names
             at = result.version
             self._versions = (at,)
-        self._rows = (done.added + moved.added, moved.moved, gone - moved.moved)
-        self._note(replace(shown, at=at))
+        self._rows = (done.added + moved.added, moved.moved, removed_rows - moved.moved)
+        self._note(replace(state, at=at))
 
     def _note(self, shown: Refreshed) -> None:
         """Writes the shown version to the configuration of the view.
@@ -347,8 +347,8 @@ class RefreshJob:
         """
 
         def note(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
-            known = head.config().get(CONFIG_KEY)
-            if known is not None and Refreshed.from_json(known, head.uri).at >= shown.at:
+            text = head.config().get(CONFIG_KEY)
+            if text is not None and Refreshed.from_json(text, head.uri).at >= shown.at:
                 return None
             events = list(events_between(head, shown.at, head.version))
             # A restore brought back the earlier configuration.
@@ -378,13 +378,13 @@ class RefreshJob:
         request = self._request
         failed: list[BackfillIncompleteError] = []
         for number, (_, columns) in enumerate(groups_of(self._ref.open_latest())):
-            asked = BackfillRequest(
+            backfill_request = BackfillRequest(
                 columns=columns,
                 concurrency=request.concurrency,
                 intra_applier_concurrency=request.intra_applier_concurrency,
                 job_id=f"{self.job_id}-{number}",
             )
-            prepared = prepare(self._ref, asked, checkpoints=self._checkpoints, define=define)
+            prepared = prepare(self._ref, backfill_request, checkpoints=self._checkpoints, define=define)
             progress = self._make_progress(f"{self._table_name}.{', '.join(columns)}")
             self._backfill = BackfillJob(self._spark, prepared, self._table_name, progress, self._environments)
             self._refuse_cancelled()

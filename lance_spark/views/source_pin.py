@@ -74,17 +74,17 @@ def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable
         OptionError: The environment variable is no flag.
         ViewSourceError: The location holds another table.
     """
-    for known in versions:
-        if known is None:
+    for pin in versions:
+        if pin is None:
             continue
         try:
-            there = source.pin(known.version)
+            pinned = source.pin(pin.version)
         except VersionNotFoundError:
-            if (source.pin(None).version or 0) < known.version:
-                raise made_anew(view, source, known.version) from None
+            if (source.pin(None).version or 0) < pin.version:
+                raise made_anew(view, source, pin.version) from None
             continue
-        if there.incarnation != known.incarnation:
-            raise made_anew(view, source, known.version)
+        if pinned.incarnation != pin.incarnation:
+            raise made_anew(view, source, pin.version)
         return
     if _folder(source) != _folder(view) and not environment_flag(ALLOW_VARIABLE):
         raise ViewSourceError(

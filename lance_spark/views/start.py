@@ -105,12 +105,12 @@ class Start:
         if definition.makes_table:
             names += [name for _, name in made_columns(self.dataset)]
         elif function is not None:
-            made = [name for _, name in made_columns(self.dataset)]
-            names += made
+            function_columns = [name for _, name in made_columns(self.dataset)]
+            names += function_columns
             # A row that the condition starts to select is chunked as a new row.
             read = used_fields(self.source.open(), [definition.where or ""], ())
             inputs = [tuple(source[number] for number in {*function.input_ids, *(field.id for field in read)})]
-            computed = [(CHILD_INDEX, *made)]
+            computed = [(CHILD_INDEX, *function_columns)]
         return PlacementSpec(
             source=self.source,
             base=self.base,

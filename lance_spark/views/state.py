@@ -84,8 +84,8 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
     Reads each version of the view since the version of the configuration.
     """
     text = dataset.config().get(CONFIG_KEY)
-    known = None if text is None else Refreshed.from_json(text, dataset.uri)
-    at, oldest = dataset.version, 0 if known is None else known.at
+    configured = None if text is None else Refreshed.from_json(text, dataset.uri)
+    at, oldest = dataset.version, 0 if configured is None else configured.at
     undone: set[str] = set()
     lost = False
     while at > oldest:
@@ -98,9 +98,9 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
         if UNDONE_KEY in event.properties:
             undone.add(event.properties[UNDONE_KEY])
         if STAMP_KEY in event.properties and event.properties.get(JOB_KEY) not in undone:
-            found = Refreshed.from_json(event.properties[STAMP_KEY], dataset.uri)
-            return dataclasses.replace(found, at=event.version, doubled=_is_doubled(dataset, event, undone))
-    return None if known is None else dataclasses.replace(known, lost=lost)
+            stamped = Refreshed.from_json(event.properties[STAMP_KEY], dataset.uri)
+            return dataclasses.replace(stamped, at=event.version, doubled=_is_doubled(dataset, event, undone))
+    return None if configured is None else dataclasses.replace(configured, lost=lost)
 
 
 def _is_doubled(dataset: lance.LanceDataset, event: Event, undone: Collection[str]) -> bool:
@@ -109,8 +109,9 @@ def _is_doubled(dataset: lance.LanceDataset, event: Event, undone: Collection[st
     read = event.version - 1 if commit is None or commit.read_version is None else commit.read_version
     between = events_between(dataset, read, event.version - 1)
     return any(
-        one.operation is None or (STAMP_KEY in one.properties and one.properties.get(JOB_KEY) not in undone)
-        for one in between
+        other_event.operation is None
+        or (STAMP_KEY in other_event.properties and other_event.properties.get(JOB_KEY) not in undone)
+        for other_event in between
     )
 
 
@@ -119,7 +120,7 @@ def _restored(dataset: lance.LanceDataset, version: int) -> Refreshed | None:
     try:
         return refreshed_of(dataset.checkout_version(version))
     except (ValueError, OSError):
-        if any(kept["version"] == version for kept in dataset.version_refs()):
+        if any(version_ref["version"] == version for version_ref in dataset.version_refs()):
             raise
         return None  # it was cleaned up
 

@@ -94,10 +94,10 @@ class TableCall:
         interpreter = None if self.environment is None else self.environment.open()
         sink = self.spec.sink(self.spec.placed)
         try:
-            for made in call_table(UDF.loads(self.udf), self.source, interpreter):
-                arrays = [aligned(_as(made.column(names[field.name]), field.type)) for field in schema]
+            for function_result in call_table(UDF.loads(self.udf), self.source, interpreter):
+                arrays = [aligned(_as(function_result.column(names[field.name]), field.type)) for field in schema]
                 sink.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
-                answer.added += made.num_rows
+                answer.added += function_result.num_rows
             answer.fragments = [fragment.to_json() for fragment in sink.finish()]
         except BaseException:
             sink.abandon()

@@ -43,15 +43,15 @@ class Branch:
 
 def branches_in(dataset: lance.LanceDataset) -> list[Branch]:
     """Returns all branches of a table, sorted by name."""
-    found = dataset.branches.list()
+    infos = dataset.branches.list()
     return [
         Branch(
             name=name,
-            parent=found[name]["parent_branch"] or MAIN_BRANCH,
-            parent_version=int(found[name]["parent_version"]),
-            created_at=datetime.fromtimestamp(found[name]["create_at"], UTC),
+            parent=infos[name]["parent_branch"] or MAIN_BRANCH,
+            parent_version=int(infos[name]["parent_version"]),
+            created_at=datetime.fromtimestamp(infos[name]["create_at"], UTC),
         )
-        for name in sorted(found)
+        for name in sorted(infos)
     ]
 
 
@@ -106,8 +106,10 @@ class Branches:
                 place = location_of(self._main.uri, name)
                 if not table_exists(place, self._main.storage):
                     raise
-                left = f"a name whose folder is free: delete {place}, what is left of an unfinished or deleted branch"
-                raise OptionError("name", name, left) from error
+                accepted = (
+                    f"a name whose folder is free: delete {place}, what is left of an unfinished or deleted branch"
+                )
+                raise OptionError("name", name, accepted) from error
         return self.checkout(name)
 
     def checkout(self, name: str, version: int | None = None) -> Table:
@@ -145,7 +147,7 @@ class Branches:
             raise _needed(branch, f"the tags {', '.join(sorted(tags))}")
         # Lance deletes only what the folder of the other branch does not hold, and then still opens
         # what is left, and commits to it.
-        inside = [other for other in branches if other.startswith(f"{name}/")]
+        inside = [branch_name for branch_name in branches if branch_name.startswith(f"{name}/")]
         if inside:
             raise _needed(branch, f"branches below its name, {', '.join(inside)}")
         with refusals_as_errors(branch.uri):

@@ -55,7 +55,7 @@ def diff_of(spark: SparkSession, before: DatasetRef, after: DatasetRef, columns:
     """
     compared = _compared(before.open(), after.open(), columns)
     look = affected(after, before, compared)
-    now, then = ([number for number, _ in fragments] for fragments in (look.now, look.then))
+    new_fragments, old_fragments = ([number for number, _ in fragments] for fragments in (look.now, look.then))
 
     def rows(ref: DatasetRef, fragments: Sequence[int], kind: _Kind) -> DataFrame:
         options = {f"storage.{key}": value for key, value in ref.storage.items()} | {"version": str(ref.version)}
@@ -69,9 +69,9 @@ def diff_of(spark: SparkSession, before: DatasetRef, after: DatasetRef, columns:
         return reader.load(ref.uri).join(addresses, ROW_ADDRESS, "left_semi").drop(ROW_ADDRESS)
 
     return TableDiff(
-        inserted=rows(after, now, "inserted"),
-        updated=rows(after, now, "updated"),
-        deleted=rows(before, then, "deleted"),
+        inserted=rows(after, new_fragments, "inserted"),
+        updated=rows(after, new_fragments, "updated"),
+        deleted=rows(before, old_fragments, "deleted"),
     )
 
 
@@ -79,17 +79,19 @@ def _compared(
     before: lance.LanceDataset, after: lance.LanceDataset, names: Sequence[str] | None
 ) -> tuple[FieldIdentity, ...]:
     """Returns columns of both versions, with the field ids of both."""
-    then = {column.name: column for column in field_identities(before.lance_schema)}
-    now = {column.name: column for column in field_identities(after.lance_schema)}
+    old_columns = {column.name: column for column in field_identities(before.lance_schema)}
+    new_columns = {column.name: column for column in field_identities(after.lance_schema)}
     if names is None:
         plain = (field.name for field in after.schema if BINDING_KEY.encode() not in (field.metadata or {}))
-        names = [name for name in plain if name in then]
-    for dataset, present in ((before, then), (after, now)):
+        names = [name for name in plain if name in old_columns]
+    for dataset, present in ((before, old_columns), (after, new_columns)):
         for name in names:
             if name not in present:
                 where = f"{dataset.uri}, version {dataset.version}"
                 raise ColumnNotFoundError(name, where, hint=f"its columns are {', '.join(present)}")
-    return tuple(replace(now[name], ids=tuple({*then[name].ids, *now[name].ids})) for name in names)
+    return tuple(
+        replace(new_columns[name], ids=tuple({*old_columns[name].ids, *new_columns[name].ids})) for name in names
+    )
 
 
 _Kind = Literal["inserted", "updated", "deleted"]

@@ -61,6 +61,6 @@ def check_branch_name(name: object, branches: Collection[str], tags: Collection[
         raise refuse(f"no part that begins with '_', has '..', or is {' or '.join(map(repr, _FOLDERS))}")
     if name in branches or name in tags:
         raise refuse("a name that no branch and no tag has")
-    for other in branches:
-        if name.startswith(f"{other}/") or other.startswith(f"{name}/"):
-            raise refuse(f"a name that is not in the folder of another branch, as with {other!r}")
+    for branch in branches:
+        if name.startswith(f"{branch}/") or branch.startswith(f"{name}/"):
+            raise refuse(f"a name that is not in the folder of another branch, as with {branch!r}")

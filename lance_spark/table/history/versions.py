@@ -71,9 +71,9 @@ class Tags:
 
     def list(self) -> dict[str, int]:
         """Returns the versions of this branch by tag, sorted by the names of the tags."""
-        found = tags_of(self._ref.open_latest())
+        infos = tags_of(self._ref.open_latest())
         return {
-            name: int(found[name]["version"]) for name in sorted(found) if found[name]["branch"] == self._ref.branch
+            name: int(infos[name]["version"]) for name in sorted(infos) if infos[name]["branch"] == self._ref.branch
         }
 
     def get_version(self, tag: str) -> int:
@@ -82,10 +82,10 @@ class Tags:
         Raises:
             VersionNotFoundError: The branch has no such tag.
         """
-        found = self.list()
-        if tag not in found:
-            raise self._unknown(tag, found)
-        return found[tag]
+        versions = self.list()
+        if tag not in versions:
+            raise self._unknown(tag, versions)
+        return versions[tag]
 
     def create(self, tag: str, version: int | str) -> None:
         """Creates a tag.
@@ -239,7 +239,7 @@ class Versions(Sequence[TableVersion]):
 
     def __init__(self, ref: DatasetRef) -> None:
         self._dataset = ref.open()
-        self._numbers: list[int] = sorted(one["version"] for one in self._dataset.version_refs())
+        self._numbers: list[int] = sorted(version_ref["version"] for version_ref in self._dataset.version_refs())
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -327,13 +327,13 @@ class TableVersions(ABC):
         """
         from lance_spark.table.reference import TableReference
 
-        shown = self._shown
-        elsewhere = shown.uri != self.uri
+        ref = self._shown
+        is_other_branch = ref.uri != self.uri
         return TableReference(
             uri=self.uri,
             name=self.name,
             branch=self._latest.branch,
-            version=f"{shown.branch or MAIN_BRANCH}:{shown.version}" if elsewhere else shown.version,
+            version=f"{ref.branch or MAIN_BRANCH}:{ref.version}" if is_other_branch else ref.version,
             storage_options=self._latest.storage,
             checkpoint=self._checkpoint,
         )
@@ -492,14 +492,14 @@ class TableVersions(ABC):
                 "branches.create makes a branch of any version"
             )
         note = CommitNote.of(commit_message, properties)
-        given = dict(note.properties) | ({} if note.message is None else {MESSAGE_KEY: note.message})
+        all_properties = dict(note.properties) | ({} if note.message is None else {MESSAGE_KEY: note.message})
 
         def make_latest(_: lance.LanceDataset) -> LanceOperation.BaseOperation:
             from lance import LanceOperation
 
             return LanceOperation.Restore(old.open().version)
 
-        change_schema(self._latest, make_latest, properties=given)
+        change_schema(self._latest, make_latest, properties=all_properties)
         self.checkout_latest()
 
     def read_transaction(self, version: int) -> Transaction | None:
@@ -518,8 +518,8 @@ class TableVersions(ABC):
             ```
         """
         pinned = self._latest.pin(_checked(version))
-        found: Transaction | None = pinned.open().read_transaction(pinned.version or 0)
-        return found
+        transaction: Transaction | None = pinned.open().read_transaction(pinned.version or 0)
+        return transaction
 
     def diff(
         self, first: int | str, second: int | str | None = None, *, columns: str | Sequence[str] | None = None

@@ -144,7 +144,7 @@ class ChunkCalls:
         self._check()
         scheduler = self._scheduler = Scheduler(self._spark, spec, limit=limit, description=self._description)
         self._progress.start(sum(plan.live_rows for plan in plans), len(plans), commits=False)
-        underway, failures, done = UnderwayRows(spec), dict[int, str](), 0
+        underway, failures, finished_tasks = UnderwayRows(spec), dict[int, str](), 0
         sources: set[str] = set()
         running = scheduler.run(tasks, DEFAULT_REFRESH_S)
         status = "FAILED"
@@ -153,12 +153,12 @@ class ChunkCalls:
                 for answer in answers:
                     if isinstance(answer, RangeOutcome):
                         raise_if_fatal(answer, spec)
-                    done += self._take(answer, skipped, failures)
+                    finished_tasks += self._take(answer, skipped, failures)
                     sources |= {answer.source} if isinstance(answer, RangeOutcome) else set()
                 self._check_skips(final=False)
                 underway.look()
                 rows = self.counts.valued + self.counts.skipped + underway.count(sources)
-                self._progress.update(rows=rows, written=min(done, len(plans)))
+                self._progress.update(rows=rows, written=min(finished_tasks, len(plans)))
             self._check()
             self._check_skips(final=True)
             status = "FAILED" if failures else "DONE"
@@ -173,7 +173,7 @@ class ChunkCalls:
 
     def _take(self, answer: RangeOutcome | Lost, skipped: dict[int, RowSet], failures: dict[int, str]) -> int:
         if isinstance(answer, Lost):
-            failures.update(dict.fromkeys((one.fragment_id for one in answer.task.work), answer.error))
+            failures.update(dict.fromkeys((work.fragment_id for work in answer.task.work), answer.error))
             return 0
         self.rows += answer.calls
         self.counts += answer.counts
@@ -188,11 +188,11 @@ class ChunkCalls:
         self._udf.on_error.check_skips(self.counts.skipped, called, final=final)
 
     def _incomplete(self, failures: Mapping[int, str]) -> BackfillIncompleteError:
-        shown = [f"fragment {number}: {text}" for number, text in sorted(failures.items())[:_SHOWN_FAILURES]]
+        reasons = [f"fragment {number}: {text}" for number, text in sorted(failures.items())[:_SHOWN_FAILURES]]
         if self.counts.crashed:
-            shown.append(f"{counted(self.counts.crashed, 'row')} killed the process that chunked them")
+            reasons.append(f"{counted(self.counts.crashed, 'row')} killed the process that chunked them")
         return BackfillIncompleteError(
-            f"rows of the source have no chunks: {'; '.join(shown)} - {self._description}, job {self._job_id} - "
+            f"rows of the source have no chunks: {'; '.join(reasons)} - {self._description}, job {self._job_id} - "
             "nothing was committed, and what was chunked is kept; get_errors tells of rows; refresh again when the "
             "cause is gone, or make the view with a chunker whose on_error skips such rows",
             result=None,

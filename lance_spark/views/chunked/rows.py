@@ -144,23 +144,23 @@ class _ChunkedRows:
         fragment = self.source.rows.existing_fragment(fragment_id).metadata
         rows = placement.selects.rows(fragment_id, 0, fragment.physical_rows)
         skipped = placement.skipped.get(fragment_id, RowSet.empty())
-        wanted = rows - skipped
-        if not wanted:
+        chunked_rows = rows - skipped
+        if not chunked_rows:
             return 0
-        served = self._finder.find(fragment, wanted)
-        if len(served.rows) < len(wanted):
-            raise _lost(len(wanted) - len(served.rows), fragment_id)
-        found = _Found(merge(streams_of(served.pieces)))
-        written = 0
+        reused_values = self._finder.find(fragment, chunked_rows)
+        if len(reused_values.rows) < len(chunked_rows):
+            raise _lost(len(chunked_rows) - len(reused_values.rows), fragment_id)
+        places = _Found(merge(streams_of(reused_values.pieces)))
+        row_count = 0
         try:
-            for batch in self.source.scan(fragment_id, wanted):
+            for batch in self.source.scan(fragment_id, chunked_rows):
                 if batch.num_rows:
-                    for part in self._rows_of(batch, found, fragment_id):
+                    for part in self._rows_of(batch, places, fragment_id):
                         sink.write(part)
-                        written += part.num_rows
+                        row_count += part.num_rows
         except MissingFileError as error:
             raise ChunksLostError(str(error)) from error
-        return written
+        return row_count
 
     def _rows_of(self, batch: pa.RecordBatch, found: _Found, fragment_id: int) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the view for a batch of the source."""
@@ -169,7 +169,7 @@ class _ChunkedRows:
         if not np.array_equal(at, offsets):
             raise _lost(len(offsets), fragment_id)
         most = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
-        made = {column: name for name, column in self._placement.columns}
+        view_names = {column: name for name, column in self._placement.columns}
         for row, child, chunks in self._reader.batches(places, max_rows=most, max_bytes=_BATCH_BYTES):
             arrays = []
             for field in self._schema:
@@ -177,8 +177,8 @@ class _ChunkedRows:
                     array: Any = batch.column(ROW_ID).cast(pa.int64()).take(pa.array(row))
                 elif field.name == CHILD_INDEX:
                     array = pa.array(child)
-                elif field.name in made:
-                    array = chunks.column(made[field.name])
+                elif field.name in view_names:
+                    array = chunks.column(view_names[field.name])
                 else:
                     array = batch.column(field.name).take(pa.array(row))
                 arrays.append(aligned(array if array.type == field.type else array.cast(field.type)))

@@ -35,12 +35,12 @@ def keep_skipped(view: DatasetRef, source: lance.LanceDataset, skipped: Mapping[
         OSError: The store refused.
     """
     rows = SnapshotRows(source)
-    found = [row_ids(rows.existing_fragment(number), some.to_numpy()) for number, some in sorted(skipped.items())]
-    if not found:
+    id_arrays = [row_ids(rows.existing_fragment(number), some.to_numpy()) for number, some in sorted(skipped.items())]
+    if not id_arrays:
         return None
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, _SCHEMA) as writer:
-        ids = pa.array(np.concatenate(found).astype(np.uint64))
+        ids = pa.array(np.concatenate(id_arrays).astype(np.uint64))
         writer.write_batch(pa.RecordBatch.from_arrays([ids], schema=_SCHEMA))
     name = hashlib.blake2b(sink.getvalue(), digest_size=16).hexdigest()
     objects_beside(view).put(_path(name), sink.getvalue())
@@ -59,8 +59,8 @@ def skipped_rows(view: DatasetRef, source: lance.LanceDataset, name: str | None)
             _LOG.warning("the rows that a refresh of %s skipped are not known any more: %s is gone", view.uri, name)
         return {}
     ids = pa.ipc.open_stream(payload).read_all().column("id").to_numpy()
-    addresses, there = look_up(source, ids)
-    addresses = np.sort(addresses[there])
+    addresses, exists = look_up(source, ids)
+    addresses = np.sort(addresses[exists])
     runs = runs_of(fragments_of(addresses))
     return {fragment: RowSet.of(offsets_of(addresses[first:end])) for fragment, first, end in runs}
 

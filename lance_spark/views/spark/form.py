@@ -114,11 +114,11 @@ class SparkForm:
             return None
         blocks = [
             Block(
-                alias=one["alias"],
-                where=one["where"],
-                select=_ALL_COLUMNS if one["select"] is None else tuple(map(str, one["select"])),
+                alias=block["alias"],
+                where=block["where"],
+                select=_ALL_COLUMNS if block["select"] is None else tuple(map(str, block["select"])),
             )
-            for one in values["blocks"]
+            for block in values["blocks"]
         ]
         settings = tuple((str(k), str(v)) for k, v in values["settings"])
         unknown = sorted({name for name, _ in settings} - set(SETTINGS))
@@ -145,14 +145,14 @@ class SparkForm:
             ViewError: A session of Spark Connect has other settings.
         """
         have = dict(settings_of(spark))
-        others = {name: value for name, value in self.settings if have.get(name) != value}
-        if not others:
+        changes = {name: value for name, value in self.settings if have.get(name) != value}
+        if not changes:
             return spark
         if not is_classic(spark):
-            said = ", ".join(f"spark.conf.set({name!r}, {value!r})" for name, value in others.items())
+            calls = ", ".join(f"spark.conf.set({name!r}, {value!r})" for name, value in changes.items())
             raise ViewError(
                 f"the session has other settings than the one that made the view, so its expressions would mean "
-                f"something else: {json.dumps(others)} - view {view_uri} - over Spark Connect set them first: {said}",
+                f"something else: {json.dumps(changes)} - view {view_uri} - over Spark Connect set them first: {calls}",
                 uri=view_uri,
             )
         return self.beside(spark)
@@ -168,5 +168,5 @@ class SparkForm:
 def settings_of(spark: SparkSession) -> tuple[tuple[str, str], ...]:
     """Returns the settings of a session that define the meaning of a text."""
     # `get` with a default of ours would hide Spark's default.
-    found = ((name, spark.conf.get(name)) for name in SETTINGS)
-    return tuple((name, value) for name, value in found if value is not None)
+    values = ((name, spark.conf.get(name)) for name in SETTINGS)
+    return tuple((name, value) for name, value in values if value is not None)

@@ -154,10 +154,10 @@ def own_functions(spark: SparkSession) -> Callable[[str], bool]:
 
     @functools.cache
     def names() -> set[str]:
-        own, others = (
+        own, user_functions = (
             {row[0].lower() for row in spark.sql(f"SHOW {kind} FUNCTIONS").collect()} for kind in ("SYSTEM", "USER")
         )
-        return own - others
+        return own - user_functions
 
     return lambda name: name in names()
 
@@ -181,15 +181,15 @@ def _is_aliased(text: str, end: int) -> bool:
 
 def _without_stars(items: tuple[str, ...], names: Sequence[str], qualifiers: Collection[str]) -> tuple[str, ...]:
     """Returns the items with columns in place of stars, because the source may get columns."""
-    found: list[str] = []
+    columns: list[str] = []
     for item in items:
         left_out = starred(item, qualifiers)
         if left_out is None:
-            found.append(item)
+            columns.append(item)
         else:
             lower = {name.lower() for name in left_out}
-            found += [quote_identifier(name) for name in names if name.lower() not in lower]
-    return tuple(found)
+            columns += [quote_identifier(name) for name in names if name.lower() not in lower]
+    return tuple(columns)
 
 
 def _refuse_aggregates(leaf: DataFrame, blocks: Sequence[Block]) -> None:
@@ -216,40 +216,40 @@ def _prove(
     That session has no variables and functions of its own.
     """
     session = form.beside(spark) if is_classic(spark) else spark
-    columns = to_spark_schema(pa.schema([dataset.schema.field(one.name) for one in used])).fields
+    columns = to_spark_schema(pa.schema([dataset.schema.field(field.name) for field in used])).fields
     rows = session.createDataFrame([], StructType([StructField(ROW_ID, LongType()), *columns]))
     try:
-        given = form.over(rows, ROW_ID).schema.fields[1:]
+        fields = form.over(rows, ROW_ID).schema.fields[1:]
     except PySparkException as error:
         raise RegistrationError(
             f"the query cannot be read by another session: {_first_line(error)} - over {dataset.uri} - use neither "
             "variables nor functions of the session"
         ) from error
-    for one, other in zip(given, wanted.fields, strict=True):
-        if one.dataType.simpleString() != other.dataType.simpleString():
+    for field, expected in zip(fields, wanted.fields, strict=True):
+        if field.dataType.simpleString() != expected.dataType.simpleString():
             raise RegistrationError(
-                f"column {other.name!r} would be {one.dataType.simpleString()} in a refresh, and is "
-                f"{other.dataType.simpleString()} in the query - over {dataset.uri} - cast it in the query"
+                f"column {expected.name!r} would be {field.dataType.simpleString()} in a refresh, and is "
+                f"{expected.dataType.simpleString()} in the query - over {dataset.uri} - cast it in the query"
             )
 
 
 def _pruned(leaf: DataFrame, blocks: Sequence[Block]) -> tuple[Block, ...]:
     """Returns the SELECTs without columns that outer SELECTs do not use."""
     # Names of the columns of each SELECT, with unused columns.
-    given: list[list[str]] = []
+    names_by_block: list[list[str]] = []
     frame = leaf
     for block in blocks:
         frame = block.over(frame)
-        given.append(list(frame.columns))
-    kept: list[Block] = []
-    wanted: set[str] | None = None
-    for block, names in zip(reversed(blocks), reversed(given), strict=True):
+        names_by_block.append(list(frame.columns))
+    pruned: list[Block] = []
+    used_names: set[str] | None = None
+    for block, names in zip(reversed(blocks), reversed(names_by_block), strict=True):
         needed = block
-        if wanted is not None and len(block.select) == len(names):
-            needed = replace(block, select=_needed(block.select, names, wanted))
-        wanted = set[str]().union(*map(names_in, needed.texts))
-        kept.append(needed)
-    return tuple(reversed(kept))
+        if used_names is not None and len(block.select) == len(names):
+            needed = replace(block, select=_needed(block.select, names, used_names))
+        used_names = set[str]().union(*map(names_in, needed.texts))
+        pruned.append(needed)
+    return tuple(reversed(pruned))
 
 
 def _needed(select: tuple[str, ...], names: Sequence[str], wanted: set[str]) -> tuple[str, ...]:
@@ -292,11 +292,11 @@ def _leaf_schema(dataset: lance.LanceDataset, named: Collection[str]) -> StructT
 
 
 def _refuse_unreadable(dataset: lance.LanceDataset, used: Sequence[UsedField]) -> None:
-    for one in used:
-        field: pa.Field[Any] = dataset.schema.field(one.name)
+    for column in used:
+        field: pa.Field[Any] = dataset.schema.field(column.name)
         if is_blob(field):
             raise RegistrationError(
-                f"blobs cannot be used by a query of Spark that is a view - column {one.name!r} - name the columns "
+                f"blobs cannot be used by a query of Spark that is a view - column {column.name!r} - name the columns "
                 "that you need; a UDF of table.search(None).select({...}) reads blobs"
             )
         to_spark_schema(pa.schema([field]))

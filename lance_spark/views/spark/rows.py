@@ -78,7 +78,10 @@ class SparkRows:
         schema = self.spec.source.open().schema
         fields = to_spark_schema(pa.schema([schema.field(name) for name in self.used])).fields
         return StructType(
-            [StructField(ROW_ID, LongType(), False), *(StructField(one.name, one.dataType, True) for one in fields)]
+            [
+                StructField(ROW_ID, LongType(), False),
+                *(StructField(field.name, field.dataType, True) for field in fields),
+            ]
         )
 
 

@@ -119,7 +119,7 @@ class Select:
 
 def tokens_of(text: str) -> list[Token]:
     """Returns the tokens of a text in Spark SQL, without comments."""
-    found: list[Token] = []
+    tokens: list[Token] = []
     at = 0
     while at < len(text):
         match = _TOKENS.match(text, at)
@@ -127,8 +127,8 @@ def tokens_of(text: str) -> list[Token]:
         kind = str(match.lastgroup)
         at = _after_comment(text, at) if kind == "comment" else match.end()
         if kind not in ("space", "comment"):
-            found.append(Token(kind, match[0], match.start(), at))
-    return found
+            tokens.append(Token(kind, match[0], match.start(), at))
+    return tokens
 
 
 def _after_comment(text: str, start: int) -> int:
@@ -223,9 +223,9 @@ class _Parser:
         return tuple(parts), (self.tokens[first].start, self.tokens[at - 1].end), at
 
     def _refuse_clause(self, at: int, end: int) -> None:
-        found = _CLAUSES.get(self._word(at, end))
-        if found is not None:
-            what, instead = found
+        clause = _CLAUSES.get(self._word(at, end))
+        if clause is not None:
+            what, instead = clause
             quote = "" if self.tokens[at].kind == "sign" else "; a column of this name takes backticks"
             raise _refusal(f"{what} ({self.tokens[at].text})", self.text, instead + quote)
 
@@ -260,8 +260,12 @@ def starred(item: str, qualifiers: Collection[str]) -> tuple[str, ...] | None:
     """
     tokens = tokens_of(item)
     star = [token.text for token in tokens[:1]] == ["*"]
-    known = {name.lower() for name in qualifiers}
-    if [t.text for t in tokens[1:3]] == [".", "*"] and tokens[0].kind != "sign" and tokens[0].name.lower() in known:
+    qualifier_names = {name.lower() for name in qualifiers}
+    if (
+        [t.text for t in tokens[1:3]] == [".", "*"]
+        and tokens[0].kind != "sign"
+        and tokens[0].name.lower() in qualifier_names
+    ):
         tokens, star = tokens[2:], True
     if not star:
         for before, token in zip(["", *(t.text for t in tokens)], tokens, strict=False):
