@@ -155,7 +155,7 @@ def test_a_commit_that_failed_is_none(path: str, monkeypatch: pytest.MonkeyPatch
     assert commit(path, 1, name, "job").version == 3
 
 
-@pytest.mark.parametrize("other", [pytest.param(None, marks=pytest.mark.long), compact])
+@pytest.mark.parametrize("change", [pytest.param(None, marks=pytest.mark.long), compact])
 def test_a_process_that_is_killed_when_its_commit_has_landed(change: Callable[[str], None] | None, path: str) -> None:
     name = stage(path, 5)
     ended, report = commit_elsewhere(path, 1, name, "job", "die")
