@@ -114,7 +114,7 @@ def test_a_session_without_a_jvm_goes_on_without_the_rule(caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, "lance_spark"):
         assert enable_pushdown(connect_session()) is False  # type: ignore[arg-type]
         disable_pushdown(connect_session())  # type: ignore[arg-type]
-    assert "a session of Spark Connect has no JVM" in caplog.text
+    assert "A Spark Connect session has no JVM in this process" in caplog.text
 
 
 @pytest.fixture

@@ -1,15 +1,18 @@
 package lancespark;
 
 import org.apache.spark.sql.connector.read.*;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
 
 /** The batch of a {@link LanceScan}, with equality by content. */
 final class LanceBatch implements Batch {
   private final Batch python;
   private final String key;
+  private final boolean isColumnar;
 
-  LanceBatch(Batch python, String key) {
+  LanceBatch(Batch python, String key, boolean isColumnar) {
     this.python = python;
     this.key = key;
+    this.isColumnar = isColumnar;
   }
 
   @Override
@@ -19,7 +22,8 @@ final class LanceBatch implements Batch {
 
   @Override
   public PartitionReaderFactory createReaderFactory() {
-    return python.createReaderFactory();
+    PartitionReaderFactory rows = python.createReaderFactory();
+    return isColumnar ? new ColumnarReads((PythonPartitionReaderFactory) rows) : rows;
   }
 
   @Override

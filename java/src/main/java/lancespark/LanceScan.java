@@ -121,14 +121,22 @@ public final class LanceScan
     Narrowing narrowing = NARROWING.get();
     // Also if this call fails: a later query may plan an equal scan in this thread.
     NARROWING.remove();
-    LanceBatch batch = new LanceBatch(python.toBatch(), key);
+    LanceBatch batch = new LanceBatch(python.toBatch(), key, isColumnar());
     if (narrowing == null || !narrowing.scan.equals(this)) return batch;
     Json predicate = narrowing.predicate;
     if (predicate == null) return batch;
     int partitions = batch.planInputPartitions().length;
     Json request = new Json().with("predicate", predicate).with("partitions", partitions);
     LanceScan narrowed = LanceSource.again(this, "runtime", request);
-    return new LanceBatch(narrowed.python.toBatch(), narrowed.key);
+    return new LanceBatch(narrowed.python.toBatch(), narrowed.key, isColumnar());
+  }
+
+  /**
+   * Tells whether Spark gets columns. A vector in two halves is rows: Spark copies a half without
+   * NULL elements as a whole, and the expression above the scan would hide that there are none.
+   */
+  private boolean isColumnar() {
+    return dense.isEmpty();
   }
 
   @Override
@@ -143,7 +151,7 @@ public final class LanceScan
 
   @Override
   public Scan.ColumnarSupportMode columnarSupportMode() {
-    return python.columnarSupportMode();
+    return isColumnar() ? ColumnarSupportMode.SUPPORTED : ColumnarSupportMode.UNSUPPORTED;
   }
 
   @Override

@@ -8,12 +8,19 @@ import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.TaskContext;
+import org.apache.spark.api.python.BasePythonRunner;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
 import scala.Product;
+import scala.collection.Iterator;
 
 /**
  * Differences between the releases of Spark that the jar serves, and fields that Spark keeps
@@ -165,6 +172,36 @@ final class SparkRelease {
       Method method = owner.getClass().getMethod(name, types);
       method.setAccessible(true);
       return method.invoke(owner, (Object[]) arguments);
+    } catch (ReflectiveOperationException error) {
+      throw cause(error);
+    }
+  }
+
+  /** Reads a field of a class of Scala that a class within it reads too. */
+  static Object scalaField(Object owner, String name) {
+    return field(owner, owner.getClass().getName().replace('.', '$') + "$$" + name);
+  }
+
+  /**
+   * Runs a Python function of Spark over an input row in the current task, and returns the Arrow
+   * batches. Spark's evaluator reads the same batches and makes rows of them. The runner has no
+   * name of its own in Spark.
+   */
+  static Iterator<ColumnarBatch> arrowBatches(
+      MapInBatchEvaluatorFactory function, InternalRow input) {
+    Object evaluator = function.createEvaluator();
+    TaskContext task = TaskContext.get();
+    try {
+      Class<?> type = Class.forName(evaluator.getClass().getName() + "$$anon$1");
+      Object[] arguments = {evaluator, new int[][] {{0}}};
+      @SuppressWarnings("unchecked") // a runner of ArrowPythonRunner
+      BasePythonRunner<Iterator<InternalRow>, ColumnarBatch> runner =
+          (BasePythonRunner<Iterator<InternalRow>, ColumnarBatch>)
+              make(type.getConstructors()[0], arguments);
+      InternalRow struct = new GenericInternalRow(new Object[] {input});
+      Iterator<Iterator<InternalRow>> inputs =
+          Scala.seqOf(Scala.seqOf(struct).iterator()).iterator();
+      return runner.compute(inputs, task.partitionId(), task);
     } catch (ReflectiveOperationException error) {
       throw cause(error);
     }
