@@ -44,6 +44,7 @@ LAYERS = [
     {"rebase"},
     {"write"},
     {"session"},
+    {"spark_jobs"},
     {"tabular"},
     {"environments"},
     {"jobs", "columns"},

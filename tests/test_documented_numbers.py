@@ -9,12 +9,12 @@ import pytest
 
 from lance_spark import Table
 from lance_spark.backfill import request
-from lance_spark.backfill.driver import spark_failure
 from lance_spark.backfill.planning import fragment_plan
 from lance_spark.backfill.task import checkpoint_buffer, error_log
 from lance_spark.jobs import history
 from lance_spark.read.ranking import sort_pushdown
 from lance_spark.rows import input_reader
+from lance_spark.spark_jobs import failures
 from udf_runtime.execute.calls import stream, time_limit
 from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size
 
@@ -48,7 +48,7 @@ DOCUMENTED = {
     ],
     "errors.md": [
         f"the first {error_log._FULL_TRACES} failures of a range, {error_log._TRACE_CHARS:,} characters",
-        {4: "A task that dies four times"}[spark_failure.MAX_ATTEMPTS],
+        {4: "A task that dies four times"}[failures.MAX_ATTEMPTS],
         f"after {time_limit.MOST_HUNG_CALLS} calls that never came back",
         f"max_attempts={Retry().max_attempts},",
         f"from {Backoff().initial_s:g} s up to a bound that doubles, {Backoff().max_s:g} s at most",

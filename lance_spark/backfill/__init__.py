@@ -1,1 +1,1 @@
-"""The backfill engine: which rows are missing, what computes them, and what was computed before."""
+"""The backfill engine: selects missing rows, computes their values, and reuses earlier results."""

@@ -1,4 +1,4 @@
-"""Removes checkpoints that no job can use any more. Runs on the driver, without Spark."""
+"""Removes useless checkpoints. Runs on the driver, without Spark."""
 
 from __future__ import annotations
 
@@ -30,28 +30,27 @@ def cleanup(
     older_than: timedelta,
     checkpoint: str | None = None,
 ) -> int:
-    """Deletes files of jobs whose driver died, and checkpoints that no job can use.
+    """Deletes files of jobs whose driver died, and useless checkpoints.
 
-    A data file that any version of any branch references stays. Checkpoints, and column files that
-    were finished and not committed, stay where a column's present UDF can use them for a fragment
-    that is there, and where a job that did not end well was started within `older_than`. Safe
-    beside running jobs as long as `older_than` is more than the longest of them takes; a job that
-    loses a file to an early cleanup computes it again, or fails and commits nothing. Runs on the
-    driver, without Spark.
+    Data files of any version of any branch stay. Checkpoints and finished column files without a
+    commit stay if a column's current UDF can use them for an existing fragment, or if an
+    unsuccessful job started within `older_than`. Concurrent jobs are safe if `older_than` exceeds
+    the duration of the longest job. After an early cleanup a job recomputes the deleted values, or
+    fails and commits nothing. Runs on the driver, without Spark.
 
     Args:
         uri: Location of the table.
         storage_options: Options of the object store.
-        older_than: Least age of a job, by the clock of the driver that started it.
-        checkpoint: What `connect(checkpoint=...)` was given, if checkpoints are not kept beside the
+        older_than: Minimum age of a job, by the clock of its driver.
+        checkpoint: The location in `connect(checkpoint=...)`, if checkpoints are not next to the
             table.
 
     Returns:
-        The number of data files that were deleted.
+        The number of deleted data files.
 
     Raises:
-        TableNotFoundError: The location holds no table, and nothing that a killed first write left.
-        TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in
+        TableNotFoundError: The location has neither a table nor files of a killed first write.
+        TableUnreadableError: The table or one of its versions cannot be read. No file of the job in
             question was deleted.
         OptionError: `older_than` is negative, or longer than the calendar.
     """
@@ -59,8 +58,8 @@ def cleanup(
     since = moment_before(older_than)
     needed: set[str] = set()
     if table_exists(ref.uri, ref.storage):
-        # Checkpoints first: those that stay may point to finished column files that no one has
-        # committed yet.
+        # Checkpoints first: remaining checkpoints may refer to finished column files without a
+        # commit.
         needed = _clean_checkpoints(ref, since, checkpoint)
     elif not staged_jobs(ref.uri, ref.storage_options):
         raise TableNotFoundError(ref.uri)
@@ -68,7 +67,7 @@ def cleanup(
 
 
 def _clean_checkpoints(ref: DatasetRef, since: datetime, location: str | None) -> set[str]:
-    """Deletes checkpoints that nothing can use; returns the column files that the others name."""
+    """Deletes useless checkpoints, and returns the column files of the other checkpoints."""
     history, head = JobHistory(ref), ref.open_latest()
     jobs = history.jobs()
     busy = {job.key for job in jobs if job.status != "DONE" and job.updated_at >= since}
@@ -84,7 +83,7 @@ def _clean_checkpoints(ref: DatasetRef, since: datetime, location: str | None) -
 
 
 def _compact_records(records: RecordStore, head: lance.LanceDataset) -> None:
-    """Drops records of fragments that are gone and whose compaction no kept version shows."""
+    """Drops records of missing fragments without a version that shows their compaction."""
     present = {fragment.fragment_id for fragment in head.get_fragments()}
     oldest = min(version["version"] for version in head.version_refs())
     for column in field_identities(head.lance_schema):
@@ -95,7 +94,7 @@ def _compact_records(records: RecordStore, head: lance.LanceDataset) -> None:
 
 
 def _usable(head: lance.LanceDataset) -> set[tuple[str, str]]:
-    """Returns the keys and sources of the present columns and fragments."""
+    """Returns the keys and sources of the current columns and fragments."""
     columns = {column.id: column for column in field_identities(head.lance_schema)}
     fragments = [fragment.metadata for fragment in head.get_fragments()]
     usable = set()

@@ -1,4 +1,4 @@
-"""What a caller of `backfill` asks for, checked once."""
+"""The request of a caller of `backfill`, validated once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lance_spark.words import warn_caller
 from udf_runtime import UDF, Manifest
 
 WHOLE_FRAGMENT_ROWS = 1 << 32
-"""More rows than any fragment has: what `batch_size=0` of the specification means."""
+"""More rows than any fragment has: the meaning of `batch_size=0`."""
 
 DEFAULT_FLUSH_S = 10.0
 DEFAULT_COMMIT_GRANULARITY = 64
@@ -26,7 +26,7 @@ DEFAULT_REFRESH_S = 2.0
 DEFAULT_BLOB_BUFFER_BYTES = 512 << 20
 
 _JOB_ID_CHARS = 50
-"""Its name is part of file names, where a character may take three."""
+"""Job ids are parts of file names, where a character may take three."""
 
 ADMISSION_CHECK = "LANCE_SPARK_ADMISSION__CHECK"
 ADMISSION_STRICT = "LANCE_SPARK_ADMISSION__STRICT"
@@ -46,7 +46,7 @@ _LEAST = {
     "blob_read_buffer_size": 1,
     "commit_max_retries": 0,
 }
-"""The parameters that are whole numbers, and the least of each."""
+"""The parameters with whole numbers, and their minimums."""
 
 _NEVER_NONE = ("intra_applier_concurrency", "skip_frags", "blob_read_buffer_size")
 
@@ -195,7 +195,7 @@ def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
     """Returns the named columns.
 
     Raises:
-        OptionError: There is none, or one is no name.
+        OptionError: No column is named, or a name is not valid.
     """
     names = tuple(columns) if isinstance(columns, (list, tuple)) else (columns,)
     if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
@@ -204,7 +204,7 @@ def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int | None:
-    """Returns the rows per checkpoint, of the parameter or its deprecated name."""
+    """Returns the rows per checkpoint from the parameter or its deprecated name."""
     if batch_size is None:
         return checkpoint_size
     if checkpoint_size is not None:
@@ -215,12 +215,12 @@ def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int
 
 
 def flag_of(value: bool | None, variable: str) -> bool:
-    """Returns a flag: as given, else as the environment says, else true."""
+    """Returns a flag: the value, else the environment variable, else true."""
     return environment_flag(variable, default=True) if value is None else bool(value)
 
 
 def blob_buffer_of(value: int | None) -> int:
-    """Returns the size of the blob buffer: as given, else as the environment says, else 512 MiB."""
+    """Returns the blob buffer's size: the value, else the environment variable, else 512 MiB."""
     if value is not None:
         return value
     text = os.environ.get(BLOB_BUFFER)

@@ -1,4 +1,4 @@
-"""A computed column that is kept up to date: a backfill for each new version of the table."""
+"""Keeps a computed column up to date: a backfill for each new version of the table."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _LOG = logging.getLogger(__name__)
 
 @ARGUMENTS.methods
 class Watch:
-    """A column that is kept up to date by a thread of this process, until :meth:`stop`.
+    """A thread of this process that keeps a column up to date until :meth:`stop`.
 
     Attributes:
-        results: What its last backfills did, at most 100, the newest last; those that found nothing
-            to do are left out.
-        error: Why the last backfill failed; None where it did not. The next look tries again.
+        results: Results of the last backfills with work, at most 100, the newest last.
+        error: The error of the last backfill; None after a success. The next look tries again.
     """
 
     def __init__(self, ref: DatasetRef, trigger: timedelta, backfill: Callable[[], BackfillJobResult]) -> None:
@@ -41,22 +40,22 @@ class Watch:
 
     @property
     def is_active(self) -> bool:
-        """Whether it still looks."""
+        """Whether the watch is running."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Ends it; a backfill that is under way is waited for."""
+        """Ends the watch, after the end of a running backfill."""
         self._over.set()
         self._thread.join()
 
     def await_look(self, timeout: timedelta = timedelta(minutes=10)) -> None:
-        """Waits until it has looked at the table once more, and has filled what it found.
+        """Waits until the watch has looked at the table again, and has filled the column.
 
         Raises:
             JobTimeoutError: The watch has not looked in that time.
         """
         with self._looked:
-            # The look that is under way may have begun before what the caller waits for.
+            # The running look may have begun before the change that the caller waits for.
             wanted = self._looks + 2
             if not self._looked.wait_for(lambda: self._looks >= wanted or not self.is_active, longest_wait_s(timeout)):
                 raise JobTimeoutError(
@@ -87,11 +86,11 @@ class Watch:
                 return
             result = self._backfill()
             self.error = None
-            # What came since, its own versions too, is looked at once more: others may have come
-            # before and between them.
+            # The next look includes the versions of this backfill, because other commits may have
+            # come before or between them.
             self._seen = version
             if result.rows_selected or result.versions:
                 self.results = [*self.results[-99:], result]
-        except Exception as error:  # noqa: BLE001 - a watch that stops silently is worse than any of them
+        except Exception as error:  # noqa: BLE001 - a watch must not stop silently
             self.error = error
             _LOG.warning("keeping a column of %s up to date failed, and is tried again: %s", self._ref.uri, error)

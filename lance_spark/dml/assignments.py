@@ -1,4 +1,4 @@
-"""What an update sets, checked against a version of the table: :func:`check_assignments`."""
+"""The assignments of an update, validated for a version: :func:`check_assignments`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignments:
-    """What an update sets.
+    """The assignments of an update.
 
     Attributes:
-        where: Condition on rows, in Lance SQL; None for all.
+        where: Condition on rows in Lance SQL; None for all rows.
         values: Values by column.
         expressions: Expressions in Lance SQL by column.
     """
@@ -43,16 +43,16 @@ class Assignments:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are set."""
+        """The assigned columns."""
         return (*self.values, *self.expressions)
 
 
 def check_where(dataset: lance.LanceDataset, where: str | None, uri: str) -> None:
-    """Checks a condition in Lance SQL by planning it.
+    """Validates a condition in Lance SQL by planning a scan.
 
     Raises:
-        FilterError: It is not valid.
-        OptionError: It is no text.
+        FilterError: The condition is not valid.
+        OptionError: The condition is no text.
     """
     if where is None:
         return
@@ -62,12 +62,12 @@ def check_where(dataset: lance.LanceDataset, where: str | None, uri: str) -> Non
 
 
 def check_assignments(dataset: lance.LanceDataset, wanted: Assignments, uri: str) -> pa.RecordBatch | None:
-    """Checks an update against a version, and returns one row with the values; None without any.
+    """Validates an update for a version, and returns a row of the values; None without values.
 
     Raises:
         ColumnNotFoundError, OptionError, FilterError, ValueConversionError: The update does not fit
             the table.
-        UnsupportedOperationError: A blob is set to an expression.
+        UnsupportedOperationError: An expression is assigned to a blob.
     """
     check_where(dataset, wanted.where, uri)
     schema = dataset.schema
@@ -126,5 +126,5 @@ def _constant(field: pa.Field[Any], value: object) -> pa.Array[Any]:
 
 
 def names_of(columns: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns column names that are given alone or in a list."""
+    """Returns column names from a name or a list of names."""
     return (columns,) if isinstance(columns, str) else tuple(columns)

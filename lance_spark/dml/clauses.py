@@ -1,4 +1,4 @@
-"""What a merge does with rows, described step by step: :class:`MergeInsertBuilder`."""
+"""The clauses of a merge, and their builder: :class:`MergeInsertBuilder`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lance_spark.tabular import Data
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeClauses:
-    """What a merge does with rows.
+    """The clauses of a merge.
 
     Attributes:
-        on: Key columns; NULL in one of them matches nothing.
-        updates: Whether rows that match are set to the source's.
-        update_where: Further condition for that.
-        inserts: Whether the source's rows that match none are added.
-        deletes: Whether the table's rows that match none are deleted.
-        delete_where: Further condition for that.
+        on: Key columns. A NULL key has no match.
+        updates: Whether matched rows of the table get the source's values.
+        update_where: Further condition for updates.
+        inserts: Whether unmatched rows of the source are added.
+        deletes: Whether unmatched rows of the table are deleted.
+        delete_where: Further condition for deletions.
     """
 
     on: tuple[str, ...]
@@ -35,10 +35,10 @@ class MergeClauses:
 
 @ARGUMENTS.methods
 class MergeInsertBuilder:
-    """A merge that is being described. Made by :meth:`lance_spark.Table.merge_insert`.
+    """Builder of a merge, from :meth:`lance_spark.Table.merge_insert`.
 
-    Nothing is read before :meth:`execute`. Conditions are evaluated by Spark, because they may name
-    columns of both sides, as `source.price < target.price`.
+    :meth:`execute` runs the merge. Spark evaluates the conditions, because they may name columns of
+    both sides: `source.price < target.price`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class MergeInsertBuilder:
         self._execute = execute
 
     def when_matched_update_all(self, where: str | None = None) -> MergeInsertBuilder:
-        """Sets rows whose key the source has to the source's columns; others keep their values.
+        """Updates rows with a match in the source. Columns missing in the source keep their values.
 
         Args:
             where: Further condition, in Spark SQL over `source` and `target`.
@@ -56,11 +56,11 @@ class MergeInsertBuilder:
         return self._with(replace(self._clauses, updates=True, update_where=_checked(where)))
 
     def when_not_matched_insert_all(self) -> MergeInsertBuilder:
-        """Adds the source's rows whose key the table does not have."""
+        """Adds the source's rows without a match in the table."""
         return self._with(replace(self._clauses, inserts=True))
 
     def when_not_matched_by_source_delete(self, where: str | None = None) -> MergeInsertBuilder:
-        """Deletes the table's rows whose key the source does not have.
+        """Deletes the table's rows without a match in the source.
 
         Args:
             where: Further condition, in Spark SQL over `target`.
@@ -72,23 +72,23 @@ class MergeInsertBuilder:
     ) -> ChangeResult:
         """Merges a source into the table, as one version.
 
-        Spark joins keys with the table's, and tasks write new rows, rows that change to new
-        fragments, and which rows are gone. Row ids stay. Where concurrent commits moved or changed
-        rows that are concerned, the whole is done again at the latest version. Memory: that of
-        Spark's join, and some batches in each task.
+        Spark joins the keys of both sides. Tasks write new and changed rows to new fragments, and
+        write deletions. Rows keep their ids. If concurrent commits moved or changed affected rows,
+        the merge runs again at the latest version. Memory: Spark's join, and some batches in each
+        task.
 
         Args:
-            data: Source: a Spark DataFrame of any size, or what `Table.add` takes. Columns that the
-                table has and it has not stay as they are, and are NULL in new rows.
-            commit_message: Kept with the version.
-            properties: Kept with the version, too: texts by names.
+            data: Source: a Spark DataFrame of any size, or any data of `Table.add`. Columns missing
+                in the source keep their values, and are NULL in new rows.
+            commit_message: Message of the version.
+            properties: Properties of the version: texts by names.
 
         Raises:
-            OptionError: No clause was given, or a condition is not valid.
+            OptionError: The merge has no clause, or a condition is not valid.
             ColumnNotFoundError: A key is no column of the table or of the source.
             SchemaMismatchError, ValueConversionError: The source does not fit the table.
             MergeError: Several rows of the source match one row.
-            UnsupportedOperationError: Rows that change would have to take blobs along.
+            UnsupportedOperationError: The merge would move rows with blobs.
             CommitConflictError: Other writers kept coming first. Nothing was changed.
             CommitOutcomeUnknownError: The store did not answer.
         """

@@ -1,8 +1,8 @@
 """Tasks that update or delete rows of fragments by conditions in Lance SQL. Run on executors.
 
-A task opens the version that the statement reads, and leaves files that belong to no version yet:
+A task opens the version of the statement, and writes files that belong to no version yet:
 deletions, column files with new values, or fragments of moved rows. Memory: some batches of rows,
-and 16 bytes for each row of a fragment that matches.
+and 16 bytes for each matching row of a fragment.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.driver.answers import numbers_of
-from lance_spark.backfill.planning.selection import matching_addresses
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml import ways
-from lance_spark.dml.answers import Answer, answering
+from lance_spark.dml import strategy
 from lance_spark.dml.column_files import ColumnFiles
-from lance_spark.dml.ways import Way
+from lance_spark.dml.row_edit_result import RowEditResult
+from lance_spark.dml.strategy import UpdateStrategy
 from lance_spark.errors import LanceSparkError, ValueConversionError, panics_as_errors
 from lance_spark.read.filtering import as_filter_error, conjunction
+from lance_spark.rows.matching_rows import matching_addresses
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
@@ -33,12 +32,12 @@ from udf_runtime.execute.casts import can_become, cast
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
-Task: TypeAlias = Literal["count", "cheaper", Way]
-"""What tasks do: count the rows that match; change them in one of the ways; or, where one task does
-all of a statement, count them first, and change them in the way that is cheaper."""
+Task: TypeAlias = Literal["count", "cheaper", UpdateStrategy]
+"""The work of a task: count matching rows, apply a strategy, or, in the only task of a statement,
+count the rows and apply the cheaper strategy."""
 
 MOST_ROWS = 1 << 20
-"""Rows of a new fragment, at most."""
+"""Maximum rows of a new fragment."""
 MOST_BYTES = 90 << 30
 
 _SCAN_ROWS = 8192
@@ -47,14 +46,14 @@ _SCAN_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditSpec:
-    """What all tasks of a statement share. Picklable.
+    """The shared description of all tasks of a statement. Picklable.
 
     Attributes:
-        table: The version that the statement reads.
-        where: Condition on rows, in Lance SQL; None for all.
-        expressions: Columns that are set to an expression in Lance SQL.
-        constants: One row with the values of the columns that are set to values.
-        targets: The columns that are set.
+        table: The version of the statement.
+        where: Condition on rows in Lance SQL; None for all rows.
+        expressions: Columns with their expressions in Lance SQL.
+        constants: A row with the values of the other columns.
+        targets: The assigned columns.
         stable: Whether rows keep their ids.
     """
 
@@ -69,44 +68,40 @@ class EditSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """Tasks over fragments; a callable for Spark's `mapInArrow` over the numbers of `units`."""
+    """A task of a statement over some fragments."""
 
     spec: EditSpec
     task: Task
-    units: tuple[tuple[int, ...], ...]
+    fragments: tuple[int, ...]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields one answer for each task whose number comes."""
-        for number in numbers_of(batches):
-            yield answering(lambda unit=self.units[number]: self._work(unit))  # type: ignore[misc]
-
-    def _work(self, fragments: Sequence[int]) -> Answer:
-        answer = Answer(fragments=list(fragments))
+    def run(self) -> RowEditResult:
+        """Counts, deletes, moves or updates the matching rows. Runs on an executor."""
+        result = RowEditResult(fragments=list(self.fragments))
         rows = SnapshotRows(self.spec.table.open())
-        handles = [rows.existing_fragment(number) for number in fragments]
+        handles = [rows.existing_fragment(number) for number in self.fragments]
         task = self.task
         if task in ("count", "cheaper"):
-            answer.counts = {number: len(offsets) for number, offsets in _matching(self.spec, rows, handles)}
-        if task == "cheaper" and answer.counts:
+            result.counts = {number: len(offsets) for number, offsets in _matching(self.spec, rows, handles)}
+        if task == "cheaper" and result.counts:
             assert self.spec.targets is not None
-            handles = [rows.existing_fragment(number) for number in answer.counts]
+            handles = [rows.existing_fragment(number) for number in result.counts]
             physical = {one.fragment_id: one.metadata.physical_rows for one in handles}
             columns = self.spec.targets.schema.names
-            task = ways.cheaper_way(self.spec.table, rows.dataset, columns, answer.counts, physical)
+            task = strategy.choose_strategy(self.spec.table, rows.dataset, columns, result.counts, physical)
         if task == "delete":
             for number, offsets in _matching(self.spec, rows, handles):
-                delete_rows(rows.existing_fragment(number), offsets, answer)
+                delete_rows(rows.existing_fragment(number), offsets, result)
         elif task == "rows":
-            _Moves(self.spec, rows, answer).run(handles)
+            _Moves(self.spec, rows, result).run(handles)
         elif task == "columns":
-            _write_columns(self.spec, rows, answer, handles)
-        return answer
+            _write_columns(self.spec, rows, result, handles)
+        return result
 
 
 def _matching(
     spec: EditSpec, rows: SnapshotRows, fragments: Sequence[LanceFragment]
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the rows that match, by fragment; one scan serves all, and asks an index once."""
+    """Yields the matching rows by fragment. One scan serves all, and queries an index once."""
     held: list[np.ndarray] = []
     current = -1
     for addresses in matching_addresses(rows.dataset, fragments, conjunction(spec.where)):
@@ -121,7 +116,7 @@ def _matching(
         yield current, np.concatenate(held)
 
 
-def delete_rows(fragment: LanceFragment, offsets: np.ndarray, answer: Answer) -> None:
+def delete_rows(fragment: LanceFragment, offsets: np.ndarray, result: RowEditResult) -> None:
     """Deletes rows of a fragment in a file that belongs to no version yet."""
     if len(offsets) == 0:
         return
@@ -130,16 +125,18 @@ def delete_rows(fragment: LanceFragment, offsets: np.ndarray, answer: Answer) ->
     if len(offsets) < metadata.physical_rows - metadata.num_deletions:
         left = fragment.delete_rows(offsets.tolist())
     if left is None:
-        answer.removed.append(fragment.fragment_id)
+        result.removed.append(fragment.fragment_id)
     else:
-        answer.updated.append(left.to_json())
-    answer.deleted += len(offsets)
+        result.updated.append(left.to_json())
+    result.deleted += len(offsets)
 
 
-def _write_columns(spec: EditSpec, rows: SnapshotRows, answer: Answer, fragments: Sequence[LanceFragment]) -> None:
-    """Writes a column file for each fragment with a row that matches."""
+def _write_columns(
+    spec: EditSpec, rows: SnapshotRows, result: RowEditResult, fragments: Sequence[LanceFragment]
+) -> None:
+    """Writes a column file for each fragment with a matching row."""
     assert spec.targets is not None
-    files = ColumnFiles(spec.staging, rows, spec.targets, answer)
+    files = ColumnFiles(spec.staging, rows, spec.targets, result)
     try:
         for number, offsets, batch in _scan(spec, rows, fragments, dict(spec.expressions)):
             files.append(number, offsets, _values(spec, batch, spec.targets.schema, number))
@@ -150,13 +147,13 @@ def _write_columns(spec: EditSpec, rows: SnapshotRows, answer: Answer, fragments
 
 
 class _Moves:
-    """Moves rows of some fragments to new ones. Belongs to one task."""
+    """Moves rows of some fragments to new fragments. Belongs to one task."""
 
-    def __init__(self, spec: EditSpec, rows: SnapshotRows, answer: Answer) -> None:
+    def __init__(self, spec: EditSpec, rows: SnapshotRows, result: RowEditResult) -> None:
         layout = FileLayout.of_table(rows.dataset, rows.dataset.schema.names)
         self._spec = spec
         self._rows = rows
-        self._answer = answer
+        self._result = result
         self._schema = layout.row_schema
         self._sink = FragmentSink(spec.staging, layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES)
         self._ids: list[np.ndarray] = []
@@ -164,7 +161,7 @@ class _Moves:
         self._current = -1
 
     def run(self, fragments: Sequence[LanceFragment]) -> None:
-        """Moves what matches."""
+        """Moves the matching rows."""
         spec = self._spec
         columns = {name: "`" + name.replace("`", "``") + "`" for name in self._schema.names}
         columns.update(dict(spec.expressions))
@@ -179,35 +176,35 @@ class _Moves:
                 self._ids.append(batch.column(ROW_ID).to_numpy())
                 self._sink.write(_values(spec, batch, self._schema, number))
             self._delete()
-            add_moved(self._answer, self._sink, self._ids if spec.stable else None)
+            add_moved(self._result, self._sink, self._ids if spec.stable else None)
         except BaseException:
             self._sink.abandon()
             raise
 
     def _delete(self) -> None:
-        """Deletes what was moved of a fragment."""
+        """Deletes the moved rows of a fragment."""
         if not self._moved:
             return
         moved = np.concatenate(self._moved)
         self._moved = []
-        delete_rows(self._rows.existing_fragment(self._current), moved, self._answer)
-        self._answer.deleted -= len(moved)
-        self._answer.changed += len(moved)
+        delete_rows(self._rows.existing_fragment(self._current), moved, self._result)
+        self._result.deleted -= len(moved)
+        self._result.changed += len(moved)
 
 
-def add_moved(answer: Answer, sink: FragmentSink, ids: list[np.ndarray] | None) -> None:
-    """Adds the fragments that a sink has written, with the ids of their rows."""
+def add_moved(result: RowEditResult, sink: FragmentSink, ids: list[np.ndarray] | None) -> None:
+    """Adds the fragments of a sink, with the ids of their rows."""
     known: Any = None if ids is None else pa.array(np.concatenate([np.empty(0, dtype=np.uint64), *ids]), pa.uint64())
     at = 0
     for fragment in sink.finish():
-        answer.add_fragment(fragment, None if known is None else known.slice(at, fragment.physical_rows))
+        result.add_fragment(fragment, None if known is None else known.slice(at, fragment.physical_rows))
         at += fragment.physical_rows
 
 
 def _scan(
     spec: EditSpec, rows: SnapshotRows, fragments: Sequence[LanceFragment], columns: dict[str, str]
 ) -> Iterator[tuple[int, np.ndarray, pa.RecordBatch]]:
-    """Yields the rows that match: fragment, offsets, and expressions with address and id."""
+    """Yields the matching rows: fragment, offsets, and expressions with address and id."""
     scanned = fragments[0].fragment_id if fragments else -1
     try:
         with panics_as_errors():
@@ -233,7 +230,7 @@ def _scan(
 
 
 def _values(spec: EditSpec, batch: pa.RecordBatch, schema: pa.Schema, fragment: int) -> pa.RecordBatch:
-    """Returns rows in the columns of a schema: constants, and what was scanned."""
+    """Returns rows with the columns of a schema, from constants and scanned columns."""
     arrays: list[Any] = []
     for wanted in schema:
         if spec.constants is not None and wanted.name in spec.constants.schema.names:
@@ -258,7 +255,7 @@ def _as(values: pa.Array[Any], wanted: pa.Field[Any], fragment: int) -> pa.Array
 
 
 def _cast(values: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
-    """Returns the values of an expression as a column's type, exactly; text is parsed.
+    """Casts the values of an expression exactly to a column's type, and parses texts.
 
     Raises:
         pa.ArrowException: A value does not fit.

@@ -17,13 +17,13 @@ from lance_spark.commit.changes import AbsentKeys, CommitNote, RowEdits
 from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml.answers import ANSWER_TO_ALL_ROWS, TASK_BYTES, Answer, RowJobs
 from lance_spark.dml.clauses import MergeClauses
 from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, MergeSmall
 from lance_spark.dml.result import ChangeResult
-from lance_spark.dml.rounds import run_rounds
+from lance_spark.dml.rounds import retry_statement
+from lance_spark.dml.row_edit_result import RowEditResult
 from lance_spark.dml.source import Source, read_table
-from lance_spark.dml.ways import known_matches, named_columns, work_of
+from lance_spark.dml.strategy import TASK_BYTES, known_matches, named_columns, work_of
 from lance_spark.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -31,6 +31,8 @@ from lance_spark.errors import (
     UnsupportedOperationError,
 )
 from lance_spark.rows.row_addresses import ROW_ADDRESS
+from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
+from lance_spark.spark_jobs.tasks import ANSWER_TO_ALL_ROWS
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.file_layout import FileLayout
@@ -46,7 +48,7 @@ _INSERT_PARTS = 32
 
 
 class Merge:
-    """One merge, first of a pinned version. Belongs to one thread of the driver."""
+    """A merge, first of a pinned version. Belongs to one thread of the driver."""
 
     def __init__(
         self, spark: SparkSession, ref: DatasetRef, clauses: MergeClauses, data: Data, *, table_name: str
@@ -62,18 +64,15 @@ class Merge:
         self._source = Source(spark, data, dataset.schema)
         self._check(dataset)
         self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
-        self._jobs = RowJobs(
-            spark=self._source.spark,
-            tag=f"lance-spark-{self._staging.job_id}",
-            description=f"lance-spark: merge into {table_name}",
-        )
+        tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: merge into {table_name}")
+        self._jobs = SparkJobs(self._source.spark, tag, answers_errors=True)
 
     def run(self, note: CommitNote) -> ChangeResult:
         """Joins, applies, and commits."""
-        return run_rounds(self._ref, self._staging, self._policy, self._evaluate, note)
+        return retry_statement(self._ref, self._staging, self._policy, self._evaluate, note)
 
     def _check(self, dataset: lance.LanceDataset) -> None:
-        """Checks the source's columns against the table's."""
+        """Validates the source's columns against the table's columns."""
         self._source.check(pa.schema([row_field(field) for field in dataset.schema]), self._clauses.on)
         given = self._source.names
         missing = [field for field in dataset.schema if field.name not in given]
@@ -96,20 +95,20 @@ class Merge:
     def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
         dataset = ref.open()
         self._check(dataset)
-        edits = edits_of(ref, dataset, self._answers(ref, dataset))
+        edits = edits_of(ref, dataset, self._results(ref, dataset))
         if edits is None or not self._clauses.inserts:
             return edits
         compared = {*self._clauses.on, *self._named_columns(dataset)}
         fields = ids_of(field for field in edits.fields if field.name in compared)
         return replace(edits, absence=AbsentKeys(fields=frozenset(fields)))
 
-    def _answers(self, ref: DatasetRef, dataset: lance.LanceDataset) -> list[Answer]:
+    def _results(self, ref: DatasetRef, dataset: lance.LanceDataset) -> list[RowEditResult]:
         small = self._small(ref, dataset)
         if small is not None:
-            return self._jobs.alone(small)
+            return self._jobs.results([small], RowEditResult)
         actions, given = self._actions(ref, dataset)
         apply = self._apply(ref, dataset, given)
-        return self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER_TO_ALL_ROWS))
+        return self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER_TO_ALL_ROWS), RowEditResult)
 
     def _apply(self, ref: DatasetRef, dataset: lance.LanceDataset, values: StructType) -> Apply:
         return Apply(
@@ -121,7 +120,7 @@ class Merge:
         )
 
     def _small(self, ref: DatasetRef, dataset: lance.LanceDataset) -> MergeSmall | None:
-        """Returns what one task does where it does all of the merge; else Spark joins the keys."""
+        """Returns the only task of a small merge; None if Spark joins the keys."""
         clauses, where = self._clauses, self._listed_keys()
         if where is None or clauses.update_where is not None:
             return None
@@ -143,7 +142,7 @@ class Merge:
         )
 
     def _listed_keys(self) -> str | None:
-        """Returns a condition in Lance SQL that all rows meet that match; None for many keys."""
+        """Returns a condition in Lance SQL for all matching rows; None for many keys."""
         clauses = self._clauses
         keys = None if clauses.deletes or len(clauses.on) > 1 else self._source.listed(clauses.on[0])
         if keys is None:
@@ -151,7 +150,7 @@ class Merge:
         return f"{_quoted(clauses.on[0])} IN ({', '.join(keys)})" if keys else "false"
 
     def _actions(self, ref: DatasetRef, dataset: lance.LanceDataset) -> tuple[DataFrame, StructType]:
-        """Returns what becomes of which row, by fragment, and Spark's schema of the values."""
+        """Returns rows with actions, by fragment, and Spark's schema of the values."""
         clauses = self._clauses
         source = self._source.frame(ref, self._staging).withColumn(_GIVEN, sf.lit(True)).alias("source")
         target = self._target_rows(ref, dataset).alias("target")
@@ -186,11 +185,11 @@ class Merge:
         options = {"version": str(ref.version), "columns": json.dumps([*named, ROW_ADDRESS])}
         where = self._listed_keys()
         if where is not None:
-            options["filter"] = where  # an index serves where there is one
+            options["filter"] = where  # an index may serve the filter
         return read_table(self._source.spark, ref, ref.uri, options)
 
     def _named_columns(self, dataset: lance.LanceDataset) -> list[str]:
-        """Returns the columns that conditions may name."""
+        """Returns the columns of the conditions, and maybe further columns."""
         texts = [text for text in (self._clauses.update_where, self._clauses.delete_where) if text]
         return named_columns(dataset.schema, *texts)
 
@@ -204,7 +203,7 @@ def _quoted(name: str) -> str:
 
 
 def spread(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Returns rows so that all of a fragment come to one task, by address; new ones by keys."""
+    """Returns rows partitioned by fragment and ordered by address; new rows partitioned by keys."""
     key = sf.hash(*(sf.col(_quoted(name)) for name in keys)) if keys else sf.spark_partition_id()
     part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(key, sf.lit(_INSERT_PARTS)))
     return rows.repartition(part).sortWithinPartitions(ROW_ADDRESS)
@@ -213,13 +212,13 @@ def spread(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
 def edits_of(
     ref: DatasetRef,
     dataset: lance.LanceDataset,
-    answers: Sequence[Answer],
+    results: Sequence[RowEditResult],
     operation: Literal["delete", "update", "merge"] = "merge",
 ) -> RowEdits | None:
-    """Returns what is to be committed of a statement over rows; None where nothing is."""
-    new = tuple(fragment for answer in answers for fragment in answer.new_fragments())
-    updated = tuple(fragment for answer in answers for fragment in answer.updated_fragments())
-    removed = tuple(number for answer in answers for number in answer.removed)
+    """Returns the edits of a statement over rows for the commit; None without edits."""
+    new = tuple(fragment for result in results for fragment in result.new_fragments())
+    updated = tuple(fragment for result in results for fragment in result.updated_fragments())
+    removed = tuple(number for result in results for number in result.removed)
     before = {number: dataset.get_fragment(number) for number in (*(one.id for one in updated), *removed)}
     if not new and not before:
         return None
@@ -231,7 +230,7 @@ def edits_of(
         updated=updated,
         removed=removed,
         new=new,
-        rows_inserted=sum(answer.inserted for answer in answers),
-        rows_updated=sum(answer.changed for answer in answers),
-        rows_deleted=sum(answer.deleted for answer in answers),
+        rows_inserted=sum(result.inserted for result in results),
+        rows_updated=sum(result.changed for result in results),
+        rows_deleted=sum(result.deleted for result in results),
     )

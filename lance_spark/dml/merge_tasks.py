@@ -1,4 +1,4 @@
-"""Tasks that apply what Spark has found for each row. They run on executors."""
+"""Tasks that apply the actions that Spark has computed for rows. Run on executors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from lance_spark.backfill.driver.answers import numbers_of
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml import ways
-from lance_spark.dml.answers import TASK_BYTES, Answer, answering
+from lance_spark.dml import strategy
 from lance_spark.dml.column_files import ColumnFiles
 from lance_spark.dml.edits import MOST_BYTES, MOST_ROWS, add_moved, delete_rows
+from lance_spark.dml.row_edit_result import RowEditResult
 from lance_spark.dml.source import plain_key
+from lance_spark.dml.strategy import TASK_BYTES
 from lance_spark.errors import MergeError
 from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, row_ids
+from lance_spark.spark_jobs.tasks import answer_or_error
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
 from lance_spark.staging.file_layout import FileLayout
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
 INSERT, UPDATE, DELETE = 0, 1, 2
-"""What becomes of a row."""
+"""The action for a row."""
 
 ACTION = "_rowoffset"
-"""Name of the column that says it: one that Lance keeps for itself, which no table has."""
+"""Name of the column of actions: reserved by Lance, so no table has a column of the name."""
 
 _BATCH_ROWS = 8192
 
@@ -45,15 +46,15 @@ _BATCH_ROWS = 8192
 class Apply:
     """Inserts, updates and deletes rows; a callable for Spark's `mapInArrow`.
 
-    Rows come with the address of the row of the table (NULL for rows to insert), what becomes of
-    it, and new values, ordered by address; all rows of a fragment come to one task. Memory: some
-    batches of rows, and 16 bytes for each row of a fragment.
+    A row has the address of the table's row (NULL for inserts), the action, and new values. Rows
+    are ordered by address, and all rows of a fragment are in one task. Memory: some batches of
+    rows, and 16 bytes for each row of a fragment.
 
     Attributes:
-        table: The version that the merge reads.
+        table: The version of the merge.
         values: Spark's schema of the new values.
-        layout: Layout of files of all columns.
-        kept: Columns whose values are for rows to insert; rows that are updated keep theirs.
+        layout: Layout of files with all columns.
+        kept: Columns with values for inserts only. Updated rows keep their values.
     """
 
     table: DatasetRef
@@ -64,11 +65,11 @@ class Apply:
     kept: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Works on all rows, and yields one answer."""
-        yield answering(lambda: self.run(batches), batches)
+        """Applies all rows, and yields the answer."""
+        yield answer_or_error(lambda: self.run(batches), batches)
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
-        """Returns what was done with all rows."""
+    def run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
+        """Applies all rows, and returns the result."""
         return _Task(self).run(batches)
 
 
@@ -88,9 +89,9 @@ class _Task:
             FragmentSink(apply.staging, apply.layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES) for _ in range(2)
         )
         self._ids: list[np.ndarray] = []
-        self._answer = Answer()
+        self._result = RowEditResult()
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
+    def run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
         """Applies all rows."""
         try:
             for number, parts in itertools.groupby(by_fragment(batches), key=lambda part: part[0]):
@@ -99,24 +100,24 @@ class _Task:
                         self._insert(values)
                 else:
                     self._change(self._rows.existing_fragment(number), parts)
-            add_moved(self._answer, self._moved, self._ids if self._apply.stable else None)
-            add_moved(self._answer, self._inserted, None)
+            add_moved(self._result, self._moved, self._ids if self._apply.stable else None)
+            add_moved(self._result, self._inserted, None)
         except BaseException:
             self._moved.abandon()
             self._inserted.abandon()
             raise
-        return self._answer
+        return self._result
 
     def _insert(self, values: pa.RecordBatch) -> None:
         rows = self._insert_converter.convert(values)
         columns = {name: pa.nulls(rows.num_rows, self._schema.field(name).type) for name in self._absent}
         self._inserted.write(self._complete(rows, columns))
-        self._answer.inserted += rows.num_rows
+        self._result.inserted += rows.num_rows
 
     def _change(self, fragment: LanceFragment, parts: Iterator[tuple[Any, np.ndarray, np.ndarray, Any]]) -> None:
         touched, moved, last, before = [np.empty(0, np.int64)], [np.empty(0, np.int64)], -1, -1
         for _, every, action, given in parts:
-            # A row may be deleted for several reasons.
+            # Several deletions of a row count once.
             first = (
                 (np.diff(every, prepend=last) != 0)
                 | (action != DELETE)
@@ -136,9 +137,9 @@ class _Task:
         changed = np.concatenate(moved)
         if len(changed) and self._apply.stable:
             self._ids.append(row_ids(fragment, changed).astype(np.uint64))
-        delete_rows(fragment, gone, self._answer)
-        self._answer.deleted -= len(changed)
-        self._answer.changed += len(changed)
+        delete_rows(fragment, gone, self._result)
+        self._result.deleted -= len(changed)
+        self._result.changed += len(changed)
 
     def _move(self, fragment: LanceFragment, offsets: np.ndarray, values: pa.RecordBatch) -> None:
         rows = self._update_converter.convert(values)
@@ -173,11 +174,11 @@ class _RowConverter:
 class SetColumns:
     """Writes values of rows into column files; a callable for Spark's `mapInArrow`.
 
-    Rows come as those of :class:`Apply`, all of them to be updated.
+    Rows have the form of :class:`Apply`, and are all updates.
     Memory: a window of a column file.
 
     Attributes:
-        table: The version that the statement reads.
+        table: The version of the statement.
         values: Spark's schema of the new values.
     """
 
@@ -187,15 +188,15 @@ class SetColumns:
     targets: Targets
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Works on all rows, and yields one answer."""
-        yield answering(lambda: self.run(batches), batches)
+        """Applies all rows, and yields the answer."""
+        yield answer_or_error(lambda: self.run(batches), batches)
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
-        """Returns what was written of all rows."""
-        answer = Answer()
+    def run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
+        """Writes all rows, and returns the result."""
+        result = RowEditResult()
         schema = self.targets.schema
         converter = WriteConverter(self.values, schema)
-        files = ColumnFiles(self.staging, SnapshotRows(self.table.open()), self.targets, answer)
+        files = ColumnFiles(self.staging, SnapshotRows(self.table.open()), self.targets, result)
         current, last = -1, -1
         try:
             for fragment, offsets, _, values in by_fragment(batches):
@@ -208,25 +209,25 @@ class SetColumns:
         except BaseException:
             files.discard()
             raise
-        return answer
+        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetOrMove:
-    """Updates rows in the way that is cheaper; a callable for Spark's `mapInArrow`.
+    """Updates rows by the cheaper strategy; a callable for Spark's `mapInArrow`.
 
-    One task gets all rows of the statement. Memory: 64 MiB of rows; if there are more, columns are
-    set.
+    One task gets all rows of the statement. Memory: 64 MiB of rows. Larger updates write column
+    files.
     """
 
     setting: SetColumns
     moving: Apply
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Works on all rows, and yields one answer."""
-        yield answering(lambda: self._run(batches), batches)
+        """Applies all rows, and yields the answer."""
+        yield answer_or_error(lambda: self._run(batches), batches)
 
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
         held: list[pa.RecordBatch] = []
         matched: Counter[int] = Counter()
         for batch in batches:
@@ -236,25 +237,25 @@ class SetOrMove:
             if sum(one.nbytes for one in held) > TASK_BYTES:
                 return self.setting.run(itertools.chain(held, batches))
         if not held:
-            return Answer()
+            return RowEditResult()
         table = self.setting.table
         dataset = table.open()
         physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}
-        way = ways.cheaper_way(table, dataset, self.setting.targets.schema.names, matched, physical)
-        return (self.setting if way == "columns" else self.moving).run(iter(held))
+        chosen = strategy.choose_strategy(table, dataset, self.setting.targets.schema.names, matched, physical)
+        return (self.setting if chosen == "columns" else self.moving).run(iter(held))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSmall:
-    """Merges a few rows into some fragments in one task; a callable for Spark's `mapInArrow`.
+    """Merges a few rows into some fragments, as one task.
 
-    Memory: these rows, and the keys of rows that match them.
+    Memory: these rows, and the keys of their matches.
 
     Attributes:
-        source: Where the rows lie, as a table.
-        key: Column whose values are compared, as integers or as texts.
-        where: Condition on the table's rows, in Lance SQL: that they have one of the keys.
-        fragments: Ids of the fragments that may hold such a row.
+        source: Location of the rows, as a table.
+        key: Column of the compared integers or texts.
+        where: Condition in Lance SQL on the table's rows: their key is in the source.
+        fragments: Ids of the fragments that may have a match.
     """
 
     apply: Apply
@@ -265,13 +266,12 @@ class MergeSmall:
     updates: bool
     inserts: bool
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields one answer."""
-        for _ in numbers_of(batches):
-            yield answering(lambda: self.apply.run(self._rows()))
+    def run(self) -> RowEditResult:
+        """Merges the rows. Runs on an executor."""
+        return self.apply.run(self._rows())
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
-        """Yields what becomes of which row, as :class:`Apply` takes it."""
+        """Yields rows with actions for :class:`Apply`."""
         import lance
 
         table = self.apply.table
@@ -280,7 +280,7 @@ class MergeSmall:
         addresses, found = self._matches(keys)
         order = np.argsort(codes, kind="stable")
         first, last = (np.searchsorted(codes[order], found, side) for side in ("left", "right"))
-        # A row of the table comes as often as rows of the source match it, which is refused then.
+        # A row of the table occurs once for each match in the source. `Apply` refuses duplicates.
         times = last - first
         at = np.repeat(first - np.concatenate([[0], np.cumsum(times)[:-1]]), times) + np.arange(times.sum())
         changed = order[at] if self.updates else order[:0]
@@ -296,7 +296,7 @@ class MergeSmall:
             yield pa.RecordBatch.from_arrays(arrays, names=["", "", *values.schema.names])
 
     def _matches(self, keys: pa.Array[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns addresses of the table's rows that match, ascending, and which key each has."""
+        """Returns ascending addresses of matching rows of the table, and the index of each key."""
         rows = SnapshotRows(self.apply.table.open())
         handles = [rows.existing_fragment(number) for number in self.fragments]
         if not handles or not len(keys):
@@ -314,7 +314,7 @@ class MergeSmall:
 
 
 def _codes(column: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], np.ndarray]:
-    """Returns the different keys, and which of them each row has: -1 for NULL."""
+    """Returns the distinct keys, and the index of each row's key: -1 for NULL."""
     plain = _one(column.cast(plain_key(column.type)))
     keys = plain.unique().drop_null()
     codes = pc.index_in(plain, value_set=keys).fill_null(-1)
@@ -322,10 +322,10 @@ def _codes(column: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], np.ndarray]:
 
 
 def refuse_doubled(table: DatasetRef, fragment: int, offsets: np.ndarray, last: int) -> None:
-    """Refuses a row of the table that comes twice; `last` is the one before these, or -1.
+    """Refuses a duplicate row of the table; `last` is the row before these rows, or -1.
 
     Raises:
-        MergeError: There is one.
+        MergeError: Several rows of the source match a row.
     """
     steps = np.diff(offsets, prepend=last)
     if (steps > 0).all():

@@ -1,4 +1,4 @@
-"""What a statement did to rows: :class:`ChangeResult`."""
+"""The result of a statement: :class:`ChangeResult`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lance_spark.words import InWords
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ChangeResult(InWords):
-    """What an update, a deletion or a merge did.
+    """The result of an update, a deletion or a merge.
 
     Attributes:
-        version: The version that it made; where no row was concerned, the one that it read.
-        rows_inserted: Rows that a merge added.
-        rows_updated: Rows that were set, also to the values that they had.
-        rows_deleted: Rows that were deleted.
+        version: The version of the commit. If no row changed, the version that was read.
+        rows_inserted: Number of rows added by a merge.
+        rows_updated: Number of updated rows, including rows with equal values.
+        rows_deleted: Number of deleted rows.
     """
 
     version: int
@@ -27,14 +27,14 @@ class ChangeResult(InWords):
 
     @property
     def text(self) -> str:
-        """What it did, in words: `10 rows updated, version 3`."""
+        """Summary of the result: `10 rows updated, version 3`."""
         done = {"inserted": self.rows_inserted, "updated": self.rows_updated, "deleted": self.rows_deleted}
         said = [f"{counted(rows, 'row')} {what}" for what, rows in done.items() if rows]
         return f"{', '.join(said) or 'no row concerned'}, version {self.version}"
 
 
 def result_of(result: CommitResult) -> ChangeResult:
-    """Returns what a commit did to rows."""
+    """Returns the result of a commit."""
     return ChangeResult(
         version=result.version,
         rows_inserted=result.rows_inserted,

@@ -1,6 +1,6 @@
-"""Evaluates a statement and commits it, again where concurrent commits changed what it read.
+"""Evaluates and commits a statement, and retries after conflicts. Runs on the driver.
 
-:func:`run_rounds` is what updates, deletions and merges have in common. It runs on the driver.
+:func:`retry_statement` serves updates, deletions and merges.
 """
 
 from __future__ import annotations
@@ -23,26 +23,32 @@ from lance_spark.staging.job_end import commit_or_give_up, finish
 _LOG = logging.getLogger(__name__)
 
 _AFTER_APPENDS = 3
-"""Times that a merge is evaluated again for appends alone: a stream of appends starves no merge."""
+"""Maximum retries of a merge for appends alone, so that a stream of appends starves no merge."""
 
 
-def run_rounds(
+def retry_statement(
     ref: DatasetRef,
     staging: Staging,
     policy: CommitPolicy,
     evaluate: Callable[[DatasetRef], RowEdits | None],
     note: CommitNote = NO_NOTE,
 ) -> ChangeResult:
-    """Evaluates a statement at the latest version until a commit of it holds.
+    """Evaluates a statement at the latest version until its commit succeeds.
 
-    `ref` is the version that was checked, and the first that is evaluated; `evaluate` returns what
-    is to be done to a version, None for nothing. A version that was cleaned up while it was
-    evaluated counts as a conflict. Files that are not committed are deleted at the end.
+    A cleanup of the version during the evaluation counts as a conflict. Uncommitted files are
+    deleted at the end.
+
+    Args:
+        ref: The validated version, which is evaluated first.
+        staging: Staging of the statement's files.
+        policy: Limits of the retries.
+        evaluate: Returns the edits of the statement at a version; None without edits.
+        note: Message and properties of the version.
 
     Raises:
-        CommitConflictError: Other writers kept coming first. Nothing was changed.
+        CommitConflictError: Other writers kept committing first. Nothing was changed.
         CommitOutcomeUnknownError: The store did not answer.
-        LanceSparkError: What `evaluate` raises. Nothing was changed.
+        LanceSparkError: The evaluation failed. Nothing was changed.
     """
     statement = _Attempts(ref=ref, staging=staging, policy=policy, evaluate=evaluate, note=note)
     staging.open_job()
@@ -53,11 +59,11 @@ def run_rounds(
 
 @dataclass(kw_only=True)
 class _Attempts:
-    """The attempts of one statement.
+    """The attempts of a statement.
 
     Attributes:
         committed: Data files of the last attempt.
-        taken_back: Data files of attempts that were committed and taken back.
+        taken_back: Data files of commits that were taken back.
     """
 
     ref: DatasetRef
@@ -103,7 +109,7 @@ class _Attempts:
 
 
 def files_of(edits: RowEdits) -> list[str]:
-    """Returns the names of the data files that the edits bring."""
+    """Returns the names of the new data files of edits."""
     old = {path_of(file) for fragment in edits.before.values() for file in fragment.files}
     files = [path_of(file) for fragment in (*edits.updated, *edits.new) for file in fragment.files]
     return [name for name in files if name not in old]

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _LISTED_KEYS = 10_000
-"""Keys of a source in this process that a filter looks up in the table."""
+"""Maximum keys of a source in this process for a filter on the table."""
 
 
 class Source:
-    """A Spark DataFrame, or rows of this process, which are staged beside the table for tasks.
+    """The source of a merge: a Spark DataFrame, or rows of this process.
 
-    Python values get the types of the table's columns.
+    Rows of this process are staged next to the table for tasks. Python values get the types of the
+    table's columns.
     """
 
     def __init__(self, spark: SparkSession, data: Data, table: pa.Schema) -> None:
@@ -39,11 +40,11 @@ class Source:
         self._place: str | None = None
 
     def check(self, rows: pa.Schema, on: Sequence[str]) -> None:
-        """Checks that the columns are the table's, `rows`, and that the keys are among them.
+        """Validates the columns against `rows`, the table's columns, and the keys.
 
         Raises:
-            ColumnNotFoundError: A key is not there.
-            SchemaMismatchError: Another column is not the table's, or does not fit it.
+            ColumnNotFoundError: The source lacks a key.
+            SchemaMismatchError: The table lacks a column, or its type does not fit.
         """
         for name in on:
             if name not in self.names:
@@ -59,7 +60,10 @@ class Source:
             check_writable(self._frame.schema, self._columns)
 
     def staged(self, ref: DatasetRef, staging: Staging) -> str | None:
-        """Returns where rows of this process lie for tasks, until the job's files go; or None."""
+        """Returns the location of the staged rows of this process; None for a DataFrame.
+
+        The end of the job deletes the rows with the job's files.
+        """
         if self._place is None and self._rows is not None:
             import lance
 
@@ -77,7 +81,7 @@ class Source:
         return to_spark_schema(lance.dataset(self._place, storage_options=ref.lance_options).schema)
 
     def frame(self, ref: DatasetRef, staging: Staging) -> DataFrame:
-        """Returns the rows; those of this process are staged."""
+        """Returns the rows as a DataFrame. Stages rows of this process."""
         place = self.staged(ref, staging)
         if self._frame is None and place is not None:
             self._frame = read_table(self.spark, ref, place, {})
@@ -85,9 +89,9 @@ class Source:
         return self._frame
 
     def listed(self, key: str) -> list[str] | None:
-        """Returns the values of a key as literals of Lance SQL; None where there are too many.
+        """Returns the values of a key as literals of Lance SQL; None for too many values.
 
-        Only integers and texts are, of rows of this process, where the table's column has them too.
+        Only for integers or texts on both sides, in rows of this process.
         """
         if self._rows is None or self._rows.num_rows > _LISTED_KEYS:
             return None
@@ -99,7 +103,7 @@ class Source:
 
 
 def plain_key(kind: pa.DataType) -> pa.DataType | None:
-    """Returns the type in which keys are compared; None where Spark compares them."""
+    """Returns the type for comparisons of keys; None if Spark compares the keys."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return pa.large_string()
     return pa.int64() if pa.types.is_integer(kind) and kind != pa.uint64() else None

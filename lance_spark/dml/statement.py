@@ -1,14 +1,12 @@
 """Updates and deletions of rows by conditions in Lance SQL: :class:`Statement`. On the driver.
 
-A statement is evaluated at one version by tasks over its fragments, and committed as one version.
-Where concurrent commits changed what it read, the fragments that changed are evaluated again, at
-the latest version, and the others keep what was done: the result is always that of the statement
-at one version.
+Tasks over the fragments of a version evaluate a statement, and one commit makes one version. After
+a conflict, tasks evaluate the changed fragments again at the latest version, and the results of the
+other fragments stay. The result always equals the statement at one version.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -16,20 +14,22 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits, StagedColumns
+from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, ids_of
 from lance_spark.commit.data_files import data_files
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml.answers import Answer, RowJobs
 from lance_spark.dml.assignments import Assignments, check_assignments, check_where
 from lance_spark.dml.column_files import targets_of
 from lance_spark.dml.edits import Edit, EditSpec, Task
 from lance_spark.dml.result import ChangeResult
-from lance_spark.dml.rounds import run_rounds
-from lance_spark.dml.ways import Way, cheaper_way, known_matches, named_columns, work_of
+from lance_spark.dml.rounds import retry_statement
+from lance_spark.dml.row_edit_result import RowEditResult, WrittenColumnFile
+from lance_spark.dml.strategy import UpdateStrategy, choose_strategy, known_matches, named_columns, task_bytes, work_of
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.rows.row_addresses import SnapshotRows
+from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
+from lance_spark.spark_jobs.task_queue import pack_fragments
 from lance_spark.staging.area import Staging, new_id
 
 if TYPE_CHECKING:
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class _Evaluated:
-    """What a statement does at one version.
+    """The evaluation of a statement at a version.
 
     Attributes:
-        seen: The fragments of that version that were looked at, as they were, by id.
+        seen: The evaluated fragments of the version, by id.
     """
 
     ref: DatasetRef
     fields: tuple[FieldIdentity, ...]
     seen: dict[int, FragmentMetadata]
-    answers: list[Answer] = field(default_factory=list)
+    results: list[RowEditResult] = field(default_factory=list)
 
 
 class Statement:
@@ -57,7 +57,7 @@ class Statement:
 
     Raises:
         FilterError, OptionError, ColumnNotFoundError, ValueConversionError,
-            UnsupportedOperationError: It does not fit the table.
+            UnsupportedOperationError: The statement does not fit the table.
         UnsafeStoreError: The store loses concurrent commits.
     """
 
@@ -72,23 +72,21 @@ class Statement:
         self._checked: tuple[DatasetRef, pa.RecordBatch | None] = self._ref, self._check(self._ref.open())
         self._operation: Literal["delete", "update"] = "delete" if sets is None else "update"
         self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
-        self._jobs = RowJobs(
-            spark=spark,
-            tag=f"lance-spark-{self._staging.job_id}",
-            description=f"lance-spark: {self._operation} of {table_name}",
-        )
-        self._way: Way | None = None if sets else "delete"
+        tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: {self._operation} of {table_name}")
+        self._spark = spark
+        self._jobs = SparkJobs(spark, tag, answers_errors=True)
+        self._strategy: UpdateStrategy | None = None if sets else "delete"
         self._evaluated: _Evaluated | None = None
 
     def run(self, note: CommitNote = NO_NOTE) -> ChangeResult:
         """Evaluates and commits the statement.
 
         Raises:
-            CommitConflictError: Other writers kept coming first. Nothing was changed.
+            CommitConflictError: Other writers kept committing first. Nothing was changed.
             CommitOutcomeUnknownError: The store did not answer.
             LanceSparkError: A task failed on a value, or on a file. Nothing was changed.
         """
-        return run_rounds(self._ref, self._staging, self._policy, self._edits_of, note)
+        return retry_statement(self._ref, self._staging, self._policy, self._edits_of, note)
 
     def _edits_of(self, ref: DatasetRef) -> RowEdits | None:
         self._evaluated = self._evaluate(ref, self._evaluated)
@@ -103,7 +101,7 @@ class Statement:
     # Evaluation
 
     def _evaluate(self, ref: DatasetRef, before: _Evaluated | None) -> _Evaluated:
-        """Returns the statement at a version; what has not changed since is taken as it was."""
+        """Evaluates the statement at a version. Unchanged fragments keep their results."""
         dataset = ref.open()
         if self._checked[0] != ref:
             self._checked = ref, self._check(dataset)
@@ -113,10 +111,10 @@ class Statement:
         pending = set(seen)
         if before is not None and set(before.fields) <= set(fields):
             same = {number for number, fragment in before.seen.items() if seen.get(number) == fragment}
-            # Rows of several fragments may have been moved into one.
-            now.answers = [answer for answer in before.answers if same.issuperset(answer.fragments)]
-            pending -= same - {number for answer in before.answers for number in answer.fragments}
-            pending -= {number for answer in now.answers for number in answer.fragments}
+            # A task may have moved rows of several fragments into one fragment.
+            now.results = [result for result in before.results if same.issuperset(result.fragments)]
+            pending -= same - {number for result in before.results for number in result.fragments}
+            pending -= {number for result in now.results for number in result.fragments}
         sets = self._sets
         spec = EditSpec(
             table=ref,
@@ -129,7 +127,7 @@ class Statement:
         )
         texts = [text for text in (self._where, *(sets.expressions.values() if sets else ())) if text]
         columns = {*named_columns(dataset.schema, *texts), *(sets.columns if sets else ())}
-        now.answers += self._changed(spec, dataset, sorted(columns), {n: seen[n] for n in sorted(pending)})
+        now.results += self._changed(spec, dataset, sorted(columns), {n: seen[n] for n in sorted(pending)})
         return now
 
     def _changed(
@@ -138,49 +136,49 @@ class Statement:
         dataset: lance.LanceDataset,
         columns: Sequence[str],
         fragments: dict[int, FragmentMetadata],
-    ) -> list[Answer]:
-        """Returns what tasks did to some fragments, where `columns` are all that they look at."""
+    ) -> list[RowEditResult]:
+        """Runs tasks over some fragments. `columns` are all columns of the statement."""
         physical = {number: fragment.physical_rows for number, fragment in fragments.items()}
 
-        def run(task: Callable[[int], Task], numbers: Iterable[int]) -> list[Answer]:
+        def run(task: Callable[[int], Task], numbers: Iterable[int]) -> list[RowEditResult]:
             work = work_of(spec.table, dataset, columns, {number: physical[number] for number in numbers})
-            return self._jobs.over_fragments(
-                work, lambda units: Edit(spec=spec, task=task(len(units)), units=units)
-            )  # fmt: skip
+            packs = pack_fragments(work, task_bytes(self._spark, work))
+            edits = [Edit(spec=spec, task=task(len(packs)), fragments=pack) for pack in packs]
+            return self._jobs.results(edits, RowEditResult)
 
         matched, unknown = known_matches(spec.table, spec.where, fragments)
-        if self._way is None and unknown:
-            answers = run(lambda tasks: "count" if tasks > 1 else "cheaper", sorted((*matched, *unknown)))
-            if len(answers) == 1:
-                self._way = answers[0].way
-                return answers
-            matched = {number: rows for answer in answers for number, rows in sorted(answer.counts.items())}
+        if self._strategy is None and unknown:
+            results = run(lambda tasks: "count" if tasks > 1 else "cheaper", sorted((*matched, *unknown)))
+            if len(results) == 1:
+                self._strategy = results[0].strategy
+                return results
+            matched = {number: rows for result in results for number, rows in sorted(result.counts.items())}
         else:
             matched = dict(sorted((matched | unknown).items()))
         if not matched:
             return []
-        if self._way is None:
+        if self._strategy is None:
             assert self._sets is not None
-            self._way = cheaper_way(spec.table, dataset, self._sets.columns, matched, physical)
-        way = self._way
-        return run(lambda _: way, matched)
+            self._strategy = choose_strategy(spec.table, dataset, self._sets.columns, matched, physical)
+        strategy = self._strategy
+        return run(lambda _: strategy, matched)
 
     # Commit
 
     def _edits(self, now: _Evaluated) -> RowEdits | None:
-        """Returns what is to be committed; None where no row matches."""
-        new = tuple(fragment for answer in now.answers for fragment in answer.new_fragments())
-        staged = {one[0]: one for answer in now.answers for one in answer.columns}
+        """Returns the edits for the commit; None if no row matches."""
+        new = tuple(fragment for result in now.results for fragment in result.new_fragments())
+        staged = {file.fragment_id: file for result in now.results for file in result.columns}
         edits = RowEdits(
             operation=self._operation,
             read_version=now.ref.version or 0,
             fields=now.fields,
             before={},
-            updated=tuple(fragment for answer in now.answers for fragment in answer.updated_fragments()),
-            removed=tuple(number for answer in now.answers for number in answer.removed),
+            updated=tuple(fragment for result in now.results for fragment in result.updated_fragments()),
+            removed=tuple(number for result in now.results for number in result.removed),
             new=new,
-            rows_updated=sum(answer.changed for answer in now.answers),
-            rows_deleted=sum(answer.deleted for answer in now.answers),
+            rows_updated=sum(result.changed for result in now.results),
+            rows_deleted=sum(result.deleted for result in now.results),
             predicate=self._where,
         )
         if staged:
@@ -193,14 +191,14 @@ class Statement:
 
 
 def edits_of_columns(
-    ref: DatasetRef, dataset: lance.LanceDataset, answers: Sequence[Answer], columns: Sequence[str]
+    ref: DatasetRef, dataset: lance.LanceDataset, results: Sequence[RowEditResult], columns: Sequence[str]
 ) -> RowEdits | None:
-    """Returns what is to be committed of an update that wrote column files; None for nothing."""
-    staged = [one for answer in answers for one in answer.columns]
+    """Returns the edits of an update with column files for the commit; None without files."""
+    staged = [file for result in results for file in result.columns]
     if not staged:
         return None
     rows = SnapshotRows(dataset)
-    seen = {one[0]: rows.existing_fragment(one[0]).metadata for one in staged}
+    seen = {file.fragment_id: rows.existing_fragment(file.fragment_id).metadata for file in staged}
     edits = RowEdits(
         operation="update",
         read_version=ref.version or 0,
@@ -209,7 +207,7 @@ def edits_of_columns(
         updated=(),
         removed=(),
         new=(),
-        rows_updated=sum(answer.changed for answer in answers),
+        rows_updated=sum(result.changed for result in results),
     )
     return with_columns(edits, dataset, columns, staged, seen)
 
@@ -218,24 +216,25 @@ def with_columns(
     edits: RowEdits,
     dataset: lance.LanceDataset,
     columns: Sequence[str],
-    staged: Sequence[tuple[int, str, int | None, str]],
+    staged: Sequence[WrittenColumnFile],
     seen: Mapping[int, FragmentMetadata],
 ) -> RowEdits:
-    """Returns edits that also put column files into fragments.
+    """Returns edits with additional column files of fragments.
 
     Args:
-        edits: What else the statement does.
-        dataset: The version that it read.
-        columns: The columns that the files have.
-        staged: Fragment, name and size of each file, and the rows that got values, in Base64.
-        seen: The fragments as they were, by id.
+        edits: The other edits of the statement.
+        dataset: The version of the statement.
+        columns: The columns of the files.
+        staged: The column files.
+        seen: The fragments of the version, by id.
     """
     modified = ids_of(one for one in edits.fields if one.name in columns)
-    files = data_files(dataset, [StagedColumns(name=name, size_bytes=size) for _, name, size, _ in staged])
+    files = data_files(dataset, [file.staged for file in staged])
     updated = tuple(
-        _with_file(seen[one[0]], file, frozenset(modified)) for one, file in zip(staged, files, strict=True)
+        _with_file(seen[written.fragment_id], file, frozenset(modified))
+        for written, file in zip(staged, files, strict=True)
     )
-    offsets = {number: base64.b64decode(given) for number, _, _, given in staged}
+    offsets = {file.fragment_id: file.rows for file in staged}
     return replace(
         edits,
         updated=updated,
@@ -245,10 +244,10 @@ def with_columns(
 
 
 def _with_file(fragment: FragmentMetadata, file: DataFile, modified: frozenset[int]) -> FragmentMetadata:
-    """Returns a fragment in which a file has the modified fields, in place of the files before.
+    """Returns a fragment with a new file for the modified fields, in place of earlier files.
 
     Raises:
-        UnsupportedOperationError: It has overlays, which would hide the new values.
+        UnsupportedOperationError: Overlays of the fragment would hide the new values.
     """
     from lance.fragment import DataFile
 
@@ -271,4 +270,4 @@ def _with_file(fragment: FragmentMetadata, file: DataFile, modified: frozenset[i
 
 
 _REPLACED = -2
-"""In place of the id of a field that a newer file holds."""
+"""In place of the id of a field with a newer file."""

@@ -1,8 +1,8 @@
-"""Builds an index in Spark's tasks, and commits it: :func:`build_index`. Runs on the driver.
+"""Builds an index in Spark tasks, and commits the index: :func:`build_index`. Runs on the driver.
 
-A large column is cut into runs of fragments, a task builds a segment of each, and one task merges
-them; graphs (HNSW) stay apart. Vectors get a common model first, that one task trains. What
-fragments other writers move or rewrite meanwhile is indexed by one more task afterwards.
+A task builds a segment for each run of fragments of a large column, and another task merges the
+segments. Graphs (HNSW) are not merged. For vectors a task trains a common model first. After the
+commit a further task indexes the fragments that concurrent writers moved or rewrote.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from lance_spark.backfill.driver.answers import NamedJob, collect_answers
-from lance_spark.backfill.driver.spark_failure import SparkFailure
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import IndexBuildError, rebuild
+from lance_spark.errors import IndexBuildError
 from lance_spark.indexes.commit import (
     IndexToCommit,
     TooMuchMovedError,
@@ -26,9 +24,12 @@ from lance_spark.indexes.commit import (
 )
 from lance_spark.indexes.definition import TASK_ROWS, IndexDefinition, checked, indexed_column
 from lance_spark.indexes.segments import cut, segment_of_json
-from lance_spark.indexes.tasks import ANSWER, BuildSegments, IndexWork, MergeSegments, TrainModel, discard
+from lance_spark.indexes.tasks import BuildSegment, IndexWork, MergeSegments, TrainModel, discard
 from lance_spark.indexes.upkeep import optimize_indices
 from lance_spark.session.sessions import known_slots
+from lance_spark.spark_jobs.failures import raise_task_errors
+from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
+from lance_spark.spark_jobs.tasks import SparkTask
 from lance_spark.staging.area import Staging, new_id
 
 if TYPE_CHECKING:
@@ -37,26 +38,28 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+_Result = TypeVar("_Result")
+
 MOST_TASKS = 64
-"""Tasks of one index where the cluster's size is not known, and at most: all segments that they
-make are merged in one task, or searched one after the other."""
+"""Maximum tasks of an index, also for a cluster of unknown size: one task merges all segments, or
+searches scan the segments in sequence."""
 
 _LEAST_SHARES = (0.5, 0.5, 0.0)
-"""An index that would serve less than this share of what it was built of is built again; the last
-one is committed as it is."""
+"""Minimum share of its rows that an index must cover, by attempt. A smaller index is built again.
+The last attempt commits any index."""
 
 
 def build_index(spark: Callable[[], SparkSession], ref: DatasetRef, definition: IndexDefinition) -> None:
-    """Builds an index of the latest version, and commits it beside other writers.
+    """Builds and commits an index of the latest version. Concurrent writers may commit.
 
     The session starts after all checks.
 
     Raises:
-        ColumnNotFoundError, UnsupportedTypeError, OptionError, IndexExistsError: It cannot be
-            made. Nothing was changed.
+        ColumnNotFoundError, UnsupportedTypeError, OptionError, IndexExistsError: The index is not
+            valid. Nothing was changed.
         IndexBuildError: A task failed. Nothing was changed.
-        CommitImpossibleError: Its column was dropped or cast meanwhile.
-        CommitError: It was not committed, for another reason.
+        CommitImpossibleError: A concurrent writer dropped or cast the column.
+        CommitError: The commit failed for another reason.
     """
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     job_id = new_id()
@@ -68,7 +71,7 @@ def build_index(spark: Callable[[], SparkSession], ref: DatasetRef, definition: 
             discard(ref, index.segments)
             _LOG.info("index %s is built again: %s", definition.name, error)
         except Exception:
-            # Only where nothing can name them any more; of an unknown outcome they may be needed.
+            # After an unknown outcome a version may name the segments.
             if not _is_committed(ref, index.segments):
                 discard(ref, index.segments)
             raise
@@ -132,41 +135,28 @@ class _Run:
         self._job_id = job_id
 
     def segments(self, fragments: Sequence[tuple[int, int]], *, folder: str) -> list[Index]:
-        """Returns the segments to commit."""
-        wanted = self._work.definition
+        """Returns the segments for the commit."""
+        definition = self._work.definition
         most = min(known_slots(self._spark) or MOST_TASKS, MOST_TASKS)
-        runs = tuple(cut(fragments, task_rows=TASK_ROWS[wanted.kind], most=most))
+        runs = cut(fragments, task_rows=TASK_ROWS[definition.kind], most=most)
         work = self._work
-        if wanted.is_vector and len(runs) > 1:
+        if definition.is_vector and len(runs) > 1:
             work = replace(work, folder=folder)
             self.trained = True
-            self._tasks(1, TrainModel(work=work), "trains")
-        built = self._tasks(len(runs), BuildSegments(work=work, runs=runs), "builds")
-        segments = [segment_of_json(text) for text in built]
-        if len(runs) == 1 or not wanted.merges:
+            self._run([TrainModel(work=work)], type(None), "trains")
+        builds = [BuildSegment(work=work, fragment_ids=run, is_only=len(runs) == 1) for run in runs]
+        texts = self._run(builds, str, "builds")
+        segments = [segment_of_json(text) for text in texts]
+        if len(runs) == 1 or not definition.merges:
             return segments
         try:
-            (merged,) = self._tasks(1, MergeSegments(work=work, segments=tuple(built)), "merges")
+            (merged,) = self._run([MergeSegments(work=work, segments=tuple(texts))], str, "merges")
         finally:
             discard(work.ref, segments)
         return [segment_of_json(merged)]
 
-    def _tasks(self, count: int, task: Callable[[Any], Any], does: str) -> list[str]:
-        wanted = self._work.definition
-        description = f"{does} index {wanted.name} of {self._work.ref.uri}"
-        return collect_answers(
-            self._spark,
-            lambda: self._spark.range(0, count, 1, count).mapInArrow(task, ANSWER),
-            NamedJob(tag=f"lance-spark-{self._job_id}", description=description),
-            explain=lambda failure: explain(failure, self._work.ref.uri),
-        )
-
-
-def explain(failure: SparkFailure, uri: str) -> None:
-    """Raises the error of ours that a task ended with.
-
-    Raises:
-        IndexBuildError: It was one.
-    """
-    if failure.error_type.rpartition(".")[2] == IndexBuildError.__name__:
-        raise rebuild(IndexBuildError, (failure.message,), {"uri": uri})
+    def _run(self, tasks: Sequence[SparkTask[_Result]], kind: type[_Result], verb: str) -> list[_Result]:
+        uri = self._work.ref.uri
+        tag = SparkJobTag.of(self._job_id, f"{verb} index {self._work.definition.name} of {uri}")
+        with raise_task_errors(IndexBuildError, uri=uri):
+            return SparkJobs(self._spark, tag).results(tasks, kind)

@@ -1,9 +1,9 @@
-"""Commits the segments of an index on top of what came first: :func:`commit_index`.
+"""Commits the segments of an index at the latest version: :func:`commit_index`.
 
-A segment says what rows were at the version that it was built from. It serves those of its
-fragments whose files of the column are the same at the latest version; Lance scans the others.
-Measured: pylance refuses an index beside a compaction, a replaced column file, an overwrite or a
-restore, and accepts one whose column was dropped or cast, which no query can use then.
+A segment describes rows at the version of its build. The segment covers its fragments with the same
+column files at the latest version. Lance scans the other fragments. Measured: pylance refuses an
+index after a concurrent compaction, column file, overwrite or restore, and accepts an index whose
+column was dropped or cast, although no query can use the index then.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexToCommit:
-    """An index whose segments are built.
+    """An index with built segments.
 
     Attributes:
-        column: The top-level column that it is of, as it was.
-        files: For each fragment of the version that was read, rows and files of the column.
-        segments: What was built of them.
+        column: The top-level column at the version of the build.
+        files: Rows and column files of each fragment of the version of the build.
+        segments: The built segments.
     """
 
     definition: IndexDefinition
@@ -58,14 +58,14 @@ class IndexToCommit:
 
     @property
     def rows(self) -> int:
-        """Rows of the fragments that the segments are of."""
+        """Number of rows of the segments' fragments."""
         return sum(self.files[number][0] for segment in self.segments for number in segment.fragment_ids)
 
     def still_valid(self, head: lance.LanceDataset) -> frozenset[int]:
-        """Returns the fragments that the segments say the truth about at another version.
+        """Returns the fragments whose segments are right at another version.
 
         Raises:
-            CommitImpossibleError: The column is gone, or another one.
+            CommitImpossibleError: The column was dropped, cast or renamed.
         """
         column = self.column
         if column not in field_identities(head.lance_schema):
@@ -83,34 +83,34 @@ class IndexToCommit:
 
 
 def files_by_fragment(dataset: lance.LanceDataset, column: FieldIdentity) -> dict[int, tuple[int, tuple[str, ...]]]:
-    """Returns rows, and files of a column, of each fragment of a version."""
+    """Returns rows and column files of each fragment of a version."""
     fragments = (fragment.metadata for fragment in dataset.get_fragments())
     return {fragment.id: (fragment.num_rows, files_of(fragment, column.ids)) for fragment in fragments}
 
 
 class TooMuchMovedError(CommitConflictError):
-    """Most of what an index was built of is elsewhere by now; nothing was committed."""
+    """Most rows of an index have moved. Nothing was committed."""
 
 
 def commit_index(
     ref: DatasetRef, index: IndexToCommit, *, job_id: str, least_share: float, policy: CommitPolicy | None = None
 ) -> CommitResult:
-    """Commits an index, in place of one of its name; the result counts the rows that it serves.
+    """Commits an index, in place of an index of its name. The result counts the covered rows.
 
     Runs on the driver. A second commit with the same `job_id` returns the result of the first.
 
     Args:
         ref: The table.
-        index: What was built.
+        index: The built index.
         job_id: Id of the job.
-        least_share: Share of the rows that the index has to serve still.
-        policy: How long the commit is tried.
+        least_share: Minimum share of the rows that the index must cover.
+        policy: Limits of the retries.
 
     Raises:
-        TooMuchMovedError: It would serve fewer.
-        IndexExistsError: There is one of its name which it is not to replace.
-        CommitImpossibleError: Its column is gone.
-        CommitError: The commit did not happen, for another reason.
+        TooMuchMovedError: The index would cover a smaller share.
+        IndexExistsError: An index of the name exists, and must not be replaced.
+        CommitImpossibleError: The column was dropped, cast or renamed.
+        CommitError: The commit failed for another reason.
     """
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_once, ref, index, job_id, least_share, policy)
@@ -170,10 +170,10 @@ def _commit_once(
 
 
 def replaced_segments(head: lance.LanceDataset, wanted: IndexDefinition) -> list[Index]:
-    """Returns the segments of the index that another one takes the place of; none where it is new.
+    """Returns the segments of the replaced index; an empty list for a new index.
 
     Raises:
-        IndexExistsError: It is not to be replaced, or is one of another kind or column.
+        IndexExistsError: The index must not be replaced, or has another kind or column.
     """
     for found in head.describe_indices():
         if found.name != wanted.name:
@@ -196,12 +196,12 @@ def _family(kind: str) -> str:
 def _refuse_slipped(
     landed: lance.LanceDataset, index: IndexToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
 ) -> None:
-    """Takes an index out again that landed where it serves rows that it is wrong about.
+    """Takes back an index that would be wrong about rows at the version of its commit.
 
     Raises:
-        CommitImpossibleError: Its column is gone.
-        CommitConflictError: Fragments were rewritten in that moment.
-        CommitOutcomeUnknownError: It is there, or may be.
+        CommitImpossibleError: The column was dropped, cast or renamed.
+        CommitConflictError: Fragments were rewritten just before the commit.
+        CommitOutcomeUnknownError: The table has the index, or may have it.
     """
     from lance import LanceOperation
 

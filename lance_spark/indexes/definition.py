@@ -1,4 +1,4 @@
-"""What an index is to be: its kind, column and parameters, checked against the table."""
+"""The definition of an index: kind, column and parameters, validated for the table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TASK_ROWS: Mapping[str, int] = {
     "IVF_HNSW_SQ": 50_000,
     "IVF_HNSW_PQ": 50_000,
 }
-"""Rows from which a task of its own is worth it, by kind: about a second of one core's work."""
+"""Minimum rows of a task, by kind: about a second of work of a core."""
 
 _PARTITION_ROWS = {"IVF_FLAT": 4096, "IVF_PQ": 4096, "IVF_HNSW_SQ": 1 << 20, "IVF_HNSW_PQ": 1 << 20}
 _ORDERED = "numbers, booleans, strings, binary, dates, times and decimals"
@@ -44,14 +44,14 @@ _ORDERED = "numbers, booleans, strings, binary, dates, times and decimals"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDefinition:
-    """An index that is to be made. A picklable value.
+    """The definition of an index. Picklable.
 
     Attributes:
-        name: Its name, which no other index of the table has.
+        name: Name of the index, unique in the table.
         column: The column; a nested field with dots.
-        kind: What it is.
-        parameters: What pylance is given beside these, by its names.
-        replace: Whether it takes the place of an index of this name.
+        kind: Kind of the index.
+        parameters: Further arguments by pylance's names.
+        replace: Whether the index replaces an index of its name.
     """
 
     name: str
@@ -68,16 +68,16 @@ class IndexDefinition:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is an index of vectors."""
+        """Whether the index is a vector index."""
         return self.kind in _PARTITION_ROWS
 
     @property
     def merges(self) -> bool:
-        """Whether segments of tasks are merged into one.
+        """Whether a task merges the segments.
 
-        Where several segments of a scalar or text index have a row, as after an update, Lance takes
-        what any of them says. Graphs would be built again, and segments of vectors are kept apart
-        by Lance when they are searched.
+        If several segments of a scalar or text index have a row, as after an update, Lance takes
+        the answer of any segment. A merge of graphs would build the graphs again. Lance searches
+        the segments of graphs separately.
         """
         return "HNSW" not in self.kind
 
@@ -87,9 +87,9 @@ class IndexedColumn:
     """The column of an index at a version.
 
     Attributes:
-        top: The top-level column that holds it.
-        field_id: Its own field id.
-        type: Its Arrow type.
+        top: The top-level column.
+        field_id: Field id of the column.
+        type: Arrow type of the column.
     """
 
     top: FieldIdentity
@@ -101,7 +101,7 @@ def indexed_column(dataset: lance.LanceDataset, column: str) -> IndexedColumn:
     """Returns the column of an index.
 
     Raises:
-        ColumnNotFoundError: It is not there.
+        ColumnNotFoundError: The column does not exist.
     """
     found = dataset.lance_schema.field(column)
     if found is None:
@@ -112,10 +112,10 @@ def indexed_column(dataset: lance.LanceDataset, column: str) -> IndexedColumn:
 
 
 def scalar_index(column: str, kind: str, *, name: str | None, replace: bool) -> IndexDefinition:
-    """Returns the definition of an index that answers filters.
+    """Returns the definition of a scalar index, for filters.
 
     Raises:
-        OptionError: There is no such kind.
+        OptionError: The kind does not exist.
     """
     wanted = {"BLOOM": "BLOOMFILTER"}.get(str(kind).upper(), str(kind).upper())
     accepted = get_args(ScalarKind)
@@ -133,18 +133,18 @@ def vector_index(
     replace: bool,
     numbers: Mapping[str, int | None],
 ) -> IndexDefinition:
-    """Returns the definition of an index of vectors.
+    """Returns the definition of a vector index.
 
     Args:
         column: The column.
-        kind: What it is.
-        metric: How distances are measured.
-        name: Its name, or None for the column's name and `_idx`.
-        replace: Whether it takes the place of another one of its name.
-        numbers: Parameters by pylance's names, None where they are not given.
+        kind: Kind of the index.
+        metric: Metric of distances.
+        name: Name of the index, or None for the column's name and `_idx`.
+        replace: Whether the index replaces an index of its name.
+        numbers: Parameters by pylance's names; None for defaults.
 
     Raises:
-        OptionError: Something is not as it has to be.
+        OptionError: A parameter is not valid.
     """
     distance = metric_of(metric)
     for option, value in numbers.items():
@@ -177,11 +177,11 @@ def _named(name: str | None, column: str) -> str:
 
 
 def checked(definition: IndexDefinition, column: IndexedColumn, rows: int) -> IndexDefinition:
-    """Returns a definition with what its parameters are for a column and a number of rows.
+    """Returns a definition with its parameters for a column and a number of rows.
 
     Raises:
-        UnsupportedTypeError: An index of this kind cannot be made of the column.
-        OptionError: A parameter does not fit it.
+        UnsupportedTypeError: The kind does not support the type of the column.
+        OptionError: A parameter does not fit the column.
     """
     kind = column.type
     accepted = _accepts(definition.kind, kind)
@@ -221,7 +221,7 @@ def _of_vectors(definition: IndexDefinition, kind: Kind, rows: int) -> IndexDefi
 
 
 def _accepts(kind: IndexKind, of: Kind) -> str | None:
-    """Returns what an index of this kind can be made of, where the type is none of it."""
+    """Returns the supported types of a kind as text, if the type is unsupported; else None."""
     text = pt.is_string(of) or pt.is_large_string(of)
     lists = pt.is_list(of) or pt.is_large_list(of)
     binary = pt.is_binary(of) or pt.is_large_binary(of)

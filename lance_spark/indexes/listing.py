@@ -1,4 +1,4 @@
-"""What indexes a table has, and how much of it they serve. Reads the manifest alone."""
+"""Lists the indexes of a table, and their coverage. Reads only the manifest."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class IndexConfig:
     """An index of a table.
 
     Attributes:
-        name: Its name.
-        index_type: Its kind, as `create_index`, `create_scalar_index` and `create_fts_index` name
-            it; another tool's by Lance's name.
+        name: Name of the index.
+        index_type: Kind of the index by the names of `create_index`, `create_scalar_index` and
+            `create_fts_index`; Lance's name for other kinds.
         columns: Names of its columns.
     """
 
@@ -41,16 +41,16 @@ class IndexConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStatistics:
-    """How much of a table an index serves.
+    """Coverage and size of an index.
 
     Attributes:
-        num_indexed_rows: Rows, not deleted, in fragments that it serves.
-        num_unindexed_rows: Rows in others, which Lance scans.
-        index_type: Its kind, as :class:`IndexConfig` has it.
-        distance_type: How it measures distances: `l2`, `cosine`, `dot` or `hamming`; None where it
-            is not of vectors.
-        num_indices: Parts that it consists of, each searched by itself.
-        size_bytes: Bytes of its files; None where that is not known.
+        num_indexed_rows: Live rows in covered fragments.
+        num_unindexed_rows: Rows in other fragments, which Lance scans.
+        index_type: Kind of the index, as in :class:`IndexConfig`.
+        distance_type: Metric of a vector index: `l2`, `cosine`, `dot` or `hamming`; None for other
+            indexes.
+        num_indices: Number of parts of the index. A search reads each part.
+        size_bytes: Bytes of its files; None if unknown.
     """
 
     num_indexed_rows: int
@@ -62,12 +62,12 @@ class IndexStatistics:
 
 
 def kind_of(index_type: str) -> str:
-    """Returns the kind of an index by our name."""
+    """Returns the kind of an index by the name in lance-spark."""
     return _NAMES.get(index_type, index_type)
 
 
 def list_indices(dataset: lance.LanceDataset) -> list[IndexConfig]:
-    """Returns the indexes of a version, by name; without those that Lance makes for itself."""
+    """Returns the indexes of a version by name, without internal indexes of Lance."""
     found = (one for one in dataset.describe_indices() if not one.name.startswith("__lance"))
     return sorted(
         (
@@ -79,10 +79,10 @@ def list_indices(dataset: lance.LanceDataset) -> list[IndexConfig]:
 
 
 def index_stats(dataset: lance.LanceDataset, name: str) -> IndexStatistics:
-    """Returns how much of a version an index serves.
+    """Returns the coverage of an index of a version.
 
     Raises:
-        IndexNotFoundError: There is no such index.
+        IndexNotFoundError: The index does not exist.
     """
     found = find_index(dataset, name)
     served = {number for segment in found.segments for number in segment.fragment_ids}
@@ -108,7 +108,7 @@ def find_index(dataset: lance.LanceDataset, name: str) -> IndexDescription:
     """Returns an index by its name.
 
     Raises:
-        IndexNotFoundError: There is no such index.
+        IndexNotFoundError: The index does not exist.
     """
     found = {one.name: one for one in dataset.describe_indices()}
     if name in found:

@@ -1,4 +1,4 @@
-"""Segments of an index: as text, and cut from a table's fragments."""
+"""Segments of an index: as JSON, and as runs of a table's fragments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from lance.dataset import Index
 
 FOLDER = "_indices"
-"""Where Lance keeps the segments of a table, each in a folder of its own."""
+"""Lance's folder of the segments of a table, with a folder for each segment."""
 
 
 def segment_to_json(segment: Index) -> str:
-    """Returns a segment that no version has yet, as JSON."""
+    """Returns an uncommitted segment as JSON."""
     details = segment.index_details
     return json.dumps(
         {
@@ -37,7 +37,7 @@ def segment_to_json(segment: Index) -> str:
 
 
 def segment_of_json(text: str) -> Index:
-    """Returns the segment of :func:`segment_to_json`'s text."""
+    """Returns the segment from the text of :func:`segment_to_json`."""
     from lance.dataset import Index, IndexFile
 
     values: dict[str, Any] = json.loads(text)
@@ -58,14 +58,14 @@ def segment_of_json(text: str) -> Index:
 
 
 def named_segment(uuid: str, name: str) -> Index:
-    """Returns as much of a committed segment as Lance needs to take it out of a version."""
+    """Returns the fields of a committed segment that Lance needs for its removal."""
     from lance.dataset import Index
 
     return Index(uuid=uuid, name=name, fields=[], dataset_version=0, fragment_ids=_bitmap([]), index_version=0)
 
 
 def narrowed(segment: Index, fragment_ids: Sequence[int]) -> Index:
-    """Returns a segment that is to serve fewer of its fragments."""
+    """Returns a segment with fewer fragments."""
     return replace(segment, fragment_ids=_bitmap(sorted(fragment_ids)))
 
 
@@ -74,21 +74,21 @@ def _bitmap(fragment_ids: Sequence[int]) -> Any:  # noqa: ANN401 - pylance says 
 
 
 def cut(fragments: Sequence[tuple[int, int]], *, task_rows: int, most: int) -> list[tuple[int, ...]]:
-    """Cuts fragments, given with their rows, into runs of about equally many rows.
+    """Cuts fragments, given with their rows, into runs of about equal numbers of rows.
 
-    A segment whose fragments lie apart would keep Lance from compacting what is between them.
+    Runs are contiguous, because Lance does not compact fragments inside the gaps of a segment.
 
     Args:
         fragments: Ids with rows, in the order of the table.
-        task_rows: Least rows of a run but for the only one.
-        most: Most runs.
+        task_rows: Minimum rows of a run, unless it is the only run.
+        most: Maximum number of runs.
     """
     total = sum(rows for _, rows in fragments)
     wanted = max(1, min(most, total // task_rows, len(fragments)))
     runs: list[list[int]] = [[] for _ in range(wanted)]
     before = 0
     for number, rows in fragments:
-        # By the middle of the fragment, so that none is put off by its length.
+        # By the middle of the fragment, independent of its length.
         runs[min(wanted - 1, (2 * before + rows) * wanted // (2 * max(total, 1)))].append(number)
         before += rows
     return [tuple(run) for run in runs if run] or [()]

@@ -1,8 +1,7 @@
-"""What tasks do for an index: train a model of vectors, build a segment, merge, optimize.
+"""Tasks of an index build: train a model of vectors, build a segment, merge segments.
 
-All run on executors, with the threads of Lance's own pool, and answer with JSON. A task that runs
-twice writes its segment twice, under names of its own; the one that no answer names is deleted by
-Lance's `cleanup_old_versions`.
+Tasks run on executors, with the threads of Lance's own pool. A task that runs twice writes its
+segment twice, under two names. Lance's `cleanup_old_versions` deletes the segment without a commit.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_spark.backfill.driver.answers import numbers_of
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import IndexBuildError, LanceSparkError, panics_as_errors
 from lance_spark.indexes.definition import IndexDefinition
@@ -30,20 +28,18 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-ANSWER = "answer string"
-
 _CENTROIDS, _CODEBOOK = "centroids", "codebook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexWork:
-    """What the tasks of one build share.
+    """The shared description of the tasks of a build.
 
     Attributes:
         ref: The table at its pinned version.
-        definition: The index, with all of its parameters.
-        folder: Folder of the table's directory where the trained model is; None where each segment
-            is trained by itself.
+        definition: The index with all of its parameters.
+        folder: Folder of the trained model in the table's directory; None if each task trains its
+            own model.
     """
 
     ref: DatasetRef
@@ -52,12 +48,12 @@ class IndexWork:
 
     @property
     def objects(self) -> LanceObjects:
-        """What is in the table's directory."""
+        """The objects in the table's directory."""
         return LanceObjects(self.ref.uri, self.ref.storage_options)
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[lance.LanceDataset]:
-        """Opens the table, and says in our words what Lance raises meanwhile."""
+        """Opens the table, and raises Lance's errors as errors of lance-spark."""
         dataset = self.ref.open()
         try:
             with panics_as_errors():
@@ -75,7 +71,7 @@ class IndexWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainModel:
-    """Trains what all segments of an index of vectors share; a callable for `mapInArrow`.
+    """Trains the model that all segments of a vector index share, in the table's directory.
 
     Memory: a sample of `num_partitions` times `sample_rate` vectors, and one of 2 to the power of
     `num_bits` times `sample_rate`.
@@ -83,12 +79,10 @@ class TrainModel:
 
     work: IndexWork
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Writes the model into the table's directory."""
-        for _ in numbers_of(batches):
-            with self.work.explained() as dataset:
-                self._train(dataset)
-            yield _answer("trained")
+    def run(self) -> None:
+        """Trains and writes the model."""
+        with self.work.explained() as dataset:
+            self._train(dataset)
 
     def _train(self, dataset: lance.LanceDataset) -> None:
         from lance.indices import IndicesBuilder
@@ -97,7 +91,7 @@ class TrainModel:
         training = {"sample_rate": values["sample_rate"], "max_iters": values["max_iters"]}
         builder = IndicesBuilder(dataset, self.work.definition.column)
         rows = dataset.count_rows()
-        # A model of more partitions than the sample has rows for is trained on fewer of them.
+        # A sample with fewer rows than the partitions need has fewer rows for each partition.
         rate = max(2, min(values["sample_rate"], rows // values["num_partitions"]))
         ivf = builder.train_ivf(
             values["num_partitions"], distance_type=values["metric"], **{**training, "sample_rate": rate}
@@ -119,32 +113,31 @@ class TrainModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildSegments:
-    """Builds a segment over each of some runs of fragments; a callable for `mapInArrow`."""
+class BuildSegment:
+    """Builds the segment of a run of fragments; `is_only` if the index has no other segment."""
 
     work: IndexWork
-    runs: tuple[tuple[int, ...], ...]
+    fragment_ids: tuple[int, ...]
+    is_only: bool
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Builds the segments whose numbers come, and answers with each."""
-        for number in numbers_of(batches):
-            with self.work.explained() as dataset:
-                segment = self._build(dataset, self.runs[number])
-            yield _answer(segment_to_json(segment))
+    def run(self) -> str:
+        """Returns the segment as JSON."""
+        with self.work.explained() as dataset:
+            return segment_to_json(self._build(dataset))
 
-    def _build(self, dataset: lance.LanceDataset, fragment_ids: tuple[int, ...]) -> Index:
-        wanted = self.work.definition
+    def _build(self, dataset: lance.LanceDataset) -> Index:
+        definition = self.work.definition
         segment = dataset.create_index_uncommitted(
-            wanted.column,
-            wanted.kind,
-            name=wanted.name,
+            definition.column,
+            definition.kind,
+            name=definition.name,
             replace=True,
-            fragment_ids=list(fragment_ids),
+            fragment_ids=list(self.fragment_ids),
             **self._parameters(),
         )
-        # Alone, a segment of a text index is what a merge makes of it.
-        alone = wanted.kind == "FTS" and len(self.runs) == 1
-        return dataset.merge_existing_index_segments([segment]) if alone else segment
+        # A text index of one segment needs the merge, too.
+        is_merged = definition.kind == "FTS" and self.is_only
+        return dataset.merge_existing_index_segments([segment]) if is_merged else segment
 
     def _parameters(self) -> dict[str, Any]:
         parameters = dict(self.work.definition.parameters)
@@ -164,28 +157,23 @@ class BuildSegments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSegments:
-    """Merges segments into one; a callable for `mapInArrow`."""
+    """Merges segments into one segment."""
 
     work: IndexWork
     segments: tuple[str, ...]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Answers with the merged segment."""
-        for _ in numbers_of(batches):
-            with self.work.explained() as dataset:
-                merged = dataset.merge_existing_index_segments([segment_of_json(text) for text in self.segments])
-            yield _answer(segment_to_json(merged))
+    def run(self) -> str:
+        """Returns the merged segment as JSON."""
+        with self.work.explained() as dataset:
+            merged = dataset.merge_existing_index_segments([segment_of_json(text) for text in self.segments])
+        return segment_to_json(merged)
 
 
 def discard(ref: DatasetRef, segments: Sequence[Index]) -> None:
-    """Deletes segments that no version has. What cannot be deleted is left to Lance's cleanup."""
+    """Deletes uncommitted segments. Lance's cleanup deletes the rest after a failure."""
     objects = LanceObjects(ref.uri, ref.storage_options)
     for segment in segments:
         try:
             objects.delete_folder(f"{FOLDER}/{segment.uuid}")
         except OSError as error:
             _LOG.info("a segment of an index that is not needed stays in %s: %s", ref.uri, plain(error))
-
-
-def _answer(text: str) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"answer": [text]})

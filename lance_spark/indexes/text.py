@@ -1,4 +1,4 @@
-"""Definitions of indexes of text."""
+"""Definitions of text indexes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def text_indexes(
     memory_bytes: int | None,
     tokens: Mapping[str, object],
 ) -> list[IndexDefinition]:
-    """Returns the definitions of an index of text for each column.
+    """Returns the definition of a text index for each column.
 
     Args:
         columns: The columns.
-        name: Its name, where there is one column; None for the column's name and `_idx`.
-        replace: Whether they take the place of others of their names.
-        memory_bytes: Memory of a task that builds one; None leaves it to Lance.
-        tokens: What words are, by pylance's names.
+        name: Name of the index of a single column; None for the column's name and `_idx`.
+        replace: Whether the indexes replace existing indexes of their names.
+        memory_bytes: Memory of a task that builds an index; None leaves the size to Lance.
+        tokens: Options of the tokenizer, by pylance's names.
 
     Raises:
-        OptionError: Something is not as it has to be.
+        OptionError: An option is not valid.
     """
     wanted = [columns] if isinstance(columns, str) else list(columns)
     if not wanted or len(set(wanted)) != len(wanted):

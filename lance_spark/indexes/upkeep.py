@@ -1,16 +1,12 @@
-"""Keeps indexes up: new rows into them, waiting for that, and dropping them."""
+"""Upkeep of indexes: optimizing, waiting, and dropping."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from lance_spark.backfill.driver.answers import NamedJob, collect_answers, numbers_of
-from lance_spark.backfill.driver.spark_failure import SparkFailure
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
@@ -21,11 +17,12 @@ from lance_spark.errors import (
     IndexTimeoutError,
     counted,
     panics_as_errors,
-    rebuild,
 )
 from lance_spark.indexes.listing import find_index, index_stats, kind_of
 from lance_spark.indexes.segments import named_segment
 from lance_spark.lance_compat import plain
+from lance_spark.spark_jobs.failures import raise_task_errors
+from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.staging.area import new_id
 
 if TYPE_CHECKING:
@@ -33,53 +30,48 @@ if TYPE_CHECKING:
     from lance import LanceOperation
     from pyspark.sql import SparkSession
 
-_ANSWER = "answer string"
 _LONGEST_WAIT_S = 2.0
 _DROPS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optimize:
-    """Takes rows into indexes that they do not serve yet; a callable for `mapInArrow`.
+class OptimizeIndex:
+    """Adds the rows to an index that the index does not cover.
 
     Attributes:
         ref: The table.
-        names: The indexes, one for each task.
-        merge: Parts of an index of vectors that are merged with the new rows; None leaves it to
-            Lance.
-        retrain: Whether models of vectors are trained anew.
+        name: The index.
+        merge: Parts of a vector index to merge with the new rows. None leaves the number to Lance.
+        retrain: Whether to train the model of a vector index anew.
     """
 
     ref: DatasetRef
-    names: tuple[str, ...]
+    name: str
     merge: int | None
     retrain: bool
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Works on the indexes whose numbers come, again where other writers came first."""
-        for number in numbers_of(batches):
-            name = self.names[number]
-            try:
-                with panics_as_errors():
-                    head = change_schema(self.ref, lambda dataset, name=name: self._optimize(dataset, name))  # type: ignore[misc]
-            except (RuntimeError, ValueError) as error:
-                if isinstance(error, CommitConflictError | IndexNotFoundError):
-                    raise
-                reason = str(error) if isinstance(error, CommitError) else plain(error)
-                raise IndexBuildError(
-                    f"index {name!r} could not be brought up to date: {reason} - in {self.ref.uri} - it is as it was",
-                    uri=self.ref.uri,
-                ) from error
-            self._refuse_gone(head, name)
-            yield pa.RecordBatch.from_pydict({"answer": [name]})
+    def run(self) -> None:
+        """Optimizes the index, and retries if other writers commit first. Runs on an executor."""
+        try:
+            with panics_as_errors():
+                head = change_schema(self.ref, self._optimize)
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, CommitConflictError | IndexNotFoundError):
+                raise
+            reason = str(error) if isinstance(error, CommitError) else plain(error)
+            raise IndexBuildError(
+                f"index {self.name!r} could not be brought up to date: {reason} - in {self.ref.uri} - it is as it was",
+                uri=self.ref.uri,
+            ) from error
+        self._drop_without_column(head)
 
-    def _optimize(self, dataset: lance.LanceDataset, name: str) -> None:
-        found = find_index(dataset, name)
-        options: dict[str, Any] = {"index_names": [name]}
+    def _optimize(self, dataset: lance.LanceDataset) -> None:
+        found = find_index(dataset, self.name)
+        options: dict[str, Any] = {"index_names": [self.name]}
         if not kind_of(found.index_type).startswith("IVF"):
-            # Measured: of a scalar or text index whose parts cover one row twice, as after a column
-            # file was replaced, a query gets what any of them says. Merged, each part counts for
-            # what it covers.
+            # Measured: if two parts of a scalar or text index cover a row, as after the replacement
+            # of a column file, a query takes the answer of any part. After a merge each part counts
+            # only for its own fragments.
             options["num_indices_to_merge"] = max(1, len(found.segments))
         elif self.retrain:
             options["retrain"] = True
@@ -87,14 +79,14 @@ class Optimize:
             options["num_indices_to_merge"] = self.merge
         dataset.optimize.optimize_indices(**options)
 
-    def _refuse_gone(self, head: lance.LanceDataset, name: str) -> None:
-        """Drops an index whose column was dropped or cast while it was optimized.
+    def _drop_without_column(self, head: lance.LanceDataset) -> None:
+        """Drops the index if another writer dropped or cast its column meanwhile.
 
-        pylance commits it all the same, and no query of the column works then.
+        pylance commits such an index, and then no query of the column works.
         """
-        for found in head.describe_indices():
-            if found.name == name and any(not field for field in found.field_names):
-                drop_index(self.ref, name)
+        for description in head.describe_indices():
+            if description.name == self.name and not all(description.field_names):
+                drop_index(self.ref, self.name)
 
 
 def optimize_indices(
@@ -105,40 +97,30 @@ def optimize_indices(
     merge: int | None = None,
     retrain: bool = False,
 ) -> None:
-    """Takes all rows into indexes, a task for each.
+    """Adds all rows to indexes, with a task for each index.
 
     Raises:
-        IndexNotFoundError: There is no such index.
-        IndexBuildError: A task failed; its index is as it was.
-        CommitConflictError: Other writers kept coming first.
+        IndexNotFoundError: An index does not exist.
+        IndexBuildError: A task failed. Its index is unchanged.
+        CommitConflictError: Other writers kept committing first.
     """
     head = ref.open_latest()
     for name in names:
         find_index(head, name)
     if not names:
         return
-    session = spark()
-    task = Optimize(ref=ref, names=tuple(names), merge=merge, retrain=retrain)
-
-    def explain(failure: SparkFailure) -> None:
-        for kind in (IndexBuildError, CommitConflictError):
-            if failure.error_type.rpartition(".")[2] == kind.__name__:
-                raise rebuild(kind, (failure.message,), {"uri": ref.uri})
-
-    collect_answers(
-        session,
-        lambda: session.range(0, len(names), 1, len(names)).mapInArrow(task, _ANSWER),
-        NamedJob(tag=f"lance-spark-{new_id()}", description=f"optimizes indexes of {ref.uri}"),
-        explain=explain,
-    )
+    tasks = [OptimizeIndex(ref=ref, name=name, merge=merge, retrain=retrain) for name in names]
+    jobs = SparkJobs(spark(), SparkJobTag.of(new_id(), f"optimizes indexes of {ref.uri}"))
+    with raise_task_errors(IndexBuildError, CommitConflictError, uri=ref.uri):
+        jobs.results(tasks, type(None))
 
 
 def drop_index(ref: DatasetRef, name: str) -> None:
-    """Drops an index, beside other writers.
+    """Drops an index. Concurrent writers may commit.
 
     Raises:
-        IndexNotFoundError: There is no such index.
-        CommitConflictError: Other writers kept coming first.
+        IndexNotFoundError: The index does not exist.
+        CommitConflictError: Other writers kept committing first.
     """
     find_index(ref.open_latest(), name)
 
@@ -154,7 +136,7 @@ def drop_index(ref: DatasetRef, name: str) -> None:
         return LanceOperation.CreateIndex(new_indices=[], removed_indices=there) if there else None
 
     for _ in range(_DROPS):
-        # Measured: a compaction in that moment gives the index another id, under which it stays.
+        # Measured: a concurrent compaction gives the index another id, and the index stays.
         if all(found.name != name for found in change_schema(ref, drop).describe_indices()):
             return
     raise CommitConflictError(
@@ -170,10 +152,10 @@ def wait_for_index(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Returns when indexes are there and serve all rows of the latest version.
+    """Waits until indexes exist and cover all rows of the latest version.
 
     Raises:
-        IndexTimeoutError: They do not after so long.
+        IndexTimeoutError: The time is over.
     """
     until, wait = clock() + timeout_s, 0.05
     while True:

@@ -1,1 +1,1 @@
-"""Values computed elsewhere, brought into a table's columns by their keys: users of the engine."""
+"""Loads: values of other sources, matched with a table's rows by keys. Uses the engine."""

@@ -1,4 +1,4 @@
-"""The columns that a load fills: checked against the table, and added where they are new."""
+"""The columns of a load: validated for the table, and added to the table if new."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     import lance
 
 _HASHED = ("tinyint", "smallint", "int", "bigint", "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
-"""Types of keys, but for decimals: two values are equal where they are the same."""
+"""Types of keys except decimals. Equal values of these types are identical."""
 
 
 def check_keys_of(dataset: lance.LanceDataset, source: Source, request: LoadRequest) -> None:
-    """Checks that the key is there on both sides, with types whose values can be compared.
+    """Validates the key on both sides, and that the types of the key are comparable.
 
     Raises:
-        ColumnNotFoundError: A column is missing on one side.
-        SchemaMismatchError: A column has a name that Lance cannot read.
-        SourceKeysError: Their types differ, or are none of keys.
+        ColumnNotFoundError: A side lacks a column.
+        SchemaMismatchError: Lance cannot read the name of a column.
+        SourceKeysError: The types differ, or are no types of keys.
     """
     refuse_missing(request.keys, dataset.schema.names, dataset.uri)
     odd = [name for name in (*request.keys, *request.columns) if "`" in name]
@@ -66,13 +66,13 @@ def is_whole_number(kind: DataType) -> bool:
 
 
 def new_columns_of(dataset: lance.LanceDataset, source: Source, request: LoadRequest) -> pa.Schema:
-    """Returns the columns that are to be added, after checking all of them.
+    """Validates all columns, and returns the new columns.
 
     Raises:
-        ColumnNotFoundError: A column is not in the source.
-        SchemaMismatchError: A column is of another type than the table's, or has no name for one.
-        UnsupportedTypeError: Lance or Spark cannot hold it.
-        ColumnExistsError: A new one differs from one of the table's only in capitals.
+        ColumnNotFoundError: The source lacks a column.
+        SchemaMismatchError: A column has another type than in the table, or an invalid name.
+        UnsupportedTypeError: Lance or Spark does not support the type of a column.
+        ColumnExistsError: A new name differs from a name of the table only in capitals.
     """
     loaded = source.schema(request.columns)
     existing = [name for name in request.columns if name in dataset.schema.names]
@@ -97,16 +97,16 @@ def new_columns_of(dataset: lance.LanceDataset, source: Source, request: LoadReq
 
 
 def value_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Returns what a value of a column is while it is on its way: bytes, for a blob."""
+    """Returns the field of a column's values in transit: bytes for a blob."""
     return row_field(field).remove_metadata()
 
 
 def add_new_columns(ref: DatasetRef, new: pa.Schema) -> None:
-    """Adds columns as NULL, in one commit that writes no data.
+    """Adds columns of NULLs in one commit without data.
 
     Raises:
-        ColumnExistsError: A concurrent writer has added one of another type.
-        CommitConflictError: Concurrent writers kept changing the table first.
+        ColumnExistsError: A concurrent writer added a column of the name with another type.
+        CommitConflictError: Concurrent writers kept committing first.
     """
     if not new.names:
         return
@@ -124,7 +124,7 @@ def add_new_columns(ref: DatasetRef, new: pa.Schema) -> None:
 
 
 def _not_there(head: lance.LanceDataset, fields: Sequence[pa.Field[Any]]) -> list[pa.Field[Any]]:
-    """Returns the columns that the latest version lacks; a concurrent load may add the same."""
+    """Returns the columns missing in the latest version. A concurrent load may add them, too."""
     left = []
     for field in fields:
         if field.name not in head.schema.names:

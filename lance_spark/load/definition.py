@@ -1,4 +1,4 @@
-"""What gives the columns of a load their values, for the engine: a join, and no calls."""
+"""The source of a load's columns for the engine: a join without calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAME = "load_columns"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadDefinition(Definition):
-    """A source, by whose keys columns get their values."""
+    """The source of columns with values matched by keys."""
 
     job_type: ClassVar[str] = _NAME
     noun: ClassVar[str] = "load"
@@ -36,19 +36,19 @@ class LoadDefinition(Definition):
 
     @property
     def join(self) -> LoadJoin:
-        """What brings the values."""
+        """The join with the values."""
         return self.by_key
 
     @property
     def origin(self) -> str:
-        """What the values come from, for commit messages."""
+        """The origin of the values, for commit messages."""
         return f"from {self.by_key.source.name}"
 
     def refuse_changed(self, snapshot: DatasetRef, when: str) -> None:  # noqa: ARG002 - those of the base
-        """Ends a job whose source is another one by now.
+        """Raises if the source has changed.
 
         Raises:
-            SourceChangedError: It is.
+            SourceChangedError: The source has changed.
         """
         self.by_key.source.refuse_changed()
 
@@ -56,10 +56,10 @@ class LoadDefinition(Definition):
 def define_load(
     source: Source, request: LoadRequest, dataset: lance.LanceDataset, layout: Layout | None
 ) -> LoadDefinition:
-    """Returns the definition for one version of the table, which has all columns.
+    """Returns the definition for a version of the table with all columns.
 
-    Values in checkpoints are of this source, these keys and columns, and of what a row without a
-    match gets.
+    The key of checkpoints identifies the source, the keys, the columns, and the handling of rows
+    without a match.
     """
     known = {column.name: column for column in field_identities(dataset.lance_schema)}
     kind = types_of([dataset.schema.field(name) for name in request.columns])
@@ -90,7 +90,7 @@ def define_load(
 
 
 def stand_in(request: LoadRequest, kind: pa.DataType, version: str) -> UDF:
-    """Returns what is in the place of a UDF: it says what a task asks for, and is never called."""
+    """Returns a placeholder of the UDF with the requested resources of tasks, without calls."""
     return UDF.define(
         _never_called,
         kind=Kind.RECORD_BATCH,
@@ -102,5 +102,5 @@ def stand_in(request: LoadRequest, kind: pa.DataType, version: str) -> UDF:
 
 
 def _never_called(batch: pa.RecordBatch) -> Any:  # noqa: ANN401, ARG001 - never returns
-    """Stands where a UDF would be: the engine calls nothing where a join brings the values."""
+    """The function of the placeholder. The engine makes no calls if a join has the values."""
     raise CommitImpossibleError("values of a load are not computed", uri="")

@@ -1,7 +1,7 @@
-"""Files that values are loaded from: which there are, and reading them on executors.
+"""Files of a load: lists them on the driver, and reads them on executors.
 
-Parquet and Arrow IPC, in any store that PyArrow reaches. Files are listed once, on the driver, with
-their sizes and times; a task that finds another file under a name refuses it.
+Parquet and Arrow IPC, in any store of PyArrow. The driver lists files once, with their sizes and
+times. A task refuses a file that has changed since then.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SUFFIXES: Mapping[str, SourceFormat] = {
 _WILDCARD = re.compile(r"[*?\[]")
 
 _PIECE_BYTES = 128 << 20
-"""Bytes of a file that one task reads, about; larger ones are cut between row groups or batches."""
+"""Approximate bytes of a task. Larger files are cut between row groups or batches."""
 
 _BATCH_BYTES = 8 << 20
 _MOST_BATCH_ROWS = 65_536
@@ -47,7 +47,7 @@ _S3_OPTIONS = {
     "region": ("aws_region", "region", "aws_default_region"),
     "endpoint_override": ("aws_endpoint", "endpoint", "aws_endpoint_url", "endpoint_url"),
 }
-"""Options of PyArrow's S3, and the names that Lance knows them by."""
+"""Options of PyArrow's S3, and their names in Lance."""
 
 _AZURE_OPTIONS = {
     "account_name": ("azure_storage_account_name", "account_name"),
@@ -55,12 +55,12 @@ _AZURE_OPTIONS = {
     "sas_token": ("azure_storage_sas_token", "azure_storage_sas_key", "sas_token", "sas_key"),
     "blob_storage_authority": ("azure_storage_endpoint", "azure_endpoint", "endpoint"),
 }
-"""The same, of Azure's blob storage."""
+"""Options of PyArrow's Azure blob storage, and their names in Lance."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file as it was listed: its path in the file system, bytes, and time of its last change."""
+    """A listed file: its path in the file system, bytes, and time of its last change."""
 
     path: str
     size_bytes: int
@@ -69,7 +69,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one task reads of a file: row groups or batches, all from `first` on without `stop`."""
+    """A part of a file: row groups or batches from `first` to `stop`, or to the end."""
 
     file: SourceFile
     first: int = 0
@@ -77,14 +77,14 @@ class Piece:
 
 
 ARROW_SCHEMES = ("abfs", "gcs", "hdfs", "s3a", "viewfs")
-"""Schemes of stores that PyArrow reaches and Lance does not: files can be there, tables cannot."""
+"""Schemes of stores for files but not for tables: PyArrow supports them, and Lance does not."""
 
 
 def file_system_of(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, str]:
-    """Returns the file system of a location, and the path within it.
+    """Returns the file system of a location, and the path within the file system.
 
     Raises:
-        OptionError: PyArrow knows no such file system.
+        OptionError: PyArrow does not support the file system.
     """
     from pyarrow import fs
 
@@ -101,7 +101,7 @@ def file_system_of(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, st
         values = _named(options, _AZURE_OPTIONS)
         if "blob_storage_authority" in values:
             scheme, place = _endpoint(values["blob_storage_authority"])
-            # The account follows the host where it is no part of its name; PyArrow adds it.
+            # The account follows the host, unless the host has the account. PyArrow adds it.
             host = place.partition("/")[0]
             values |= {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.")}
             values |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
@@ -118,13 +118,13 @@ def file_system_of(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, st
 
 
 def _named(options: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Returns options under PyArrow's names; the others are of Lance alone."""
+    """Returns options under PyArrow's names, without options of Lance alone."""
     known = {name.lower(): value for name, value in options.items()}
     return {ours: known[name] for ours, theirs in names.items() for name in theirs if name in known}
 
 
 def _endpoint(location: str) -> tuple[str, str]:
-    """Returns scheme and place of a store's server."""
+    """Returns scheme and address of a store's server."""
     scheme, _, place = location.rpartition("://")
     return scheme or "https", place.rstrip("/")
 
@@ -132,13 +132,13 @@ def _endpoint(location: str) -> tuple[str, str]:
 def list_files(
     source: Sequence[str], options: Mapping[str, str], asked: SourceFormat | None
 ) -> tuple[FileSystem, SourceFormat, tuple[SourceFile, ...]]:
-    """Lists the files of paths, folders and patterns, sorted, each once; with their format.
+    """Lists the files of paths, folders and patterns, sorted and unique, and their format.
 
-    In folders and patterns, names that begin with `_` or `.` are left out, as Spark does.
+    In folders and patterns, names with a leading `_` or `.` are skipped, as in Spark.
 
     Raises:
-        SourceError: There is none, or their format cannot be told.
-        OptionError: They are in several stores, or in one that PyArrow does not reach.
+        SourceError: No file exists, or their format is unknown.
+        OptionError: The files are in several stores, or in a store without support of PyArrow.
     """
     systems = [file_system_of(uri, options) for uri in source]
     system = systems[0][0]
@@ -186,11 +186,11 @@ def _list(system: FileSystem, path: str, uri: str, asked: SourceFormat | None) -
 
 
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Tells whether a file is what a pattern says, or in a folder that is."""
+    """Tells whether a file or one of its folders matches a pattern."""
     return len(names) >= len(patterns) and all(map(fnmatch.fnmatchcase, names, patterns))
 
 
-def _file(info: Any) -> SourceFile:  # noqa: ANN401 - PyArrow's stubs do not say what it is
+def _file(info: Any) -> SourceFile:  # noqa: ANN401 - missing in PyArrow's stubs
     return SourceFile(info.path, int(info.size), int(info.mtime_ns or 0))
 
 
@@ -216,20 +216,20 @@ def schema_of(system: FileSystem, format: SourceFormat, file: SourceFile) -> pa.
     """Returns the columns of a file.
 
     Raises:
-        SourceError: It cannot be read.
+        SourceError: The file cannot be read.
     """
     with _Opened(system, format, file) as opened:
         return opened.schema
 
 
 def rows_of(system: FileSystem, format: SourceFormat, file: SourceFile) -> int | None:
-    """Returns the number of rows of a file, where its footer tells."""
+    """Returns the number of rows of a file from its footer; None without a footer."""
     with _Opened(system, format, file) as opened:
         return opened.rows
 
 
 def pieces_of(system: FileSystem, format: SourceFormat, files: Sequence[SourceFile]) -> tuple[Piece, ...]:
-    """Cuts files into pieces of about 128 MiB; of larger ones the footers are read, here."""
+    """Cuts files into pieces of about 128 MiB. Reads the footers of larger files."""
     pieces: list[Piece] = []
     for file in files:
         if file.size_bytes <= _PIECE_BYTES:
@@ -244,14 +244,14 @@ def pieces_of(system: FileSystem, format: SourceFormat, files: Sequence[SourceFi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceReader:
-    """What Spark runs on executors: a row with a piece's number becomes the rows of the piece.
+    """Reads the rows of pieces; a callable for Spark's `mapInArrow` over the numbers of pieces.
 
-    Memory: a few batches of about 8 MiB, and what PyArrow buffers of a row group.
+    Memory: a few batches of about 8 MiB, and PyArrow's buffers of a row group.
 
     Attributes:
-        fields: The columns that are read, as the first file has them.
-        required: These, and others that every file must have.
-        target: The same, as Spark has them.
+        fields: The columns to read, as in the first file.
+        required: These columns, and other columns that every file must have.
+        target: The columns to read, with Spark's types.
     """
 
     system: FileSystem
@@ -263,7 +263,7 @@ class PieceReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that are yielded, as Arrow hands them to Spark."""
+        """The columns to read, with the Arrow types for Spark."""
         return spark_arrow_schema(self.target)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -276,8 +276,8 @@ class PieceReader:
         """Yields the rows of a piece.
 
         Raises:
-            SourceChangedError: The file is another one than was listed.
-            SourceError: It cannot be read, or has other columns than the first one.
+            SourceChangedError: The file has changed since the listing.
+            SourceError: The file cannot be read, or has other columns than the first file.
         """
         check_unchanged(self.system, [piece.file])
         with _Opened(self.system, self.format, piece.file) as opened:
@@ -299,10 +299,10 @@ class PieceReader:
 
 
 def check_unchanged(system: FileSystem, files: Sequence[SourceFile]) -> None:
-    """Checks that files are those that were listed.
+    """Checks that files have not changed since their listing.
 
     Raises:
-        SourceChangedError: One is gone, or is another one.
+        SourceChangedError: A file was deleted or has changed.
     """
     for file, info in zip(files, system.get_file_info([file.path for file in files]), strict=True):
         gone = info.size is None
@@ -316,7 +316,7 @@ def check_unchanged(system: FileSystem, files: Sequence[SourceFile]) -> None:
 
 
 class _Opened:
-    """A file that is read. Closed at the end of a `with` block."""
+    """An open file. The end of a `with` block closes it."""
 
     def __init__(self, system: FileSystem, format: SourceFormat, file: SourceFile) -> None:
         self._file, self._format, self._system = file, format, system

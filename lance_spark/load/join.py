@@ -1,13 +1,13 @@
-"""The join of a table's rows with a source, by their keys: one Spark job of a load's round.
+"""The join of a table's rows with a source by keys: a Spark job in a round of a load.
 
     keys of the selected rows, with addresses      read by the table's tasks
       left join  source                            by Spark, on disk where memory ends
       by fragment and in order of addresses        by Spark
       into checkpoints                             by :class:`~lance_spark.load.keeper.Keeper`
 
-Memory: Spark's own, and some batches per Python worker; no side has to fit anywhere. Where the
-table is laid out as the source is, the tasks that read its keys look them up in the source's row
-groups, and nothing is shuffled.
+Memory: Spark's own, and some batches per Python worker. No side has to fit into memory. If table
+and source have the same order of keys, the tasks look up the keys in the source's row groups,
+without a shuffle.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TASK_ROWS = 1_000_000
-"""Rows whose keys one task reads, at most."""
+"""Maximum rows of a task that reads keys."""
 
 _GROUP_BITS = 20
-"""Rows of a fragment whose positions differ in so many bits are kept by one task: 1,048,576."""
+"""Bits of positions within the part of a fragment for a task: 1,048,576 rows."""
 
 _BROADCAST_BYTES = 8 << 20
-"""A source up to this size is sent to all tasks, in place of shuffling the table's keys."""
+"""Maximum size of a broadcast source, which avoids the shuffle of the table's keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class LoadJoin:
         keys: Names of the key's columns in the source.
         columns: Names of the loaded columns there.
         checkpoint_rows: Least and most rows of a checkpoint.
-        layout: How the table is laid out beside the source; None needs a shuffle.
+        layout: The alignment of table and source; None needs a shuffle.
     """
 
     source: Source
@@ -63,7 +63,7 @@ class LoadJoin:
     layout: Layout | None
 
     def answers(self, spark: SparkSession, spec: BackfillSpec, todo: Mapping[int, RowSet]) -> DataFrame:
-        """Returns the join of some rows, not computed yet."""
+        """Returns the DataFrame of the join of some rows."""
         values = [f"__value_{number}" for number in range(len(self.columns))]
         loaded = self.source.schema(self.columns)
         keeper = Keeper(
@@ -84,7 +84,7 @@ class LoadJoin:
         right = given.toDF(*(f"__source{name}" for name in names), *values).withColumn(FOUND, sf.lit(True))
         size = self.source.stored_bytes
         if size is not None:
-            # Spark knows nothing of the size of what Python tasks read, and would take it for tiny.
+            # Spark would take the output of Python tasks for tiny, because its size is unknown.
             right = sf.broadcast(right) if size <= _BROADCAST_BYTES else right.hint("merge")
         matches = [left[name] == right[f"__source{name}"] for name in names]
         joined = left.join(right, on=matches, how="left").select(ROW_ADDRESS, FOUND, *values)
@@ -126,7 +126,7 @@ class LoadJoin:
 
 
 def _tasks(todo: Mapping[int, RowSet], task_rows: int) -> Iterator[tuple[tuple[int, RowSet], ...]]:
-    """Cuts rows into tasks: parts of large fragments, several small ones together."""
+    """Cuts rows into tasks: parts of large fragments, and groups of small fragments."""
     packed: list[tuple[int, RowSet]] = []
     rows = 0
     for number, wanted in todo.items():
@@ -143,5 +143,5 @@ def _tasks(todo: Mapping[int, RowSet], task_rows: int) -> Iterator[tuple[tuple[i
 
 
 def types_of(fields: Sequence[pa.Field[Any]]) -> pa.DataType:
-    """Returns the type of all values of a row together, as checkpoints have them."""
+    """Returns the type of all values of a row in checkpoints."""
     return pa.struct([value_field(field) for field in fields])

@@ -1,6 +1,6 @@
-"""The two ends of a load's join: keys of the table's rows, and values that go into checkpoints.
+"""The two ends of a load's join: keys of the table's rows, and values for checkpoints.
 
-Runs on executors. Memory: a few batches, and what is held for a checkpoint.
+Runs on executors. Memory: a few batches, and the buffer of a checkpoint.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KEY_BATCH_ROWS = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyReader:
-    """What Spark runs on executors: a task's number becomes the addresses and keys of its rows."""
+    """Reads addresses and keys of rows; a callable for `mapInArrow` over the numbers of tasks."""
 
     spec: BackfillSpec
     schema: StructType
@@ -75,15 +75,15 @@ class KeyReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeper:
-    """What Spark runs on executors: rows of fragments go into checkpoints.
+    """Writes rows of fragments into checkpoints; a callable for Spark's `mapInArrow`.
 
-    They come by fragment, and in the order of their addresses within each batch. Yields of each
-    fragment which rows were kept.
+    The input has the rows by fragment, in the order of their addresses within each batch. The
+    output lists the stored rows of each fragment.
 
     Attributes:
-        values: The loaded columns as Spark has them, in the order of the targets.
+        values: The loaded columns with Spark's types, in the order of the targets.
         refuses_missing: Whether a row without a match is an error.
-        checkpoint_rows: Least and most rows of a checkpoint.
+        checkpoint_rows: Minimum and maximum rows of a checkpoint.
         source: Name of the source, for messages.
     """
 
@@ -94,14 +94,14 @@ class Keeper:
     source: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Keeps the rows, and yields which."""
+        """Stores the rows, and yields the stored rows by fragment."""
         spec = self.spec
         targets = pa.schema([value_field(field) for field in spec.targets.schema])
         named = StructType(
             [StructField(name, one.dataType, True) for name, one in zip(targets.names, self.values.fields, strict=True)]
         )
         converter = WriteConverter(named, pa.schema([row_field(field) for field in spec.targets.schema]))
-        # Checkpoints name values by output, whatever the column is called by now.
+        # Checkpoints name values by output, independent of the column's current name.
         parts = [one.with_name(output) for one, (output, _) in zip(targets, spec.outputs, strict=True)]
         rows = SnapshotRows(spec.snapshot.open())
         store = store_of(spec)
@@ -147,7 +147,7 @@ class Keeper:
 
 
 class _Fragment:
-    """The rows of one fragment that a task has kept so far."""
+    """The stored rows of a fragment. Belongs to one task."""
 
     def __init__(self, number: int, checkpoints: CheckpointBuffer) -> None:
         self.number = number
@@ -156,16 +156,16 @@ class _Fragment:
         checkpoints.begin()
 
     def add(self, offsets: Offsets, values: pa.Array[Any]) -> None:
-        """Keeps values, ascending."""
+        """Adds values, ascending."""
         self._checkpoints.hold(offsets, values, [])
         self._rows |= RowSet.of(offsets)
 
     def persist(self) -> None:
-        """Persists what is held."""
+        """Writes the buffer into a checkpoint."""
         self._checkpoints.flush()
 
     def finish(self) -> pa.RecordBatch:
-        """Persists the rest, and returns the answer."""
+        """Writes the rest, and returns the answer."""
         self.persist()
         return pa.RecordBatch.from_arrays(
             [pa.array([self.number], pa.int64()), pa.array([self._rows.dumps()], pa.binary())],

@@ -1,4 +1,4 @@
-"""What a load refuses of keys, found by Spark before anything is changed."""
+"""Validation of the keys of a load by Spark, before any change."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PythonException
 from pyspark.sql import functions as sf
 
-from lance_spark.backfill.driver.spark_failure import failure_of
-from lance_spark.errors import SourceChangedError, SourceError, SourceKeysError, counted
+from lance_spark.errors import SourceError, SourceKeysError, counted
+from lance_spark.spark_jobs.failures import SparkFailure, raise_task_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,12 +19,12 @@ _EXAMPLES = 5
 
 
 def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> None:
-    """Checks that no key of the source is NULL, or there twice.
+    """Checks that the keys of the source are unique and not NULL.
 
-    `frame` has the keys alone. One Spark job; keys are shuffled, and nothing else.
+    `frame` has only the keys. Runs one Spark job, which shuffles the keys.
 
     Raises:
-        SourceKeysError: Says how many, with examples.
+        SourceKeysError: The message has the number of wrong keys, and examples.
     """
     columns = _plain(keys)
     per_key = frame.toDF(*columns).groupBy(*columns).agg(sf.count(sf.lit(1)).alias("__rows"))
@@ -34,7 +34,7 @@ def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> Non
         sf.count(sf.when(~is_null, 1)).alias("keys"),
         sf.sum(sf.when(~is_null, sf.col("__rows"))).alias("rows"),
     )
-    with _typed(source):
+    with _source_errors(source):
         counts = wrong.collect()[0]
     name = _shown(keys)
     problems = []
@@ -57,14 +57,14 @@ def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> Non
 def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], names: tuple[str, str]) -> None:
     """Checks that every row of the table has a match.
 
-    Both frames have the keys alone; `names` are those of table and source, for the message.
+    Both frames have only the keys. `names` are the names of table and source for the message.
 
     Raises:
-        SourceKeysError: Says how many have none, with examples.
+        SourceKeysError: The message has the number of unmatched rows, and examples.
     """
     columns = _plain(keys)
     unmatched = table.toDF(*columns).join(source.toDF(*columns), on=columns, how="left_anti")
-    with _typed(names[1]):
+    with _source_errors(names[1]):
         count = unmatched.count()
     if not count:
         return
@@ -78,22 +78,19 @@ def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], na
 
 
 def _plain(keys: Sequence[str]) -> list[str]:
-    """Returns names that clash with no other and need no quotes."""
+    """Returns unique names without special characters."""
     return [f"key_{number}" for number in range(len(keys))]
 
 
 @contextmanager
-def _typed(source: str) -> Iterator[None]:
-    """Turns what a task said of the source into the error that it was there."""
+def _source_errors(source: str) -> Iterator[None]:
+    """Raises a :class:`SourceError` in place of the exception with which a task failed."""
     try:
-        yield
+        with raise_task_errors(SourceError, source=source):
+            yield
     except PythonException as error:
-        failure = failure_of(error)
-        kinds = {f"{kind.__module__}.{kind.__name__}": kind for kind in (SourceError, SourceChangedError)}
-        kind = kinds.get(failure.error_type, SourceError)
-        known = failure.error_type in kinds
-        message = failure.message if known else f"it cannot be read: {failure.error_type}: {failure.message} - {source}"
-        raise kind(message, source=source) from error
+        problem = f"it cannot be read: {SparkFailure.of(error).text} - {source}"
+        raise SourceError(problem, source=source) from error
 
 
 def _any_null(columns: Sequence[str]) -> Any:  # noqa: ANN401 - a Column, of classic Spark or of Connect

@@ -1,9 +1,9 @@
-"""Whether a table is laid out as its source is: then no value needs a shuffle.
+"""Finds out whether table and source have the same order of keys. Then a load needs no shuffle.
 
-Parquet files tell the least and the greatest key of each row group. Where the keys of a part of the
-table lie in few row groups, a task that reads these finds all matches of the part; a sample of the
-table tells whether it is so. A wrong guess costs time, never a match: each part reads all row
-groups that its own keys lie in. Runs on the driver.
+Parquet files have the minimum and maximum key of each row group. If the keys of a part of the table
+lie in few row groups, a task reads these row groups and finds all matches of the part. A sample of
+the table decides. A wrong decision costs time, never a match: each part reads all row groups of its
+own keys. Runs on the driver.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
 _MOST_FILES = 1000
-"""Files whose footers are read to decide."""
+"""Maximum number of files for the decision, because it reads their footers."""
 
 _PARALLEL_FOOTERS = 16
 
 _MOST_PART_ROWS = 1 << 20
 _LEAST_PART_ROWS = 1 << 15
 _PART_BYTES = 512 << 20
-"""Bytes of values of one part, about: its checkpoints are merged at once."""
+"""Approximate bytes of values of a part: a task merges all of its checkpoints."""
 
 _SAMPLED_PARTS = 32
 _SAMPLED_PIECES = 8
 _SAMPLED_ROWS = 64
 
 _MOST_READS = 2.0
-"""How often the source may be read in all: a shuffle reads it once, writes it twice, and sorts."""
+"""Maximum reads of the whole source: a shuffle reads it once, writes it twice, and sorts."""
 
 _ORDERED = (
     pa.types.is_integer,
@@ -53,11 +53,11 @@ _ORDERED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroups:
-    """The row groups of Parquet files, with the least and the greatest value of a column in each.
+    """The row groups of Parquet files, with the minimum and maximum of a column.
 
     Attributes:
-        places: Pairs of a file's number and a row group's number in it.
-        rows: Rows of each.
+        places: Pairs of file number and row group number.
+        rows: Number of rows of each row group.
     """
 
     places: tuple[tuple[int, int], ...]
@@ -66,7 +66,7 @@ class RowGroups:
     greatest: pa.Array[Any]
 
     def within(self, keys: pa.Array[Any]) -> list[int]:
-        """Returns the row groups that may hold any of some keys, by their least ones."""
+        """Returns the row groups that may have some of the keys, ordered by minimum."""
         bounds: Any = pc.min_max(keys)
         if not bounds["min"].is_valid:
             return []
@@ -77,7 +77,7 @@ class RowGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Parts of a table whose keys lie in few row groups each.
+    """Parts of a table with keys in few row groups each.
 
     Attributes:
         part_rows: Rows of a part.
@@ -96,15 +96,15 @@ def layout_of(
     columns: Sequence[str],
     slots: int,
 ) -> Layout | None:
-    """Returns how the table is laid out beside files of Parquet; None where they need a shuffle.
+    """Returns the alignment of the table with Parquet files; None if the load needs a shuffle.
 
     Args:
         dataset: A version of the table.
         key: The first column of the key.
-        system: Where the files are.
+        system: File system of the files.
         files: The files.
-        columns: The columns that are loaded.
-        slots: Tasks that run at once.
+        columns: The loaded columns.
+        slots: Number of running tasks.
     """
     field = dataset.schema.field(key)
     if len(files) > _MOST_FILES or not any(of_kind(field.type) for of_kind in _ORDERED):
@@ -141,11 +141,11 @@ def layout_of(
 
 
 _Group = tuple[int, int, Any, Any]
-"""Rows of a row group, bytes of its loaded columns, and its least and its greatest key."""
+"""Rows of a row group, bytes of its loaded columns, and its minimum and maximum key."""
 
 
 def _groups_of(system: FileSystem, file: SourceFile, key: str, columns: Sequence[str]) -> list[_Group] | None:
-    """Returns the row groups of a file; None where one does not tell its keys."""
+    """Returns the row groups of a file; None if a row group has no statistics of keys."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(system.open_input_file(file.path))
@@ -166,7 +166,7 @@ def _groups_of(system: FileSystem, file: SourceFile, key: str, columns: Sequence
 
 
 def _samples(dataset: lance.LanceDataset, key: str, part_rows: int) -> list[pa.Array[Any]]:
-    """Returns some keys of parts that are spread over the table."""
+    """Returns some keys of parts spread over the table."""
     parts = list(_parts(dataset.get_fragments(), part_rows))
     samples = []
     for at in _spread(0, len(parts), _SAMPLED_PARTS):
@@ -181,11 +181,11 @@ def _samples(dataset: lance.LanceDataset, key: str, part_rows: int) -> list[pa.A
 
 
 _Piece: TypeAlias = "tuple[LanceFragment, int, int]"
-"""Rows of a fragment: their first position among the live ones, and their number."""
+"""Rows of a fragment: first position among live rows, and number of rows."""
 
 
 def _parts(fragments: Iterable[LanceFragment], part_rows: int) -> Iterator[list[_Piece]]:
-    """Yields the rows of a table in parts: pieces of large fragments, small ones together."""
+    """Yields the rows of a table in parts: pieces of large fragments, groups of small fragments."""
     packed: list[_Piece] = []
     held = 0
     for fragment in fragments:
@@ -202,6 +202,6 @@ def _parts(fragments: Iterable[LanceFragment], part_rows: int) -> Iterator[list[
 
 
 def _spread(first: int, stop: int, most: int) -> list[int]:
-    """Returns some numbers of a range, the first and the last among them."""
+    """Returns some numbers of a range, including the first and the last number."""
     count = min(most, stop - first)
     return [first + at * (stop - 1 - first) // max(count - 1, 1) for at in range(count)]

@@ -1,7 +1,7 @@
-"""Look-ups of parts of a table in the row groups that their keys lie in: a join without a shuffle.
+"""Look-ups of parts of a table in the row groups of their keys: a join without a shuffle.
 
-Runs on executors. Memory: the keys of a part and of a row group, some batches of values, and what
-is held for a checkpoint.
+Runs on executors. Memory: the keys of a part and of a row group, some batches of values, and the
+buffer of a checkpoint.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _EMPTY_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedLookUp:
-    """What Spark runs on executors: a part's number becomes the rows of it that were kept.
+    """Joins parts of a table; a callable for Spark's `mapInArrow` over the numbers of parts.
 
     Attributes:
-        parts: Reads the keys of the table's rows; a task of it is a part.
+        parts: Reads the keys of the table's rows. Each of its tasks is a part.
         groups: The row groups of the source.
-        pieces: They, as pieces of files.
+        pieces: The row groups as pieces of files.
         keys: Reads keys of pieces.
         values: Reads the loaded columns of pieces.
     """
@@ -48,10 +48,10 @@ class OrderedLookUp:
     on_missing: OnMissing
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Keeps the rows of each part, and yields which."""
+        """Stores the rows of each part, and yields the stored rows by fragment."""
         for batch in batches:
             for number in batch.column(0).to_numpy():
-                # Many small fragments together: each row group is read once for all of them.
+                # Small fragments share a part, so that each row group is read once for all.
                 keys = [read for fragment in self.parts.tasks[int(number)] for read in self.parts.read(*fragment)]
                 if keys:
                     yield from self.keeper(self._found(pa.Table.from_batches(keys)))
@@ -85,7 +85,7 @@ class OrderedLookUp:
     def _values(
         self, piece: Piece, addresses: NDArray[np.int64], rows: NDArray[np.int64], at: NDArray[np.int64]
     ) -> Iterator[pa.RecordBatch]:
-        """Yields rows of the part that match rows of a piece, ascending by these."""
+        """Yields matching rows of the part, in the order of the piece's rows."""
         if not len(rows):
             return
         first = 0
@@ -99,7 +99,7 @@ class OrderedLookUp:
             first += batch.num_rows
 
     def _missing(self, addresses: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Yields rows without a match, with NULLs."""
+        """Yields rows without a match, with NULL values."""
         for first in range(0, len(addresses), _EMPTY_ROWS):
             rows = addresses[first : first + _EMPTY_ROWS]
             nulls = [pa.nulls(len(rows), field.type) for field in self.values.schema]
@@ -107,14 +107,14 @@ class OrderedLookUp:
 
 
 def _comparable(keys: pa.Table, names: Sequence[str], kinds: Sequence[pa.DataType]) -> pa.Table:
-    """Returns keys under other names and as other types."""
+    """Returns keys with other names and types."""
     return pa.table([keys[at].cast(kind) for at, kind in enumerate(kinds)], names=list(names))
 
 
 def _compared_type(ours: pa.DataType, theirs: pa.DataType) -> pa.DataType:
-    """Returns the type that compares two columns of keys by value.
+    """Returns the type for comparisons of two columns of keys by value.
 
-    Spark has uint64 as a decimal; any other integer fits 64 bits.
+    Spark has a decimal for uint64. All other integers fit into 64 bits.
     """
     if pa.types.is_integer(ours) and pa.types.is_integer(theirs):
         return pa.int64()

@@ -1,4 +1,4 @@
-"""What a load would do, for people."""
+"""The plan of a load, for users."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from lance_spark.words import InWords
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoadPlan(InWords):
-    """What :meth:`lance_spark.Table.load_columns` would do.
+    """The plan of :meth:`lance_spark.Table.load_columns`.
 
     Attributes:
         table_name: Name of the table.
-        table_uri: Its location.
-        version: The version that would be read.
+        table_uri: Location of the table.
+        version: The version to read.
         source: The source.
         source_format: `parquet`, `ipc`, `lance`, `DataFrame` or `data`.
-        source_rows: Its rows; None where only reading it tells.
-        source_bytes: Its bytes; None where they are not known.
-        keys: The columns by which rows are matched.
-        columns: The columns that are filled.
-        new_columns: Those of them that would be added.
-        on_missing: What becomes of a row without a match.
-        total_rows: Live rows of the table, each of which is looked up.
-        total_fragments: Fragments with live rows; each with a match gets a column file.
-        shuffles: Whether values are shuffled; not where a sample shows that the table is laid out
-            as the source is.
+        source_rows: Number of rows of the source; None if only a read finds out.
+        source_bytes: Bytes of the source; None if unknown.
+        keys: The columns of the key.
+        columns: The columns to fill.
+        new_columns: The columns to add.
+        on_missing: Handling of rows without a match.
+        total_rows: Live rows of the table. The load looks up each of them.
+        total_fragments: Fragments with live rows. Each fragment with a match gets a column file.
+        shuffles: Whether the load shuffles values. A load without a shuffle needs the same order of
+            keys in table and source, by a sample.
     """
 
     table_name: str
@@ -52,12 +52,12 @@ class LoadPlan(InWords):
 
     @property
     def text(self) -> str:
-        """What would be done, in words."""
+        """Summary of the plan."""
         rows = f"{counted(self.total_rows, 'row')} in {counted(self.total_fragments, 'fragment')}"
         return f"load of {', '.join(self.columns)} into {self.table_name}, version {self.version}: {rows} to look up"
 
     def explain(self) -> str:
-        """Returns the plan as text for people."""
+        """Returns the plan as readable text."""
         missing = {"carry": "keep their values", "null": "become NULL", "error": "are an error"}[self.on_missing]
         rows = "" if self.source_rows is None else f", {counted(self.source_rows, 'row')}"
         size = "" if self.source_bytes is None else f", {self.source_bytes / (1 << 20):,.1f} MiB"

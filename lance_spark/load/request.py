@@ -1,4 +1,4 @@
-"""What a caller of `load_columns` asks for, checked once."""
+"""The request of a caller of `load_columns`, validated once."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SourceFormat = Literal["parquet", "lance", "ipc"]
 OnMissing = Literal["carry", "null", "error"]
 
 DEFAULT_INTERVAL_S = 60.0
-"""Seconds after which joined values are persisted: more than a UDF's, as they come quickly."""
+"""Seconds between checkpoints of joined values: more than for a UDF, because a join is quick."""
 
 ALL_ROWS = "1=1"
-"""The rows that a load selects, as a filter: also those that have a value."""
+"""The filter of a load. It selects all rows, with or without a value."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +86,18 @@ class LoadParameters(SourceParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """What a load does, from its parameters.
+    """A load, from its parameters.
 
     Attributes:
-        keys: The columns by which rows are matched.
-        columns: The columns that are loaded, named alike in the source and in the table.
-        source_format: Format of files, or None where their names tell.
-        on_missing: What becomes of a row without a match.
-        cpus: Processor cores of one loading task, or None.
-        memory: Bytes of one loading task, or None.
-        checkpoint_rows: Least and most rows of a checkpoint; None where only bytes and time bound
-            it.
-        job: How the job is run.
+        keys: The columns of the key.
+        columns: The columns to load, with equal names in source and table.
+        source_format: Format of files, or None for the format of their names.
+        on_missing: Handling of rows without a match.
+        cpus: Processor cores of a loading task, or None.
+        memory: Bytes of a loading task, or None.
+        checkpoint_rows: Minimum and maximum rows of a checkpoint. No maximum: only bytes and time
+            limit a checkpoint.
+        job: The parameters of the job.
     """
 
     keys: tuple[str, ...]
@@ -158,7 +158,7 @@ def _checkpoint_rows(parameters: LoadParameters) -> tuple[int, int | None]:
     return least, most
 
 
-def _is_number(value: object, kind: Any) -> bool:  # noqa: ANN401 - what isinstance takes
+def _is_number(value: object, kind: Any) -> bool:  # noqa: ANN401 - a type or a tuple of types
     return isinstance(value, kind) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""What values are loaded from: files, a Lance table, a Spark DataFrame, or data of this process."""
+"""Sources of a load: files, a Lance table, a Spark DataFrame, or data of this process."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     import lance
 
 _COUNTED_FILES = 100
-"""Files whose footers are asked for their rows; of more the number of rows is not known."""
+"""Maximum number of files for a count of rows from their footers."""
 
 
 class Source(Protocol):
-    """Rows of keys and values, the same at each reading.
+    """Rows of keys and values, equal at each read.
 
     Attributes:
-        name: What messages call it.
-        format: What it is: a format of files, `data`, or `DataFrame`.
+        name: Name in messages.
+        format: A format of files, `data`, or `DataFrame`.
         identity: Equal for two sources of the same rows.
-        columns: Names of all its columns.
+        columns: Names of all columns.
     """
 
     name: str
@@ -55,56 +55,55 @@ class Source(Protocol):
 
     @property
     def columns(self) -> Sequence[str]:
-        """Names of all its columns."""
+        """Names of all columns."""
 
     @property
     def rows(self) -> int | None:
-        """Number of its rows, where it is known without reading them."""
+        """Number of rows, if known without a read."""
 
     @property
     def stored_bytes(self) -> int | None:
-        """Its bytes on storage or in memory, where they are known."""
+        """Bytes on storage or in memory, if known."""
 
     def schema(self, columns: Sequence[str]) -> StructType:
-        """Returns some columns as Spark has them.
+        """Returns some columns with Spark's types.
 
         Raises:
-            ColumnNotFoundError: One is not there.
-            UnsupportedTypeError: Spark has no type that holds it.
+            ColumnNotFoundError: A column does not exist.
+            UnsupportedTypeError: Spark does not support the type of a column.
         """
 
     def frame(self, spark: SparkSession, columns: Sequence[str], *, along: Sequence[str] = ()) -> DataFrame:
-        """Returns some columns of all rows, not read yet.
+        """Returns a DataFrame with some columns of all rows.
 
-        Where the rows are in several files, those `along` are checked for in each of them, too.
+        Tasks check each of several files for the columns `along`, too.
         """
 
     def refuse_changed(self) -> None:
-        """Checks that the rows are those that were seen first.
+        """Checks that the rows have not changed.
 
         Raises:
-            SourceChangedError: They may be others.
+            SourceChangedError: The rows may have changed.
         """
 
 
 def open_source(
     source: object, asked: SourceFormat | None, options: Mapping[str, str], *, job_id: str | None
 ) -> Source:
-    """Returns a source, with its columns read and all else as it is found. Runs on the driver.
+    """Opens a source, and reads its columns. Runs on the driver.
 
     Args:
         source: A path, a folder, a pattern, a list of paths, a Spark DataFrame, Arrow, pandas, or
             a list of dicts.
-        asked: Format of files; None looks at their names.
+        asked: Format of files; None for the format of their names.
         options: Options of the store.
-        job_id: Id of the job, if it was given: the only thing that says that two DataFrames are
-            the same.
+        job_id: Id of the job, if given. Two DataFrames count as equal only by the id of their job.
 
     Raises:
-        SourceError: Files cannot be found or read, or their format cannot be told.
-        TableNotFoundError, TableUnreadableError: There is no Lance table, or it cannot be read.
-        OptionError: Options contradict the source, or its store is not one that PyArrow reaches.
-        SchemaMismatchError: It is nothing that can be read.
+        SourceError: Files cannot be found or read, or their format is unknown.
+        TableNotFoundError, TableUnreadableError: The Lance table does not exist, or cannot be read.
+        OptionError: Options contradict the source, or PyArrow does not support its store.
+        SchemaMismatchError: The source has no readable form.
     """
     if is_spark(source):
         if asked is not None:
@@ -139,7 +138,7 @@ def _is_lance(path: str, options: Mapping[str, str]) -> bool:
 
 
 class _ArrowColumns:
-    """Columns that are known as Arrow fields."""
+    """Columns with known Arrow fields."""
 
     name: str
     _schema: pa.Schema
@@ -153,18 +152,18 @@ class _ArrowColumns:
         """Returns some of the columns.
 
         Raises:
-            ColumnNotFoundError: One is not there.
+            ColumnNotFoundError: A column does not exist.
         """
         refuse_missing(columns, self._schema.names, self.name)
         return pa.schema([self._schema.field(name) for name in columns])
 
     def schema(self, columns: Sequence[str]) -> StructType:
-        """Returns some columns as Spark has them."""
+        """Returns some columns with Spark's types."""
         return to_spark_schema(self.fields(columns), blob_handling="bytes")
 
 
 class FileSource(_ArrowColumns):
-    """Parquet or Arrow IPC files, all with the columns of the first one."""
+    """Parquet or Arrow IPC files, all with the columns of the first file."""
 
     def __init__(self, system: FileSystem, format: SourceFormat, files: tuple[SourceFile, ...], *, name: str) -> None:
         self.name, self.format = name, str(format)
@@ -186,13 +185,13 @@ class FileSource(_ArrowColumns):
         return sum(file.size_bytes for file in self._files)
 
     def frame(self, spark: SparkSession, columns: Sequence[str], *, along: Sequence[str] = ()) -> DataFrame:
-        """Returns some columns of all rows, read by Spark's Python workers."""
+        """Returns a DataFrame with some columns of all rows, read by Spark's Python workers."""
         reader = self.reader(columns, pieces_of(self._system, self._format, self._files), along)
         count = len(reader.pieces)
         return spark.range(0, count, 1, count).mapInArrow(reader, reader.target)
 
     def reader(self, columns: Sequence[str], pieces: tuple[Piece, ...] = (), along: Sequence[str] = ()) -> PieceReader:
-        """Returns what reads some columns of pieces on executors, and checks those along."""
+        """Returns the reader of some columns on executors, which also checks columns `along`."""
         return PieceReader(
             system=self._system,
             format=self._format,
@@ -203,17 +202,17 @@ class FileSource(_ArrowColumns):
         )
 
     def pieces_at(self, places: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
-        """Returns row groups as pieces, by the numbers of their files and their own."""
+        """Returns row groups as pieces, by pairs of file number and row group number."""
         return tuple(Piece(self._files[file], group, group + 1) for file, group in places)
 
     def layout(self, dataset: lance.LanceDataset, key: str, columns: Sequence[str], slots: int) -> Layout | None:
-        """Returns how a table is laid out beside the files; None where they need a shuffle."""
+        """Returns the alignment of a table with the files; None if the load needs a shuffle."""
         if self._format != "parquet":
             return None
         return layout_of(dataset, key, self._system, self._files, columns, slots)
 
     def refuse_changed(self) -> None:
-        """Looks at all files."""
+        """Checks all files."""
         check_unchanged(self._system, self._files)
 
 
@@ -245,7 +244,7 @@ class LanceSource(_ArrowColumns):
         *,
         along: Sequence[str] = (),  # noqa: ARG002 - a table has them
     ) -> DataFrame:
-        """Returns some columns of all rows, read as any Lance table is."""
+        """Returns a DataFrame with some columns of all rows, read as a Lance table."""
         options = {f"storage.{key}": value for key, value in self._ref.storage.items()}
         options |= {
             "version": str(self._ref.version),
@@ -289,7 +288,7 @@ class DataSource(_ArrowColumns):
         *,
         along: Sequence[str] = (),  # noqa: ARG002 - it has them
     ) -> DataFrame:
-        """Returns some columns of all rows, handed over to Spark."""
+        """Returns a DataFrame with some columns of all rows."""
         target = self.schema(columns)
         converter = ReadConverter(self.fields(columns), target)
         parts = [part for batch in self._table.select(columns).to_batches() for part in converter.convert_split(batch)]
@@ -302,7 +301,7 @@ class DataSource(_ArrowColumns):
 
 @dataclass
 class SparkSource:
-    """A Spark DataFrame; that it gives the same rows each time is the caller's business."""
+    """A Spark DataFrame. The caller guarantees equal rows at each read."""
 
     data: DataFrame
     job_id: str | None
@@ -350,15 +349,15 @@ class SparkSource:
         return self.data.select(*[quoted(name) for name in columns])
 
     def refuse_changed(self) -> None:
-        """Nothing tells."""
+        """Checks nothing: a change of a DataFrame is not detectable."""
 
 
 class _Hashed:
-    """A file that keeps only the digest of what is written to it."""
+    """A file without content, with the digest of its writes."""
 
     closed = False
 
-    def __init__(self, digest: Any) -> None:  # noqa: ANN401 - a hash of hashlib has no public class
+    def __init__(self, digest: Any) -> None:  # noqa: ANN401 - hashes have no public class
         self._digest = digest
 
     def write(self, data: Any) -> int:  # noqa: ANN401 - bytes or a buffer of PyArrow
@@ -373,15 +372,15 @@ class _Hashed:
 
 
 def quoted(column: str) -> str:
-    """Returns a column's name as Spark takes any name."""
+    """Returns a column's name in backticks for Spark."""
     return "`" + column.replace("`", "``") + "`"
 
 
 def refuse_missing(columns: Sequence[str], present: Sequence[str], where: str) -> None:
-    """Refuses names that are not there, or there twice.
+    """Refuses missing and ambiguous names.
 
     Raises:
-        ColumnNotFoundError: One is not there.
+        ColumnNotFoundError: A name is missing or ambiguous.
     """
     for name in columns:
         if list(present).count(name) != 1:

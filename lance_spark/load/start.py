@@ -1,4 +1,4 @@
-"""Puts a load together: checks first, then the new columns, then the job. Runs on the driver."""
+"""Prepares a load: validates, adds new columns, and returns the job. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A load of columns into a table: what was asked for, and where from.
+    """A load of columns into a table: the request and the source.
 
     Attributes:
-        slots: Tasks that run at once, as far as is known.
+        slots: Known number of running tasks.
     """
 
     ref: DatasetRef
@@ -39,11 +39,11 @@ class Load:
     slots: int
 
     def plan(self) -> LoadPlan:
-        """Returns what it would do, after the checks that read no rows.
+        """Returns the plan, after all checks without reads of rows.
 
         Raises:
             ColumnNotFoundError, SourceKeysError, SchemaMismatchError, UnsupportedTypeError,
-                ColumnExistsError: It cannot be done.
+                ColumnExistsError: The load is not valid.
         """
         dataset, request, source = self.ref.open_latest(), self.request, self.source
         check_keys_of(dataset, source, request)
@@ -73,13 +73,13 @@ class Load:
         *,
         checkpoints: str | None,
     ) -> Prepared:
-        """Checks everything, adds new columns, and returns a job that is ready to run.
+        """Validates the load, adds new columns, and returns a job, ready to run.
 
         `read` reads columns of a version of the table.
 
         Raises:
-            As :meth:`plan`; SourceKeysError where keys of the source are doubled or NULL, or, where
-            that is an error, rows have no match. Nothing was changed.
+            As :meth:`plan`. SourceKeysError for duplicate or NULL keys of the source, or for rows
+            without a match if `on_missing` is `error`. Nothing was changed.
         """
         dataset, request, source = self.ref.open_latest(), self.request, self.source
         check_keys_of(dataset, source, request)

@@ -23,17 +23,19 @@ from lance_spark.commit.changes import AbsentKeys, RowEdits
 from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml.answers import ANSWER_TO_ALL_ROWS, TASK_BYTES, Answer, RowJobs
 from lance_spark.dml.column_files import targets_of
 from lance_spark.dml.merge import edits_of, spread
 from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, SetColumns, SetOrMove
 from lance_spark.dml.result import ChangeResult
-from lance_spark.dml.rounds import run_rounds
+from lance_spark.dml.rounds import retry_statement
+from lance_spark.dml.row_edit_result import RowEditResult
 from lance_spark.dml.statement import Statement, edits_of_columns
-from lance_spark.dml.ways import cheaper_way
+from lance_spark.dml.strategy import TASK_BYTES, choose_strategy
 from lance_spark.errors import SnapshotError, UnsupportedOperationError, VersionNotFoundError
 from lance_spark.pushdown.filters import is_exact, translate
 from lance_spark.rows.row_addresses import ROW_ADDRESS
+from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
+from lance_spark.spark_jobs.tasks import ANSWER_TO_ALL_ROWS
 from lance_spark.sql.place import Place
 from lance_spark.sql.tables import opened
 from lance_spark.staging.area import Staging, new_id
@@ -118,11 +120,8 @@ class RowStatement:
         self._fields = set(field_identities(dataset.lance_schema))
         self._spark = SparkSession(SparkContext.getOrCreate(), rows.session())
         self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
-        self._jobs = RowJobs(
-            spark=self._spark,
-            tag=f"lance-spark-{self._staging.job_id}",
-            description=f"lance-spark: {self._operation} of {self._name}",
-        )
+        tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: {self._operation} of {self._name}")
+        self._jobs = SparkJobs(self._spark, tag)
 
     def run(self) -> ChangeResult:
         """Evaluates and commits."""
@@ -131,7 +130,7 @@ class RowStatement:
         where = self._in_lance_sql()
         if where is not None:
             return Statement(self._spark, self._ref, where=where, sets=None, table_name=self._name).run()
-        return run_rounds(self._ref, self._staging, self._policy, self._edits)
+        return retry_statement(self._ref, self._staging, self._policy, self._edits)
 
     def _in_lance_sql(self) -> str | None:
         """Returns the condition of a deletion if its whole meaning is the same in Lance."""
@@ -213,14 +212,14 @@ class RowStatement:
         )
         if small:
             task = SetOrMove(setting=setting, moving=self._apply(ref, dataset, rows))
-            answers = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS))
+            results = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS), RowEditResult)
         elif self._sets_columns(ref, dataset, counted):
-            answers = self._jobs.answers(lambda: rows.mapInArrow(setting, ANSWER_TO_ALL_ROWS))
+            results = self._jobs.answers(lambda: rows.mapInArrow(setting, ANSWER_TO_ALL_ROWS), RowEditResult)
         else:
-            answers = self._applied(ref, dataset, rows)
-        if any(answer.columns for answer in answers):
-            return edits_of_columns(ref, dataset, answers, self._columns)
-        return edits_of(ref, dataset, answers, operation="update")
+            results = self._applied(ref, dataset, rows)
+        if any(result.columns for result in results):
+            return edits_of_columns(ref, dataset, results, self._columns)
+        return edits_of(ref, dataset, results, operation="update")
 
     def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset, counted: DataFrame | None) -> bool:
         """Tells whether new column files cost less than rewriting the changed rows."""
@@ -228,11 +227,11 @@ class RowStatement:
         counts = rows.groupBy(sf.shiftright(ROW_ADDRESS, 32)).count()
         matched = {int(row[0]): int(row[1]) for row in counts.toLocalIterator()}
         physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}
-        return cheaper_way(ref, dataset, self._columns, matched, physical) == "columns"
+        return choose_strategy(ref, dataset, self._columns, matched, physical) == "columns"
 
-    def _applied(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> list[Answer]:
+    def _applied(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> list[RowEditResult]:
         task = self._apply(ref, dataset, rows)
-        return self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS))
+        return self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS), RowEditResult)
 
     def _apply(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> Apply:
         return Apply(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,12 +10,10 @@ from pyspark.sql import SparkSession
 
 from lance_spark.jobs.progress import Progress
 from lance_spark.table.indexes import TableIndexes
-from lance_spark.upkeep.cleanup import CleanupTask, checked_age
-from lance_spark.upkeep.cleanup import result_of as cleanup_result
+from lance_spark.upkeep.cleanup import CleanupTask, checked_age, run_cleanup
 from lance_spark.upkeep.compaction import CompactionJob
 from lance_spark.upkeep.request import CompactionRequest
 from lance_spark.upkeep.results import CleanupResult, CompactionResult, MaintenanceResult, TableStatistics
-from lance_spark.upkeep.spark_jobs import SparkJobs
 from lance_spark.upkeep.statistics import statistics_of
 
 
@@ -143,10 +140,7 @@ class TableUpkeep(TableIndexes):
             delete_unverified=delete_unverified,
             error_if_tagged=error_if_tagged_old_versions,
         )
-        description = f"lance-spark: cleanup of {ref.uri}"
-        jobs = SparkJobs[CleanupTask](self._spark(), tag=f"lance-spark-{uuid.uuid4().hex}", description=description)
-        (answer,) = jobs.run([task], 1, lambda _, failure: json.dumps({"error": failure.message}).encode())
-        return cleanup_result(answer, ref.uri)
+        return run_cleanup(self._spark(), task)
 
     def stats(self) -> TableStatistics:
         """Returns rows, fragments, files and indexes of the checked out version.

@@ -1,31 +1,45 @@
-"""Removes old versions, in a task: :class:`CleanupTask`."""
+"""Removes old versions in a task: :class:`CleanupTask`."""
 
 from __future__ import annotations
 
-import json
+import uuid
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from lance_spark.dataset import DatasetRef, refuse_unlistable_tag
 from lance_spark.errors import CommitError, LanceSparkError, OptionError, TableUnwritableError, panics_as_errors
 from lance_spark.lance_compat import plain
+from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
+from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.orphans import moment_before
 from lance_spark.staging.table_folder import refuse_links
 from lance_spark.upkeep.results import CleanupResult
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 DEFAULT_AGE = timedelta(days=7)
-"""How old a version is before it is removed, where nothing else is said."""
+"""Default age of removed versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupOutcome:
+    """The result of a cleanup task: removed bytes and versions, or the error."""
+
+    bytes_removed: int = 0
+    old_versions: int = 0
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupTask:
-    """Removes versions and what only they use. Picklable.
+    """A task that removes versions and their files. Picklable.
 
     Attributes:
-        older_than_s: Age of versions, in seconds, that are removed.
-        delete_unverified: Whether files that no version names are deleted at any age.
-        error_if_tagged: Whether a tagged version that is old enough is an error; else it stays.
+        older_than_s: Age of the removed versions, in seconds.
+        delete_unverified: Whether files without a version are deleted at any age.
+        error_if_tagged: Whether an old version with a tag is an error. Otherwise the version stays.
     """
 
     table: DatasetRef
@@ -33,8 +47,8 @@ class CleanupTask:
     delete_unverified: bool
     error_if_tagged: bool
 
-    def run(self) -> bytes:
-        """Removes them, and answers what was removed, or why nothing was. Runs on an executor."""
+    def run(self) -> CleanupOutcome:
+        """Removes the versions. Runs on an executor."""
         try:
             refuse_links(self.table)
             with panics_as_errors():
@@ -43,16 +57,16 @@ class CleanupTask:
                     delete_unverified=self.delete_unverified,
                     error_if_tagged_old_versions=self.error_if_tagged,
                 )
-            return json.dumps({"bytes": removed.bytes_removed, "versions": removed.old_versions}).encode()
+            return CleanupOutcome(bytes_removed=removed.bytes_removed, old_versions=removed.old_versions)
         except (LanceSparkError, OSError, ValueError, RuntimeError) as error:
-            return json.dumps({"error": plain(error)}).encode()
+            return CleanupOutcome(error=plain(error))
 
 
 def checked_age(older_than: timedelta | None, *, option: str = "older_than") -> timedelta:
-    """Returns the age of versions that are removed; a week by default.
+    """Returns the age of removed versions; a week by default.
 
     Raises:
-        OptionError: It is no span of time, or a negative one.
+        OptionError: The age is no span of time, or negative.
     """
     if older_than is None:
         return DEFAULT_AGE
@@ -72,17 +86,24 @@ def age_of(number: float, unit: Literal["days", "hours"], *, option: str) -> tim
         raise OptionError(option, number, f"a number of {unit}, 0 or more") from error
 
 
-def result_of(answer: bytes, uri: str) -> CleanupResult:
-    """Reads what a task has answered.
+def run_cleanup(spark: SparkSession, task: CleanupTask) -> CleanupResult:
+    """Runs a task of a cleanup. Raises as :func:`result_of` does."""
+    uri = task.table.uri
+    jobs = SparkJobs(spark, SparkJobTag.of(uuid.uuid4().hex, f"lance-spark: cleanup of {uri}"))
+    (outcome,) = jobs.run([task], CleanupOutcome)
+    return result_of(CleanupOutcome(error=outcome.failure.message) if isinstance(outcome, LostTask) else outcome, uri)
+
+
+def result_of(outcome: CleanupOutcome, uri: str) -> CleanupResult:
+    """Returns the result of a task.
 
     Raises:
-        CommitError: A tagged version is old enough to be removed.
-        TableUnwritableError: The store refused, or the folder of the table holds a link.
+        CommitError: An old version has a tag.
+        TableUnwritableError: The store refused, or the folder of the table has a link.
     """
-    values: dict[str, Any] = json.loads(answer)
-    error = values.get("error")
+    error = outcome.error
     if error is None:
-        return CleanupResult(bytes_removed=values["bytes"], old_versions=values["versions"])
+        return CleanupResult(bytes_removed=outcome.bytes_removed, old_versions=outcome.old_versions)
     refuse_unlistable_tag(uri, error)
     if "tagged" in error.lower():
         raise CommitError(

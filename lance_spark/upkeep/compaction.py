@@ -1,9 +1,9 @@
-"""The driver of a compaction: it plans, has executors write new fragments, and commits them.
+"""The driver of a compaction: plans, runs tasks that write new fragments, and commits them.
 
-Tasks of the plan are handed out in groups. A group is one Spark job, and two of them run at a time,
-so that no slot waits for the last task of a group. What a group has written is committed when its
-job ends: a driver that dies loses what its two running jobs have written, and the next compaction
-plans what is left.
+The tasks of the plan run in groups. A group is a Spark job, and two jobs run at a time, so that no
+slot waits for the last task of a group. The driver commits the fragments of a group at the end of
+its job. If the driver dies, the work of two running jobs is lost, and the next compaction plans the
+remaining fragments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from lance_spark.backfill.driver.spark_failure import MAX_ATTEMPTS, SparkFailure
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_compacted
 from lance_spark.commit.store_check import refuse_unsafe_store
@@ -39,12 +38,13 @@ from lance_spark.errors import (
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import files_of_rewrite, path_of, plain
 from lance_spark.session.sessions import known_slots
+from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
+from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.area import delete_data_files, missing_data_files
 from lance_spark.upkeep.compaction_task import CompactionTask, Written
 from lance_spark.upkeep.record import Done, noted
 from lance_spark.upkeep.request import CompactionRequest
 from lance_spark.upkeep.results import CompactionResult
-from lance_spark.upkeep.spark_jobs import SparkJobs
 
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
@@ -52,27 +52,24 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 JOB_TYPE = "compact_files"
-"""What a compaction is called in the history."""
+"""Type of a compaction in the history."""
 
 _JOBS_AT_ONCE = 2
-_STOP_S = 0.5
-"""Seconds between attempts to stop Spark jobs when a compaction ends early."""
-
 _TASKS_PER_SLOT = 8
 _FEWEST_TASKS = 64
 _TASKS_OF_UNKNOWN_SLOTS = 512
-"""Tasks of a group: by the size of the cluster, and where that is not known."""
+"""Tasks of a group: by the size of the cluster, and for a cluster of unknown size."""
 
 _SHOWN_FAILURES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What is to be written anew of one version.
+    """The plan of a compaction of a version.
 
     Attributes:
         olds: The fragments of each task, by its number.
-        defer_index_remap: Whether indexes are to be kept up later.
+        defer_index_remap: Whether the remap of indexes is deferred.
     """
 
     basis: Basis
@@ -82,18 +79,18 @@ class _Plan:
 
     @property
     def fragments(self) -> list[FragmentMetadata]:
-        """All fragments of it."""
+        """All fragments of the plan."""
         return [fragment for olds in self.olds for fragment in olds]
 
 
 class CompactionJob:
-    """One compaction, run by one thread. Checks what can be checked when it is made.
+    """A compaction. A single thread runs it. The constructor validates the request.
 
     Attributes:
-        read_version: The version that is planned on first.
+        read_version: The first planned version.
 
     Raises:
-        OptionError: The table has stable row ids, and indexes are to be kept up later.
+        OptionError: The table has stable row ids, and the remap of indexes is deferred.
         UnsafeStoreError: The store ignores conditional puts.
     """
 
@@ -111,8 +108,7 @@ class CompactionJob:
         self._ref = ref
         self._request = request
         self._job_id = job_id
-        description = f"lance-spark: compaction of {ref.uri}"
-        self._jobs = SparkJobs[CompactionTask](spark, tag=f"lance-spark-{job_id}", description=description)
+        self._jobs = SparkJobs(spark, SparkJobTag.of(job_id, f"lance-spark: compaction of {ref.uri}"))
         self._progress = progress
         self._made: set[str] = set()
         self._versions: list[int] = []
@@ -123,7 +119,7 @@ class CompactionJob:
         self._began = time.monotonic()
 
     def snapshot(self) -> CompactionResult:
-        """Returns what it has done so far."""
+        """Returns the present result."""
         return CompactionResult(
             job_id=self._job_id,
             read_version=self.read_version,
@@ -133,14 +129,15 @@ class CompactionJob:
         )
 
     def run(self) -> CompactionResult:
-        """Runs it to its end.
+        """Runs the compaction to its end.
 
-        What concurrent commits change before it is committed is planned and written again, as often
-        as `commit_max_retries` says.
+        Fragments changed by concurrent commits are planned and written again, up to
+        `commit_max_retries` times.
 
         Raises:
-            UpkeepIncompleteError: Fragments cannot be written anew; the others are.
-            CommitError: A commit failed, for another reason than concurrent ones.
+            UpkeepIncompleteError: Some fragments cannot be rewritten. The other fragments are
+                compacted.
+            CommitError: A commit failed for another reason than a conflict.
         """
         plan = self._plan()
         self._planned = len(plan.fragments)
@@ -171,7 +168,7 @@ class CompactionJob:
             self._progress.close(status)
 
     def _run_rounds(self, plan: _Plan) -> None:
-        """Runs rounds until one loses nothing to concurrent commits, or too many bring nothing."""
+        """Runs rounds until no task lost its work to concurrent commits, or retries are used up."""
         fruitless, policy = 0, self._policy
         for attempt in itertools.count(1):
             before = len(self._versions)
@@ -188,7 +185,7 @@ class CompactionJob:
                 return
 
     def _plan(self) -> _Plan:
-        """Plans what is left, without what has failed, and what this job has written."""
+        """Plans the remaining fragments, without failed fragments and fragments of this job."""
         began = time.monotonic()
         dataset = self._snapshot.open()
         from lance.optimize import Compaction
@@ -216,17 +213,17 @@ class CompactionJob:
         )
 
     def _round(self, plan: _Plan) -> int:
-        """Writes and commits a plan, and returns how many tasks lost their work to others."""
+        """Writes and commits a plan, and returns the number of tasks with lost work."""
         size = self._group_size()
         groups = [plan.tasks[at : at + size] for at in range(0, len(plan.tasks), size)]
         most = self._request.concurrency or len(plan.tasks)
         at_once = min(_JOBS_AT_ONCE, len(groups), most)
         lost, began = 0, time.monotonic()
         with ThreadPoolExecutor(at_once, thread_name_prefix="lance-spark-compaction") as pool:
-            running = [pool.submit(self._jobs.run, group, max(1, most // at_once), _died) for group in groups]
+            running = [pool.submit(self._write, group, max(1, most // at_once)) for group in groups]
             untaken = set(running)
             try:
-                # In the order of the plan: Lance orders fragments, and so rows, by when they came.
+                # In the order of the plan, because Lance orders fragments and rows by commits.
                 for future in running:
                     parts, gone = self._take(plan, future.result())
                     untaken.discard(future)
@@ -238,16 +235,23 @@ class CompactionJob:
                 self._seconds["write"] += time.monotonic() - began
         return lost
 
+    def _write(self, group: Sequence[CompactionTask], at_once: int) -> list[Written]:
+        """Runs tasks, at most `at_once` of them at the same time."""
+        return [
+            Written(number=result.task.number, error=result.error) if isinstance(result, LostTask) else result
+            for result in self._jobs.run(group, Written, at_once=at_once)
+        ]
+
     def _group_size(self) -> int:
         if self._request.commit_granularity is not None:
             return self._request.commit_granularity
         slots = known_slots(self._spark)
         return _TASKS_OF_UNKNOWN_SLOTS if slots is None else max(_FEWEST_TASKS, slots * _TASKS_PER_SLOT)
 
-    def _take(self, plan: _Plan, answers: Sequence[bytes]) -> tuple[list[Compacted], int]:
-        """Returns what tasks have written, and how many could not, since their version is gone."""
+    def _take(self, plan: _Plan, results: Sequence[Written]) -> tuple[list[Compacted], int]:
+        """Returns the parts that tasks wrote, and the number of tasks without their version."""
         parts, failed = list[Compacted](), list[Written]()
-        for written in sorted(map(Written.load, answers), key=lambda one: one.number):
+        for written in sorted(results, key=lambda result: result.number):
             if written.rewrite is None:
                 failed.append(written)
             else:
@@ -266,7 +270,7 @@ class CompactionJob:
         return False
 
     def _commit(self, plan: _Plan, parts: Sequence[Compacted]) -> int:
-        """Commits parts, and returns how many were lost to concurrent commits."""
+        """Commits parts, and returns the number of parts lost to concurrent commits."""
         began = time.monotonic()
         try:
             outcome = commit_compacted(
@@ -306,20 +310,20 @@ class CompactionJob:
         self._progress.update(rows=self._counts["rows"], written=done, committed=done)
 
     def _stop(
-        self, plan: _Plan, running: Sequence[Future[list[bytes]]], untaken: Collection[Future[list[bytes]]]
+        self, plan: _Plan, running: Sequence[Future[list[Written]]], untaken: Collection[Future[list[Written]]]
     ) -> None:
-        """Ends all Spark jobs, and deletes what those have written that are not committed."""
+        """Ends all Spark jobs, and deletes their uncommitted files."""
         for future in running:
             future.cancel()
         while wait(running, timeout=0).not_done:
             self._jobs.stop()
-            wait(running, timeout=_STOP_S)
+            wait(running, timeout=CANCEL_INTERVAL_S)
         for future in untaken:
             if not future.cancelled() and future.exception() is None:
                 self._delete([name for part in self._take(plan, future.result())[0] for name in part.files])
 
     def _delete(self, names: Sequence[str]) -> None:
-        """Deletes files that no version names; what stays is left to a cleanup of old versions."""
+        """Deletes uncommitted files. A cleanup of old versions deletes the rest after a failure."""
         with suppress(OSError):
             delete_data_files(self._ref.uri, self._ref.storage_options, names)
 
@@ -333,10 +337,3 @@ class CompactionJob:
             f"compacted: {result.text}; compact again when the cause is gone",
             result=result,
         )
-
-
-def _died(task: CompactionTask, failure: SparkFailure) -> bytes:
-    """Answers for a task that cannot be run."""
-    why = f"its task died in {MAX_ATTEMPTS} attempts" if failure.retryable else "executors cannot run its task"
-    error = f"{why}: {failure.error_type}: {failure.message}"
-    return Written(number=task.number, error=error).dump()

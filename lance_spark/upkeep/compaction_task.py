@@ -1,8 +1,7 @@
-"""The part of a compaction that executors run: fragments of a pinned version are written anew."""
+"""The tasks of a compaction, which rewrite fragments of a pinned version on executors."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from lance_spark.dataset import DatasetRef
@@ -12,20 +11,11 @@ from lance_spark.lance_compat import plain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a task answers: pylance's `RewriteResult` as JSON, or why there is none."""
+    """The result of a task: pylance's `RewriteResult` as JSON, or the error of the task."""
 
     number: int
     rewrite: str | None = None
     error: str | None = None
-
-    def dump(self) -> bytes:
-        """Returns it as JSON."""
-        return json.dumps({"number": self.number, "rewrite": self.rewrite, "error": self.error}).encode()
-
-    @staticmethod
-    def load(answer: bytes) -> Written:
-        """Reads it back."""
-        return Written(**json.loads(answer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +23,7 @@ class CompactionTask:
     """A task of a plan. Picklable.
 
     Attributes:
-        number: Its place in the plan.
+        number: Position in the plan.
         task: pylance's task, as JSON.
     """
 
@@ -41,16 +31,16 @@ class CompactionTask:
     number: int
     task: str
 
-    def run(self) -> bytes:
+    def run(self) -> Written:
         """Writes the new fragments. Runs on an executor.
 
-        A task that runs twice writes files of other names; one of them no version ever names.
+        A task that runs twice writes its files twice, under different names.
         """
         try:
             with panics_as_errors():
-                return Written(number=self.number, rewrite=self._rewrite()).dump()
+                return Written(number=self.number, rewrite=self._rewrite())
         except (LanceSparkError, OSError, ValueError, RuntimeError, NotImplementedError) as error:
-            return Written(number=self.number, error=plain(error)).dump()
+            return Written(number=self.number, error=plain(error))
 
     def _rewrite(self) -> str:
         dataset = self.snapshot.open()

@@ -1,4 +1,4 @@
-"""Pieces of upkeep in the history of a table: who did what, and which versions came of it."""
+"""Upkeep jobs in the history of a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lance_spark.staging.area import new_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """How far a piece of upkeep is; the names are those of a job's record."""
+    """Progress of an upkeep job, by the names of a job's record."""
 
     versions: tuple[int, ...] = ()
     fragments_total: int = 0
@@ -29,9 +29,9 @@ class Done:
 def noted(
     ref: DatasetRef, job_id: str, job_type: str, *, read_version: int, done: Callable[[], Done]
 ) -> Iterator[None]:
-    """Notes a piece of upkeep as a job of the table, when it begins and when it has ended.
+    """Records an upkeep job of the table, at its beginning and at its end.
 
-    Runs on the driver. Only the first note has to succeed now.
+    Runs on the driver. Only the first record must succeed at once.
 
     Raises:
         LanceSparkError: The history cannot be written.

@@ -1,4 +1,4 @@
-"""What a caller of `compact_files` asks for, checked once."""
+"""The request of a caller of `compact_files`, validated once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _LEAST_1 = ("target_rows_per_fragment", "max_bytes_per_file", "batch_size", "con
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRequest:
-    """The parameters that :meth:`lance_spark.Table.compact_files` documents, checked.
+    """The validated parameters of :meth:`lance_spark.Table.compact_files`.
 
-    What is None is as the table's configuration says (keys `lance.compaction.*`), else pylance's
+    None means the value of the table's configuration (keys `lance.compaction.*`), or pylance's
     default.
     """
 
@@ -43,7 +43,7 @@ class CompactionRequest:
 
     @property
     def plan_options(self) -> dict[str, object]:
-        """The options of pylance's plan that were given."""
+        """The requested options of pylance's plan."""
         names = (
             "target_rows_per_fragment",
             "max_bytes_per_file",

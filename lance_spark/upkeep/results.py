@@ -1,4 +1,4 @@
-"""What upkeep did, as values that say so in words."""
+"""Results of upkeep, with summaries."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from lance_spark.words import InWords
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CompactionResult(InWords):
-    """What a compaction did.
+    """The result of a compaction.
 
     Attributes:
         job_id: Id of the job in the history of the table.
-        read_version: The version that was planned on first.
-        versions: Versions that were committed.
-        fragments_removed: Fragments that others have taken the place of.
-        fragments_added: These others.
-        files_removed: Data files that the latest version does not name any more; they stay until
-            the versions that name them are cleaned up.
-        files_added: Data files that were written for it, and committed.
-        rows: Live rows of the fragments that were removed; rows are as many afterwards.
-        deletions_removed: Rows that had been deleted, and are in no file of the new fragments.
-        retries: Tasks whose work was lost and done again, because a concurrent commit had changed
-            their fragments first.
-        fragments_left: Fragments that were to be compacted and were not, because others kept
-            changing them.
-        seconds: Time of `plan`, `write` (of the Spark jobs, also while commits were made) and
-            `commit`, and in `total`.
+        read_version: The first planned version.
+        versions: The committed versions.
+        fragments_removed: Number of replaced fragments.
+        fragments_added: Number of new fragments.
+        files_removed: Number of data files that the latest version dropped. A cleanup of the older
+            versions deletes the files.
+        files_added: Number of new, committed data files.
+        rows: Live rows of the replaced fragments, and of the new fragments.
+        deletions_removed: Deleted rows that the new fragments do not contain.
+        retries: Number of tasks repeated after a concurrent commit changed their fragments.
+        fragments_left: Number of planned fragments that stayed, because other writers kept changing
+            them.
+        seconds: Time of `plan`, `write` (the Spark jobs, concurrent commits included) and `commit`,
+            and in `total`.
     """
 
     job_id: str
@@ -47,7 +46,7 @@ class CompactionResult(InWords):
 
     @property
     def text(self) -> str:
-        """What it did, in words."""
+        """Summary of the result."""
         if not self.versions and not self.fragments_left:
             return "nothing to compact"
         parts = []
@@ -65,11 +64,11 @@ class CompactionResult(InWords):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CleanupResult(InWords):
-    """What a cleanup removed.
+    """The result of a cleanup.
 
     Attributes:
-        bytes_removed: Bytes of the files that were deleted.
-        old_versions: Versions that were removed.
+        bytes_removed: Bytes of the deleted files.
+        old_versions: Number of removed versions.
     """
 
     bytes_removed: int
@@ -77,7 +76,7 @@ class CleanupResult(InWords):
 
     @property
     def text(self) -> str:
-        """What it did, in words."""
+        """Summary of the result."""
         return f"{counted(self.old_versions, 'version')} removed, {_size(self.bytes_removed)}"
 
 
@@ -87,14 +86,15 @@ class TableStatistics(InWords):
 
     Attributes:
         version: The version.
-        rows: Live rows.
-        deleted_rows: Rows that are deleted, and still in data files.
-        fragments: Fragments.
-        small_fragments: Fragments with fewer rows than a compaction aims at: 1,048,576.
-        data_files: Data files of the version.
-        size_bytes: Their bytes, as far as metadata has them.
-        versions: Versions that are kept.
-        unindexed_rows: Rows that are scanned beside each index, by its name.
+        rows: Number of live rows.
+        deleted_rows: Number of deleted rows in data files.
+        fragments: Number of fragments.
+        small_fragments: Number of fragments with fewer rows than the target of a compaction:
+            1,048,576.
+        data_files: Number of data files of the version.
+        size_bytes: Known bytes of the data files.
+        versions: Number of versions.
+        unindexed_rows: Number of rows outside each index, by its name.
     """
 
     version: int
@@ -109,7 +109,7 @@ class TableStatistics(InWords):
 
     @property
     def text(self) -> str:
-        """The size, in words."""
+        """Summary of the size."""
         gone = f" ({self.deleted_rows:,} deleted)" if self.deleted_rows else ""
         files = f"{counted(self.data_files, 'data file')} of {_size(self.size_bytes)}"
         fragments = counted(self.fragments, "fragment")
@@ -118,12 +118,12 @@ class TableStatistics(InWords):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MaintenanceResult(InWords):
-    """What a maintenance did.
+    """The result of a maintenance.
 
     Attributes:
-        compaction: What was compacted.
-        indexes: Names of the indexes that took rows in.
-        cleanup: What was removed.
+        compaction: The compaction.
+        indexes: Names of the optimized indexes.
+        cleanup: The cleanup.
     """
 
     compaction: CompactionResult
@@ -132,7 +132,7 @@ class MaintenanceResult(InWords):
 
     @property
     def text(self) -> str:
-        """What it did, in words."""
+        """Summary of the result."""
         indexes = f"indexes {', '.join(self.indexes)} optimised" if self.indexes else "no index to optimise"
         return f"{self.compaction.text}; {indexes}; {self.cleanup.text}"
 

@@ -14,7 +14,7 @@ _SMALL_ROWS = 1 << 20
 
 
 def statistics_of(dataset: lance.LanceDataset) -> TableStatistics:
-    """Returns the size of a version. Reads its manifest, and no data."""
+    """Returns the size of a version. Reads only the manifest."""
     rows = deleted = small = files = size = count = 0
     for handle in dataset.get_fragments():
         fragment = handle.metadata

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.driver.answers import numbers_of
-from lance_spark.backfill.planning.selection import matching_addresses
 from lance_spark.backfill.task.source_reader import take_ids
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
@@ -28,9 +25,11 @@ from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.read.filtering import as_filter_error, conjunction
 from lance_spark.read.masks import rows_mask
 from lance_spark.rebase.source_changes import RowChanges, SourceChanges, live_offsets
+from lance_spark.rows.matching_rows import matching_addresses
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, offsets_of, row_ids
 from lance_spark.rows.row_set import RowSet
+from lance_spark.spark_jobs.tasks import answer, task_numbers
 from lance_spark.staging.area import Attempt, Staging
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
@@ -39,9 +38,6 @@ from lance_spark.views.definition import SOURCE_ROW_ID
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
-
-ANSWER = "answer string"
-"""Spark's schema of the results of tasks."""
 
 GONE = -1
 """In place of the bits of a changed row: the source or the view lacks the row."""
@@ -96,8 +92,8 @@ class PlacementSpec:
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
-    """The result of tasks.
+class RefreshTaskResult:
+    """The result of tasks of a refresh. Results add up.
 
     Attributes:
         fragments: New fragments of the view, as JSON of pylance.
@@ -123,18 +119,9 @@ class Answer:
     removed: list[int] = field(default_factory=list)
     deleted: int = 0
 
-    def to_batch(self) -> pa.RecordBatch:
-        """Returns the result as a row."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return pa.RecordBatch.from_arrays([pa.array([json.dumps(values)])], names=["answer"])
-
-    def __add__(self, other: Answer) -> Answer:
-        return Answer(**{name: getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__})
-
-    @staticmethod
-    def of(texts: Iterable[str]) -> Answer:
-        """Returns the sum of results."""
-        return sum((Answer(**json.loads(text)) for text in texts), Answer())
+    def __add__(self, other: RefreshTaskResult) -> RefreshTaskResult:
+        values = {name: getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__}
+        return RefreshTaskResult(**values)
 
 
 class SourceRows:
@@ -224,54 +211,52 @@ def as_view_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Tasks over fragments of the source; a callable for Spark's `mapInArrow`.
+    """A task over fragments of the source.
 
     Attributes:
-        units: For each task, fragments of the requested version.
-        gone: For each task, fragments of the shown version, for deleted rows.
+        fragments: Ids of fragments of the requested version.
+        gone: Whether the task lists deleted rows. Then the fragments belong to the shown version.
     """
 
     spec: PlacementSpec
-    units: tuple[tuple[int, ...], ...]
+    fragments: tuple[int, ...]
     gone: bool = False
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs the tasks with the given numbers, and yields one result."""
-        fragments = [fragment for number in numbers_of(batches) for fragment in self.units[number]]
-        if fragments:
-            yield (self._list_gone(fragments) if self.gone else self._place(fragments)).to_batch()
+    def run(self) -> RefreshTaskResult:
+        """Writes new rows and lists changed rows, or lists deleted rows. Runs on an executor."""
+        return self._list_gone() if self.gone else self._place()
 
-    def _place(self, fragments: Sequence[int]) -> Answer:
-        spec, answer = self.spec, Answer()
+    def _place(self) -> RefreshTaskResult:
+        spec, result = self.spec, RefreshTaskResult()
         source = SourceRows(spec)
         sink, lists = spec.sink(spec.placed), Lists(spec.staging)
         try:
-            for number in fragments:
+            for number in self.fragments:
                 since = source.since_base(number)
-                answer.new += len(since.new)
-                answer.unknown += since.unknown
+                result.new += len(since.new)
+                result.unknown += since.unknown
                 for batch in source.scan(number, since.new) if since.new and spec.selects else ():
                     if batch.num_rows:
                         sink.write(as_view_rows(batch, spec.placed.row_schema))
-                        answer.added += batch.num_rows
+                        result.added += batch.num_rows
                 if since.changed:
                     lists.add(*changes_of(source, number, since))
-            answer.fragments = [fragment.to_json() for fragment in sink.finish()]
+            result.fragments = [fragment.to_json() for fragment in sink.finish()]
         except BaseException:
             sink.abandon()
             raise
-        answer.lists, answer.listed = lists.close()
-        return answer
+        result.lists, result.listed = lists.close()
+        return result
 
-    def _list_gone(self, fragments: Sequence[int]) -> Answer:
+    def _list_gone(self) -> RefreshTaskResult:
         difference = SourceRows(self.spec).difference
         lists = Lists(self.spec.staging)
-        for number in fragments:
+        for number in self.fragments:
             for ids in () if difference is None else difference.deleted_ids(number):
                 lists.add(ids.astype(np.int64), np.full(len(ids), GONE, dtype=np.int64))
-        answer = Answer()
-        answer.lists, answer.listed = lists.close()
-        return answer
+        result = RefreshTaskResult()
+        result.lists, result.listed = lists.close()
+        return result
 
 
 def changes_of(source: SourceRows, fragment_id: int, since: RowChanges) -> tuple[np.ndarray, np.ndarray]:
@@ -338,7 +323,7 @@ class ReadLists:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the lists with the given numbers."""
-        for number in numbers_of(batches):
+        for number in task_numbers(batches):
             yield from self.read(self.staging, self.paths[number])
 
     @staticmethod
@@ -366,15 +351,19 @@ class Moves:
     spec: PlacementSpec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Processes all rows, and yields one result. Memory: 24 bytes a row of one fragment."""
-        source, answer = SourceRows(self.spec), Answer()
+        """Applies all rows, and yields the result."""
+        yield answer(self.run(batches))
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> RefreshTaskResult:
+        """Applies all rows. Memory: 24 bytes a row of one fragment."""
+        source, result = SourceRows(self.spec), RefreshTaskResult()
         view = SnapshotRows(self.spec.view.open())
         sink = self.spec.sink(self.spec.moved)
         try:
             for fragment_id, offsets, ids, change in _by_fragment(batches):
                 fragment = None if fragment_id is None else view.existing_fragment(fragment_id)
                 if fragment is not None:
-                    _delete(fragment, offsets, ids if self.spec.makes_chunks else None, answer)
+                    _delete(fragment, offsets, ids if self.spec.makes_chunks else None, result)
                 back = change != GONE
                 if fragment is None and self.spec.makes_chunks:
                     continue  # nothing was made of these rows
@@ -383,15 +372,15 @@ class Moves:
                     rows = as_view_rows(batch, self.spec.moved.row_schema)
                     if fragment is not None:
                         rows = self._with_values(rows, view, fragment, offsets[back][part], change[back][part])
-                        answer.moved += rows.num_rows
+                        result.moved += rows.num_rows
                     else:
-                        answer.added += rows.num_rows
+                        result.added += rows.num_rows
                     sink.write(rows)
-            answer.fragments = [fragment.to_json() for fragment in sink.finish()]
+            result.fragments = [fragment.to_json() for fragment in sink.finish()]
         except BaseException:
             sink.abandon()
             raise
-        yield answer.to_batch()
+        return result
 
     def _with_values(
         self, rows: pa.RecordBatch, view: SnapshotRows, fragment: LanceFragment, offsets: Offsets, change: np.ndarray
@@ -422,17 +411,17 @@ class Moves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedMoves:
-    """Moves of few rows inside of the task; a callable for `mapInArrow` over numbers of parts."""
+    """A task that moves a few rows, which it contains."""
 
     moves: Moves
     parts: tuple[pa.RecordBatch, ...]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs the parts with the given numbers."""
-        yield from self.moves(self.parts[number] for number in numbers_of(batches))
+    def run(self) -> RefreshTaskResult:
+        """Applies the rows. Runs on an executor."""
+        return self.moves.run(iter(self.parts))
 
 
-def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, answer: Answer) -> None:
+def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, result: RefreshTaskResult) -> None:
     """Deletes rows of a fragment of the view, in no version yet. 200,000 rows take a second.
 
     Row ids of the source select all their rows in the fragment.
@@ -442,11 +431,11 @@ def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, a
     else:
         column, numbers = ROW_ADDRESS, (offsets.astype(np.uint64) | np.uint64(fragment.fragment_id << 32)).tolist()
     remaining = fragment.delete(f"{column} IN ({', '.join(map(str, numbers))})")
-    answer.deleted += len(offsets)
+    result.deleted += len(offsets)
     if remaining is None:
-        answer.removed.append(fragment.fragment_id)
+        result.removed.append(fragment.fragment_id)
     else:
-        answer.updated.append(remaining.to_json())
+        result.updated.append(remaining.to_json())
 
 
 def _by_fragment(

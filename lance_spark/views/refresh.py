@@ -9,6 +9,7 @@ the next refresh continues.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -21,7 +22,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.driver.job import BackfillJob
-from lance_spark.backfill.driver.spark_failure import failure_of
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
@@ -48,13 +48,15 @@ from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import path_of
 from lance_spark.objects import objects_of_table
 from lance_spark.rebase.source_changes import ChangedFragments, affected
-from lance_spark.session.sessions import cancel, tagged
+from lance_spark.session.sessions import cancel
+from lance_spark.spark_jobs.failures import SparkFailure
+from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.job_end import commit_or_give_up, finish
 from lance_spark.views.chunked.calls import ChunkCalls, Chunked
 from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
 from lance_spark.views.definition import define, existing_view, groups_of, made_columns
-from lance_spark.views.placement import Answer, PlacementSpec
+from lance_spark.views.placement import PlacementSpec, RefreshTaskResult
 from lance_spark.views.request import RefreshRequest
 from lance_spark.views.row_tasks import RowTasks
 from lance_spark.views.spark.form import SparkForm
@@ -180,8 +182,8 @@ class RefreshJob:
             if isinstance(error, BackfillIncompleteError) and error.result is None:
                 error.result = self._result(status)
             if isinstance(error, Exception) and not isinstance(error, (LanceSparkError, UdfRuntimeError)):
-                failure = failure_of(error)
-                raise self._incomplete(f"{failure.error_type}: {failure.message}") from error
+                failure = SparkFailure.of(error)
+                raise self._incomplete(failure.text) from error
             raise
         finally:
             self._save(status, message)
@@ -214,14 +216,9 @@ class RefreshJob:
         self._make_environments()
         spec = start.spec(self._staging, self._request.fragment_rows)
         look = affected(start.source, start.base, spec.used)
-        tasks = RowTasks(
-            self._spark,
-            uri=self._ref.uri,
-            tag=self._tag,
-            description=f"lance-spark: refresh of {self._table_name}",
-            concurrency=self._request.concurrency,
-            check=self._refuse_cancelled,
-        )
+        tag = SparkJobTag(tag=self._tag, description=f"lance-spark: refresh of {self._table_name}")
+        jobs = SparkJobs(self._spark, tag, check=self._refuse_cancelled)
+        tasks = RowTasks(self._spark, jobs, uri=self._ref.uri, concurrency=self._request.concurrency)
         self._fragments = len(look.now)
         chunked = None if self._chunks is None else self._chunk(self._chunks, start, spec, look)
         began = time.monotonic()
@@ -232,7 +229,7 @@ class RefreshJob:
             placed += tasks.place(spec, look.then, gone=True)
         if start.definition.spark is not None:
             placed += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
-        moved = tasks.move(spec, placed) if placed.lists else Answer()
+        moved = tasks.move(spec, placed) if placed.lists else RefreshTaskResult()
         rebuilt = [] if start.base is not None else [handle.fragment_id for handle in start.dataset.get_fragments()]
         self._seconds["place"] = self._seconds.get("place", 0.0) + time.monotonic() - began
         began = time.monotonic()
@@ -262,9 +259,9 @@ class RefreshJob:
         for environment in self._environments.all():
             if environment.is_known(self._spark):
                 continue
+            tag = SparkJobTag(tag=self._tag, description=f"lance-spark: environment {environment.manifest.name}")
             try:
-                with tagged(self._spark, self._tag, f"lance-spark: environment {environment.manifest.name}"):
-                    probes = environment.probe(self._spark).collect()
+                probes = SparkJobs(self._spark, tag).collect(functools.partial(environment.probe, self._spark))
             finally:
                 self._refuse_cancelled()
             environment.check(self._spark, probes)
@@ -280,12 +277,12 @@ class RefreshJob:
 
     def _place(
         self, start: Start, spec: PlacementSpec, look: ChangedFragments, tasks: RowTasks, chunked: Chunked | None
-    ) -> Answer:
+    ) -> RefreshTaskResult:
         """Writes the new rows, in no version yet, and lists deleted and changed rows."""
         if self._table is not None:
             return tasks.call_table(self._table_call(start, spec, self._table))
         if self._chunks is None or chunked is None:
-            return tasks.place(spec, look.now) if spec.selects or start.base is not None else Answer()
+            return tasks.place(spec, look.now) if spec.selects or start.base is not None else RefreshTaskResult()
         live = {handle.fragment_id: handle.metadata.num_rows for handle in start.source.open().get_fragments()}
         numbers = sorted({*dict(look.now), *chunked.selects.again})
         try:
@@ -306,7 +303,14 @@ class RefreshJob:
             environment=self._environments.of(function),
         )
 
-    def _commit(self, start: Start, done: Answer, moved: Answer, rebuilt: Sequence[int], skipped: str | None) -> None:
+    def _commit(
+        self,
+        start: Start,
+        done: RefreshTaskResult,
+        moved: RefreshTaskResult,
+        rebuilt: Sequence[int],
+        skipped: str | None,
+    ) -> None:
         from lance.fragment import FragmentMetadata
 
         fragments = [FragmentMetadata.from_json(json.dumps(one)) for one in (*done.fragments, *moved.fragments)]

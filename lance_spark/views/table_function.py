@@ -16,7 +16,7 @@ from lance_spark.environments.task import TaskEnvironment
 from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.lance_compat import plain
 from lance_spark.types.layout import aligned
-from lance_spark.views.placement import Answer, PlacementSpec
+from lance_spark.views.placement import PlacementSpec, RefreshTaskResult
 from udf_runtime import UDF
 from udf_runtime.execute import call_table
 
@@ -69,7 +69,7 @@ class QueryRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCall:
-    """A call of a table function; a callable for Spark's `mapInArrow`.
+    """A task that calls a table function.
 
     Attributes:
         spec: The common data of the tasks of the refresh.
@@ -85,11 +85,9 @@ class TableCall:
     columns: tuple[tuple[str, str], ...]
     environment: TaskEnvironment | None
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Calls the function, and yields one result."""
-        if not sum(batch.num_rows for batch in batches):
-            return
-        answer, schema = Answer(), self.spec.placed.row_schema
+    def run(self) -> RefreshTaskResult:
+        """Calls the function, and writes the rows of the view. Runs on an executor."""
+        result, schema = RefreshTaskResult(), self.spec.placed.row_schema
         names = {column: name for name, column in self.columns}
         interpreter = None if self.environment is None else self.environment.open()
         sink = self.spec.sink(self.spec.placed)
@@ -97,12 +95,12 @@ class TableCall:
             for function_result in call_table(UDF.loads(self.udf), self.source, interpreter):
                 arrays = [aligned(_as(function_result.column(names[field.name]), field.type)) for field in schema]
                 sink.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
-                answer.added += function_result.num_rows
-            answer.fragments = [fragment.to_json() for fragment in sink.finish()]
+                result.added += function_result.num_rows
+            result.fragments = [fragment.to_json() for fragment in sink.finish()]
         except BaseException:
             sink.abandon()
             raise
-        yield answer.to_batch()
+        return result
 
 
 def _as(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:

@@ -227,7 +227,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "carried rows are computed again": Mutant(
         row="compaction, without a call",
-        patches={"lance_spark.backfill.reuse.value_finder:ValueFinder.find": broken.found_nothing(True)},
+        patches={"lance_spark.backfill.reuse.value_reuse:ValueFinder.find": broken.found_nothing(True)},
         acts=_in_order(_COMPACT),
         starts=_job(),
     ),
@@ -260,7 +260,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "nothing is taken from checkpoints": Mutant(
         row="between two runs: a killed run and its successor",
-        patches={"lance_spark.backfill.reuse.value_finder:ValueFinder.find": broken.found_nothing(False)},
+        patches={"lance_spark.backfill.reuse.value_reuse:ValueFinder.find": broken.found_nothing(False)},
         acts=_in_order(_COMPACT),
         starts=st.just(StartBackfill("one", "driver", "v", until="commit")),
         after=(KillBackfill("one"),),

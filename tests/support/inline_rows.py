@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -14,47 +14,47 @@ from pyspark.sql import SparkSession
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitNote, RowEdits
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml import statement, ways
-from lance_spark.dml.answers import Answer, RowJobs, packed
+from lance_spark.dml import statement, strategy
 from lance_spark.dml.assignments import Assignments
 from lance_spark.dml.clauses import MergeClauses
 from lance_spark.dml.merge import Merge, edits_of
 from lance_spark.dml.merge_tasks import INSERT, UPDATE, Apply
 from lance_spark.dml.result import ChangeResult
-from lance_spark.dml.rounds import run_rounds
+from lance_spark.dml.rounds import retry_statement
+from lance_spark.dml.row_edit_result import RowEditResult
 from lance_spark.dml.statement import Statement
-from lance_spark.dml.ways import Way
+from lance_spark.dml.strategy import UpdateStrategy
+from lance_spark.spark_jobs.run import SparkJobs
+from lance_spark.spark_jobs.tasks import RunTasks, SparkTask, read_answer
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types import to_spark_schema
-
-Units = tuple[tuple[int, ...], ...]
 
 TASKS = contextvars.ContextVar("tasks", default=2)
 """Tasks of a job, at most about so many."""
 
 
-def over_fragments(
-    self: RowJobs, fragments: list[tuple[int, int]], task: Callable[[Units], Callable[[Iterator[pa.RecordBatch]], Any]]
-) -> list[Answer]:
-    """Takes the place of a Spark job."""
-    if not fragments:
-        return []
-    units = packed(fragments, -(-sum(work for _, work in fragments) // TASKS.get()))
-    numbers = pa.RecordBatch.from_arrays([pa.array(range(len(units)), pa.int64())], names=["id"])
-    return [Answer.of(batch.column(0)[0].as_py()) for batch in task(units)(iter([numbers]))]
+def run(_: SparkJobs, tasks: Sequence[SparkTask[Any]], kind: type[Any]) -> list[Any]:
+    """Takes the place of Spark jobs: runs tasks in this process."""
+    runner = RunTasks(tasks=tuple(tasks), answers_errors=True)
+    numbers = pa.RecordBatch.from_arrays([pa.array(range(len(tasks)), pa.int64())], names=["id"])
+    return results_of(runner(iter([numbers])), kind)
 
 
-def run_here(self: RowJobs, task: Callable[[Iterator[pa.RecordBatch]], Any]) -> list[Answer]:
-    """Replaces a Spark job of one task."""
-    number = pa.RecordBatch.from_arrays([pa.array([0], pa.int64())], names=["id"])
-    return [Answer.of(batch.column(0)[0].as_py()) for batch in task(iter([number]))]
+def results_of(answers: Iterable[pa.RecordBatch], kind: type[Any] = RowEditResult) -> list[Any]:
+    """Reads answers of tasks."""
+    return [read_answer(kind, batch.column(0)[0].as_py()) for batch in answers]
+
+
+def task_bytes(_: SparkSession, work: Sequence[tuple[int, int]]) -> int:
+    """Cuts a statement into tasks."""
+    return -(-sum(size for _, size in work) // TASKS.get())
 
 
 @contextlib.contextmanager
 def inline() -> Iterator[None]:
     """Runs updates and deletions of this process without Spark."""
-    with patch.object(RowJobs, "over_fragments", over_fragments), patch.object(RowJobs, "alone", run_here):
+    with patch.object(SparkJobs, "run", run), patch.object(statement, "task_bytes", task_bytes):
         yield
 
 
@@ -65,9 +65,12 @@ def update(uri: str, where: str | None, values: dict[str, object] | None = None,
 
 
 @contextlib.contextmanager
-def only(way: Way) -> Iterator[None]:
+def only(way: UpdateStrategy) -> Iterator[None]:
     """Forces updates to write column files, or to move rows, regardless of the cost."""
-    with patch.object(statement, "cheaper_way", lambda *_: way), patch.object(ways, "cheaper_way", lambda *_: way):
+    with (
+        patch.object(statement, "choose_strategy", lambda *_: way),
+        patch.object(strategy, "choose_strategy", lambda *_: way),
+    ):
         yield
 
 
@@ -94,9 +97,9 @@ def merge(uri: str, key: str, data: pa.Table) -> ChangeResult:
             layout=FileLayout.of_table(dataset, dataset.schema.names),
             stable=dataset.has_stable_row_ids,
         )
-        return edits_of(version, dataset, [Answer.of(batch.column(0)[0].as_py()) for batch in apply(iter([batch]))])
+        return edits_of(version, dataset, results_of(apply(iter([batch]))))
 
-    return run_rounds(ref, staging, CommitPolicy.of(None), evaluate)
+    return retry_statement(ref, staging, CommitPolicy.of(None), evaluate)
 
 
 def merge_small(uri: str, key: str, data: pa.Table, *, updates: bool, inserts: bool) -> ChangeResult:

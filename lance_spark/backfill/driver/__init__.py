@@ -1,1 +1,1 @@
-"""The driver of a backfill: submits tasks, commits what they finish, follows concurrent commits."""
+"""The driver of a backfill: submits tasks, commits their files, follows concurrent commits."""

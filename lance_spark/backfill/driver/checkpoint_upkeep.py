@@ -1,4 +1,4 @@
-"""When a job's checkpoints and files go: after each commit, and at its end. Runs on the driver."""
+"""Deletes a job's checkpoints and files after each commit and at its end. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ _PARALLEL_DELETES = 8
 
 
 class CheckpointUpkeep:
-    """Removes what a job's commits make superfluous. Used by the job's thread.
+    """Deletes superfluous checkpoints after a job's commits. Belongs to the job's thread.
 
-    Checkpoints of rows that were committed go with the commit: the job's own, and those that jobs
-    left that had ended before it began. What another job leaves meanwhile is that job's, which may
-    be about to look for it.
+    A commit deletes the checkpoints of its rows: the job's own, and checkpoints of earlier, ended
+    jobs. A checkpoint of a concurrent job stays, because its job may need it.
     """
 
     def __init__(self, spec: BackfillSpec, entries: Mapping[str, Sequence[CheckpointEntry]]) -> None:
-        """Takes the first round's spec, and the checkpoints that were there when the job began."""
+        """Takes the first round's spec, and the checkpoints from before the job."""
         self._spec = spec
         self._store = store_of(spec)
         others = [entry for some in entries.values() for entry in some if entry.job_id != spec.job_id]
@@ -44,15 +43,18 @@ class CheckpointUpkeep:
             with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
                 list(pool.map(self._drop_covered, outcomes))
         except OSError as error:
-            # The values are in the table; that they are elsewhere too must not make the job fail.
+            # The values are in the table. A superfluous checkpoint must not fail the job.
             _LOG.warning("checkpoints of committed rows of %s are not deleted: %s", self._spec.snapshot.uri, error)
 
     def at_end(self, committed: Collection[str], staged: Sequence[str], *, done: bool, files_can_serve: bool) -> None:
-        """Removes the job's checkpoints and files that neither a version nor a later run needs.
+        """Deletes the job's checkpoints and files, except for committed files and a later run's.
 
-        After a job that is `done` no checkpoint of it can serve. `files_can_serve` says whether
-        files that were finished and not committed can; not where the column is gone. `committed`
-        are the files that versions name, `staged` those that the commits have staged.
+        Args:
+            committed: Names of committed files.
+            staged: Names of files staged by the commits.
+            done: Whether the job is done. Then no later run needs its checkpoints.
+            files_can_serve: Whether a later run may commit finished files; False after a drop of
+                the column.
         """
         own = [entry for entry in self._all_entries() if entry.job_id == self._spec.job_id]
         files_serve = files_can_serve and not done
@@ -60,7 +62,7 @@ class CheckpointUpkeep:
             if done or (entry.kind == "reference" and not files_serve):
                 self._store.delete(entry)
         if files_serve and any(entry.kind == "reference" for entry in own):
-            # Files that were finished and not committed serve the next run, which removes them.
+            # Finished files without a commit serve the next run, and the next run removes them.
             self._spec.staging.close_job()
         else:
             finish(self._spec.staging, self._spec.snapshot, sorted(committed), unless_named=staged)
@@ -68,20 +70,19 @@ class CheckpointUpkeep:
             self._sweep_ended_jobs()
 
     def _drop_covered(self, outcome: RangeOutcome) -> None:
-        """Deletes the checkpoints of a fragment that have no other rows than the committed ones."""
+        """Deletes the checkpoints of a fragment with committed rows only."""
         for entry in self._store.find(self._spec.key, outcome.source):
             is_own = entry.job_id == self._spec.job_id
             if (is_own or entry.path in self._left_over) and self._is_covered(entry, outcome, is_own=is_own):
                 self._store.delete(entry)
 
     def _is_covered(self, entry: CheckpointEntry, outcome: RangeOutcome, *, is_own: bool) -> bool:
-        # Others may have left rows that this job did not select; of its own, some may have moved to
-        # a fragment that comes later.
+        # Another job may have selected more rows. Own rows may have moved to a later fragment.
         rows = outcome.rows.own if is_own else outcome.rows.computed
         if entry.kind == "reference":
             body = self._store.read_reference(entry, self._spec.key, outcome.source)
             return body is None or RowSet.from_text(str(body["rows"]["own" if is_own else "computed"])) <= rows
-        # The name of the entry tells most of it; files are large.
+        # The name of the entry is enough for most cases. Files are large.
         count = rows.count(entry.start, entry.stop)
         if is_own or count < entry.rows or count == entry.stop - entry.start:
             return count >= entry.rows
@@ -89,10 +90,10 @@ class CheckpointUpkeep:
         return found is None or RowSet.of(found[0].to_numpy()) <= rows
 
     def _sweep_ended_jobs(self) -> None:
-        """Deletes files of earlier jobs of the same values that no checkpoint refers to any more.
+        """Deletes files without a checkpoint of earlier jobs of the same values.
 
-        Only of jobs whose driver has ended them: one that seems dead may be about to commit. A file
-        that any version of any branch names stays.
+        Skips jobs without an end by their driver: a job may seem dead, and commit later.
+        Keeps the files of all versions of all branches.
         """
         spec, snapshot = self._spec, self._spec.snapshot
         referred = {entry.job_id for entry in self._all_entries() if entry.kind == "reference"}

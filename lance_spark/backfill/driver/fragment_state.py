@@ -1,4 +1,4 @@
-"""The fate of each fragment of a job, and the sums of what its tasks did. On the driver."""
+"""States of the fragments of a job, and sums over its tasks. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lance_spark.rows.row_set import RowSet
 
 
 class FragmentStatus(enum.Enum):
-    """How a fragment stands."""
+    """Status of a fragment."""
 
     PENDING = "pending"
-    """It is being worked on, or a later round is to do so."""
+    """Tasks work on the fragment, or a later round will."""
     COMPUTED = "computed"
-    """Its column file is written and not committed."""
+    """The column file is written and not committed."""
     COMMITTED = "committed"
     NOTHING_TO_DO = "nothing to do"
     CONFLICT = "conflict"
-    """It changed, so that its values do not fit; a follow-up round computes what differs."""
+    """The fragment changed, and its values do not fit. A follow-up round computes the changes."""
     FAILED = "failed"
-    """It failed for a reason that another version does not change."""
+    """The fragment failed, and would fail at another version, too."""
 
 
 _DONE = (FragmentStatus.COMMITTED, FragmentStatus.NOTHING_TO_DO)
@@ -30,17 +30,17 @@ _DONE = (FragmentStatus.COMMITTED, FragmentStatus.NOTHING_TO_DO)
 
 @dataclass(slots=True, kw_only=True)
 class FragmentState:
-    """One fragment of the version that a round reads; counts and rows are those of this round.
+    """A fragment of the version that a round reads. Counts and rows belong to this round.
 
     Attributes:
-        file: Name of the column file that was committed.
-        answered: First rows of the ranges that have answered.
-        selected: Rows that ranges have selected; where the fragment has several.
-        failed: Those of them that failed.
-        todo: Rows whose values a join is to bring.
-        again: Those of them that an earlier round has given a value, or may have.
-        outdated: Those of them whose value in the table belongs to a key that they had before.
-        source: Identity of the inputs of these.
+        file: Name of the committed column file.
+        answered: First rows of the answered ranges.
+        selected: Selected rows of a fragment with several ranges.
+        failed: Failed rows of `selected`.
+        todo: Rows for a join.
+        again: Subset of `todo` with a value of an earlier round, certainly or maybe.
+        outdated: Subset of `todo` with the value of an earlier key in the table.
+        source: Identity of the inputs of `todo`.
     """
 
     status: FragmentStatus = FragmentStatus.PENDING
@@ -56,12 +56,12 @@ class FragmentState:
     source: str = ""
 
     def assembly(self, work: FragmentWork) -> FragmentWork:
-        """Returns the work on the whole fragment, after that on one of its ranges."""
+        """Returns the work on the whole fragment, after the work on its ranges."""
         end = work.ranges[-1][1]
         return replace(work, start=0, stop=end, search=True, selected=self.selected, failed=self.failed)
 
     def end(self, status: FragmentStatus, reason: str = "") -> None:
-        """Ends the work on it."""
+        """Ends the work on the fragment."""
         self.status, self.reason = status, reason
         self.counts = RowCounts()
         self.selected = self.failed = self.todo = self.again = self.outdated = RowSet.empty()
@@ -70,14 +70,13 @@ class FragmentState:
 class FragmentStates:
     """The states of a job's fragments over its rounds, and its sums.
 
-    Written by the job's thread; sums may be read by any.
+    The job's thread writes them. Any thread may read the sums.
 
     Attributes:
-        calls: Rows for which the UDF was called and returned, whatever became of them.
-        seconds: Of the tasks, by stage.
-        sources: Identities of the inputs that were read.
-        inherited: Fragments of this round without anything to do, of which more is known than their
-            records say.
+        calls: Rows for which the UDF was called and returned.
+        seconds: Time of the tasks, by stage.
+        sources: Identities of the inputs of all outcomes.
+        inherited: Finished fragments of this round with more known rows than in their records.
     """
 
     def __init__(self) -> None:
@@ -95,10 +94,10 @@ class FragmentStates:
         self._states.update({number: FragmentState() for number in fragments})
 
     def add(self, outcome: RangeOutcome, work: FragmentWork, *, is_void: bool) -> FragmentWork | RangeOutcome | None:
-        """Adds the outcome of a range; returns what follows: a file to commit, or more work.
+        """Adds the outcome of a range, and returns a file to commit, or more work.
 
-        `is_void` says that it failed because the version that it reads was cleaned up; then its
-        rows come again in another round.
+        `is_void` means: a cleanup deleted the version of the range, and another round computes its
+        rows.
         """
         if not outcome.todo:
             self.sources.add(outcome.source)
@@ -140,15 +139,15 @@ class FragmentStates:
         return None
 
     def to_join(self) -> dict[int, RowSet]:
-        """Returns the rows whose values a join is to bring, by fragment."""
+        """Returns the rows for a join, by fragment."""
         pending = ((n, state) for n, state in self._states.items() if state.status is FragmentStatus.PENDING)
         return {number: state.todo for number, state in pending if state.todo}
 
     def joined(self, work: FragmentWork, matched: RowSet) -> FragmentWork | None:
-        """Adds the rows of a fragment that a join has left a value for; returns what is to follow.
+        """Adds the matched rows of a fragment after a join, and returns the following work.
 
-        A row without a match keeps its present value, also where the row's origin is unknown. The
-        row becomes NULL only if this job gave it the value of another key.
+        A row without a match keeps its present value, even if the row's origin is unknown. The row
+        becomes NULL only if this job wrote the value of another key.
         """
         state = self._states[work.fragment_id]
         self.sources.add(state.source)
@@ -173,22 +172,22 @@ class FragmentStates:
         return None
 
     def voids(self, number: int, reason: str) -> None:
-        """Notes a fragment whose version was cleaned up: its rows come again in another round."""
+        """Notes a fragment of a deleted version. Another round computes its rows."""
         state = self._states[number]
         self.counts -= state.counts
         state.end(FragmentStatus.CONFLICT, reason)
 
     def committed(self, number: int, file: str) -> None:
-        """Notes that a version has the values of a fragment."""
+        """Notes that the values of a fragment are committed."""
         self._states[number] = FragmentState(status=FragmentStatus.COMMITTED, file=file)
 
     def conflicts(self, reasons: Mapping[int, str]) -> None:
-        """Notes fragments whose values do not fit any more."""
+        """Notes fragments whose values do not fit the latest version."""
         for number, reason in reasons.items():
             self._states[number] = FragmentState(status=FragmentStatus.CONFLICT, reason=reason)
 
     def fails(self, number: int, reason: str) -> None:
-        """Notes that a fragment failed, if it is not done."""
+        """Notes that a fragment failed, unless the fragment is done."""
         if not self.is_done(number):
             self._states[number] = FragmentState(status=FragmentStatus.FAILED, reason=reason)
 
@@ -197,7 +196,7 @@ class FragmentStates:
         return number in self._states and self._states[number].status in _DONE
 
     def done(self) -> dict[int, str | None]:
-        """Returns the fragments that are done, with the files that were committed."""
+        """Returns the finished fragments with their committed files."""
         return {number: state.file for number, state in list(self._states.items()) if state.status in _DONE}
 
     def of(self, status: FragmentStatus) -> set[int]:
@@ -205,5 +204,5 @@ class FragmentStates:
         return {number for number, state in list(self._states.items()) if state.status is status}
 
     def reasons(self, *statuses: FragmentStatus) -> dict[int, str]:
-        """Returns why fragments of some statuses are in them."""
+        """Returns the reasons of the fragments of some statuses."""
         return {number: state.reason for number, state in list(self._states.items()) if state.status in statuses}

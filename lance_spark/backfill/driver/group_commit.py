@@ -1,4 +1,4 @@
-"""Commits what tasks have finished, group by group, and records it. Runs on the driver."""
+"""Commits and records finished fragments in groups. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class JobCommits:
-    """The commits of a job over its rounds: what they share, and what they did so far.
+    """The shared state and the results of a job's commits over its rounds.
 
     Attributes:
-        untouched: Stages files beside those of the tasks: of NULLs, and of the old values where a
-            commit is taken back.
-        versions: The versions that commits made, in order.
-        files: Names of the files that versions name.
-        landed: Fragments whose values were committed, right or not.
+        untouched: Stages files of NULLs, and files of old values if a commit is taken back.
+        versions: The versions of the commits, in order.
+        files: Names of the committed files.
+        landed: Fragments with committed values, right or not.
         groups: Number of commits.
-        history: What they have read of the table's history.
+        history: The known part of the table's history.
     """
 
     states: FragmentStates
@@ -57,7 +56,7 @@ class JobCommits:
 
 
 class GroupCommits:
-    """Commits groups of finished fragments of one round of a job."""
+    """Commits groups of finished fragments of a round."""
 
     def __init__(self, prepared: Prepared, job: JobCommits) -> None:
         self._job = job
@@ -68,15 +67,15 @@ class GroupCommits:
         self._fragment_ids = frozenset(fragment.fragment_id for fragment in prepared.dataset.get_fragments())
 
     def commit(self, outcomes: Sequence[RangeOutcome]) -> None:
-        """Commits the column files of finished fragments as one version.
+        """Commits the column files of finished fragments as a single version.
 
-        One that does not fit any more is left out, and is in conflict.
+        Skips files with a conflict: their values do not fit the latest version.
 
         Raises:
-            CommitImpossibleError: The column is gone, has become another one, or has got another
-                UDF. Nothing of the group is in the table.
-            CommitOutcomeUnknownError: Whether the commit happened cannot be told.
-            CommitError: It did not happen, for another reason.
+            CommitImpossibleError: The column was dropped, is another column, or has another UDF.
+                The table has no value of the group.
+            CommitOutcomeUnknownError: The outcome of the commit is unknown.
+            CommitError: The commit failed for another reason.
         """
         if not outcomes:
             return
@@ -94,14 +93,14 @@ class GroupCommits:
         try:
             outcome = self._commit(group)
         except CommitConflictError as error:
-            # Concurrent writers came first again and again; the next round looks at what they did.
+            # Concurrent writers kept committing first. The next round looks at their changes.
             self._job.states.conflicts(dict.fromkeys((one.fragment_id for one in group), str(error)))
             return
         self._note(group, outcome)
         definition.refuse_changed(self._spec.snapshot, when)
 
     def record_inherited(self, outcomes: Sequence[RangeOutcome]) -> None:
-        """Records of compacted fragments what the records of the old ones say."""
+        """Records the rows of compacted fragments from the records of the old fragments."""
         found = []
         for outcome in outcomes:
             files = files_of(self._fragment(outcome.fragment_id), self._spec.target_ids)
@@ -110,7 +109,7 @@ class GroupCommits:
         self._record(found, self._spec.snapshot.version or 0)
 
     def _without_missing(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
-        """Leaves out fragments whose files a cleanup beside the job has deleted."""
+        """Returns the outcomes whose files exist. A concurrent cleanup may have deleted some."""
         uri, options = self._spec.snapshot.uri, self._spec.snapshot.storage_options
         missing = set(missing_data_files(uri, options, [one.file or "" for one in outcomes]))
         reason = (
@@ -158,16 +157,16 @@ class GroupCommits:
         )
 
     def _note(self, group: Sequence[RangeOutcome], outcome: Outcome) -> None:
-        """Notes what a commit did, and removes the checkpoints that it makes superfluous."""
+        """Notes a commit, and removes superfluous checkpoints."""
         job, version = self._job, outcome.result.version
         job.states.conflicts(outcome.conflicts)
         job.retries += outcome.result.retries
-        # None: the commit was found in the history. Then a file that no version names may stay,
-        # rather than one go that a version names.
+        # None: the commit was found in the history. An unnamed file may stay then, because a named
+        # file must not be deleted.
         files = frozenset(one.file or "" for one in group) if outcome.files is None else outcome.files
         job.landed.update(one.fragment_id for one in group if one.file in files)
         job.files.update(files)
-        # Without files nothing of the group fits any more, and no version was made.
+        # Without files no fragment of the group fits, and the commit made no version.
         if files and version not in job.versions:
             job.versions.append(version)
         group = [one for one in group if one.fragment_id not in outcome.conflicts]
@@ -201,10 +200,10 @@ class GroupCommits:
         RecordStore(spec.snapshot).append(records)
 
     def _computed_by_job(self, outcome: RangeOutcome) -> dict[str, RowSet]:
-        """Returns the rows of a fragment that have a value, by the job that computed them.
+        """Returns the rows with a value of a fragment, by the job that computed the value.
 
-        A later run of a job with a filter leaves out what that job has done, and nothing else. No
-        job is the empty text.
+        A later run of a job with a filter skips only the rows of that job. The empty text stands
+        for no job.
         """
         jobs, left = {self._spec.job_id: outcome.rows.own}, outcome.rows.computed - outcome.rows.own
         for record in self._prepared.records.of(outcome.fragment_id) if left else ():

@@ -1,6 +1,6 @@
-"""The driver of one job, a backfill or a load.
+"""The driver of a job: a backfill or a load.
 
-Others hold a :class:`~lance_spark.jobs.handle.Job` of it.
+Callers have a :class:`~lance_spark.jobs.handle.Job` as its handle.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
-from lance_spark.backfill.driver.fatal import make_environment, raise_if_fatal
+from lance_spark.backfill.driver.fail_fast import make_environment, raise_if_fatal
 from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
 from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits
 from lance_spark.backfill.driver.rounds import FollowUps
-from lance_spark.backfill.driver.scheduler import Lost, Scheduler
+from lance_spark.backfill.driver.scheduler import Scheduler
 from lance_spark.backfill.driver.snapshot_tag import protect, release, remove_expired
-from lance_spark.backfill.driver.spark_failure import SparkFailure
-from lance_spark.backfill.driver.underway import UnderwayRows
+from lance_spark.backfill.driver.task_progress import InFlightRows
 from lance_spark.backfill.planning.fragment_plan import pack_whole, plan_tasks
 from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.planning.staleness import StaleCount, count_stale
@@ -36,6 +35,7 @@ from lance_spark.errors import (
     BackfillIncompleteError,
     CommitImpossibleError,
     LanceSparkError,
+    SnapshotError,
     TableNotFoundError,
     TableUnreadableError,
     VersionNotFoundError,
@@ -46,6 +46,9 @@ from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResu
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import plain
 from lance_spark.rows.row_set import RowSet
+from lance_spark.spark_jobs.failures import SparkFailure, is_error
+from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
+from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.placeholder_files import UntouchedFiles
 from udf_runtime import UdfRuntimeError
 
@@ -53,11 +56,11 @@ _LOG = logging.getLogger(__name__)
 
 _SHOWN_FAILURES = 3
 
-_GONE_ERRORS = ("VersionNotFoundError", "SnapshotError", "TableUnreadableError", "TableNotFoundError")
+_GONE_ERRORS = (VersionNotFoundError, SnapshotError, TableUnreadableError, TableNotFoundError)
 
 
 class BackfillJob:
-    """One backfill, run by one thread."""
+    """A backfill. A single thread runs it."""
 
     def __init__(
         self,
@@ -83,13 +86,13 @@ class BackfillJob:
             upkeep=CheckpointUpkeep(spec, prepared.entries),
             policy=CommitPolicy.of(request.commit_max_retries, None if timeout is None else timeout.total_seconds()),
         )
-        self._underway = UnderwayRows(spec)
+        self._in_flight = InFlightRows(spec)
         self._history = JobHistory(spec.snapshot)
         self._fragments: tuple[int, ...] = ()
         self._stale = StaleCount()
         self._follow_ups: FollowUps | None = None
         self._settled = False
-        self._scheduler: Scheduler | None = None
+        self._running: Scheduler | SparkJobs | None = None
         self._cancelled = threading.Event()
         self._launched = datetime.now(UTC)
         self._began = self._last_beat = time.monotonic()
@@ -101,11 +104,11 @@ class BackfillJob:
     def cancel(self) -> None:
         """Stops the tasks, and returns at once. Works from any thread."""
         self._cancelled.set()
-        if self._scheduler is not None:
-            self._scheduler.stop()
+        if self._running is not None:
+            self._running.stop()
 
     def snapshot(self) -> BackfillJobResult:
-        """Returns how the job stands."""
+        """Returns the state of the job."""
         return self._result("RUNNING")
 
     def run(self) -> BackfillJobResult:
@@ -114,8 +117,8 @@ class BackfillJob:
         Raises:
             BackfillIncompleteError: Selected rows have neither a value nor were skipped.
             SkipThresholdExceededError: More rows were skipped than the UDF's policy allows.
-            LanceSparkError: The job could not go on: the column or the table changed, or the store
-                failed.
+            LanceSparkError: The job could not continue: the column or the table changed, or the
+                store failed.
         """
         try:
             return self._run()
@@ -142,7 +145,7 @@ class BackfillJob:
         if not work:
             result = self._result("DONE")
             if len(spec.serving_jobs) > 1:
-                # Another job of this filter died after its last commit: it is resumed, and over.
+                # A job of the same filter died after its last commit. This job resumes and ends it.
                 self._save(result)
             return result
         when = f"since version {spec.snapshot.version}, which the job is to read"
@@ -187,17 +190,17 @@ class BackfillJob:
         if spec.environment is None:
             return
         description = f"lance-spark: environment {spec.environment.manifest.name} of {self._table_name}"
-        scheduler = self._scheduler = Scheduler(self._spark, spec, limit=None, description=description)
+        jobs = self._running = SparkJobs(self._spark, SparkJobTag.of(spec.staging.job_id, description))
         if not self._cancelled.is_set():
             refresh_s = min(self._prepared.request.refresh_status_secs, HEARTBEAT_S)
-            make_environment(self._spark, spec, scheduler, refresh_s, self._beat)
+            make_environment(self._spark, spec, jobs, refresh_s, self._beat)
 
     def _follow(self, follow_ups: FollowUps) -> None:
-        """Runs follow-up rounds, until a version has been right as it was.
+        """Runs follow-up rounds until a version needs no round.
 
-        A round that settles nothing is fruitless; as many are tried as commits are. Where
-        concurrent writers change rows faster than they can be computed, there is no end to it: then
-        it is over after as many rounds, and after the time that a commit has.
+        A round that finishes no fragment is fruitless. The limits for retries of a commit, in
+        number and time, also limit the fruitless rounds, and the rounds while concurrent writers
+        change rows faster than the job computes them.
         """
         states, policy = self._states, self._commits.policy
         fruitless, rounds = 0, 0
@@ -217,8 +220,7 @@ class BackfillJob:
             self._beat()
             self._run_round(prepared)
             if states.of(FragmentStatus.NOTHING_TO_DO).issuperset(follow_ups.open):
-                # What concurrent writers did since that version came after the job as much as what
-                # they do after its end.
+                # Commits after that version count as commits after the job.
                 follow_ups.settle(states.done())
                 self._settled = True
                 return
@@ -228,7 +230,7 @@ class BackfillJob:
                 fruitless += 1
 
     def _count_again(self, follow_ups: FollowUps) -> None:
-        """Counts values that are out of date once more, if others have committed beside the job."""
+        """Counts the outdated values again after concurrent commits."""
         if self._prepared.spec.joins:
             return
         try:
@@ -239,7 +241,7 @@ class BackfillJob:
             _LOG.warning("rows out of date in %s were not counted: %s", self._prepared.spec.snapshot.uri, error)
 
     def _run_round(self, prepared: Prepared) -> None:
-        """Runs the tasks of one round, and commits what they finish."""
+        """Runs the tasks of a round, and commits the finished fragments."""
         spec, request = prepared.spec, prepared.request
         self._states.begin_round([plan.fragment_id for plan in prepared.plans])
         tasks = plan_tasks(prepared.plans, prepared.task_rows(self._spark))
@@ -248,7 +250,7 @@ class BackfillJob:
         what = f"{self._noun} of {columns} in {self._table_name}"
         description = f"lance-spark: {what}, fragments {min(work)} to {max(work)}"
         limit = prepared.concurrency(self._spark)
-        scheduler = self._scheduler = Scheduler(self._spark, spec, limit=limit, description=description)
+        scheduler = self._running = Scheduler(self._spark, spec, limit=limit, description=description)
         if self._cancelled.is_set():
             scheduler.stop()
         group_commits = GroupCommits(prepared, self._commits)
@@ -262,7 +264,7 @@ class BackfillJob:
                 if request.commit_granularity is not None and len(computed) >= request.commit_granularity:
                     group_commits.commit(computed)
                     computed = []
-                self._underway.look()
+                self._in_flight.look()
                 self._show()
                 self._beat()
             self._check_skips(final=True)
@@ -273,28 +275,30 @@ class BackfillJob:
             raise
         finally:
             running.close()
-        self._underway.clear()
+        self._in_flight.clear()
         self._show()
 
     def _answers(
         self, prepared: Prepared, tasks: Sequence[Task], work: Mapping[int, FragmentWork], scheduler: Scheduler
-    ) -> Generator[list[RangeOutcome | Lost], None, None]:
-        """Runs the tasks of one round, and yields what they answer.
+    ) -> Generator[list[RangeOutcome | LostTask[Task]], None, None]:
+        """Runs the tasks of a round, and yields their outcomes.
 
-        Where a join brings the values, these tasks select rows; the join of all of them is one
-        Spark job, and what puts its values into column files are tasks again.
+        If a join has the values, the tasks select rows. A Spark job joins all selected rows, and
+        further tasks write the values into column files.
         """
         refresh_s = min(prepared.request.refresh_status_secs, HEARTBEAT_S)
         yield from scheduler.run(tasks, refresh_s)
         join, spec, todo = prepared.definition.join, prepared.spec, self._states.to_join()
         if join is None or not todo or self._cancelled.is_set():
             return
-        found = yield from scheduler.run_alone(lambda: join.answers(self._spark, spec, todo), refresh_s)
-        if isinstance(found, SparkFailure):
-            self._join_failed(spec, found, [work[number] for number in todo])
+        joined = yield from scheduler.spark_jobs.poll_spark_job(
+            lambda: join.answers(self._spark, spec, todo), refresh_s
+        )
+        if isinstance(joined, SparkFailure):
+            self._join_failed(spec, joined, [work[number] for number in todo])
             return
         matched: dict[int, RowSet] = {}
-        for row in found:
+        for row in joined:
             rows = RowSet.loads(bytes(row["rows"]))
             matched[row["fragment_id"]] = matched.get(row["fragment_id"], RowSet.empty()) | rows
         following = [self._states.joined(work[number], matched.get(number, RowSet.empty())) for number in todo]
@@ -304,8 +308,8 @@ class BackfillJob:
     def _join_failed(self, spec: BackfillSpec, failure: SparkFailure, work: Sequence[FragmentWork]) -> None:
         if self._cancelled.is_set():
             return
-        reason = f"{failure.error_type}: {failure.message}"
-        if failure.error_type.rpartition(".")[2] in _GONE_ERRORS and _is_gone(spec):
+        reason = failure.text
+        if failure.is_a(*_GONE_ERRORS) and _is_gone(spec):
             for one in work:
                 self._states.voids(one.fragment_id, reason)
             return
@@ -314,19 +318,22 @@ class BackfillJob:
             self._states.fails(one.fragment_id, reason)
 
     def _take(
-        self, answer: RangeOutcome | Lost, spec: BackfillSpec, work: Mapping[int, FragmentWork], scheduler: Scheduler
+        self,
+        answer: RangeOutcome | LostTask[Task],
+        spec: BackfillSpec,
+        work: Mapping[int, FragmentWork],
+        scheduler: Scheduler,
     ) -> list[RangeOutcome]:
-        """Notes an answer, and returns it if it is a fragment that can be committed.
+        """Notes an outcome, and returns the fragment if the job can commit the fragment.
 
-        Submits what assembles one of several ranges.
+        Submits the assembly of a fragment after the last of its ranges.
         """
-        if isinstance(answer, Lost):
+        if isinstance(answer, LostTask):
             for one in answer.task.work:
                 self._states.fails(one.fragment_id, answer.error)
             return []
         raise_if_fatal(answer, spec)
-        kind = str(answer.error_type).rpartition(".")[2]
-        is_void = answer.error is not None and kind in _GONE_ERRORS and _is_gone(spec)
+        is_void = answer.error is not None and is_error(answer.error_type, *_GONE_ERRORS) and _is_gone(spec)
         following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
         if isinstance(following, FragmentWork):
             scheduler.add(following)
@@ -346,9 +353,9 @@ class BackfillJob:
         return "PARTIAL" if self._states.done() else "FAILED"
 
     def _failed(self) -> dict[int, str]:
-        """Returns why fragments are not done."""
+        """Returns the reasons of the unfinished fragments."""
         if self._settled:
-            # What was in conflict or has moved is right by now; what failed for good is not.
+            # Later rounds mended conflicts and moves. Only failures remain.
             return self._states.reasons(FragmentStatus.FAILED)
         reasons = self._states.reasons(FragmentStatus.FAILED, FragmentStatus.CONFLICT)
         if self._follow_ups is None or self._cancelled.is_set():
@@ -384,7 +391,7 @@ class BackfillJob:
         )
 
     def _close(self, status: Status, message: str | None, files_can_serve: bool) -> None:
-        """Removes what nothing can use any more, and notes how the job ended."""
+        """Removes useless checkpoints and files, and notes the end of the job."""
         spec, commits = self._prepared.spec, self._commits
         self._progress.close(status)
         try:
@@ -415,7 +422,7 @@ class BackfillJob:
         self._try(lambda: self._history.clear(spec.staging.job_id))
 
     def _save(self, result: BackfillJobResult, message: str | None = None) -> None:
-        """Notes in the history how the job stands."""
+        """Writes the state of the job into the history."""
         if not self._prepared.request.enable_job_tracker_saves:
             return
         spec = self._prepared.spec
@@ -432,14 +439,14 @@ class BackfillJob:
         self._history.save(record)
 
     def _try(self, act: Callable[[], None]) -> None:
-        """Does what must not make a job fail whose values are committed."""
+        """Runs a function. Its failure must not fail a job with committed values."""
         try:
             act()
         except (OSError, LanceSparkError) as error:
             _LOG.warning("the history of %s could not be written: %s", self._prepared.spec.snapshot.uri, error)
 
     def _beat(self) -> None:
-        """Gives a sign of life, if it is time for that."""
+        """Writes a heartbeat, at most every few seconds."""
         now = time.monotonic()
         if self._prepared.request.enable_job_tracker_saves and now - self._last_beat >= HEARTBEAT_S:
             self._last_beat = now
@@ -448,7 +455,7 @@ class BackfillJob:
     def _show(self) -> None:
         states, counts = self._states, self._states.counts
         self._progress.update(
-            rows=counts.valued + counts.skipped + self._underway.count(states.sources),
+            rows=counts.valued + counts.skipped + self._in_flight.count(states.sources),
             written=len(states.done()) + len(states.of(FragmentStatus.COMPUTED)),
             committed=len(states.of(FragmentStatus.COMMITTED)),
         )
@@ -476,7 +483,7 @@ class BackfillJob:
             read_version=spec.snapshot.version,
             versions=tuple(commits.versions),
             rows_selected=counts.selected,
-            rows_computed=states.calls + (0 if ended else self._underway.count(states.sources)),
+            rows_computed=states.calls + (0 if ended else self._in_flight.count(states.sources)),
             rows_from_checkpoint=counts.reused,
             rows_skipped=counts.skipped,
             rows_failed=max(0, counts.selected - counts.valued - counts.skipped) if ended else counts.crashed,
@@ -496,7 +503,7 @@ class BackfillJob:
 
 
 def _is_gone(spec: BackfillSpec) -> bool:
-    """Tells whether the version that a round reads was cleaned up."""
+    """Tells whether a cleanup deleted the version of a round."""
     try:
         replace(spec.snapshot, incarnation=None).pin(spec.snapshot.version)
     except (VersionNotFoundError, TableNotFoundError, TableUnreadableError):

@@ -1,10 +1,10 @@
-"""Follow-up rounds of a job: what concurrent commits did to its rows, and what is to be done.
+"""Follow-up rounds of a job, after concurrent commits changed its rows.
 
-Runs on the driver. When the tasks of a round have ended, the latest version is looked at: rows that
-the job covers may be in other fragments, and inputs or values may have been rewritten. Then an
-ordinary round follows there: it selects, in the fragments that changed, the rows without a value
-and the job's own rows whose inputs differ, finds the values that are still right, and computes the
-others. The job ends when a version has nothing of that kind.
+Runs on the driver. At the end of a round the job opens the latest version: covered rows may be in
+other fragments, and concurrent commits may have rewritten inputs or values. A follow-up round
+selects, in the changed fragments, the rows without a value and the job's own rows with changed
+inputs. The round reuses the values that are still right, and computes the rest. The job ends with a
+version that needs no round.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class FollowUps:
     """Follows the rows that a job covers from version to version. Used by the job's thread.
 
     Attributes:
-        open: Fragments that were not right at the last look.
-        new_rows: Rows added since the job's snapshot, at the last look: the appended ones, or those
-            by which the table has grown, whichever are more.
-        rows_gone: Rows by which the table has shrunk since, added ones apart.
+        open: Fragments that needed a round at the last look.
+        new_rows: Rows added between the job's snapshot and the last look: the appended rows, or the
+            growth of the table if that is more.
+        rows_gone: Rows deleted since the snapshot: the shrinkage of the table plus `new_rows`.
     """
 
     def __init__(self, first: Prepared, history: SeenHistory, window: Collection[int] | None) -> None:
-        """Takes the first round, and what the job's commits have read of the table's history.
+        """Takes the first round, and the known part of the table's history.
 
-        `window` are the fragments that the user chose; None for all of them.
+        `window` are the fragments that the user chose. None means all fragments.
         """
         self.open: tuple[int, ...] = ()
         self.new_rows = 0
@@ -73,14 +73,15 @@ class FollowUps:
     def next_round(
         self, done: Mapping[int, str | None], landed: Collection[int], failed: Collection[int]
     ) -> Prepared | None:
-        """Looks at the latest version, and returns what is to be done there; None where nothing is.
+        """Opens the latest version, and returns its round; None if the version needs no round.
 
-        `done` are fragments, as they were numbered at the last look, of which the table has all
-        values, with the files committed; of those that `landed` the job has committed values, in
-        whatever round.
+        Args:
+            done: Finished fragments with their committed files, by the ids of the last look.
+            landed: Fragments with values that the job committed in any round.
+            failed: Failed fragments.
 
         Raises:
-            CommitImpossibleError: The table or the column is not there any more.
+            CommitImpossibleError: The table or the column was dropped.
         """
         spec = self._first.spec
         try:
@@ -141,7 +142,7 @@ class FollowUps:
         self.rows_gone = max(0, self._rows + self.new_rows - rows)
 
     def settle(self, done: Mapping[int, str | None]) -> None:
-        """Notes what the last round has done."""
+        """Notes the finished fragments of the last round."""
         self._coverage = self._coverage.settled(done)
 
     def _prepare(
@@ -152,7 +153,7 @@ class FollowUps:
         *,
         only: frozenset[int] | None,
     ) -> Prepared:
-        """Puts the round together; columns may have other names at a later version."""
+        """Returns a round. Columns may have other names at a later version."""
         first, latest, dataset = self._first.spec, self._latest, self._latest.open()
         self._rounds += 1
         spec = replace(
@@ -174,14 +175,14 @@ class FollowUps:
     def _inputs_among(self, columns: Sequence[FieldIdentity]) -> tuple[FieldIdentity, ...]:
         """Returns the input columns among those of a later version.
 
-        A cast gives a column another field id: then its rows count as changed.
+        A cast column has another field id, and its rows count as changed.
         """
         by_id, by_name = {column.id: column for column in columns}, {column.name: column for column in columns}
         inputs = self._first.spec.inputs
         return tuple(by_id.get(column.id) or by_name.get(column.name) or column for column in inputs)
 
     def _refuse_other_inputs(self, columns: Sequence[FieldIdentity], dataset: lance.LanceDataset) -> None:
-        """Refuses to look at rows whose input was dropped where another column has its field id."""
+        """Refuses a dropped input column if another column has its field id."""
         ids = {column.id for column in columns}
         for column in self._first.spec.inputs:
             dropped = drop_of(column, self._history.changes) if column.id in ids else None

@@ -1,7 +1,7 @@
-"""Tags that keep a job's snapshot while the job runs, so that no cleanup deletes it.
+"""Tags that protect the snapshot of a running job from cleanups.
 
-Runs on the driver. The name of such a tag says when it expires: a job whose driver dies cannot take
-its tag away, and the next job does.
+Runs on the driver. The name of a tag has its time of expiry: if the driver of a job dies, the next
+job deletes the expired tag.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _LOG = logging.getLogger(__name__)
 _PREFIX = "lance-spark-protects-until-"
 
 _ERRORS = (OSError, ValueError, RuntimeError)
-"""What pylance raises, whatever the cause is."""
+"""Exceptions of pylance, for any cause."""
 
 LIFETIME = timedelta(days=30)
-"""Time after which a tag that was left behind is removed."""
+"""Age of a remaining tag at its removal."""
 
 
 def protect(snapshot: DatasetRef, job_id: str, *, now: float | None = None) -> str:
@@ -48,19 +48,19 @@ def protect(snapshot: DatasetRef, job_id: str, *, now: float | None = None) -> s
 
 
 def release(ref: DatasetRef, name: str) -> None:
-    """Removes a tag; one that is not there any more is no error.
+    """Removes a tag, if it exists.
 
     Raises:
-        TableUnwritableError: It is there, and cannot be removed.
+        TableUnwritableError: The tag cannot be removed.
         LanceSparkError: The table cannot be opened.
     """
     _delete(ref.open_latest(), name)
 
 
 def remove_expired(dataset: lance.LanceDataset) -> None:
-    """Removes the tags that jobs have left behind and that have expired.
+    """Removes the expired tags of ended jobs.
 
-    One that cannot be removed now is left to the next job.
+    If the removal of a tag fails, the next job tries again.
     """
     try:
         for name in _names(dataset):

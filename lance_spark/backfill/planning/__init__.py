@@ -1,1 +1,1 @@
-"""What a backfill has to do: checks, fragments, ranges and tasks, and the plan that people read."""
+"""The planning of a backfill: checks, fragments, ranges and tasks, and the readable plan."""

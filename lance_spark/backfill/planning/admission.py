@@ -13,10 +13,10 @@ from udf_runtime import UDF
 
 
 def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
-    """Compares what a UDF asks for with what the cluster can ever give.
+    """Compares the resources that a UDF requests with the resources of the cluster.
 
     Raises:
-        ResourcesUnavailableError: It asks for more, and `strict` is set.
+        ResourcesUnavailableError: The UDF requests more, and `strict` is set.
     """
     problems = []
     if udf.num_gpus:
@@ -46,7 +46,7 @@ def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
 
 
 def _conf_bytes(text: str | None) -> int | None:
-    """Returns a memory setting of Spark in bytes; without a unit it is MiB."""
+    """Returns a memory setting of Spark in bytes. The unit of a plain number is MiB."""
     if not text:
         return None
     number, unit = text.rstrip("bBkKmMgGtT"), text.lstrip("0123456789").lower().rstrip("b") or "m"

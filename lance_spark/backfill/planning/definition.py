@@ -1,4 +1,4 @@
-"""What gives columns their values: a stored UDF, one that was passed, or a join.
+"""The source of a column's values: a stored UDF, a UDF of the call, or a join.
 
 Runs on the driver.
 """
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
 
 
 class Join(Protocol):
-    """A join of a table's rows with values from elsewhere, by their keys."""
+    """A join of a table's rows with the rows of another source, by keys."""
 
     def answers(self, spark: SparkSession, spec: BackfillSpec, todo: Mapping[int, RowSet]) -> DataFrame:
-        """Returns the join of some rows, by fragment, as a DataFrame that is not computed yet.
+        """Returns a DataFrame that joins some rows, given by fragment.
 
-        Its tasks leave the values that they find in checkpoints. Its rows say of which table rows:
-        columns `fragment_id` (bigint) and `rows` (binary, of :meth:`RowSet.dumps`).
+        Its tasks write the matched values into checkpoints. Its rows list the matched rows of the
+        table: columns `fragment_id` (bigint) and `rows` (binary, of :meth:`RowSet.dumps`).
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What computes the target columns; key, inputs and outputs are those of the job's spec.
+    """The source of the target columns. The job's spec has the same key, inputs and outputs.
 
     Attributes:
-        job_type: What a job of it is called in the history.
-        noun: What it is called in messages.
-        stored: What is stored with the columns; None where a UDF was passed instead.
-        reads: Where inputs are that another table has.
-        loaded: The UDF; None in a plan of a stored one, which is not loaded for that.
+        job_type: Type of the job in the history.
+        noun: Name of the job in messages.
+        stored: The binding stored with the columns; None for a UDF of the call.
+        reads: The inputs in another table, if the inputs are there.
+        loaded: The UDF. A plan does not load a stored UDF, and has None.
     """
 
     job_type: ClassVar[str] = "backfill"
@@ -70,12 +70,12 @@ class Definition:
 
     @property
     def join(self) -> Join | None:
-        """What brings the values, where no UDF is called."""
+        """The join with the values, if no UDF computes them."""
         return None
 
     @property
     def origin(self) -> str:
-        """What the values come from, for commit messages."""
+        """The origin of the values, for commit messages."""
         return f"by UDF {self.key.udf_name}"
 
     @property
@@ -83,17 +83,17 @@ class Definition:
         """The UDF of a job.
 
         Raises:
-            StoredUdfError: This is only a plan.
+            StoredUdfError: The definition belongs to a plan.
         """
         if self.loaded is None:
             raise StoredUdfError("a plan has no UDF to call - in prepare - prepare a job")
         return self.loaded
 
     def refuse_changed(self, snapshot: DatasetRef, when: str) -> None:
-        """Ends a job whose column has got another UDF: its values would be out of date.
+        """Raises if the column has another UDF than at the start of the job.
 
         Raises:
-            CommitImpossibleError: It has.
+            CommitImpossibleError: The values of the job would be outdated.
         """
         before, column = self.stored, self.outputs[0][1]
         if before is None:
@@ -101,7 +101,7 @@ class Definition:
         try:
             now = binding_of(snapshot.open_latest(), column)
         except ColumnNotFoundError:
-            return  # the commit says what became of it
+            return  # the commit raises the error
         if now is None or (now.payload, now.redefined) == (before.payload, before.redefined):
             return
         old, new = (f"{binding.udf_name!r} version {binding.udf_version}" for binding in (before, now))
@@ -114,7 +114,7 @@ class Definition:
 
 
 def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest) -> Definition:
-    """Finds what computes the columns of a request.
+    """Returns the source of the columns of a request.
 
     Raises:
         ColumnNotFoundError, RegistrationError, UnsupportedOperationError: A column cannot be
@@ -157,7 +157,7 @@ def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: Backfil
 
 
 def _stored_binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Binding | None:
-    """Finds the column's UDF, and checks that the named columns are the ones it computes."""
+    """Returns the column's UDF, and checks that the request names the UDF's columns."""
     first = request.columns[0]
     if "." in first and first not in dataset.schema.names:
         raise UnsupportedOperationError(
@@ -184,7 +184,7 @@ def _stored_binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Bi
 
 
 def _check_outputs(udf: UDF, outputs: tuple[tuple[str, str], ...], dataset: lance.LanceDataset) -> None:
-    """Refuses a UDF that was passed and does not return what its columns hold."""
+    """Refuses a UDF of the call whose output does not fit the columns."""
     fields = [field for field, _ in outputs]
     kinds: Any = udf.data_type
     if udf.is_columns != bool(fields[0]) or (udf.is_columns and {kind.name for kind in kinds} != set(fields)):

@@ -1,4 +1,4 @@
-"""A plan for people: what a backfill would do, without doing it."""
+"""The plan of a backfill, for users. Plans run no job."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from lance_spark.words import InWords
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BackfillPlan(InWords):
-    """What a backfill would do.
+    """The plan of a backfill.
 
     Attributes:
         table_name: Name of the table.
-        table_uri: Its location.
-        version: Version that would be read.
-        columns: Columns that would be filled.
+        table_uri: Location of the table.
+        version: Version to read.
+        columns: Columns to fill.
         udf_name: Name of the UDF.
-        udf_version: Its version.
+        udf_version: Version of the UDF.
         where: The filter, or None for rows without a value.
-        exact: Whether rows were counted; else row counts are upper bounds.
+        exact: Whether rows were counted. Otherwise row counts are upper bounds.
         total_fragments: Fragments of the table with live rows.
         total_rows: Live rows of the table.
         fragments: Fragments with work in the window.
-        total_tasks: Tasks that the work is cut into.
-        total_rows_pending: Rows to get a value: to be computed, or taken from checkpoints.
+        total_tasks: Number of tasks.
+        total_rows_pending: Rows to compute or to take from checkpoints.
         rows_from_checkpoint: Rows that checkpoints may serve, an upper bound.
-        skipped_rows: Live rows of the window that need nothing.
-        skipped_fragments: Fragments of the window that need nothing.
-        rows_stale: Rows of the window with a value that is out of date: their inputs changed after
-            the value was written, or another version of the UDF computed the value. `stale=True`
-            selects these rows. An upper bound where `exact` is false.
-        rows_unverified: The part of `rows_stale` that may be up to date. The history that tells was
-            cleaned up, or the table has no stable row ids and an update moved the rows.
-        rows_outside: Rows to get a value in fragments outside the window.
+        skipped_rows: Live rows of the window without work.
+        skipped_fragments: Fragments of the window without work.
+        rows_stale: Rows of the window with an outdated value: their inputs changed after the value
+            was written, or another version of the UDF computed the value. `stale=True` selects
+            these rows. An upper bound if `exact` is false.
+        rows_unverified: The part of `rows_stale` that may be up to date: the history of the rows
+            was cleaned up, or the table has no stable row ids and an update moved the rows.
+        rows_outside: Rows to compute in fragments outside the window.
         input_bytes: Estimated bytes of input on storage.
         stable_row_ids: Whether the table has stable row ids.
-        udf_mismatch: Whether values of an earlier UDF are to be replaced.
+        udf_mismatch: Whether the backfill replaces values of an earlier UDF.
     """
 
     table_name: str
@@ -76,12 +76,12 @@ class BackfillPlan(InWords):
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether any row needs a value."""
         return self.total_rows_pending > 0
 
     @property
     def rows_to_compute(self) -> int:
-        """Rows for which the UDF would be called, at least."""
+        """Minimum number of rows to compute with the UDF."""
         return max(0, self.total_rows_pending - self.rows_from_checkpoint)
 
     @property
@@ -96,13 +96,13 @@ class BackfillPlan(InWords):
 
     @property
     def text(self) -> str:
-        """What would be done, in words."""
+        """Summary of the plan."""
         of = f"backfill of {', '.join(self.columns)} in {self.table_name}, version {self.version}"
         about = "" if self.exact else "at most "
         return f"{of}: {about}{self.total_rows_pending:,} of {counted(self.total_rows, 'row')} to do"
 
     def explain(self) -> str:
-        """Returns the plan as text for people."""
+        """Returns the plan as readable text."""
         about = "" if self.exact else "at most "
         rows = self.where or f"without a value{' of this UDF' if self.udf_mismatch else ''}"
         rows_of = f"{about}{self.total_rows_pending:,} of {counted(self.total_rows, 'row')}"
@@ -133,9 +133,9 @@ class BackfillPlan(InWords):
 
 
 def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, exact: bool) -> BackfillPlan:
-    """Makes the plan for people.
+    """Returns the plan of a prepared backfill.
 
-    `outside` is the same backfill of all fragments, where `prepared` is of a window.
+    If `prepared` is limited to a window, `outside` is the same backfill of all fragments.
     """
     spec, dataset = prepared.spec, prepared.dataset
     work = prepared.work(scan=exact)
@@ -171,9 +171,9 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
 
 
 def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
-    """Returns how many rows of the work checkpoints and finished column files may serve.
+    """Returns the number of rows that checkpoints and finished column files may serve.
 
-    With a filter, what other jobs have left serves only rows without a value.
+    With a filter, results of other jobs serve only rows without a value.
     """
     spec, store = prepared.spec, store_of(prepared.spec)
     context, snapshot = RoundContext(spec), SnapshotRows(prepared.dataset)

@@ -1,7 +1,7 @@
-"""What a backfill has to do: which fragments, and which ranges of them. Runs on the driver.
+"""The fragments and ranges of a backfill. Runs on the driver.
 
-Reads manifests, records and one listing of checkpoints. Rows are counted by scanning only where
-that is quick or was asked for.
+Planning reads manifests, records and one listing of checkpoints. A scan counts rows only if the
+scan is quick or the user requested exact counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lance_spark.backfill.planning.selection import has_values
 from lance_spark.backfill.reuse.computed_rows import Records
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of
-from lance_spark.backfill.reuse.value_finder import ValueFinder
+from lance_spark.backfill.reuse.value_reuse import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task
 from lance_spark.read.sizes import measure_row
 from lance_spark.rows.row_addresses import SnapshotRows
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
 MAX_TASK_BYTES = 512 << 20
-"""Bytes of input that a task reads at most."""
+"""Maximum input of a task, in bytes."""
 
 MAX_RANGE_ROWS = 8_000_000
-"""Rows of a range at most: a task keeps the positions of its rows, some tens of bytes each."""
+"""Maximum rows of a range: a task keeps the positions of its rows, some tens of bytes each."""
 
 COUNTED_FRAGMENTS = 1000
 COUNTED_ROWS = 20_000_000
-"""Up to so many fragments and rows, rows are counted before a job is started; beyond that the tasks
-find out."""
+"""Most fragments and rows for which rows are counted before a job starts. The tasks of larger jobs
+count their rows themselves."""
 
 _TASK_FRAGMENTS = 1000
 _ALIGNMENT = 1024
@@ -41,14 +41,14 @@ _ALIGNMENT = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentPlan:
-    """What is known of one fragment.
+    """The plan of a fragment.
 
     Attributes:
-        physical_rows: Its rows, deleted ones included.
-        done: What is known of rows that were computed before.
-        pending: Rows to compute or to take from checkpoints; None where they were not counted.
-        search: Whether there may be checkpoints.
-        input_bytes: Of its inputs on storage, estimated.
+        physical_rows: All rows of the fragment, deleted rows included.
+        done: Known results of earlier runs.
+        pending: Rows to compute or to take from checkpoints; None if they were not counted.
+        search: Whether checkpoints may exist.
+        input_bytes: Estimated bytes of the inputs on storage.
     """
 
     fragment_id: int
@@ -61,7 +61,7 @@ class FragmentPlan:
 
     @property
     def rows_to_do(self) -> int:
-        """Rows to compute or to take from checkpoints; at most, where they were not counted."""
+        """Rows to compute or to take from checkpoints; an upper bound without a count."""
         return self.live_rows if self.pending is None else self.pending
 
 
@@ -74,10 +74,15 @@ def plan_fragments(
     window: slice = slice(None),
     only: Collection[int] | None = None,
 ) -> tuple[FragmentPlan, ...]:
-    """Looks at fragments, without reading rows: at those of a window, or at some `only`.
+    """Plans the fragments of a window, or only some fragments, without reading rows.
 
-    `sources` are those that there are checkpoints of; the window is of positions in ascending order
-    of fragment ids.
+    Args:
+        spec: The job.
+        dataset: The version to read.
+        records: Records of earlier jobs.
+        sources: Identities of inputs with checkpoints.
+        window: Positions of fragments in ascending order of their ids.
+        only: Ids of fragments.
     """
     ref, table = (spec.snapshot, dataset) if spec.reads is None else (spec.reads.source, spec.reads.source.open())
     inputs = [name for name in spec.input_names if name in table.schema.names]
@@ -86,8 +91,8 @@ def plan_fragments(
     recorded = records.fragment_ids
     finder = ValueFinder(RoundContext(spec), SnapshotRows(dataset)) if spec.bases else None
     followed = 0
-    # From the end, dropping each: pylance's objects of one fragment take kilobytes once they are
-    # looked at.
+    # The loop drops each handle after use, because pylance's object of a fragment takes kilobytes
+    # after its first use.
     handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window][::-1]
     while handles:
         handle = handles.pop()
@@ -116,28 +121,27 @@ def plan_fragments(
 
 
 def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: RowSet) -> int | None:
-    """Returns how many rows are to be done, where the manifest and the records tell it."""
+    """Returns the number of rows to do, if the manifest and the records determine the number."""
     if spec.where is not None or spec.follow_up is not None:
         return None
     if len(skip) >= fragment.physical_rows:
         return 0
     if not has_values(fragment, spec.target_ids):
-        # Deleted rows may be among those that are done.
+        # The finished rows may include deleted rows.
         return live - len(skip) if not skip or fragment.num_deletions == 0 else None
     return None
 
 
 def countable(plans: Collection[FragmentPlan]) -> bool:
-    """Tells whether counting the rows of fragments is quick enough to do it before a job."""
+    """Tells whether a count of the fragments' rows is quick enough before a job."""
     return len(plans) <= COUNTED_FRAGMENTS and sum(plan.physical_rows for plan in plans) <= COUNTED_ROWS
 
 
 def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
-    """Cuts fragments into ranges, and packs small ones together. Pure.
+    """Cuts fragments into ranges, and packs small fragments together. Pure.
 
-    A range is at most `task_rows` rows and about MAX_TASK_BYTES of input, and never more than one
-    fragment. Ranges of a fragment run in parallel; several whole fragments make one task while they
-    fit.
+    A range has at most `task_rows` rows and about MAX_TASK_BYTES of input, all of one fragment.
+    Ranges of a fragment run in parallel. Small fragments share a task.
     """
     tasks: list[Task] = []
     packed: list[FragmentWork] = []
@@ -173,7 +177,7 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
 
 
 def pack_whole(work: Sequence[FragmentWork], task_rows: int) -> list[Task]:
-    """Packs whole fragments whose values are in checkpoints into tasks. Pure."""
+    """Packs whole fragments with values in checkpoints into tasks. Pure."""
     tasks: list[Task] = []
     packed: list[FragmentWork] = []
     for one in work:

@@ -1,4 +1,4 @@
-"""Puts a backfill together, and finds every mistake in what was asked for. Runs on the driver."""
+"""Prepares a backfill, and validates the request. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable, plan_fragments
-from lance_spark.backfill.planning.selection import RangeRows, matching_addresses, null_filter
+from lance_spark.backfill.planning.selection import RangeRows, null_filter
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
@@ -26,6 +26,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.read.filtering import check_filter
+from lance_spark.rows.matching_rows import matching_addresses
 from lance_spark.rows.row_addresses import SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
 from lance_spark.session.sessions import known_slots
@@ -40,12 +41,12 @@ if TYPE_CHECKING:
     import lance
 
 MOST_BASES = 8
-"""Older versions in which rows are looked for."""
+"""Maximum number of older versions to search for rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A backfill of one version that is ready to run; `entries` are its checkpoints, by source."""
+    """A backfill of a version, ready to run. `entries` are its checkpoints, by source."""
 
     request: BackfillRequest
     definition: Definition
@@ -62,16 +63,16 @@ class Prepared:
 
     @property
     def window(self) -> frozenset[int] | None:
-        """The fragments that the request chooses by their positions; None if it chooses all."""
+        """The fragments that the request selects by position; None for all fragments."""
         if self.request.num_frags is None and not self.request.skip_frags:
             return None
         return frozenset(plan.fragment_id for plan in self.plans)
 
     def work(self, *, scan: bool | None = None) -> tuple[FragmentPlan, ...]:
-        """Returns the fragments with something to do, with their rows counted.
+        """Returns the fragments with work, with the counts of their rows.
 
-        `scan` says whether to scan the columns of the filter in fragments of which the manifest and
-        the records do not tell; by default only if that is quick.
+        `scan` counts the rows of the other fragments with a scan of the filter's columns, if the
+        manifest and the records do not determine the count. By default only quick scans run.
 
         Raises:
             FilterError: The filter fails on a value.
@@ -85,7 +86,7 @@ class Prepared:
         return tuple(plan for plan in plans if plan.rows_to_do)
 
     def _matching(self, plans: Mapping[int, FragmentPlan]) -> dict[int, int]:
-        """Counts the rows of fragments that the filter selects, or that have no value."""
+        """Counts the rows of fragments that match the filter, or rows without a value."""
         counts = dict.fromkeys(plans, 0)
         fragments = [fragment for fragment in self.dataset.get_fragments() if fragment.fragment_id in plans]
         text = self.spec.where or null_filter(self.columns)
@@ -98,7 +99,7 @@ class Prepared:
         return counts
 
     def _outdated(self, plans: Mapping[int, FragmentPlan]) -> dict[int, int]:
-        """Counts the rows of fragments without a value, or with one that is out of date."""
+        """Counts the rows of fragments without a value or with an outdated value."""
         rows = SnapshotRows(self.dataset)
         history = ValueHistory(RoundContext(self.spec), rows)
         counts = {}
@@ -108,38 +109,38 @@ class Prepared:
         return counts
 
     def task_rows(self, spark: SparkSession | None) -> int:
-        """Returns the rows of a task on a cluster; without one, on as many slots as may be used."""
+        """Returns the rows of a task on a cluster, or on the available slots without a cluster."""
         request, udf = self.request, self.definition.loaded or self.definition.stored
         known = None if spark is None else known_slots(spark)
         slots = known or request.concurrency or os.cpu_count() or 1
         if request.concurrency is not None:
             slots = min(slots, request.concurrency)
         asked = request.task_size or (udf and udf.task_size)
-        # By default each slot gets two.
+        # By default each slot gets two tasks.
         return asked or max(1, self.dataset.count_rows() // slots // 2)
 
     def concurrency(self, spark: SparkSession) -> int | None:
-        """Returns the most tasks at once, within the CPUs that the UDF wants."""
+        """Returns the maximum number of running tasks, within the CPUs that the UDF requests."""
         return tasks_at_once(spark, self.definition.udf, self.request.concurrency)
 
 
 Define: TypeAlias = Callable[[DatasetRef, "lance.LanceDataset", BackfillRequest], Definition]
-"""Finds what gives the columns of a request their values, in a version of the table."""
+"""Returns the source of the columns of a request, in a version of the table."""
 
 
 def prepare(
     ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | None, define: Define = definition_of
 ) -> Prepared:
-    """Checks a request against the table, and puts a job together.
+    """Validates a request against the table, and prepares a job.
 
-    `checkpoints` is where they are kept; None is beside the table.
+    `checkpoints` is the location of checkpoints. None is next to the table.
 
     Raises:
         ColumnNotFoundError, RegistrationError, UnsupportedOperationError: A column cannot be
             filled.
         StoredUdfError: The stored UDF cannot be used.
         FilterError: `where` is not valid.
-        VersionNotFoundError: There is no such version.
+        VersionNotFoundError: The version does not exist.
     """
     snapshot = ref.pin(request.read_version)
     dataset = snapshot.open()
@@ -173,7 +174,7 @@ def prepare(
 
 
 def tasks_at_once(spark: SparkSession, udf: UDF, concurrency: int | None) -> int | None:
-    """Returns the most tasks at once of those that may run, within the CPUs that a UDF wants."""
+    """Returns the maximum number of running tasks, within the CPUs that a UDF requests."""
     cpus, slots = math.ceil(udf.num_cpus or 1), known_slots(spark)
     if cpus <= 1 or slots is None:
         return concurrency
@@ -182,7 +183,7 @@ def tasks_at_once(spark: SparkSession, udf: UDF, concurrency: int | None) -> int
 
 
 def targets_of(dataset: lance.LanceDataset, columns: Sequence[str]) -> Targets:
-    """Returns columns of a version as files hold them."""
+    """Returns columns of a version in the form of files."""
     return Targets(
         schema=pa.schema([row_field(dataset.schema.field(column)) for column in columns]),
         existing=tuple(columns),
@@ -197,7 +198,7 @@ def _first_spec(
     definition: Definition,
     checkpoints: str | None,
 ) -> BackfillSpec:
-    """Returns what the tasks of the first round share, without what earlier jobs mean for it."""
+    """Returns the spec of the first round, without the effects of earlier jobs."""
     columns = [column for _, column in definition.outputs]
     known = {column.name: column for column in field_identities(dataset.lance_schema)}
     first, udf = known[columns[0]], definition.loaded
@@ -233,7 +234,7 @@ def _first_spec(
 
 
 def _bound_at(definition: Definition, dataset: lance.LanceDataset) -> int:
-    """Returns the version at which the UDF replaced another one; 0 if the UDF replaced none."""
+    """Returns the version at which the UDF replaced another UDF; 0 if the UDF replaced none."""
     stored = definition.stored
     if stored is None or not stored.redefined:
         return 0
@@ -241,10 +242,10 @@ def _bound_at(definition: Definition, dataset: lance.LanceDataset) -> int:
 
 
 def _unfinished_jobs(ref: DatasetRef, spec: BackfillSpec) -> set[str]:
-    """Returns the jobs of the same filter and UDF that this one goes on with."""
+    """Returns the unfinished jobs of the same filter and UDF, which this job resumes."""
     jobs = [] if spec.where is None else JobHistory(ref).intact_jobs()
     alike = [job for job in jobs if (job.where, job.key) == (spec.where, spec.key.digest)]
-    # A job that died before another one completed the same has been resumed, and is over.
+    # A later, completed job of the same filter has resumed each job that died before.
     over = max((job.launched_at for job in alike if job.status == "DONE"), default=None)
     return {job.job_id for job in alike if job.status != "DONE" and (over is None or job.launched_at > over)}
 
@@ -256,10 +257,10 @@ def _bases(
     records: Records,
     entries: Mapping[str, Sequence[CheckpointEntry]],
 ) -> tuple[int, ...]:
-    """Returns the versions at which rows were computed that are elsewhere now."""
+    """Returns the versions at which now moved rows were computed."""
     known = bool(len(records) or entries)
     now = {handle.fragment_id: source_of(spec, handle.metadata) for handle in dataset.get_fragments()} if known else {}
-    # Rows of a fragment of which nothing is known may have been moved there by an update.
+    # An update may have moved rows into a fragment without records.
     unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(now)
     sources = set(now.values())
     left = [entry for source, some in entries.items() if unknown or source not in sources for entry in some]
@@ -271,22 +272,22 @@ def _bases(
     if unknown and len(records):
         bases.add(max(record.table_version for record in records))
     if spec.stale:
-        # Rows that an update has moved have their old values with them: which of them are still
-        # right, an older version tells.
+        # Moved rows kept their old values. An older version determines the values that are still
+        # right.
         bases.update(bases_of_records(records, spec))
     return _few_before(bases, spec.snapshot.version or 0)
 
 
 def bases_of_records(records: Records, spec: BackfillSpec) -> tuple[int, ...]:
-    """Returns versions at which rows had inputs that the values of a column were computed from."""
+    """Returns versions with the inputs of the current values of a column."""
     ours = {record.table_version for record in records if record.key == spec.key.digest}
     return _few_before(ours, spec.snapshot.version or 0)
 
 
 def few_versions(newest_first: Sequence[int]) -> tuple[int, ...]:
-    """Returns the newest of many versions, and the oldest, from which lineage is followed.
+    """Returns the newest of many versions, and the oldest version, where row lineage begins.
 
-    Each that is opened takes up to 160 MB for a table of 100,000 fragments.
+    Each open version takes up to 160 MB for a table of 100,000 fragments.
     """
     versions = tuple(newest_first)
     return versions if len(versions) <= MOST_BASES else (*versions[: MOST_BASES - 1], versions[-1])

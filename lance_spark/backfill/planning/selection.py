@@ -1,22 +1,23 @@
-"""Which rows of a fragment a backfill selects. Runs on executors."""
+"""Selects the rows of a fragment for a backfill. Runs on executors."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.backfill.reuse.own_rows import OwnRows
+from lance_spark.backfill.reuse.prior_round_rows import PriorRoundRows
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
 from lance_spark.commit.conflicts.identity import files_of
-from lance_spark.errors import FilterError, panics_as_errors
-from lance_spark.read.filtering import as_filter_error, conjunction
+from lance_spark.errors import FilterError
+from lance_spark.read.filtering import conjunction
 from lance_spark.read.masks import range_mask
-from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, Addresses, SnapshotRows, offsets_of
+from lance_spark.rows.matching_rows import matching_addresses
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, offsets_of
 from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RangeRows:
-    """The rows of one range of a fragment, as filters select them; `live` are those not deleted."""
+    """Filters over the rows of a range of a fragment. `live` are the rows without deleted rows."""
 
     def __init__(self, spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment, start: int, stop: int) -> None:
         self.fragment = fragment
@@ -38,7 +39,7 @@ class RangeRows:
 
     @functools.cached_property
     def _mask(self) -> bytes | None:
-        """What restricts a scan to the range, if anything does; costs a scan of a narrow column."""
+        """The mask that restricts a scan to the range, or None. Scans a narrow column once."""
         return range_mask(self._dataset, self.fragment, self._start, self._stop)
 
     @property
@@ -49,7 +50,7 @@ class RangeRows:
     def selected(self, done: FragmentRows, history: ValueHistory) -> RowSet:
         """Returns the rows that the first round of a job selects.
 
-        `history` tells which values are out of date, for jobs that compute these anew.
+        `history` finds outdated values for jobs that recompute these values.
         """
         if self._spec.where is None and not self._spec.recomputes:
             return self.without_value() - done.skip
@@ -57,27 +58,26 @@ class RangeRows:
         return self.without_value_of_now(rows, history) if self._spec.recomputes else rows
 
     def without_value_of_now(self, rows: RowSet, history: ValueHistory) -> RowSet:
-        """Returns those of some rows that have no value, or one that is out of date."""
+        """Returns the subset of rows without a value or with an outdated value."""
         empty = rows & self.without_value() if rows else rows
         return empty | history.judge(self.fragment.metadata, rows - empty).rows
 
-    def selected_again(self, own: OwnRows, done: FragmentRows, history: ValueHistory) -> RowSet:
+    def selected_again(self, own: PriorRoundRows, done: FragmentRows, history: ValueHistory) -> RowSet:
         """Returns the rows that a follow-up round selects.
 
-        Without a filter: covered rows without a value, and rows that the job has computed from
-        other inputs than they have now. A value of a concurrent writer stays, unless the inputs
-        changed too. With a filter, or where values that are out of date are computed anew: all rows
-        that the job has computed, wherever they are, and the selected rows of fragments that it has
-        not finished.
+        Without a filter: covered rows without a value, and rows computed by the job from changed
+        inputs. A value of a concurrent writer stays, unless the inputs changed too. With a filter,
+        or if the job recomputes outdated values: all rows that the job has computed, in any
+        fragment, and the selected rows of unfinished fragments.
 
         Raises:
-            FilterError: The filter names addresses that rows do not have any more.
+            FilterError: The filter names outdated addresses.
         """
         unknown = own.unknown & self.live
         if self._spec.where is None and not self._spec.recomputes:
             empty = self.without_value() & own.covered
             settled = done.skip | own.kept.nulls | own.failed
-            # Nothing tells which of these rows had no value when the job began.
+            # The rows without a value at the start of the job are unknown.
             lost = (own.lost & self.live) - empty - unknown - done.computed
             outdated = history.judge(self.fragment.metadata, lost).stale if lost else lost
             return (empty - settled) | (own.changed & self.live) | unknown | outdated
@@ -90,24 +90,23 @@ class RangeRows:
             if unfinished:
                 unfinished &= self.matching(self._spec.where)
             if unknown:
-                # What the job has given a value took it along.
+                # Values written by this job moved with their rows.
                 unknown &= self.with_value()
-        # Where the table certainly has this UDF's values of these inputs, of whatever job, nothing
-        # is to be put back.
+        # If the table certainly has this UDF's values of these inputs, no value must be put back.
         return ((own.computed & self.live) - done.computed) | unknown | (unfinished - done.skip - own.failed)
 
     def without_value(self) -> RowSet:
-        """Returns the rows in which any of the target columns has no value."""
+        """Returns the rows without a value in any of the target columns."""
         if not self.is_filled:
             return self.live
         return self.matching(null_filter([column for _, column in self._spec.outputs]))
 
     def with_value(self) -> RowSet:
-        """Returns the rows in which any of the target columns has a value."""
+        """Returns the rows with a value in any of the target columns."""
         return self.matching(" OR ".join(f"`{column}` IS NOT NULL" for _, column in self._spec.outputs))
 
     def matching(self, text: str) -> RowSet:
-        """Returns the live rows that match a filter, as :func:`matching_addresses` finds them."""
+        """Returns the live rows that match a filter. Raises as :func:`matching_addresses` does."""
         is_whole = (self._start, self._stop) == (0, self.fragment.metadata.physical_rows)
         mask = None if is_whole else self._mask
         if not is_whole and mask is None:
@@ -118,43 +117,18 @@ class RangeRows:
         return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & self.live
 
 
-def matching_addresses(
-    dataset: lance.LanceDataset, fragments: Sequence[LanceFragment], text: str | None, mask: bytes | None = None
-) -> Iterator[Addresses]:
-    """Yields the addresses of the live rows that match a filter in Lance SQL, in order.
-
-    Raises:
-        FilterError: The filter fails on a value.
-        TableUnreadableError: A file is missing or damaged.
-    """
-    try:
-        with panics_as_errors():
-            scanner = dataset.scanner(
-                columns=[],
-                filter=text,
-                fragments=fragments,
-                with_row_address=True,
-                row_addr_allowlist=mask,
-                scan_in_order=True,
-            )
-            for batch in scanner.to_reader():
-                yield batch.column(ROW_ADDRESS).to_numpy()
-    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-        raise as_filter_error(error, dataset, fragments[0].fragment_id, text) from error
-
-
 def null_filter(columns: Sequence[str]) -> str:
-    """Returns the filter for rows in which any of the columns has no value."""
+    """Returns the filter for rows without a value in any of the columns."""
     return " OR ".join(f"`{column}` IS NULL" for column in columns)
 
 
 def has_values(fragment: FragmentMetadata, target_ids: Sequence[int]) -> bool:
-    """Tells whether any data file of a fragment holds a target column; else all rows are NULL."""
+    """Tells whether a data file of a fragment has a target column. Otherwise all rows are NULL."""
     return bool(files_of(fragment, target_ids))
 
 
 def _refuse_addresses(spec: BackfillSpec, dataset: lance.LanceDataset, fragment_id: int) -> None:
-    """Refuses a filter that names addresses, or ids that are addresses, of another version."""
+    """Refuses a filter over addresses, or over ids equal to addresses, of another version."""
     name = ROW_ADDRESS if dataset.has_stable_row_ids else f"{ROW_ADDRESS}|{ROW_ID}"
     if re.search(rf"\b({name})\b", spec.where or ""):
         problem = f"its rows may have moved to fragment {fragment_id} while the job ran: their addresses are others"

@@ -1,7 +1,7 @@
-"""How many rows of a computed column are out of date. Runs on the driver, without Spark.
+"""Counts the outdated rows of a computed column. Runs on the driver, without Spark.
 
-Records say of most fragments that this version of the UDF computed all values from the inputs that
-the rows have. The history of the table tells of the others.
+For most fragments the records prove that this version of the UDF computed all values from the
+current inputs. For other fragments the history of the table decides.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lance_spark.backfill.reuse.value_history import OutOfDate, ValueHistory
 from lance_spark.rows.row_addresses import SnapshotRows
 
 MAX_COMPARED_BYTES = 1 << 30
-"""Bytes of input up to which inputs are compared on the driver; beyond that rows of a fragment that
-changed all count."""
+"""Maximum bytes of input that the driver compares. Beyond this limit all rows of a changed fragment
+count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleCount:
-    """How many rows have a value that is out of date; `unverified` is the part that may not be."""
+    """Number of rows with an outdated value. The `unverified` rows may be up to date."""
 
     rows: int = 0
     unverified: int = 0
@@ -32,11 +32,11 @@ class StaleCount:
 
 
 def count_stale(prepared: Prepared, *, with_nulls: bool, but_selected: bool = False) -> StaleCount:
-    """Counts the rows of the window with a value that is out of date.
+    """Counts the rows of the window with an outdated value.
 
-    Exact where the fragments concerned are few enough to be looked at (1,000 fragments, 20 M rows,
-    1 GiB of inputs); beyond that, rows that may be out of date count. `with_nulls` counts rows that
-    were computed as NULL, too. `but_selected` leaves out the rows that the backfill selects.
+    The count is exact for up to 1,000 suspect fragments with 20 M rows and 1 GiB of inputs. Beyond
+    these limits every suspect row counts. `with_nulls` also counts rows computed as NULL.
+    `but_selected` skips the rows that the backfill selects.
 
     Raises:
         FilterError: The filter fails on a value.
@@ -76,7 +76,7 @@ def _stale_rows(
     with_nulls: bool,
     but_selected: bool,
 ) -> OutOfDate:
-    """Returns the rows of a fragment whose value is out of date."""
+    """Returns the rows of a fragment with an outdated value."""
     spec, fragment = context.spec, rows.existing_fragment(plan.fragment_id)
     within = RangeRows(spec, rows, fragment, 0, plan.physical_rows)
     suspects = within.with_value()

@@ -1,1 +1,1 @@
-"""Values that were computed before: records of them, checkpoints, and where their rows are now."""
+"""Values of earlier runs: records, checkpoints, and the present places of their rows."""

@@ -1,4 +1,4 @@
-"""The older versions of a table, from which the values of the latest one come."""
+"""The older versions of a table, the origin of the latest values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import lance
 
 MAX_COST = 1_000_000
-"""Fragments of all older versions that are opened, at 190 bytes for each.
+"""Maximum number of fragments of all open versions, at 190 bytes for each.
 
 The transaction of a version counts as much as 1,000 fragments.
 """
 
 _KEEPS_VALUES = ("BaseOperation", "CreateIndex", "Delete", "Project", "ReserveFragments", "Rewrite", "UpdateConfig")
-"""Operations after which every row that is left has the same values."""
+"""Operations that keep the values of every remaining row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,11 +27,11 @@ class Step:
     """An older version and what happened to rows since.
 
     Attributes:
-        base: The version; None if no older version is kept.
-        lineage: Where rows came from since the version.
-        is_gap: Whether a version between the version and the step before was cleaned up.
-        inputs_at: The version whose inputs belong to values that the step wrote; None if these are
-            the inputs of the version that it made.
+        base: The version; None if no older version exists.
+        lineage: Origins of rows since the version.
+        is_gap: Whether a cleanup deleted a version between this step and the step before.
+        inputs_at: The version with the inputs of the step's values; None for the inputs of the
+            version that the step made.
     """
 
     base: lance.LanceDataset | None
@@ -41,16 +41,15 @@ class Step:
 
 
 class Ancestry:
-    """The older versions of a table, the newest first, without those that a restore undid.
+    """The older versions of a table, the newest first, without versions undone by a restore.
 
-    Only versions before a commit that may have changed values. Each is opened when it is reached,
-    and stays open.
+    Only versions before a commit that may have changed values. The walk opens each version once.
     """
 
     def __init__(
         self, dataset: lance.LanceDataset, open_version: Callable[[int], lance.LanceDataset | None], *, bound_at: int
     ) -> None:
-        """Takes the latest version; the walk ends at version `bound_at`."""
+        """Takes the latest version. The walk ends at version `bound_at`."""
         self.end: Literal["first version", "UDF bound", "cleaned up"] = "cleaned up"
         self._dataset = dataset
         self._open = open_version
@@ -59,7 +58,7 @@ class Ancestry:
         self._later = self._walk()
 
     def __iter__(self) -> Iterator[Step]:
-        """Yields the steps; those that were reached before are not read again."""
+        """Yields the steps. Each step is read once."""
         number = 0
         while True:
             if number == len(self._steps):

@@ -1,4 +1,4 @@
-"""Values of a fragment's rows that checkpoints have."""
+"""Values of a fragment's rows in checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointSto
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPiece:
-    """Rows that a checkpoint serves; `moved` tells where they are now, if they were elsewhere."""
+    """Rows with values in a checkpoint. `moved` maps their old offsets to the current offsets."""
 
     offsets: Offsets
     entry: CheckpointEntry
@@ -24,7 +24,7 @@ class CheckpointPiece:
     store: CheckpointStore
 
     def read(self) -> Chunk | None:
-        """Returns the checkpoint's values by where rows are now; None if it is not usable."""
+        """Returns the values by current offsets; None if the checkpoint is unusable."""
         stored = self.store.read(self.entry, self.key, self.source)
         if stored is None:
             return None
@@ -32,7 +32,7 @@ class CheckpointPiece:
         return (offsets, values) if self.moved is None else self.moved.chunk(offsets, values)
 
     def chunks(self, streams: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
-        """Does what :class:`~lance_spark.rows.merge.Piece` says."""
+        """Yields the values, as :class:`~lance_spark.rows.merge.Piece` describes."""
         chunk = self.read()
         if chunk is None:
             raise MissingFileError(self.entry.path, "checkpoint")

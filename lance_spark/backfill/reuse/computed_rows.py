@@ -1,9 +1,9 @@
-"""What was computed: per fragment and column, which rows a UDF gave a value, NULL, or failed for.
+"""Records of computed rows: values, NULLs and failures of a UDF, by fragment and column.
 
     <table>/_lance_spark/records.lance
 
-A Lance table to which every commit of a job appends a row per fragment and column. The same record
-again counts once. Damaged rows are left out with a warning: what they told was never computed.
+Every commit of a job appends a row per fragment and column to this Lance table. Equal records count
+once. Damaged rows are skipped with a warning, and their values count as not computed.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ RECORDS = SystemTable(
 
 
 LOAD_VERSION = "[0-9a-f]{16,}-(carry|error|null)"
-"""What `udf_version` of a record of `load_columns` matches as a whole: no UDF made the values."""
+"""Pattern of `udf_version` in records of `load_columns`, whose values no UDF made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentRecord:
-    """What one commit computed for one column of one fragment.
+    """The results of a commit for a column of a fragment.
 
     Attributes:
         column: The column's token.
-        table_version: The version that the commit made.
-        key: Digest of the checkpoint key: what the values depend on beside the rows' own data.
+        table_version: The version of the commit.
+        key: Digest of the checkpoint key: the dependencies of the values except the rows' data.
         source: Digest of the fragment's input files.
-        computed: Rows that the UDF gave a result, NULL included.
-        nulls: Those of them whose result is NULL.
-        failed: Rows that were skipped, or whose process died.
+        computed: Rows with a result of the UDF, NULL included.
+        nulls: Subset of `computed` whose result is NULL.
+        failed: Rows that a policy skipped, or that killed their process.
     """
 
     column: str
@@ -101,16 +101,16 @@ class FragmentRecord:
 
 
 class Records:
-    """The records of one column, as they were read; row sets are decoded when asked for."""
+    """The records of a column. Row sets are decoded on access."""
 
     def __init__(self, rows: pa.Table) -> None:
-        """Takes rows of :data:`RECORDS` in any order, some of them perhaps twice."""
+        """Takes rows of :data:`RECORDS` in any order, maybe with duplicates."""
         fragments = rows["fragment_id"].to_numpy()
         order = np.lexsort((-rows["table_version"].to_numpy(), fragments))
         self._rows, self._fragments = rows.take(order).combine_chunks(), fragments[order]
 
     def __len__(self) -> int:
-        """Returns how many rows there are; some may be of one record."""
+        """Returns the number of rows, duplicates included."""
         return len(self._rows)
 
     def __iter__(self) -> Iterator[FragmentRecord]:
@@ -124,7 +124,7 @@ class Records:
 
     @property
     def fragment_ids(self) -> set[int]:
-        """The fragments that there are records of."""
+        """The fragments with records."""
         return set(self._fragments.tolist())
 
     @property
@@ -171,15 +171,15 @@ def _intact(record_id: int, row: Mapping[str, Any]) -> FragmentRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordStore:
-    """The records of a table's columns. A picklable value; any number of drivers append at once."""
+    """The records of a table's columns. Picklable. Any number of drivers may append at once."""
 
     ref: DatasetRef
 
     def append(self, records: Sequence[FragmentRecord]) -> None:
-        """Stores records in one commit; none, with a warning, where their table is damaged.
+        """Stores records in one commit; if their table is damaged, only logs a warning.
 
         Raises:
-            TableUnwritableError: The store refused; the same call again is safe.
+            TableUnwritableError: The store failed. The call may be repeated.
         """
         if not records:
             return
@@ -194,7 +194,7 @@ class RecordStore:
         Rows of a damaged file count as never computed, with a warning in the log.
 
         Raises:
-            TableUnreadableError: The store refused.
+            TableUnreadableError: The store failed.
         """
         rows, damaged = read_intact_rows(self.ref, RECORDS, f"column = {quoted(column)}")
         for file in damaged:
@@ -203,7 +203,7 @@ class RecordStore:
         return Records(rows.drop_null())
 
     def compact(self, column: str, *, keep: Callable[[FragmentRecord], bool]) -> int:
-        """Drops useless records of a column, and returns how many; safe beside others."""
+        """Drops useless records of a column, and returns their number. Concurrent jobs may run."""
         dropped = [_row(record)["record_id"] for record in self.load(column) if not keep(record)]
         if dropped:
             delete_rows(self.ref, RECORDS, f"record_id IN ({', '.join(map(str, dropped))})")
@@ -217,6 +217,6 @@ def _row(record: FragmentRecord) -> dict[str, Any]:
 
 
 def _digest(row: Mapping[str, Any]) -> int:
-    """Returns what tells a record from others, and from itself after a byte has changed."""
+    """Returns the identity of a record, which changes with each byte."""
     digest = hashlib.blake2b(repr([row[name] for name in _FIELDS]).encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "little", signed=True)

@@ -1,4 +1,4 @@
-"""What one process reads once per round of a job, and what records say of a fragment."""
+"""State that a process reads once per round of a job, and the records of a fragment."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
 _KEPT = 4
-"""Rounds that a process keeps the context of: tasks of several jobs may take turns in it."""
+"""Maximum number of contexts in a process: tasks of several jobs may take turns."""
 
 
 class RoundContext:
-    """Records, history and older versions, as one round reads them. Belongs to one thread."""
+    """Records, history and older versions for a round. Belongs to one thread."""
 
     def __init__(self, spec: BackfillSpec) -> None:
         self.spec = spec
@@ -39,29 +39,29 @@ class RoundContext:
 
     @functools.cached_property
     def records(self) -> Records:
-        """What was computed of the column before, as the records say."""
+        """Records of the column's earlier results."""
         return RecordStore(self.spec.snapshot).load(self.spec.column)
 
     def refresh(self) -> None:
-        """Has records read again: another job may have committed what checkpoints had."""
+        """Reads records again: another job may have committed the values of checkpoints."""
         vars(self).pop("records", None)
 
     def lineage(self, after: int) -> Lineage:
-        """Returns where rows came from since an older version."""
+        """Returns the origins of rows since an older version."""
         if after not in self._lineages:
             dataset = self.spec.snapshot.open()
             self._lineages[after] = Lineage(dataset, after, dataset.version, self._steps)
         return self._lineages[after]
 
     def base(self, version: int) -> lance.LanceDataset | None:
-        """Returns an older version of the table, opened once; None where it was cleaned up."""
+        """Returns an older version of the table, opened once; None after its cleanup."""
         if version not in self._bases:
             self._bases[version] = open_base(self.spec.snapshot, version)
         return self._bases[version]
 
     @functools.cached_property
     def ancestry(self) -> Ancestry:
-        """The versions before the one that the round reads, as far back as the UDF is bound."""
+        """The versions between the binding of the UDF and the version of the round."""
         return Ancestry(self.spec.snapshot.open(), self.base, bound_at=self.spec.bound_at)
 
     @functools.cached_property
@@ -97,7 +97,7 @@ def store_of(spec: BackfillSpec) -> CheckpointStore:
 
 
 def chunks_of(spec: BackfillSpec) -> ChunkFolder:
-    """Returns where the chunks of a job's rows are."""
+    """Returns the folder with the chunks of a job's rows."""
     store = store_of(spec)
     return ChunkFolder(store.objects, f"{store.root}/{spec.key.digest}", spec.job_id)
 
@@ -108,40 +108,39 @@ def source_of(spec: BackfillSpec, fragment: FragmentMetadata) -> str:
 
 
 def source_of_ids(fragment: FragmentMetadata, input_ids: Sequence[int]) -> str:
-    """Returns the identity of a fragment's inputs: its files and overlays that hold these fields.
+    """Returns the identity of a fragment's inputs: its files and overlays with these fields.
 
-    Where no file holds an input, because all of it is NULL, only the fragment's id and size
-    identify it.
+    If no file has an input field, because all values are NULL, the fragment's id and size are the
+    identity.
     """
     files = files_of(fragment, input_ids)
     return source_digest(files or (f"fragment {fragment.id} of {fragment.physical_rows} rows",))
 
 
 def target_files(spec: BackfillSpec, fragment: FragmentMetadata) -> frozenset[str]:
-    """Returns the names of the files that hold target columns of a fragment."""
+    """Returns the names of a fragment's files with target columns."""
     return frozenset(file.partition(":")[0] for file in files_of(fragment, spec.target_ids))
 
 
 def fitting_records(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> Iterator[FragmentRecord]:
-    """Returns the records of values that this UDF computed from the inputs that a fragment has."""
+    """Returns the records of values of this UDF, computed from a fragment's current inputs."""
     identity = (spec.key.digest, source_of(spec, fragment), fragment.physical_rows)
     return (one for one in records.of(fragment.id) if (one.key, one.source, one.physical_rows) == identity)
 
 
 def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> FragmentRows:
-    """Returns what records say of a fragment's rows: those whose column file the fragment has.
+    """Returns the recorded rows of a fragment whose column file is in the fragment.
 
-    Without a filter, rows that were computed as NULL are skipped, and where the column had another
-    UDF before, all that this one has computed. With a filter, rows are skipped that this job has
-    computed before it was interrupted.
+    Without a filter, the job skips rows computed as NULL. If the column had another UDF before, the
+    job skips all rows that its own UDF computed. With a filter, the job skips rows computed before
+    an interruption of the same job.
     """
     holds = target_files(spec, fragment)
     done = FragmentRows()
     for record in fitting_records(spec, fragment, records):
         if record.target_file not in holds:
             continue
-        # Where a concurrent writer rewrote one of several siblings in place, nothing tells of which
-        # rows.
+        # If a concurrent writer rewrote a sibling in place, the changed rows are unknown.
         computed = record.computed if len(holds) == 1 else RowSet.empty()
         skip = RowSet.empty()
         if spec.where is None:
@@ -153,7 +152,7 @@ def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) 
 
 
 def computed_once(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> RowSet:
-    """Returns the rows that any version of a UDF has computed, from whatever inputs."""
+    """Returns the rows computed by any version of a UDF, from any inputs."""
     holds = target_files(spec, fragment)
     rows = RowSet.empty()
     for record in records.of(fragment.id):

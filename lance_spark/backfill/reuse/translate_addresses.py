@@ -1,6 +1,6 @@
-"""Row addresses of an older version, as they are in the latest one.
+"""Translates row addresses of an older version to the latest version.
 
-Compactions move rows, so that an old address may be another row's now.
+Compactions move rows, so another row may have the old address.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from lance_spark.rows.row_set import RowSet
 
 
 def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[int]:
-    """Returns where rows are in the latest version, ascending, each once. Runs on the driver.
+    """Returns the latest addresses of rows, ascending and unique. Runs on the driver.
 
-    Rows that were deleted or updated since are left out, and so are rows whose way cannot be
-    followed, because the history of a compaction was cleaned up. `rows` are pairs of a version and
-    a row's address in it.
+    Skips rows deleted or updated since then, and rows of a compaction whose history was cleaned up.
+    `rows` are pairs of a version and a row's address in the version.
     """
     by_version: dict[int, dict[int, list[int]]] = {}
     for version, address in rows:
@@ -31,7 +30,7 @@ def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[i
 
 
 def _translate(ref: DatasetRef, head: SnapshotRows, version: int, wanted: dict[int, list[int]]) -> Iterable[int]:
-    """Yields where rows of fragments of a version are in the latest one."""
+    """Yields the latest addresses of rows of a version's fragments."""
     latest = head.dataset.version
     lineage = Lineage(head.dataset, min(version, latest), latest)
     origins = Origins(open_base(ref, version), head, lineage, (), unchanged=wanted)
@@ -40,6 +39,6 @@ def _translate(ref: DatasetRef, head: SnapshotRows, version: int, wanted: dict[i
         if wanted.keys().isdisjoint([fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())]):
             continue
         for origin in origins.of(fragment).origins:
-            # By no input, only rows that an update moved are not certainly the same.
+            # Without inputs, only rows moved by an update are not certainly the same.
             rows = RowSet.of(wanted.get(origin.fragment.id, ())) if origin.same else RowSet.empty()
             yield from (fragment.id << 32 | row for row in origin.mapping.new_rows(rows))

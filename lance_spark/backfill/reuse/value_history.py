@@ -1,14 +1,14 @@
-"""Which values of a column are out of date, as the history of the table tells.
+"""Finds outdated values of a column in the history of the table.
 
-A value is out of date if the row has other inputs now than when the value was written. So the table
-is followed back, from version to version, until a row has another value or is not there: the value
-was written in the version after that.
+A value is outdated if the row had other inputs when the value was written. The search follows the
+table back from version to version, until a row has another value or does not exist. The next
+version wrote the value.
 
-A commit of ours knows the inputs of the version that it was made for. Lance may put it behind
-commits of others, and the process may die before it looks at these. Such a value is compared with
-the inputs of that version.
+A commit of lance-spark records the version of its inputs. Lance may place the commit after commits
+of concurrent writers, and the process may die before it compares them. Then the search compares the
+value with the inputs of the recorded version.
 
-Records of what a UDF computed decide first: they name the inputs of a value, and its UDF version.
+Records of a UDF's results decide first: they have the inputs of a value, and its UDF version.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfDate:
-    """Rows of a fragment whose values are out of date.
+    """Rows of a fragment with outdated values.
 
     Attributes:
-        stale: Rows whose inputs certainly changed, or whose value another UDF version computed.
-        unverified: Rows that may be out of date: the history that tells was cleaned up, or the
-            table has no stable row ids and an update moved the rows.
+        stale: Rows with certainly changed inputs, or with a value of another UDF version.
+        unverified: Rows that may be outdated: their history was cleaned up, or the table has no
+            stable row ids and an update moved the rows.
     """
 
     stale: RowSet = RowSet.empty()  # noqa: RUF009 - immutable
@@ -52,12 +52,12 @@ class OutOfDate:
 
     @property
     def rows(self) -> RowSet:
-        """All of these rows."""
+        """All outdated rows, certain or not."""
         return self.stale | self.unverified
 
 
 class ValueHistory:
-    """Tells which values of a version are out of date. Belongs to one thread."""
+    """Finds outdated values of a version. Belongs to one thread."""
 
     def __init__(self, context: RoundContext, rows: SnapshotRows) -> None:
         self._context = context
@@ -68,7 +68,7 @@ class ValueHistory:
         self._origins: dict[int, Origins] = {}
 
     def judge(self, fragment: FragmentMetadata, suspects: RowSet) -> OutOfDate:
-        """Returns the rows of a fragment, among some rows with a value, whose value is out of date.
+        """Returns the outdated rows of a fragment among some rows with a value.
 
         Raises:
             TableUnreadableError: A file of the latest version is missing or damaged.
@@ -91,7 +91,7 @@ class ValueHistory:
         )
 
     def _follow(self, run: _Followed, fragment: FragmentMetadata, number: int, step: Step) -> None:
-        """Decides about the rows that have another value in an older version, or are not there."""
+        """Decides about rows with another value in an older version, and about missing rows."""
         if number not in self._origins:
             self._origins[number] = Origins(step.base, self._rows, step.lineage, self._spec.inputs)
         origins = self._origins[number]
@@ -118,20 +118,20 @@ class ValueHistory:
                 run.lose(rows)
                 continue
             if step.is_gap:
-                # Nothing tells which came first, the value or the inputs.
+                # The order of the changes of value and inputs is unknown.
                 run.lose(origins.changed(fragment, origin, rows - kept))
             run.differing = (run.differing - kept) | changed
             run.find_written(rows - kept, step)
             self._decide_by_records(run, origin.fragment, origin.mapping)
 
     def _written(self, base: lance.LanceDataset, origin: Origin, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
-        """Returns the rows that have another value in the older version."""
+        """Returns the rows with another value in the older version."""
         moved = origin.mapping.restrict_to(rows)
         flags = changed_rows(SnapshotRows(base), origin.fragment.id, self._rows, fragment.id, moved, self._targets)
         return RowSet.of(moved.new[flags])
 
     def _decide_by_records(self, run: _Followed, fragment: FragmentMetadata, moved: RowMapping | None) -> None:
-        """Decides about rows whose value is in a file of which a record tells who computed it."""
+        """Decides about rows with a recorded value file."""
         files = target_files(self._spec, fragment)
         for record in self._context.records.of(fragment.id) if run.left and len(files) == 1 else ():
             if record.physical_rows != fragment.physical_rows or record.target_file not in files:
@@ -143,10 +143,10 @@ class ValueHistory:
                 run.decide(computed)
 
     def _without_record(self, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
-        """Returns the rows that may be out of date, where the history ends before it tells.
+        """Returns the rows that may be outdated if the history ends before a decision.
 
-        Only values that a UDF computed may be: of other input files than the fragment has now, or
-        in another fragment, from which the rows moved.
+        Only values of a UDF may be outdated: values from other input files, or values of rows that
+        moved from another fragment.
         """
         if not rows:
             return rows
@@ -157,7 +157,7 @@ class ValueHistory:
 
     @functools.cached_property
     def _first_left(self) -> float:
-        """The first fragment that rows have left, with values of a UDF; infinity without any."""
+        """The first fragment with values of a UDF that lost rows; infinity without a fragment."""
         records, head = self._context.records, self._rows
         if not records.has_udf_values:
             return math.inf
@@ -169,7 +169,7 @@ class ValueHistory:
         return fragment_identity(fragment, self._spec.input_ids, self._spec.target_ids)
 
     def _is_cast(self, step: Step) -> bool:
-        """Tells whether a target has been cast since: its older values are in another column."""
+        """Tells whether a target was cast since then. Its older values are in another column."""
         if step.base is None:
             return False
         then = {column.name: column.id for column in field_identities(step.base.lance_schema)}
@@ -178,17 +178,16 @@ class ValueHistory:
 
 @dataclass(slots=True, kw_only=True)
 class _Followed:
-    """Rows of a fragment that are followed back.
+    """Rows of a fragment on their way back through the history.
 
     Attributes:
-        left: Rows that are not decided yet.
-        differing: Rows whose inputs in the version that was reached are not those of the latest
-            version.
-        stale: Rows that are out of date.
-        lost: Rows that cannot be followed further, with inputs that have not changed until there.
-        suspended: Rows that are not in an older version, where versions after that were cleaned up.
-        compared: Fragments, by their files, whose rows have been compared.
-        written: Rows whose value a commit for an older version wrote, by that version.
+        left: Undecided rows.
+        differing: Rows whose inputs in the current version of the walk differ from the latest.
+        stale: Outdated rows.
+        lost: Rows without a known older version, and with unchanged inputs up to their last one.
+        suspended: Rows missing in an older version before a gap in the history.
+        compared: Compared fragments, by their files.
+        written: Rows with a value written for an older version, by that version.
     """
 
     left: RowSet
@@ -200,14 +199,14 @@ class _Followed:
     written: dict[int, RowSet] = field(default_factory=dict)
 
     def find_written(self, rows: RowSet, step: Step) -> None:
-        """Takes rows whose value the step wrote."""
+        """Adds rows with a value of the step."""
         if step.inputs_at is None:
             self.decide(rows)
         else:
             self.written[step.inputs_at] = self.written.get(step.inputs_at, RowSet.empty()) | (self.left & rows)
 
     def decide_written(self, step: Step | None) -> None:
-        """Ends with rows whose inputs have been compared, without a step with all."""
+        """Decides about rows with compared inputs; without a step about all rows."""
         for version, rows in [*self.written.items()]:
             if step is None or (step.base is not None and not step.is_gap and step.base.version < version):
                 self.decide(rows)
@@ -218,20 +217,20 @@ class _Followed:
             del self.written[version]
 
     def decide(self, rows: RowSet) -> None:
-        """Ends with rows whose value was written in the version that was reached."""
+        """Decides about rows whose value was written in the current version of the walk."""
         self.find_stale(self.left & rows & self.differing)
         self.left -= rows
 
     def find_stale(self, rows: RowSet) -> None:
-        """Ends with rows whose value is out of date."""
+        """Decides that rows are outdated."""
         self.stale, self.left = self.stale | rows, self.left - rows
 
     def suspend(self, rows: RowSet) -> None:
-        """Ends with rows of which only records may tell more."""
+        """Leaves rows to the records."""
         self.find_stale(self.left & rows & self.differing)
         self.suspended, self.left = self.suspended | (self.left & rows), self.left - rows
 
     def lose(self, rows: RowSet) -> None:
-        """Ends with rows of which nothing older is known."""
+        """Gives up rows without a known older version."""
         self.find_stale(self.left & rows & self.differing)
         self.lost, self.left = self.lost | (self.left & rows), self.left - rows

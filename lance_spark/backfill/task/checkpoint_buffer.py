@@ -1,4 +1,4 @@
-"""Values that a task has computed and that are persisted from time to time."""
+"""A buffer of computed values between a task and its checkpoints."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from lance_spark.rows.merge import Chunk, Offsets
 from udf_runtime.checkpoint import CheckpointStore
 
 FLUSH_BYTES = 32 << 20
-"""Bytes of computed values after which they are persisted before the interval is over. A checkpoint
-takes about six times its size in memory while it is encoded: its batches, the values as one array,
-compressed buffers, the stream, and the payload."""
+"""Maximum bytes of computed values without a checkpoint. The encoding takes about six times as much
+memory: the batches, the values as an array, compressed buffers, the stream, and the payload."""
 
 
 class CheckpointBuffer:
-    """Holds computed values of one range until they are worth a checkpoint. Belongs to one task."""
+    """Buffers computed values of a range until the next checkpoint. Belongs to one task."""
 
     def __init__(
         self, spec: BackfillSpec, store: CheckpointStore, source: str, *, rows: tuple[int, int | None] = (1, None)
     ) -> None:
-        """Takes the least rows that the interval persists, and the most of a checkpoint, if any."""
+        """Takes the minimum rows of a checkpoint at an interval, and the maximum, if any."""
         self.seconds = 0.0  # spent on writing
         self._spec = spec
         self._store = store
@@ -36,11 +35,11 @@ class CheckpointBuffer:
         self._last_flush = time.perf_counter()
 
     def begin(self) -> None:
-        """Lets the interval begin anew."""
+        """Restarts the interval."""
         self._last_flush = time.perf_counter()
 
     def hold(self, offsets: Offsets, values: pa.Array[Any], failed: list[int]) -> None:
-        """Keeps the values of a batch but for its rows that failed, by position."""
+        """Adds the values of a batch without its failed rows, given by position."""
         if failed:
             kept = np.ones(len(offsets), dtype=np.bool_)
             kept[failed] = False
@@ -68,7 +67,7 @@ class CheckpointBuffer:
         return time.perf_counter() - self._last_flush >= self._spec.flush_s
 
     def flush(self) -> None:
-        """Persists the values that are held."""
+        """Writes the buffered values into a checkpoint."""
         began = time.perf_counter()
         held, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
         if held:

@@ -30,14 +30,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class Computation:
-    """The calls that one range takes. Belongs to one task.
+    """The calls of the UDF for a range. Belongs to one task.
 
     Attributes:
-        calls: How many rows the UDF was called for, and returned.
-        valued: These rows.
-        failed: Rows that have had their call, and failed.
-        recomputed: How many rows were called that an earlier round had computed.
-        crashed: How many rows killed their process.
+        calls: Number of rows with a returned call.
+        valued: Rows with a returned call.
+        failed: Rows with a failed call.
+        recomputed: Number of rows that an earlier round had computed, too.
+        crashed: Number of rows that killed their process.
         seconds: Time per stage.
     """
 
@@ -69,9 +69,9 @@ class Computation:
             self.seconds[stage] += time.perf_counter() - began
 
     def compute(self, rows: SnapshotRows, fragment: LanceFragment, todo: RowSet, own: RowSet) -> Iterator[Chunk]:
-        """Calls the UDF for the rows `todo`, and yields their values; failed rows are NULL.
+        """Calls the UDF for the rows `todo`, and yields their values. Failed rows are NULL.
 
-        Rows of `own`, which an earlier round has computed, are counted as recomputed.
+        Rows of `own`, the rows of earlier rounds, count as recomputed.
         """
         if not todo:
             return
@@ -100,7 +100,7 @@ class Computation:
             began = time.perf_counter()
 
     def end_with(self, error: Exception) -> int | None:
-        """Keeps what was computed before an error, logs it, and returns the row, if known."""
+        """Keeps the values from before an error, logs the error, and returns its row, if known."""
         try:
             self._checkpoints.flush()
         except OSError:
@@ -109,8 +109,7 @@ class Computation:
         if isinstance(error, ValueConversionError):
             offset = row
         elif row is not None and self._taken and row < len(self._taken[0]):
-            # Results come in the order of the batches, so the first one without a result is the one
-            # that failed.
+            # Results come in the order of the batches. The first batch without a result failed.
             offset = int(self._taken[0][row])
         self.errors.add_error(error, offset)
         self.errors.write()

@@ -1,6 +1,6 @@
-"""Error records in a Lance table beside the data: one per row and one per range that failed.
+"""Error records in a Lance table next to the data: one per failed row and one per failed range.
 
-Executors write them, and the driver those of tasks that never answered.
+Executors write the records, and the driver writes the records of lost tasks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from udf_runtime.execute import RowFailure
 _LOG = logging.getLogger(__name__)
 
 _FULL_TRACES = 100
-"""Failures of one range whose traces are kept; of the others only type and message are."""
+"""Failures of a range with a trace in their record. Other records only have type and message."""
 
 _HELD_RECORDS = 10_000
-"""Records that are held before they are appended: every row of a large range may fail."""
+"""Maximum number of buffered records: every row of a large range may fail."""
 
 _TRACE_CHARS = 8192
 
@@ -41,12 +41,12 @@ class ErrorLog:
         self._count = 0
 
     def add_failure(self, failure: RowFailure, offset: int) -> None:
-        """Adds a row that failed; `offset` is its physical position."""
+        """Adds a failed row. `offset` is its physical position."""
         fields = {name: getattr(failure, name) for name in _DEFAULTS}
         self.add(self._fragment_id, offset, failure.error_type, failure.message, failure.trace, **fields)
 
     def add_error(self, error: Exception, offset: int | None) -> None:
-        """Adds the exception that ended the range; `offset` is its row's, where that is known."""
+        """Adds the exception that ended the range. `offset` is its row's position, if known."""
         message = getattr(error, "error_message", None) or str(error)
         trace = getattr(error, "error_trace", None) or "".join(traceback.format_exception(error))
         fields = {name: getattr(error, name, 1) for name in ("attempt", "max_attempts")}
@@ -55,7 +55,7 @@ class ErrorLog:
     def add(
         self, fragment_id: int, offset: int | None, error_type: str, message: str, trace: str, **more: str | int
     ) -> None:
-        """Adds an error; without an offset it ended the work on a fragment."""
+        """Adds an error. An error without an offset ended the work on a fragment."""
         spec = self._spec
         record = {
             "job_id": spec.job_id,
@@ -74,7 +74,7 @@ class ErrorLog:
             **_DEFAULTS,
             **more,
         }
-        # The same failure of an attempt that is repeated has the same id.
+        # The same failure of another attempt has the same id.
         identity = f"{spec.staging.job_id}:{fragment_id}:{offset}:{error_type}:{record['outcome']}"
         record["error_id"] = hashlib.sha256(identity.encode()).hexdigest()[:32]
         self._records.append(record)
@@ -83,7 +83,7 @@ class ErrorLog:
             self.write()
 
     def write(self) -> None:
-        """Appends what was collected; computed rows do not fail where that is refused."""
+        """Appends the buffered records. A failure of the store only logs a warning."""
         records, self._records = self._records, []
         table = self._spec.home
         try:
@@ -96,7 +96,7 @@ class ErrorLog:
 def fail_ranges(
     spec: BackfillSpec, ranges: Sequence[FragmentWork], error: Exception, what: str = ""
 ) -> list[RangeOutcome]:
-    """Returns the outcomes of ranges that were not begun, and records the error."""
+    """Returns the outcomes of ranges that an error ended at their start, and records the error."""
     trace = "".join(traceback.format_exception(error))
     record_ranges(spec, ranges, error_type=type_of(error), message=f"{what}{error}", trace=trace)
     return [
@@ -115,7 +115,7 @@ def fail_ranges(
 def record_ranges(
     spec: BackfillSpec, ranges: Sequence[FragmentWork], *, error_type: str, message: str, trace: str
 ) -> None:
-    """Records an error that ended ranges before they were begun, once per fragment."""
+    """Records an error that ended ranges at their start, once per fragment."""
     log = ErrorLog(spec)
     for fragment_id in sorted({one.fragment_id for one in ranges}):
         log.add(fragment_id, None, error_type, message, trace)
@@ -123,5 +123,5 @@ def record_ranges(
 
 
 def type_of(error: Exception) -> str:
-    """Returns the qualified name of an error's class, or of what a UDF raised."""
+    """Returns the qualified name of an error's class, or of the exception class of a UDF."""
     return getattr(error, "error_type", None) or f"{type(error).__module__}.{type(error).__qualname__}"

@@ -1,16 +1,15 @@
 """Messages between the driver and the tasks of a backfill: plain values.
 
-Answers are JSON, because a task also leaves them in the table's store while it runs, and nothing
-that lies in a store is unpickled.
+Outcomes travel as JSON, because a running task also writes them into the table's store, and no
+object of a store is unpickled.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
@@ -25,20 +24,20 @@ from udf_runtime.checkpoint import CheckpointKey
 OnStale = Literal["recompute", "null"]
 
 STAGES = ("read", "compute", "checkpoint", "write")
-"""What a task's time is spent on."""
+"""The stages of a task's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowUp:
-    """What a follow-up round has to know of the rounds before it.
+    """The state of earlier rounds for a follow-up round.
 
     Attributes:
-        snapshot_version: The version that the job read first.
-        covered: Fragments of that version whose rows the job is to give a value.
-        finished: Those of them of which the job has computed everything.
-        committed: Fragments of any version whose values the job has committed.
-        unchanged: Covered fragments that are still there, with the same input files.
-        on_stale: Whether rows whose inputs have changed are computed again, or are NULL.
+        snapshot_version: The first version of the job.
+        covered: Fragments of the first version whose rows the job fills.
+        finished: Subset of `covered` whose rows are all computed.
+        committed: Fragments of any version with values committed by the job.
+        unchanged: Covered fragments that still exist with the same input files.
+        on_stale: Whether rows with changed inputs are recomputed or become NULL.
     """
 
     snapshot_version: int
@@ -51,14 +50,14 @@ class FollowUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceInputs:
-    """Where the inputs of a view's rows are: columns of its source, at a version."""
+    """The inputs of a view's rows: columns of its source at a version."""
 
     source: DatasetRef
     columns: tuple[str, ...]
 
 
 class Selects(Protocol):
-    """What selects the rows of a job that fills no column. Picklable."""
+    """Selects the rows of a job without a target column. Picklable."""
 
     def rows(self, fragment_id: int, start: int, stop: int) -> RowSet:
         """Returns rows of a range of a fragment's physical rows. Runs on executors."""
@@ -66,39 +65,38 @@ class Selects(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillSpec:
-    """What all tasks of a job share.
+    """The shared description of all tasks of a round.
 
     Attributes:
-        job_id: Id of the job, as the user knows it.
+        job_id: Id of the job for the user.
         udf: The pickled UDF.
-        key: What values depend on, but for the rows.
-        inputs: The columns that values depend on; the input columns, in the order of the UDF's
-            parameters, unless these are in another table.
-        reads: The input columns, where they are in another table: then `inputs` is the column that
-            tells which rows of that are meant.
+        key: The dependencies of values except the rows.
+        inputs: The columns that values depend on, in the order of the UDF's parameters; for inputs
+            in another table the column with the ids of its rows.
+        reads: The input columns in another table, if the inputs are there.
         outputs: Pairs of output field (empty for the whole value) and target column.
-        target_ids: Field ids of the target columns and all that is below them.
+        target_ids: Field ids of the target columns and their nested fields.
         column: Identity of the target column in records.
-        where: The user's filter in Lance SQL; None selects rows without a value.
-        redefined: Whether the column has had another UDF before: then rows with a value are
-            selected too, unless `skip` says otherwise.
-        serving_jobs: Jobs whose checkpoints may serve rows that have a value. Rows without one are
-            served by any.
-        checkpoints: Where checkpoints are kept; None is beside the table.
+        where: The user's filter in Lance SQL. None selects rows without a value.
+        redefined: Whether the column had another UDF before. Then the job also selects rows with a
+            value, except rows in `skip`.
+        serving_jobs: Jobs whose checkpoints may serve rows with a value. The checkpoints of any job
+            may serve rows without a value.
+        checkpoints: Location of the checkpoints; None is next to the table.
         bases: Versions at which rows may have been computed before they moved or changed, the
             newest first.
-        follow_up: What the job covers, where this is not its first round.
-        stale: Whether rows with a value are selected too that is not known to be up to date.
-        sizes: Least, most and first rows of a batch.
-        flush_s: Seconds after which computed values are persisted.
-        report_s: Seconds after which a task tells again what it has done.
-        joins: Whether the values come from a join, and not from calls: tasks select rows and leave
-            them to it, and put together what it has left in checkpoints.
-        selects: What selects the rows of a job that leaves all values in checkpoints, and fills no
-            column; None for all other jobs.
-        round: Which round of the job it is; two may read the same version.
-        bound_at: The version at which the UDF replaced another one: older values are out of date.
-            0 for a UDF that replaced none.
+        follow_up: The state of earlier rounds; None in the first round.
+        stale: Whether the job also selects rows whose value may be outdated.
+        sizes: Minimum, maximum and initial rows of a batch.
+        flush_s: Seconds between checkpoints.
+        report_s: Seconds between reports of a task.
+        joins: Whether a join has the values. Then tasks select rows for the join, and assemble the
+            values from the checkpoints of the join.
+        selects: Selects the rows of a job without a target column, whose values stay in
+            checkpoints; None for other jobs.
+        round: Number of the round. Two rounds may read the same version.
+        bound_at: The version at which the UDF replaced another UDF: older values are outdated. 0
+            for a UDF without a predecessor.
         environment: The UDF's environment; None is the executors' own Python.
     """
 
@@ -134,55 +132,54 @@ class BackfillSpec:
 
     @property
     def home(self) -> DatasetRef:
-        """The table that the job belongs to: checkpoints, reports and errors are beside it."""
+        """The table of the job, with checkpoints, reports and errors next to its data."""
         return DatasetRef(uri=self.staging.uri, storage_options=self.staging.storage_options)
 
     @property
     def lineage_after(self) -> int | None:
-        """Version from which on compactions are followed, if anything was computed before."""
+        """The oldest version of earlier results, where row lineage begins; None without results."""
         return min(self.bases, default=None)
 
     @property
     def recomputes(self) -> bool:
-        """Whether rows with a value are selected too, unless they are known to be up to date."""
+        """Whether the job also selects rows with a value, unless the value is up to date."""
         return self.redefined or self.stale
 
     @property
     def calls_filtered(self) -> bool:
-        """Whether every row that the user's filter matches is called, whatever is known of it."""
+        """Whether the UDF runs for every row that matches the user's filter."""
         return self.where is not None and not self.stale
 
     def is_served_by(self, job_id: str) -> bool:
-        """Tells whether all results of a job stand for a call.
+        """Tells whether all results of a job replace calls.
 
-        Without a filter those of any job do. With one only those of the jobs that this one goes on
-        with do; of another job's, values serve rows that have none and were not computed as NULL.
+        Without a filter, the results of any job do. With a filter, only the results of resumed jobs
+        do. Values of other jobs serve rows without a value, except rows computed as NULL.
         """
         return not self.calls_filtered or job_id in self.serving_jobs
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the input columns, in whichever table they are."""
+        """Names of the input columns, in any table."""
         return tuple(column.name for column in self.inputs) if self.reads is None else self.reads.columns
 
     @property
     def input_ids(self) -> tuple[int, ...]:
-        """Field ids of the input columns and all that is below them."""
+        """Field ids of the input columns and their nested fields."""
         return tuple(number for column in self.inputs for number in column.ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentRows:
-    """What is known of some rows of a fragment.
+    """Known results for rows of a fragment.
 
     Attributes:
         computed: Rows with a value of this UDF version, NULL results included.
-        nulls: Those of them whose value is NULL.
-        failed: Rows that have none: a policy skipped them, they killed their process, or their
+        nulls: Subset of `computed` whose value is NULL.
+        failed: Rows without a value: a policy skipped them, they killed their process, or their
             inputs changed after an earlier round.
-        own: Those of `computed` that this job computed or took over; the others had their value
-            before.
-        skip: Rows that are not to be selected although the filter selects them.
+        own: Subset of `computed` that this job computed or took over from resumed jobs.
+        skip: Rows to skip although the filter selects them.
     """
 
     computed: RowSet = field(default_factory=RowSet.empty)
@@ -204,7 +201,7 @@ class FragmentRows:
 
     @staticmethod
     def from_json(values: Mapping[str, str]) -> FragmentRows:
-        """Reads them back."""
+        """Returns the sets from their texts."""
         return FragmentRows(**{name: RowSet.from_text(text) for name, text in values.items()})
 
 
@@ -213,13 +210,13 @@ class FragmentWork:
     """A range of one fragment's physical rows.
 
     Attributes:
-        ranges: All ranges that the fragment is cut into, as pairs of start and stop.
-        done: What is known of rows that were computed before.
-        search: Whether there may be checkpoints of the fragment.
-        selected: Of the whole fragment, after all of its ranges have left checkpoints: the rows
-            that they have selected.
-        failed: Those of them that are NULL in the file: they had their call and failed, or their
-            inputs changed after an earlier round and are not to be computed again.
+        ranges: All ranges of the fragment, as pairs of start and stop.
+        done: Known results of earlier runs.
+        search: Whether checkpoints of the fragment may exist.
+        selected: The selected rows of all ranges, in the work on the whole fragment after its
+            ranges.
+        failed: Subset of `selected` that is NULL in the file: rows with a failed call, or rows
+            whose inputs changed after an earlier round and that are not recomputed.
     """
 
     fragment_id: int
@@ -233,25 +230,25 @@ class FragmentWork:
 
     @property
     def assembles(self) -> bool:
-        """Whether it is the whole fragment, after all of its ranges."""
+        """Whether the work is the whole fragment after its ranges."""
         return self.selected is not None
 
     @property
     def key(self) -> tuple[int, int, bool]:
-        """What tells it, and its outcome, from the others of a round."""
+        """Identity of the work and its outcome within a round."""
         return self.fragment_id, self.start, self.assembles
 
     @property
     def is_whole(self) -> bool:
-        """Tells whether it is the whole fragment, and ends with a column file."""
+        """Whether the work is the whole fragment, and ends with a column file."""
         return self.assembles or len(self.ranges) == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Work of one Spark task: ranges that are worked on one after the other.
+    """Work of a Spark task: ranges in sequence.
 
-    `isolate` runs the UDF in a process of its own, because an earlier attempt died.
+    `isolate` runs the UDF in a process of its own after an attempt whose process died.
     """
 
     number: int
@@ -261,18 +258,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """How many rows; sums over ranges and rounds.
+    """Numbers of rows, as sums over ranges and rounds.
 
     Attributes:
-        selected: Rows that were selected, each once: but for those that an earlier round has
-            computed.
-        valued: Those of them that got a value.
-        reused: Those of them whose value an earlier run had left.
-        skipped: Rows that a policy skipped, or that a join has no value for and that keep theirs.
+        selected: Selected rows. Rows of earlier rounds do not count again.
+        valued: Selected rows with a value.
+        reused: Selected rows with a value of an earlier run.
+        skipped: Rows skipped by a policy, or kept without a match in a join.
         crashed: Rows that killed their process.
-        carried: Rows of follow-up rounds whose value an earlier round had computed.
-        recomputed: Rows of follow-up rounds that were computed once more.
-        nulled: Rows of follow-up rounds that became NULL because their inputs had changed.
+        carried: Rows of follow-up rounds with a value of an earlier round.
+        recomputed: Recomputed rows of follow-up rounds.
+        nulled: Rows of follow-up rounds that became NULL after a change of their inputs.
     """
 
     selected: int = 0
@@ -293,24 +289,24 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeOutcome:
-    """What became of one range of a fragment, or of the whole fragment.
+    """The outcome of a range of a fragment, or of the whole fragment.
 
     Attributes:
-        assembled: Whether it is the whole fragment, after all of its ranges, which have answered
-            for its rows; then `counts` are of skipped and crashed rows only.
-        calls: Rows for which the UDF was called and returned.
+        assembled: Whether the outcome is the whole fragment after its ranges. Then `counts` has
+            skipped and crashed rows only, because the ranges counted the other rows.
+        calls: Number of rows with a returned call of the UDF.
         seconds: Time per stage.
         source: Identity of the fragment's inputs.
-        rows: What is known of the fragment's rows from now on.
-        selected: Of one of several ranges: the rows that a file of the fragment has to have.
-        failed: Those of them that are NULL in the file, as in :class:`FragmentWork`.
-        todo: Rows whose values a join is to bring.
-        again: Those of them that an earlier round has given a value, or may have.
-        outdated: Those of them whose value in the table belongs to a key that they had before.
-        complete: Whether the whole fragment is done; without a file there was nothing to write.
-        inherited: Whether `rows` says more than the records of the fragment do, because rows were
-            followed from older versions.
-        error_type: Qualified name of the exception.
+        rows: The new known results for the fragment's rows.
+        selected: Rows of one of several ranges for the file of the fragment.
+        failed: Subset of `selected` that is NULL in the file, as in :class:`FragmentWork`.
+        todo: Rows for a join.
+        again: Subset of `todo` with a value of an earlier round, certainly or maybe.
+        outdated: Subset of `todo` with the value of an earlier key in the table.
+        complete: Whether the whole fragment is done. No file means: no row to write.
+        inherited: Whether `rows` has results from older versions that the records of the fragment
+            lack.
+        error_type: Qualified name of the exception's class.
     """
 
     fragment_id: int
@@ -337,33 +333,9 @@ class RangeOutcome:
 
     @property
     def key(self) -> tuple[int, int, bool]:
-        """The key of its work."""
+        """Identity of its work within the round."""
         return self.fragment_id, self.start, self.assembled
 
 
-_Fields: TypeAlias = FragmentRows | RowCounts | RangeOutcome
-
-
-def dump_outcomes(outcomes: list[RangeOutcome]) -> bytes:
-    """Returns outcomes as JSON."""
-    return json.dumps(outcomes, default=_form).encode()
-
-
-def load_outcomes(payload: bytes) -> list[RangeOutcome]:
-    """Reads outcomes back."""
-    return [
-        RangeOutcome(
-            **values
-            | {name: RowSet.from_text(values[name]) for name in ("selected", "failed", "todo", "again", "outdated")}
-            | {"counts": RowCounts(**values["counts"]), "rows": FragmentRows.from_json(values["rows"])}
-        )
-        for values in json.loads(payload)
-    ]
-
-
-def _form(value: RowSet | _Fields) -> object:
-    return value.to_text() if isinstance(value, RowSet) else dict(_fields(value))
-
-
-def _fields(value: _Fields) -> list[tuple[str, Any]]:
+def _fields(value: FragmentRows | RowCounts) -> list[tuple[str, Any]]:
     return [(one.name, getattr(value, one.name)) for one in dataclasses.fields(value)]

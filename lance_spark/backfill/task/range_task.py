@@ -1,13 +1,13 @@
-"""One task of a backfill: reads ranges, computes, checkpoints, and writes a fragment's column file.
+"""A task of a backfill: reads ranges, computes, checkpoints, and writes a fragment's column file.
 
-Runs in one Python process on an executor. Memory: a few batches, the values of one flush interval
-(at most FLUSH_BYTES), a window of the column file, and some bytes per row of a range; it does not
-grow with the fragment.
+Runs in one Python process on an executor. Memory is independent of the fragment's size: a few
+batches, the values of a flush interval (at most FLUSH_BYTES), a window of the column file, and some
+bytes per row of a range.
 
-A fragment that is one range is streamed into its column file while it is computed. The ranges of a
-larger one leave checkpoints, and when all of them have answered, the driver submits the whole
-fragment once more: that task takes the values from the checkpoints. Where values come from a join,
-every fragment goes that way: its ranges only select rows, and the join leaves the checkpoints.
+A task streams a fragment with a single range into its column file. The ranges of a larger fragment
+write checkpoints. After all ranges have answered, the driver submits the whole fragment again, and
+a task assembles the values from the checkpoints. If a join has the values, the ranges of every
+fragment only select rows, and the join writes the checkpoints.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.planning.selection import RangeRows, has_values
-from lance_spark.backfill.reuse.own_rows import OwnRows, own_rows
+from lance_spark.backfill.reuse.prior_round_rows import PriorRoundRows, prior_round_rows
 from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of, context_of, source_of
-from lance_spark.backfill.reuse.value_finder import Served, ValueFinder
 from lance_spark.backfill.reuse.value_history import ValueHistory
+from lance_spark.backfill.reuse.value_reuse import ReusedValues, ValueFinder
 from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
 from lance_spark.backfill.task.computation import Computation
 from lance_spark.backfill.task.error_log import fail_ranges, type_of
@@ -55,11 +55,11 @@ _LOG = logging.getLogger(__name__)
 _HINT = "something deletes checkpoints or column files beside the job; run the backfill again"
 
 _MOST_MISSING = 10
-"""Files and checkpoints of a range that may turn out to be gone, one after the other."""
+"""Maximum number of missing files and checkpoints of a range."""
 
 
 def run_task(spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
-    """Works on a task's ranges, and yields what became of each; one that fails does so alone."""
+    """Computes a task's ranges, and yields their outcomes. A failed range fails alone."""
     try:
         udf = UDF.loads(spec.udf)
         interpreter = None if spec.environment is None else spec.environment.open()
@@ -67,7 +67,7 @@ def run_task(spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
         yield from fail_ranges(spec, task.work, error)
         return
     except UdfRuntimeError as error:
-        # Not tried again: another attempt in this environment ends the same way.
+        # Another attempt in this environment would fail, too.
         yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
         return
     chunks = chunks_of(spec) if udf.kind is Kind.CHUNKS else None
@@ -77,42 +77,40 @@ def run_task(spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
             try:
                 run = _RangeRun(context_of(spec), udf, runner, work)
                 yield run.run()
-            except Exception as error:  # noqa: BLE001 - whatever a UDF or a store raises is this range's outcome
-                # The answer says it, and the driver decides: a late attempt is nothing to show on a
-                # terminal.
+            except Exception as error:  # noqa: BLE001 - an exception of a UDF or a store is this range's outcome
+                # The driver reports the outcome. A late attempt must not write to a terminal.
                 where = f"fragment {work.fragment_id} rows {work.start} to {work.stop} of {spec.snapshot.uri}"
                 _LOG.info("%s failed: %s", where, error)
                 yield from fail_ranges(spec, [work], error) if run is None else [run.failed(error)]
                 if isinstance(error, TableUnwritableError):
-                    # The job is over: a full disk is as full for every other range.
+                    # The job ends: a full disk fails every range.
                     yield from fail_ranges(spec, task.work[number + 1 :], error)
                     return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Selected:
-    """The selected rows of a range, by where their values come from.
+    """The selected rows of a range, by the origin of their values.
 
     Attributes:
         todo: Rows to compute.
-        failed: Rows that are to be NULL: they failed, or their inputs changed after an earlier
-            round.
-        own: Rows that an earlier round has computed.
+        failed: Rows to write as NULL: they failed, or their inputs changed after an earlier round.
+        own: Rows computed by an earlier round.
     """
 
-    served: Served
+    served: ReusedValues
     todo: RowSet
     failed: RowSet
     own: RowSet
 
     @property
     def rows(self) -> RowSet:
-        """All rows that are written."""
+        """All rows to write."""
         return self.served.rows | self.todo | self.failed
 
 
 class _RangeRun:
-    """One range, or one whole fragment, being worked on."""
+    """The work on a range or on a whole fragment."""
 
     def __init__(self, context: RoundContext, udf: UDF, runner: UdfRunner, work: FragmentWork) -> None:
         spec = context.spec
@@ -133,18 +131,17 @@ class _RangeRun:
         self._has_refreshed = False
 
     def run(self) -> RangeOutcome:
-        """Does the work, and once more without values that turn out to be gone."""
+        """Computes the range, and starts again without a missing file or checkpoint."""
         while True:
             self._counts = RowCounts()
             try:
-                own = self._own_rows()
+                own = self._prior_rows()
                 if self._spec.joins and not self._work.assembles:
                     return self._left_to_join(own)
                 leaves_values = self._spec.selects is not None or not self._work.is_whole
                 return self._part(own) if leaves_values else self._whole(own)
             except MissingFileError as error:
-                # Of another job, which ended meanwhile. What was computed so far is found in
-                # checkpoints.
+                # A file of another, now ended job. The next pass finds own values in checkpoints.
                 missing = self._finder.missing_files
                 if error.file in missing or len(missing) >= _MOST_MISSING:
                     raise TableUnreadableError(self._spec.snapshot.uri, str(error), hint=_HINT) from error
@@ -153,7 +150,7 @@ class _RangeRun:
                 self._search_again({*missing, error.file})
 
     def failed(self, error: Exception) -> RangeOutcome:
-        """Returns the outcome of a range that raised; keeps what was computed before."""
+        """Returns the outcome of a range after an exception, and keeps the computed values."""
         text = "".join(traceback.format_exception_only(error)).strip()
         offset = self._computation.end_with(error)
         if offset is not None:
@@ -161,31 +158,31 @@ class _RangeRun:
         return replace(self._outcome(), error=text, error_type=type_of(error))
 
     def _search_again(self, missing: set[str]) -> None:
-        """Prepares another pass: the job that took values away may have recorded them."""
+        """Prepares another pass: the job that deleted values may have recorded them."""
         self._has_refreshed = True
         self._context.refresh()
         self._finder = ValueFinder(self._context, self._rows)
         self._finder.missing_files |= missing
         self._work = replace(self._work, search=True)
 
-    def _own_rows(self) -> OwnRows:
-        """Adds what is known of rows that were in other fragments, or had other input files.
+    def _prior_rows(self) -> PriorRoundRows:
+        """Adds the known results of rows from other fragments or with other input files.
 
-        Returns what earlier rounds of this job have computed.
+        Returns the rows of earlier rounds of this job.
         """
         spec, fragment = self._spec, self._fragment.metadata
-        own = OwnRows()
+        own = PriorRoundRows()
         with self._computation.timed("read"):
             inherited = self._finder.inherited(fragment)
             if spec.follow_up is not None:
-                own = own_rows(spec, spec.follow_up, fragment, self._finder)
+                own = prior_round_rows(spec, spec.follow_up, fragment, self._finder)
                 inherited |= own.kept
         self._has_inherited |= not inherited.computed <= self._work.done.computed
         self._done = self._work.done | inherited
         return own
 
-    def _select(self, own: OwnRows, start: int, stop: int) -> _Selected:
-        """Selects rows of a range, and finds the values that need no call."""
+    def _select(self, own: PriorRoundRows, start: int, stop: int) -> _Selected:
+        """Selects rows of a range, and finds the reusable values."""
         computation, follow_up = self._computation, self._spec.follow_up
         with computation.timed("read"):
             rows = RangeRows(self._spec, self._rows, self._fragment, start, stop)
@@ -197,13 +194,12 @@ class _RangeRun:
                 selected = self._selected_rows(rows, own)
             known = own.computed | own.unknown
             fresh = selected - known - own.attempted
-            # Rows that failed in an earlier pass have had their call.
+            # Rows that failed in an earlier pass get no second call.
             failed = computation.failed & RowSet.span(start, stop)
             left = selected - failed
             served = self._find(rows, left)
             if self._work.assembles and not self._has_refreshed and not left <= served.rows:
-                # Another job may have committed what a range found in its checkpoints, and dropped
-                # these.
+                # Another job may have committed the values of checkpoints, and deleted these.
                 self._search_again(self._finder.missing_files)
                 served = self._find(rows, left)
             todo = left - served.rows
@@ -217,15 +213,15 @@ class _RangeRun:
         )
         return _Selected(served=served, todo=todo - nulled, failed=failed | nulled, own=known)
 
-    def _selected_rows(self, rows: RangeRows, own: OwnRows) -> RowSet:
+    def _selected_rows(self, rows: RangeRows, own: PriorRoundRows) -> RowSet:
         history = ValueHistory(self._context, self._rows)
         if self._spec.follow_up is None:
             return rows.selected(self._done, history)
         return rows.selected_again(own, self._done, history)
 
-    def _find(self, rows: RangeRows, wanted: RowSet) -> Served:
+    def _find(self, rows: RangeRows, wanted: RowSet) -> ReusedValues:
         if not self._work.search or not wanted:
-            return Served()
+            return ReusedValues()
 
         def without_value(left: RowSet) -> RowSet:
             return left & rows.without_value() - self._done.nulls if rows.is_filled else left
@@ -233,7 +229,7 @@ class _RangeRun:
         calls_filtered = self._spec.calls_filtered
         return self._finder.find(self._fragment.metadata, wanted, without_value if calls_filtered else None)
 
-    def _whole(self, own: OwnRows) -> RangeOutcome:
+    def _whole(self, own: PriorRoundRows) -> RangeOutcome:
         """Streams a whole fragment into its column file, range by range."""
         spec = self._spec
         file: ColumnFile | None = None
@@ -244,15 +240,15 @@ class _RangeRun:
                 if not part.rows:
                     continue
                 if file is None:
-                    # Old values are read only of a fragment that has any.
+                    # Only fragments with values have old values to read.
                     is_filled = has_values(self._fragment.metadata, spec.target_ids)
                     targets = spec.targets if is_filled else replace(spec.targets, existing=())
                     file = ColumnFile(spec.staging.begin_attempt(), self._rows, self._fragment, targets)
                 nulls |= self._fill(file, part)
                 computed |= part.served.rows | part.todo
             failed = self._computation.failed
-            # A file that gives no row a value would say what the table says, but in a follow-up
-            # round: there a row that failed may have one, of the inputs that it had before.
+            # A file without any value would equal the table, except in a follow-up round: a failed
+            # row may have a value of its earlier inputs in the table.
             selects_empty = spec.where is None and not spec.recomputes and spec.follow_up is None
             if file is None or (selects_empty and not computed - failed):
                 if file is not None:
@@ -269,8 +265,8 @@ class _RangeRun:
             self._checkpoints.flush()
         return self._finish(written.staged, computed, nulls, failed | (file.given - computed))
 
-    def _part(self, own: OwnRows) -> RangeOutcome:
-        """Leaves the values of a range in checkpoints."""
+    def _part(self, own: PriorRoundRows) -> RangeOutcome:
+        """Writes the values of a range into checkpoints."""
         part = self._select(own, self._work.start, self._work.stop)
         for _ in self._computation.compute(self._rows, self._fragment, part.todo, part.own):
             pass
@@ -280,8 +276,8 @@ class _RangeRun:
             return self._without_effect()
         return replace(self._outcome(), selected=part.rows, failed=part.failed | self._computation.failed)
 
-    def _left_to_join(self, own: OwnRows) -> RangeOutcome:
-        """Selects rows, and leaves to a join those whose values are not in checkpoints yet."""
+    def _left_to_join(self, own: PriorRoundRows) -> RangeOutcome:
+        """Selects rows, and leaves rows without values in checkpoints to a join."""
         part = self._select(own, self._work.start, self._work.stop)
         if not part.rows:
             return self._without_effect()
@@ -295,7 +291,7 @@ class _RangeRun:
         )
 
     def _fill(self, file: ColumnFile, part: _Selected) -> RowSet:
-        """Writes the values of a range into a column file; returns the rows that are NULL."""
+        """Writes the values of a range into a column file, and returns the rows with NULL."""
         spec, before = self._spec, file.rows
         empty = [NullPiece(offsets=part.failed.to_numpy(), type=self._udf.data_type)] if part.failed else []
         streams = [
@@ -303,7 +299,7 @@ class _RangeRun:
             *streams_of(part.served.pieces),
             *streams_of(empty),
         ]
-        # A column may have been cast since its UDF was bound, and its files have either type.
+        # After a cast of the column, its files may have either type.
         kind = output_type(spec.outputs, spec.targets.schema)
         nulls = RowSet.empty()
         for offsets, values in merge([cast_chunks(stream, kind) for stream in streams]):
@@ -317,7 +313,7 @@ class _RangeRun:
         return nulls
 
     def _with_lengths(self, offsets: Offsets, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns values as `CHAR(n)` and `VARCHAR(n)` columns store them.
+        """Returns values in the form of `CHAR(n)` and `VARCHAR(n)` columns.
 
         Raises:
             ValueConversionError: A text is too long. `row` is the row's position in the fragment.
@@ -335,12 +331,12 @@ class _RangeRun:
         return TableUnreadableError(self._spec.snapshot.uri, text, hint=_HINT)
 
     def _without_effect(self) -> RangeOutcome:
-        """Returns the outcome of work in which there was nothing to do."""
+        """Returns the outcome of a range without work."""
         rows = FragmentRows(computed=self._done.computed, nulls=self._done.nulls)
         return replace(self._outcome(), inherited=self._has_inherited, rows=rows)
 
     def _finish(self, file: StagedColumns, computed: RowSet, nulls: RowSet, failed: RowSet) -> RangeOutcome:
-        """Leaves a checkpoint that refers to the file, for a run after one that fails."""
+        """Writes a checkpoint with a reference to the file, for a run after a failed run."""
         self._computation.errors.write()
         spec, before = self._spec, self._done
         computed -= failed
@@ -348,8 +344,7 @@ class _RangeRun:
             computed=(before.computed - failed) | computed,
             nulls=(before.nulls - computed - failed) | (nulls - failed),
             failed=failed,
-            # Rows that a filter selects and that are done are those of the jobs that this one goes
-            # on with.
+            # Finished rows that match the filter belong to the resumed jobs.
             own=computed if spec.where is None else computed | before.skip,
         )
         with self._computation.timed("checkpoint"):

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
 _ROW = "__row"
-"""Column of batches on their way: the row of the view's fragment."""
+"""Internal column of batches: the row of the view's fragment."""
 
 _FIRST_ROWS = 1024
 _MOST_ROWS = 32_768
 _TAKE_BYTES = 32 << 20
-"""Rows that are read at once: as many as had these bytes before."""
+"""Target bytes of a read, estimated from the reads before."""
 
 
 def reader_of(spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment) -> InputReader:
-    """Returns what reads the inputs of a job for rows of a fragment."""
+    """Returns the reader of a job's inputs for rows of a fragment."""
     strategy, buffer_bytes = spec.blob_strategy, spec.blob_buffer_bytes
     columns = tuple(column.name for column in spec.inputs)
     reader = InputReader(rows, fragment, columns, blob_strategy=strategy, blob_buffer_bytes=buffer_bytes)
@@ -38,13 +38,13 @@ def reader_of(spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment) -
 
 
 class SourceReader(InputReader):
-    """Reads batches of columns of another table. Belongs to one thread; memory is a few batches.
+    """Reads batches of columns of another table. Belongs to one thread. Memory: a few batches.
 
-    Rows of the source that stand together are read about as fast as by a scan.
+    Reads of adjacent rows of the source are about as fast as a scan.
     """
 
     def __init__(self, spec: BackfillSpec, reads: SourceInputs, row_ids: InputReader, fragment: LanceFragment) -> None:
-        """Takes what reads the column of row ids in the view's fragment."""
+        """Takes the reader of the column of row ids in the view's fragment."""
         super().__init__(
             SnapshotRows(reads.source.open()),
             fragment,
@@ -75,10 +75,10 @@ class SourceReader(InputReader):
 
 
 def take_ids(dataset: lance.LanceDataset, ids: np.ndarray, columns: dict[str, str]) -> pa.Table:
-    """Returns expressions over the rows of these row ids, in their order, with their addresses.
+    """Returns expressions over the rows of some row ids, in their order, with addresses.
 
     Raises:
-        TableUnreadableError: A row is not there, or cannot be read.
+        TableUnreadableError: A row does not exist, or cannot be read.
     """
     try:
         with panics_as_errors():

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lance_spark.backfill.driver.fatal import raise_if_fatal
-from lance_spark.backfill.driver.scheduler import Lost, Scheduler
-from lance_spark.backfill.driver.underway import UnderwayRows
+from lance_spark.backfill.driver.fail_fast import raise_if_fatal
+from lance_spark.backfill.driver.scheduler import Scheduler
+from lance_spark.backfill.driver.task_progress import InFlightRows
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import MOST_BASES, tasks_at_once
 from lance_spark.backfill.request import DEFAULT_REFRESH_S
 from lance_spark.backfill.reuse.round_context import store_of
-from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts, Task
 from lance_spark.columns.binding import Binding, inputs_now
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import BackfillIncompleteError, counted
@@ -32,6 +32,7 @@ from lance_spark.read.sizes import measure_row
 from lance_spark.rebase.source_changes import ChangedFragments
 from lance_spark.rows.row_set import RowSet
 from lance_spark.session.sessions import known_slots
+from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.column_file import Targets
 from lance_spark.views.chunked.rows import RowsToChunk
 from lance_spark.views.definition import made_columns
@@ -144,7 +145,7 @@ class ChunkCalls:
         self._check()
         scheduler = self._scheduler = Scheduler(self._spark, spec, limit=limit, description=self._description)
         self._progress.start(sum(plan.live_rows for plan in plans), len(plans), commits=False)
-        underway, failures, finished_tasks = UnderwayRows(spec), dict[int, str](), 0
+        in_flight, failures, finished_tasks = InFlightRows(spec), dict[int, str](), 0
         sources: set[str] = set()
         running = scheduler.run(tasks, DEFAULT_REFRESH_S)
         status = "FAILED"
@@ -156,8 +157,8 @@ class ChunkCalls:
                     finished_tasks += self._take(answer, skipped, failures)
                     sources |= {answer.source} if isinstance(answer, RangeOutcome) else set()
                 self._check_skips(final=False)
-                underway.look()
-                rows = self.counts.valued + self.counts.skipped + underway.count(sources)
+                in_flight.look()
+                rows = self.counts.valued + self.counts.skipped + in_flight.count(sources)
                 self._progress.update(rows=rows, written=min(finished_tasks, len(plans)))
             self._check()
             self._check_skips(final=True)
@@ -171,8 +172,8 @@ class ChunkCalls:
         if failures or self.counts.crashed:
             raise self._incomplete(failures)
 
-    def _take(self, answer: RangeOutcome | Lost, skipped: dict[int, RowSet], failures: dict[int, str]) -> int:
-        if isinstance(answer, Lost):
+    def _take(self, answer: RangeOutcome | LostTask[Task], skipped: dict[int, RowSet], failures: dict[int, str]) -> int:
+        if isinstance(answer, LostTask):
             failures.update(dict.fromkeys((work.fragment_id for work in answer.task.work), answer.error))
             return 0
         self.rows += answer.calls

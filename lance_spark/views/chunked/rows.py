@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.driver.answers import numbers_of
 from lance_spark.backfill.reuse.round_context import chunks_of, context_of
-from lance_spark.backfill.reuse.value_finder import ValueFinder
+from lance_spark.backfill.reuse.value_reuse import ValueFinder
 from lance_spark.errors import counted
 from lance_spark.rows.merge import Chunk, MissingFileError, Offsets, merge, streams_of
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, offsets_of
@@ -26,7 +25,7 @@ from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.types.layout import aligned
 from lance_spark.views.definition import CHILD_INDEX, SOURCE_ROW_ID
-from lance_spark.views.placement import Answer, Lists, PlacementSpec, SourceRows, changes_of
+from lance_spark.views.placement import Lists, PlacementSpec, RefreshTaskResult, SourceRows, changes_of
 from udf_runtime import UDF
 from udf_runtime.checkpoint.chunks import ChunkReader, ChunksLostError
 
@@ -81,46 +80,41 @@ class RowsToChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPlacement:
-    """Tasks that write chunks as rows of the view; a callable for Spark's `mapInArrow`.
+    """A task that writes chunks as rows of the view.
 
     Attributes:
         calls: The finished calls of the chunker.
-        units: For each task, fragments of the requested version.
+        fragments: Ids of fragments of the requested version.
         selects: The selection of chunked rows.
         skipped: Rows of fragments without chunks, because a policy skipped them.
         columns: Names of the columns in the chunks, and in the view.
     """
 
     calls: BackfillSpec
-    units: tuple[tuple[int, ...], ...]
+    fragments: tuple[int, ...]
     selects: RowsToChunk
     skipped: Mapping[int, RowSet]
     columns: tuple[tuple[str, str], ...]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs the tasks with the given numbers, and yields one result."""
-        fragments = [fragment for number in numbers_of(batches) for fragment in self.units[number]]
-        if fragments:
-            yield self._place(fragments).to_batch()
-
-    def _place(self, fragments: Sequence[int]) -> Answer:
-        spec, answer = self.selects.placement, Answer()
+    def run(self) -> RefreshTaskResult:
+        """Writes the chunks of the fragments' rows, and lists changed rows. Runs on an executor."""
+        spec, result = self.selects.placement, RefreshTaskResult()
         rows = _ChunkedRows(self)
         sink, lists = spec.sink(spec.placed), Lists(spec.staging)
         try:
-            for number in fragments:
+            for number in self.fragments:
                 since = rows.source.since_base(number)
-                answer.new += len(since.new)
-                answer.unknown += since.unknown
-                answer.added += rows.write(number, sink)
+                result.new += len(since.new)
+                result.unknown += since.unknown
+                result.added += rows.write(number, sink)
                 if since.changed:
                     lists.add(*changes_of(rows.source, number, since))
-            answer.fragments = [fragment.to_json() for fragment in sink.finish()]
+            result.fragments = [fragment.to_json() for fragment in sink.finish()]
         except BaseException:
             sink.abandon()
             raise
-        answer.lists, answer.listed = lists.close()
-        return answer
+        result.lists, result.listed = lists.close()
+        return result
 
 
 class _ChunkedRows:

@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lance_spark.backfill.driver.answers import numbers_of
+from lance_spark.spark_jobs.tasks import ANSWER, answer, task_numbers
 from lance_spark.types import ReadConverter, WriteConverter, to_spark_schema
 from lance_spark.types.names import quote_identifier
 from lance_spark.views.definition import SOURCE_ROW_ID, ViewDefinition
-from lance_spark.views.placement import ANSWER, Answer, PlacementSpec, SourceRows
+from lance_spark.views.placement import PlacementSpec, RefreshTaskResult, SourceRows
 from lance_spark.views.spark.form import ROW_ID, SparkForm
 from lance_spark.views.spark.query import check_stored_query
 
@@ -48,15 +48,15 @@ class SparkRows:
         used = tuple(field.name for field in definition.used)
         return SparkRows(spec=spec, form=form, names=definition.columns, used=used)
 
-    def answers(self, spark: SparkSession, units: Sequence[tuple[int, ...]], tasks: int) -> DataFrame:
-        """Returns the results of tasks over fragments of the source.
+    def answers(self, spark: SparkSession, packs: Sequence[tuple[int, ...]]) -> DataFrame:
+        """Returns the answers of tasks that write the view's rows, one for each pack of fragments.
 
         Raises:
             ViewError: The session has other settings, and cannot have the settings of the view.
         """
         session = self.form.session(spark, self.spec.view.uri)
-        reads = ReadRows(spec=self._reading(), units=tuple(units), columns=self._columns())
-        read = session.range(0, len(units), 1, tasks).mapInArrow(reads, reads.columns)
+        reads = ReadRows(spec=self._reading(), packs=tuple(packs), columns=self._columns())
+        read = session.range(0, len(packs), 1, len(packs)).mapInArrow(reads, reads.columns)
         rows = self.form.over(read, ROW_ID).toDF(SOURCE_ROW_ID, *self.names)
         columns = [sf.expr(text).alias(name) for name, text in self.spec.columns]
         rows = rows.select(SOURCE_ROW_ID, *columns)
@@ -90,15 +90,15 @@ class ReadRows:
     """Reads new and changed rows of the source; a callable for `mapInArrow` over task numbers."""
 
     spec: PlacementSpec
-    units: tuple[tuple[int, ...], ...]
+    packs: tuple[tuple[int, ...], ...]
     columns: StructType
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the tasks with the given numbers."""
         source = SourceRows(self.spec)
         converter: ReadConverter | None = None
-        for number in numbers_of(batches):
-            for fragment in self.units[number]:
+        for number in task_numbers(batches):
+            for fragment in self.packs[number]:
                 since = source.since_base(fragment)
                 rows = since.new | since.changed
                 for batch in source.scan(fragment, rows) if rows else ():
@@ -115,14 +115,14 @@ class WriteRows:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes all rows, and yields one result."""
-        sink, answer = self.spec.sink(self.spec.placed), Answer()
+        sink, result = self.spec.sink(self.spec.placed), RefreshTaskResult()
         converter = WriteConverter(self.columns, self.spec.placed.row_schema)
         try:
             for batch in batches:
                 sink.write(converter.convert(batch))
-                answer.added += batch.num_rows
-            answer.fragments = [fragment.to_json() for fragment in sink.finish()]
+                result.added += batch.num_rows
+            result.fragments = [fragment.to_json() for fragment in sink.finish()]
         except BaseException:
             sink.abandon()
             raise
-        yield answer.to_batch()
+        yield answer(result)

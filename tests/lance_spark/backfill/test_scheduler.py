@@ -11,8 +11,10 @@ import pytest
 
 import lance_spark
 from lance_spark.backfill.driver import scheduler as cluster_module
-from lance_spark.backfill.driver.scheduler import Lost, Scheduler
-from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, Task, dump_outcomes
+from lance_spark.backfill.driver.scheduler import Scheduler
+from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, Task
+from lance_spark.spark_jobs.run import SparkJobs
+from lance_spark.spark_jobs.task_queue import LostTask
 from tests.support.inline_jobs import (
     InlineLab,
 )
@@ -30,16 +32,15 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
             session: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: "local[2]"))
             super().__init__(session, spec, limit=None, description="")
 
-        def _submit(self, tasks: Sequence[Task]) -> list[bytes]:
+        def _submit(self, tasks: Sequence[Task]) -> list[RangeOutcome]:
             if any(task.number == 7 for task in tasks):
                 raise RuntimeError("task 7 died")
-            outcomes = [RangeOutcome(fragment_id=task.number, start=0, stop=1) for task in tasks]
-            return [dump_outcomes(outcomes)]
+            return [RangeOutcome(fragment_id=task.number, start=0, stop=1) for task in tasks]
 
         def _reports(self) -> list[RangeOutcome]:
             return []
 
-    monkeypatch.setattr(cluster_module, "cancel", lambda *_: None)
+    monkeypatch.setattr(SparkJobs, "cancel", lambda _: None)
     monkeypatch.setattr(cluster_module, "record_ranges", lambda *_, **__: None)
     tasks = [
         Task(
@@ -49,7 +50,7 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
         for i in range(1000)
     ]
     answers = [answer for some in Failing().run(tasks, 1.0) for answer in some]
-    assert [answer.task.number for answer in answers if isinstance(answer, Lost)] == [7]
+    assert [answer.task.number for answer in answers if isinstance(answer, LostTask)] == [7]
     assert len(answers) == len(tasks)
 
 

@@ -86,14 +86,14 @@ def test_only_what_changed_is_looked_at_again(tmp_path: Path):
     uri = str(tmp_path / "t")
     make(uri, fragments=10)
     fragments_read: list[tuple[int, ...]] = []
-    real = inline_rows.over_fragments
+    real = inline_rows.run
 
-    def recorded(self: Any, fragments: list[tuple[int, int]], task: Any) -> Any:
-        fragments_read.append(tuple(number for number, _ in fragments))
-        return real(self, fragments, task)
+    def recorded(self: Any, tasks: Any, kind: Any) -> Any:
+        fragments_read.append(tuple(number for task in tasks for number in task.fragments))
+        return real(self, tasks, kind)
 
     with (
-        patch.object(inline_rows, "over_fragments", recorded),
+        patch.object(inline_rows, "run", recorded),
         acting_once("before", lambda: lance.dataset(uri).delete("id IN (41, 42)")),
     ):
         result = inline_rows.delete(uri, "id % 10 = 2")
@@ -194,8 +194,7 @@ def test_a_statement_whose_version_is_cleaned_up_before_its_tasks_open_it_is_run
 
         return run
 
-    for name in ("over_fragments", "alone"):
-        monkeypatch.setattr(inline_rows, name, clean_up_first(getattr(inline_rows, name)))
+    monkeypatch.setattr(inline_rows, "run", clean_up_first(inline_rows.run))
     CLEANED[statement](uri)
     lance.dataset(first).delete("id = 1")
     CLEANED[statement](first)

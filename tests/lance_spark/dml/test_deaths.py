@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,13 +13,13 @@ from typing import Any
 from unittest.mock import patch
 
 import lance
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark.dml import statement
 from lance_spark.dml.edits import Edit
+from lance_spark.dml.row_edit_result import RowEditResult
 from tests.lance_spark.dml.tables import content, make
 from tests.support.statement_driver import POINTS, STATEMENTS, Inline
 from tests.support.waiting import eventually
@@ -98,13 +97,13 @@ class Killer(Edit):
 
     folder: str
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self) -> RowEditResult:
         try:
             os.close(os.open(f"{self.folder}/killed", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
-            yield from Edit.__call__(self, batches)
-        else:
-            os.kill(os.getpid(), signal.SIGKILL)
+            return Edit.run(self)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lance_spark.dml.edits import Way
+from lance_spark.dml.edits import UpdateStrategy
 from lance_spark.errors import (
     ColumnNotFoundError,
     FilterError,
@@ -217,7 +217,7 @@ QUERIES: dict[str, tuple[str, dict[str, object]]] = {
 @pytest.mark.parametrize("stable", [True, False])
 @pytest.mark.parametrize("way", ["rows", "columns"])
 @pytest.mark.parametrize("kind", QUERIES)
-def test_an_index_does_not_hide_current_values(tmp_path: Path, kind: str, way: Way, stable: bool) -> None:
+def test_an_index_does_not_hide_current_values(tmp_path: Path, kind: str, way: UpdateStrategy, stable: bool) -> None:
     column, query = QUERIES[kind]
     initial = pa.Table.from_pylist([{"id": i, "k": i, "s": f"word{i}", "l": [i], "v": [i / 40, 0]} for i in range(20)])
     vectors = initial["v"].cast(pa.list_(pa.float32(), 2))

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.functions import pandas_udf
 from pyspark.sql.types import LongType, StructType
 
-from lance_spark.dml.answers import ANSWER_TO_ALL_ROWS
 from lance_spark.pushdown.rule import enable_pushdown
+from lance_spark.spark_jobs.tasks import ANSWER_TO_ALL_ROWS
 from lance_spark.sql import writes
 
 pytestmark = pytest.mark.sample(3)

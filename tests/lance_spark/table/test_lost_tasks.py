@@ -16,10 +16,10 @@ import lance_spark
 from lance_spark import Connection
 from lance_spark.backfill.driver import scheduler
 from lance_spark.backfill.driver.scheduler import Scheduler
-from lance_spark.backfill.driver.spark_failure import failure_of
 from lance_spark.backfill.planning.fragment_plan import plan_tasks
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
+from lance_spark.spark_jobs.failures import SparkFailure
 from tests.lance_spark.table.conftest import make_table
 from udf_runtime import UDF, udf
 
@@ -124,13 +124,13 @@ def test_the_cause_of_a_python_exception_is_its_last_lines_also_over_connect(
         "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
         f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {frames}{last}\n SQLSTATE: 38000"
     )
-    failure = failure_of(ConnectPythonException(message=text))
+    failure = SparkFailure.of(ConnectPythonException(message=text))
     assert (failure.error_type, failure.message, failure.retryable) == (error_type, message, retryable)
 
 
 def test_a_killed_worker_is_tried_again_and_named_without_frames_of_the_jvm():
     text = "Job aborted due to stage failure: Python worker exited unexpectedly (crashed).\n\tat org.apache.spark.X\n\tat y"
-    failure = failure_of(ConnectSparkException(message=text))
+    failure = SparkFailure.of(ConnectSparkException(message=text))
     assert failure.retryable
     assert failure.message == "Job aborted due to stage failure: Python worker exited unexpectedly (crashed)."
 
@@ -147,7 +147,7 @@ def test_a_killed_worker_is_tried_again_and_named_without_frames_of_the_jvm():
     ],
 )
 def test_an_error_of_the_statement_is_no_reason_to_run_it_again(text: str, retryable: bool):
-    assert failure_of(ConnectSparkException(message=text)).retryable == retryable
+    assert SparkFailure.of(ConnectSparkException(message=text)).retryable == retryable
 
 
 def test_an_exception_around_the_ranges_of_a_task_is_its_answer_and_no_reason_to_run_it_again(

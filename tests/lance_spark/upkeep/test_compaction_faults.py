@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark.upkeep.compaction_task import CompactionTask
+from lance_spark.upkeep.compaction_task import CompactionTask, Written
 from tests.lance_spark.upkeep.small_fragments import ROWS, TWO_IN_ONE, content, fragment_rows, make, unnamed_files
 from tests.support.drivers import driver
 
@@ -53,7 +53,7 @@ def test_a_worker_that_dies_takes_nothing_with_it(tmp_path: Path, spark: SparkSe
             self.number, self.fields = fields["number"], fields
             pieces.append(self)
 
-        def run(self) -> bytes:
+        def run(self) -> Written:
             if self.number == 0 or not os.path.exists(flag):
                 open(flag, "w").close()
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -113,7 +113,7 @@ public final class LanceTransfer extends SparkPlan {
     return child.hashCode();
   }
 
-  /** Plans functions of Python that read all of their rows: lance_spark/dml/answers.py. */
+  /** Plans functions of Python that read all of their rows: lance_spark/spark_jobs/tasks.py. */
   static final class Strategy extends SparkStrategy {
     private static final long serialVersionUID = 1L;
     private static final String READS_ALL_ROWS = "lance.reads_all_rows";

@@ -1,7 +1,7 @@
-"""What a job knows of a fragment's rows in a follow-up round: which it covers and has computed.
+"""Rows of a fragment that a job covered and computed in earlier rounds. Runs on executors.
 
-Rows are followed from the versions that the job has read. A row whose origin is unknown counts as
-covered, and as computed from other inputs where the job has committed anything. Runs on executors.
+The job follows the rows from the versions of its rounds. A row of unknown origin counts as covered.
+After a commit of the job the row also counts as computed from other inputs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.round_context import target_files
-from lance_spark.backfill.reuse.value_finder import ValueFinder
+from lance_spark.backfill.reuse.value_reuse import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, FollowUp, FragmentRows
 from lance_spark.rows.row_set import RowSet
 
@@ -19,22 +19,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class OwnRows:
-    """Rows of a fragment of the latest version, as a job's earlier rounds know them.
+class PriorRoundRows:
+    """Results of a job's earlier rounds for a fragment of the latest version.
 
     Attributes:
-        covered: Rows that the job is to give a value, if they are selected.
-        unfinished: Those of them that were in fragments of which the job has not computed
-            everything.
-        have_moved: Whether any of these was in another fragment, or may have been.
-        lost: Rows whose origin is unknown.
-        unknown: The same rows, where the job has committed anything.
-        computed: Rows that it has computed.
-        changed: Those of them whose inputs are others now, or cannot be compared.
-        failed: Rows that failed, or were left NULL, with the inputs that they have now.
-        attempted: All rows that it has called the UDF for, or that it has found a result of.
-        kept: Rows that it has computed from the inputs that they have now, and whose value the
-            table certainly has, because its file is in place.
+        covered: Rows for which the job computes a value, if they are selected.
+        unfinished: Subset of `covered` from unfinished fragments.
+        have_moved: Whether an unfinished row was or may have been in another fragment.
+        lost: Rows of unknown origin.
+        unknown: Equal to `lost` after a commit of the job, otherwise empty.
+        computed: Rows that the job computed.
+        changed: Subset of `computed` whose inputs have changed or could not be compared.
+        failed: Rows with their current inputs that failed, or stayed NULL.
+        attempted: All rows with a call of the UDF or a result.
+        kept: Rows computed from their current inputs whose value is certainly in the table, because
+            its file is in place.
     """
 
     covered: RowSet = RowSet.empty()  # noqa: RUF009 - immutable
@@ -49,11 +48,13 @@ class OwnRows:
     kept: FragmentRows = FragmentRows()  # noqa: RUF009
 
 
-def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata, finder: ValueFinder) -> OwnRows:
-    """Returns what the job knows of the rows of a fragment of the version that the round reads."""
+def prior_round_rows(
+    spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata, finder: ValueFinder
+) -> PriorRoundRows:
+    """Returns the results of earlier rounds for a fragment of the version of the round."""
     first = finder.origins(follow_up.snapshot_version).of(fragment)
     unknown = RowSet.of(first.unknown)
-    known = OwnRows(
+    known = PriorRoundRows(
         covered=unknown,
         unfinished=unknown,
         have_moved=bool(unknown),
@@ -73,15 +74,15 @@ def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata
             own, files = finder.own(origin.fragment)
             is_lost = not own.computed and not own.failed and version == follow_up.snapshot_version
             if is_lost and origin.fragment.id in follow_up.committed and not spec.joins:
-                # The records of the commit are gone: all rows of the fragment count. A join leaves
-                # rows without a value, so its rows count as unfinished (below).
+                # Without the records of the commit all rows of the fragment count. A join may skip
+                # rows, so its rows count as unfinished (below).
                 own = FragmentRows(computed=RowSet.of(origin.mapping.old))
             if spec.joins and version == follow_up.snapshot_version and origin.fragment.id in follow_up.finished:
-                # The join had no value for them; it may have one for the keys that they have now.
+                # The join had no value for the rows, and may have values for their current keys.
                 absent = RowSet.span(0, origin.fragment.physical_rows) - own.computed - own.failed
                 known.unfinished |= finder.changed(version, fragment, origin, origin.mapping.new_rows(absent))
             own = own.mapped(origin.mapping)
-            # Of a row that several versions know, the newest one speaks.
+            # If several versions recorded the row, use the newest.
             rows = (own.computed | own.failed) - known.attempted
             if not rows:
                 continue

@@ -1,4 +1,4 @@
-"""In which way an update changes rows: :func:`cheaper_way`. Runs anywhere."""
+"""The strategy of an update: :func:`choose_strategy`. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -9,43 +9,48 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.read.filtering import ask_index
 from lance_spark.read.sizes import measure_row
+from lance_spark.session.sessions import known_slots
 from lance_spark.types.fields import is_blob
 
 if TYPE_CHECKING:
     import lance
     import pyarrow as pa
     from lance.fragment import FragmentMetadata
+    from pyspark.sql import SparkSession
 
-Way: TypeAlias = Literal["delete", "columns", "rows"]
-"""How rows are changed: they are deleted, get column files with their new values, or move to new
+UpdateStrategy: TypeAlias = Literal["delete", "columns", "rows"]
+"""Strategies of a change: delete rows, write column files with new values, or move rows to new
 fragments."""
 
 _FULL_ROWS_COST = 2.0
-"""A byte of a moved row costs as much as so many of a column file: the row is read, written, and
-leaves a hole that a compaction closes."""
+"""Cost of a byte of a moved row, in bytes of a column file: the row is read, written, and leaves a
+hole for a compaction."""
+
+TASK_BYTES = 64 << 20
+"""Minimum bytes of a task: the read takes about as long as the start of a task."""
 
 _FILE_BYTES = {True: 1 << 20, False: 16 << 20}
-"""What opening and writing the files of a fragment costs, as bytes: local ones, and those of an
-object store, which is asked several times."""
+"""Cost of a fragment's files, in bytes: on a local disk, and on an object store, with several
+requests for each fragment."""
 
 
-def cheaper_way(
+def choose_strategy(
     ref: DatasetRef,
     dataset: lance.LanceDataset,
     columns: Sequence[str],
     matched: Mapping[int, int],
     physical: Mapping[int, int],
-) -> Way:
-    """Returns whether new column files of the fragments are cheaper to write than the rows.
+) -> UpdateStrategy:
+    """Returns the cheaper strategy: new column files of the fragments, or moved rows.
 
-    A table with blobs has them rewritten with the rows, so its rows stay.
+    Rows of a table with blobs stay, because a move would rewrite the blobs.
 
     Args:
         ref: The version.
-        dataset: The same, open.
-        columns: The columns that are set.
-        matched: Rows that match, by fragment.
-        physical: Physical rows of these fragments, and perhaps of others.
+        dataset: The open version.
+        columns: The assigned columns.
+        matched: Number of matching rows, by fragment.
+        physical: Number of physical rows, at least of these fragments.
     """
     if any(is_blob(field) for field in dataset.schema):
         return "columns"
@@ -59,13 +64,20 @@ def cheaper_way(
 def work_of(
     ref: DatasetRef, dataset: lance.LanceDataset, columns: Sequence[str], rows: Mapping[int, int]
 ) -> list[tuple[int, int]]:
-    """Returns about how many bytes tasks read or write of some columns, by fragment."""
+    """Returns the estimated bytes of some columns that tasks read or write, by fragment."""
     width = measure_row(dataset, columns, ref.storage_options) if columns else 0
     return [(number, _FILE_BYTES[is_local(ref.uri)] + int(width * count)) for number, count in rows.items()]
 
 
+def task_bytes(spark: SparkSession, work: Sequence[tuple[int, int]]) -> int:
+    """Returns the bytes of one task, where `work` has the bytes of each fragment."""
+    total = sum(size for _, size in work)
+    share = 0 if total <= TASK_BYTES else total // (known_slots(spark) or 8) // 4
+    return max(TASK_BYTES, share)
+
+
 def named_columns(schema: pa.Schema, *texts: str) -> list[str]:
-    """Returns the columns that texts may name; one too many costs less than a parser."""
+    """Returns the columns that texts may name, without a parser, maybe too many."""
     words = set(re.findall(r"\w+", " ".join(texts).lower()))
     return [name for name in schema.names if words.intersection(re.findall(r"\w+", name.lower()))]
 
@@ -73,9 +85,9 @@ def named_columns(schema: pa.Schema, *texts: str) -> list[str]:
 def known_matches(
     ref: DatasetRef, where: str | None, fragments: Mapping[int, FragmentMetadata]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Returns how many rows match, by fragment, and of the others how many rows there are.
+    """Returns known numbers of matching rows by fragment, and the rows of other fragments.
 
-    Runs on the driver: an index tells, or a condition is missing.
+    Runs on the driver. An index determines the matches, or the condition is missing.
     """
     rows = {number: fragment.num_rows for number, fragment in fragments.items() if fragment.num_rows}
     if where is None:

@@ -1,4 +1,4 @@
-"""How far ranges are that are still worked on. Runs on the driver."""
+"""Progress of unfinished ranges. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lance_spark.backfill.task.messages import BackfillSpec
 _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
-"""Seconds between looks, at least."""
+"""Minimum seconds between looks."""
 
 
-class UnderwayRows:
-    """The rows that a job has in checkpoints, so that a long range shows progress.
+class InFlightRows:
+    """The rows of a job's checkpoints: the progress of long ranges.
 
-    Looked up by the job's thread, read by any.
+    The job's thread lists the checkpoints. Any thread may read the rows.
     """
 
     def __init__(self, spec: BackfillSpec) -> None:
@@ -27,7 +27,7 @@ class UnderwayRows:
         self._next_look = time.monotonic() + _LOOK_S
 
     def look(self) -> None:
-        """Lists the checkpoints, if it is time for that."""
+        """Lists the checkpoints, at most every few seconds."""
         began = time.monotonic()
         if began < self._next_look:
             return
@@ -40,13 +40,13 @@ class UnderwayRows:
             source: sum(entry.rows for entry in some if entry.job_id == self._spec.job_id)
             for source, some in entries.items()
         }
-        # A listing of many checkpoints takes its time, and must not be what the driver does.
+        # Listings of many checkpoints are slow, and must not occupy the driver.
         self._next_look = time.monotonic() + max(_LOOK_S, 20 * (time.monotonic() - began))
 
     def count(self, answered: Collection[str]) -> int:
-        """Returns the rows of fragments of which no range has answered yet."""
+        """Returns the rows of fragments without an answered range."""
         return sum(rows for source, rows in self._by_source.items() if source not in answered)
 
     def clear(self) -> None:
-        """Forgets them, where a round has ended."""
+        """Forgets the rows at the end of a round."""
         self._by_source = {}

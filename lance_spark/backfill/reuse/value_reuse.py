@@ -1,10 +1,9 @@
-"""Values that need no call of the UDF, because an earlier run left them. Runs on executors.
+"""Values of earlier runs, which need no call of the UDF. Runs on executors.
 
-Three kinds of sources are asked in this order: records of committed values, column files that were
-finished and not committed, and checkpoints of single batches. All are found by what the values
-depend on (the key, and the identity of the fragment's input files), so another filter, another
-range or a renamed table uses them too. Where rows were elsewhere before, what their fragments had
-then is asked too, as far as their inputs are the same.
+The sources in their order: records of committed values, finished column files without a commit, and
+checkpoints of single batches. The key of the values and the identity of the fragment's input files
+find all sources, so another filter, another range or a renamed table uses them, too. For moved rows
+with the same inputs, the sources of their earlier fragments serve, too.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _LISTED_ONE_BY_ONE = 16
-"""From so many fragments on, all checkpoints of a job are listed at once."""
+"""Maximum number of listings by fragment, before a listing of all checkpoints of a key."""
 
 
 @dataclass(slots=True)
-class Served:
-    """Rows of a fragment that need no call, and the pieces that have their values."""
+class ReusedValues:
+    """Rows of a fragment without a call, and the pieces with their values."""
 
     rows: RowSet = field(default_factory=RowSet.empty)
     pieces: list[CheckpointPiece | FilePiece] = field(default_factory=list)
 
 
 class ValueFinder:
-    """Finds values for rows of the version that a round reads, but none in `missing_files`."""
+    """Finds values for rows of the version of a round, except values in `missing_files`."""
 
     def __init__(self, context: RoundContext, rows: SnapshotRows) -> None:
         self.missing_files: set[str] = set()
@@ -62,10 +61,10 @@ class ValueFinder:
         self._has_listed_all = False
 
     def inherited(self, fragment: FragmentMetadata) -> FragmentRows:
-        """Returns what records of the fragments that were compacted into this one say of its rows.
+        """Returns the recorded rows of the fragments that were compacted into this fragment.
 
-        Only where nothing rewrote inputs or values since in place: what the records say would not
-        be of these.
+        Skips fragments with inputs or values rewritten in place since the compaction, because their
+        records are outdated.
         """
         done = FragmentRows()
         for older, moved in self._compacted(fragment, (*self._spec.input_ids, *self._spec.target_ids)):
@@ -74,23 +73,22 @@ class ValueFinder:
 
     def find(
         self, fragment: FragmentMetadata, wanted: RowSet, without_value: Callable[[RowSet], RowSet] | None = None
-    ) -> Served:
+    ) -> ReusedValues:
         """Finds values for the wanted rows of a fragment.
 
-        `without_value` returns those of some rows that jobs may serve which this one does not go on
-        with (see :meth:`BackfillSpec.is_served_by`), and takes a scan; by default they may serve
-        all.
+        Values of other jobs (see :meth:`BackfillSpec.is_served_by`) may serve only the rows that
+        `without_value` returns after a scan; by default all rows.
         """
-        served = Served()
-        missing = self._serve(served, fragment, wanted, any_job=without_value is None)
+        reused = ReusedValues()
+        missing = self._reuse(reused, fragment, wanted, any_job=without_value is None)
         if missing and without_value is not None:
             empty = without_value(missing)
-            missing = (missing - empty) | self._serve(served, fragment, empty, any_job=True)
-        served.rows = wanted - missing
-        return served
+            missing = (missing - empty) | self._reuse(reused, fragment, empty, any_job=True)
+        reused.rows = wanted - missing
+        return reused
 
     def origins(self, version: int) -> Origins:
-        """Returns where rows were at an older version."""
+        """Returns the origins of rows at an older version."""
         if version not in self._origins:
             context, follow_up = self._context, self._spec.follow_up
             unchanged: Collection[int] = ()
@@ -101,7 +99,7 @@ class ValueFinder:
         return self._origins[version]
 
     def changed(self, version: int, fragment: FragmentMetadata, origin: Origin, rows: RowSet) -> RowSet:
-        """Returns those of some rows whose inputs are others than then, or cannot be compared."""
+        """Returns the subset of rows whose inputs have changed or could not be compared."""
         try:
             return self.origins(version).changed(fragment, origin, rows)
         except TableUnreadableError as error:
@@ -110,10 +108,9 @@ class ValueFinder:
             return rows
 
     def own(self, fragment: FragmentMetadata) -> tuple[FragmentRows, frozenset[str]]:
-        """Returns what this job has computed of a fragment of any version, and in which files.
+        """Returns this job's results for a fragment of any version, and their files.
 
-        As far as whole fragments go: what is known of a range that has not ended is in checkpoints
-        alone.
+        Only results of whole fragments. Results of an unfinished range are in checkpoints.
         """
         key = (fragment.id, source_of(self._spec, fragment))
         if key not in self._own:
@@ -125,11 +122,11 @@ class ValueFinder:
             self._own[key] = replace(own, failed=own.failed - own.computed), frozenset(files)
         return self._own[key]
 
-    def _serve(self, served: Served, fragment: FragmentMetadata, missing: RowSet, *, any_job: bool) -> RowSet:
-        """Takes values from wherever the missing rows were; returns what is still missing."""
-        missing = self._take(served, fragment, None, missing, any_job=any_job)
+    def _reuse(self, reused: ReusedValues, fragment: FragmentMetadata, missing: RowSet, *, any_job: bool) -> RowSet:
+        """Adds values from all fragments of the missing rows, and returns the missing rows."""
+        missing = self._reuse_from(reused, fragment, None, missing, any_job=any_job)
         for older, moved in self._compacted(fragment, self._spec.input_ids) if missing else ():
-            missing = self._take(served, older, moved, missing, any_job=any_job)
+            missing = self._reuse_from(reused, older, moved, missing, any_job=any_job)
         for version in self._spec.bases:
             if not missing:
                 break
@@ -139,35 +136,43 @@ class ValueFinder:
                 if not rows or in_place or not (origin.same or self._has_results(origin.fragment)):
                     continue
                 rows -= self.changed(version, fragment, origin, rows)
-                left = self._take(served, origin.fragment, origin.mapping.restrict_to(rows), rows, any_job=any_job)
+                left = self._reuse_from(
+                    reused, origin.fragment, origin.mapping.restrict_to(rows), rows, any_job=any_job
+                )
                 missing -= rows - left
         return missing
 
-    def _take(
-        self, served: Served, fragment: FragmentMetadata, moved: RowMapping | None, missing: RowSet, *, any_job: bool
+    def _reuse_from(
+        self,
+        reused: ReusedValues,
+        fragment: FragmentMetadata,
+        moved: RowMapping | None,
+        missing: RowSet,
+        *,
+        any_job: bool,
     ) -> RowSet:
-        """Takes what one fragment of any version has; returns the rows that are still missing."""
+        """Adds values of a fragment of any version, and returns the missing rows."""
         for file, job_id, rows in self._results(fragment) if missing else ():
             is_served = self._spec.is_served_by(job_id)
             if any_job or is_served:
                 computed = rows.computed if is_served else rows.computed - rows.nulls
-                missing -= self._take_file(served, file, computed, moved, missing)
+                missing -= self._reuse_file(reused, file, computed, moved, missing)
             if not missing:
                 break
         if not missing:
             return missing
         source = source_of(self._spec, fragment)
-        # This job's own first: where it computed rows anew, other checkpoints have older values.
+        # This job's own checkpoints first: other checkpoints of recomputed rows have older values.
         values = (entry for entry in self._entries(source) if entry.kind == "values")
         for entry in sorted(values, key=lambda entry: entry.job_id != self._spec.job_id):
             if missing and (any_job or self._spec.is_served_by(entry.job_id)):
-                missing -= self._take_checkpoint(served, entry, source, moved, missing)
+                missing -= self._reuse_checkpoint(reused, entry, source, moved, missing)
         return missing
 
-    def _take_checkpoint(
-        self, served: Served, entry: CheckpointEntry, source: str, moved: RowMapping | None, missing: RowSet
+    def _reuse_checkpoint(
+        self, reused: ReusedValues, entry: CheckpointEntry, source: str, moved: RowMapping | None, missing: RowSet
     ) -> RowSet:
-        """Takes what the checkpoint of a batch has, and returns the rows."""
+        """Adds values of a batch's checkpoint, and returns their rows."""
         if moved is None:
             rows = missing & RowSet.span(entry.start, entry.stop)
         else:
@@ -178,7 +183,7 @@ class ValueFinder:
             offsets=rows.to_numpy(), entry=entry, key=self._spec.key, source=source, moved=moved, store=self._store
         )
         takes_nulls = self._spec.is_served_by(entry.job_id)
-        # Otherwise its name says it all, and it is read once, when its values are.
+        # Otherwise the name is enough, and the checkpoint is read once, with its values.
         if moved is not None or entry.rows < entry.stop - entry.start or not takes_nulls:
             chunk = piece.read()
             if chunk is None:
@@ -186,15 +191,14 @@ class ValueFinder:
             offsets, values = chunk
             rows &= RowSet.of(offsets if takes_nulls else offsets[np.asarray(values.is_valid())])
         if rows:
-            served.pieces.append(replace(piece, offsets=rows.to_numpy()))
+            reused.pieces.append(replace(piece, offsets=rows.to_numpy()))
         return rows
 
-    def _take_file(
-        self, served: Served, file: str, computed: RowSet, moved: RowMapping | None, missing: RowSet
+    def _reuse_file(
+        self, reused: ReusedValues, file: str, computed: RowSet, moved: RowMapping | None, missing: RowSet
     ) -> RowSet:
-        """Takes what a column file has, and returns the rows."""
-        # The bytes of blobs cannot be read from a file that no version names; their values are in
-        # checkpoints.
+        """Adds values of a column file, and returns their rows."""
+        # Blobs of an uncommitted file are unreadable. Their values are in checkpoints.
         if not computed or self._spec.targets.blobs:
             return RowSet.empty()
         if moved is None:
@@ -207,11 +211,11 @@ class ValueFinder:
         outputs = self._outputs_in(file) if len(now) else None
         if outputs is None:
             return RowSet.empty()
-        served.pieces.append(FilePiece(offsets=now, at=at, file=file, outputs=outputs, session=self._session))
+        reused.pieces.append(FilePiece(offsets=now, at=at, file=file, outputs=outputs, session=self._session))
         return RowSet.of(now)
 
     def _results(self, fragment: FragmentMetadata) -> Iterator[tuple[str, str, FragmentRows]]:
-        """Yields results of whole fragments: file, job, rows. What a job found has no job."""
+        """Yields results of whole fragments: file, job, rows. Reused rows of a job have no job."""
         spec, source = self._spec, source_of(self._spec, fragment)
         for record in fitting_records(spec, fragment, self._context.records):
             rows = FragmentRows(computed=record.computed, nulls=record.nulls, failed=record.failed)
@@ -230,7 +234,7 @@ class ValueFinder:
     def _entries(self, source: str) -> Sequence[CheckpointEntry]:
         """Returns the checkpoints of a fragment, listed once.
 
-        All of the key at once where an update mixed rows of many fragments.
+        After an update mixed rows of many fragments, a listing returns all checkpoints of the key.
         """
         if source not in self._listed and not self._has_listed_all:
             if len(self._listed) < _LISTED_ONE_BY_ONE:
@@ -240,14 +244,14 @@ class ValueFinder:
         return self._listed.get(source, ())
 
     def _has_results(self, fragment: FragmentMetadata) -> bool:
-        """Tells whether there are results of a fragment, of this or an older version."""
+        """Tells whether results of a fragment of any version exist."""
         records = fitting_records(self._spec, fragment, self._context.records)
         return next(records, None) is not None or bool(self._entries(source_of(self._spec, fragment)))
 
     def _compacted(
         self, fragment: FragmentMetadata, field_ids: Sequence[int]
     ) -> Iterator[tuple[FragmentMetadata, RowMapping]]:
-        """Yields where rows were before compactions, if fields were not rewritten since."""
+        """Yields origins of rows before compactions, if no commit rewrote the fields since."""
         if self._spec.lineage_after is None:
             return
         for piece in self._context.lineage(self._spec.lineage_after).origins(fragment.id) or ():
@@ -256,11 +260,11 @@ class ValueFinder:
                 yield piece.fragment, RowMapping(old=piece.offsets, new=new)
 
     def _outputs_in(self, file: str) -> tuple[tuple[str, str], ...] | None:
-        """Returns the pairs of output field and column that a column file has.
+        """Returns the pairs of output field and column in a column file.
 
-        None where it cannot be used: Lance's cleanup deletes files that no version names, a store
-        may damage one, and it may be of another column. Names alone do not serve: siblings may have
-        swapped theirs since.
+        None for an unusable file: Lance's cleanup deletes uncommitted files, a store may damage a
+        file, or the file has another column. Names are no identity, because siblings may have
+        swapped names.
         """
         spec = self._spec
         if file in self.missing_files or not self._session.contains(f"data/{file}"):
@@ -278,6 +282,6 @@ class ValueFinder:
 
 
 def _identity(field: pa.Field[Any]) -> object:
-    """Returns what a column is in a file: its token and output field, or its name without one."""
+    """Returns the identity of a column in a file: its token and output field, or its name."""
     metadata = field.metadata or {}
     return (metadata[TOKEN_KEY], metadata.get(OUTPUT_KEY.encode())) if TOKEN_KEY in metadata else field.name
