@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from tests.cluster.conftest import Cluster
 from tests.cluster.jobs import ROWS as WALKED
+from tests.connect.conftest import connect_log as connect_log  # noqa: PLC0414 - a fixture
 from tests.connect.conftest import connect_url as connect_url  # noqa: PLC0414 - a fixture
 from tests.support.drivers import driver
 from tests.support.faults import (
