@@ -38,7 +38,7 @@ class NoStage:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def missing_files(self, names: Any) -> list[str]:
+    def missing(self, names: Any) -> list[str]:
         return [name for name in names if not Path(self.path, "data", name).exists()]
 
     def restore(self, fragment_id: int) -> Any:

@@ -29,7 +29,7 @@ def test_a_chunker_runs_in_its_environment(db: Connection, table: Table):
         import packaging
 
         for i, part in enumerate(text.split("\n\n")):
-            yield Chunk(chunk_index=i, chunk_text=part, seen=packaging.__version__)
+            yield Chunk(chunk_index=i, chunk_text=part, version=packaging.__version__)
 
     view = db.create_udtf_view("chunks", source=table.search(None), udtf=split_document)
     result = view.refresh()
