@@ -22,19 +22,19 @@ def test_a_chunker_runs_in_its_environment(db: Connection, table: Table):
     class Chunk(NamedTuple):
         chunk_index: int
         chunk_text: str
-        version: str
+        package_version: str
 
     @chunker(manifest=packaging(OLD))
     def split_document(text: str) -> Iterator[Chunk]:
         import packaging
 
         for i, part in enumerate(text.split("\n\n")):
-            yield Chunk(chunk_index=i, chunk_text=part, version=packaging.__version__)
+            yield Chunk(chunk_index=i, chunk_text=part, package_version=packaging.__version__)
 
     view = db.create_udtf_view("chunks", source=table.search(None), udtf=split_document)
     result = view.refresh()
     assert result.rows_added == 120
-    assert view.count_rows(f"seen = '{OLD}'") == 120
+    assert view.count_rows(f"package_version = '{OLD}'") == 120
     assert set(view.to_arrow(["chunk_text"])["chunk_text"].to_pylist()) == {
         text for i in range(60) for text in (f"word {i}", f"of {i}")
     }
