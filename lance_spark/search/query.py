@@ -352,8 +352,8 @@ class Query:
         """
         if self.source.version is not None:
             raise UnsupportedOperationError(
-                f"Version {self.source.version} of {self.source.uri} is checked out, and a view follows the latest "
-                "version. Call checkout_latest()."
+                f"A view follows the latest version of {self.source.uri}, but version {self.source.version} is checked "
+                "out. Call checkout_latest()."
             )
         bounds = (("limit", self.most_rows), ("offset", self.skipped_rows or None))
         for bound, rows in bounds:

@@ -151,7 +151,7 @@ def test_a_backfill_of_a_table_that_was_made_anew_is_refused(table: str, check_r
     address = address_of(table)
     shutil.rmtree(table)
     make_table(table)
-    with check_refused(SnapshotError, "anew"):
+    with check_refused(SnapshotError, "recreated"):
         plan_backfill(table, address, LABEL)
 
 

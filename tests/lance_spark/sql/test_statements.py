@@ -245,11 +245,11 @@ def test_a_value_that_does_not_fit_names_the_table_and_the_column(
     )  # Spark shows the error in place of the plan
     assert "Cannot write incompatible data for the table `lance`.`t`" in explained, explained
     uri = db.open_table("t").uri
-    with pytest.raises(Exception, match=f"does not fit the table {re.escape(uri)} - n: "):
+    with pytest.raises(Exception, match=f"does not fit the table {re.escape(uri)}: n: "):
         rows.write.format("lance").mode("append").save(uri)
     read = spark.read.format("lance").option("with_row_address", True).load(uri)
     backfill = read.selectExpr("_rowaddr", "array(1) AS n").write.format("lance").mode("append")
-    with pytest.raises(Exception, match=f"does not fit the table {re.escape(uri)} - n: "):
+    with pytest.raises(Exception, match=f"does not fit the table {re.escape(uri)}: n: "):
         backfill.option("mode", "backfill").save(uri)
     spark.catalog.dropTempView("misfits")
     assert db.open_table("t").version == 2

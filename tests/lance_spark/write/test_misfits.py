@@ -25,6 +25,6 @@ def test_a_column_that_does_not_fit_is_an_error_that_names_table_and_column(tmp_
     elif mode != "append":
         schema.add("extra", "long")
         options["mergeSchema"] = "true"
-    with pytest.raises(SchemaMismatchError, match=f"does not fit the table {re.escape(uri)} - n: "):
+    with pytest.raises(SchemaMismatchError, match=f"does not fit the table {re.escape(uri)}: n: "):
         LanceDataSource(options).writer(schema, False)
     assert lance.dataset(uri).version == 1
