@@ -67,8 +67,8 @@ from lance_spark.jobs.model import ErrorRecord as ErrorRecord
 from lance_spark.jobs.model import JobRecord as JobRecord
 from lance_spark.jobs.model import RefreshJobResult as RefreshJobResult
 from lance_spark.jobs.model import UdfResult as UdfResult
+from lance_spark.jvm.jar import jar as jar
 from lance_spark.load.plan import LoadPlan as LoadPlan
-from lance_spark.pushdown.java_classes import jar as jar
 from lance_spark.pushdown.rule import disable_pushdown as disable_pushdown
 from lance_spark.pushdown.rule import enable_pushdown as enable_pushdown
 from lance_spark.search.batch import BatchSearch as BatchSearch

@@ -127,7 +127,7 @@ def _warn_without_jar() -> None:
         os.close(os.open(os.path.join(root, "lance-spark-without-jar"), os.O_CREAT | os.O_EXCL))
     except OSError:
         return  # another process of Spark has warned
-    from lance_spark.pushdown.java_classes import EXTENSIONS
+    from lance_spark.jvm.jar import EXTENSIONS
 
     warnings.warn(
         "Spark reads Lance tables without the jar of lance-spark. Queries read whole tables, and SQL has no catalog of "

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from lance_spark.jvm.commands import COMMANDS, find_command
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("lance_spark", "udf_runtime")
 MOST_LINES = 500
@@ -35,6 +37,7 @@ LAYERS = [
         "types",
         "words",
     },
+    {"jvm"},
     {"dataset"},
     {"objects"},
     {"read", "pushdown"},
@@ -135,6 +138,33 @@ def test_every_module_of_the_package_belongs_to_a_layer():
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_imports_go_one_way(path: Path):
     assert violations(path) == []
+
+
+IMPORTS_BY_TEXT = {"lance_spark", "lance_spark.jvm.commands"}
+"""Modules that import modules of the package by their names as texts: public names, and commands of the Java classes."""
+
+
+def imported_texts(path: Path) -> list[str]:
+    """Returns the texts below `lance_spark` and `udf_runtime` that a module passes to `import_module`."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    texts = [
+        ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func).endswith(("import_module", "__import__"))
+    ]
+    return [text for text in texts if not re.fullmatch(r"'(?!lance_spark|udf_runtime).*'", text)]
+
+
+def test_one_table_imports_modules_by_text():
+    # The session daemon imports packages outside of this one, by the names of its table.
+    by_text = {name_of(path) for path in modules() if imported_texts(path)} - {"lance_spark.session.daemon"}
+    assert by_text == IMPORTS_BY_TEXT
+
+
+def test_the_java_classes_and_the_table_of_commands_agree():
+    java = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "java" / "src" / "main").rglob("*.java"))
+    commands = {name for names in COMMANDS.values() for name in names}
+    assert {name for name in commands if f'"{name}"' not in java} == set(), "no Java class asks for them"
+    assert set(re.findall(r"\bask\(\s*\"(\w+)\"", java)) - commands == set(), "commands without a function"
+    assert all(callable(find_command(name)) for name in commands)
 
 
 def test_a_wrong_import_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

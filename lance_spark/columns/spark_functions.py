@@ -17,7 +17,7 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import RegistrationError
-from lance_spark.pushdown.rule import is_classic
+from lance_spark.jvm.gateway import is_classic
 from lance_spark.session.sessions import session_or_local
 from lance_spark.types.mapping import spark_arrow_schema
 from lance_spark.types.schemas import to_spark_schema

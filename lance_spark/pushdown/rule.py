@@ -1,4 +1,4 @@
-"""Installs the planner rule, a Java class (:mod:`lance_spark.pushdown.java_classes`).
+"""Installs the planner rule, a Java class of the jar (:mod:`lance_spark.jvm.jar`).
 
 A session started with :func:`lance_spark.configure` has the rule through `spark.sql.extensions`.
 :func:`enable_pushdown` adds the rule to a running session.
@@ -6,25 +6,22 @@ A session started with :func:`lance_spark.configure` has the rule through `spark
 
 from __future__ import annotations
 
-from importlib import import_module
 from logging import getLogger
 from typing import Any
 
-from py4j.java_gateway import JavaGateway, JavaObject, JVMView
+from py4j.java_gateway import JavaObject, JVMView
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import GatewayError
 from lance_spark.interpreter import refuse_other_python
-from lance_spark.pushdown.java_classes import EXTENSIONS, load, send_to_executors
+from lance_spark.jvm.gateway import gateway_of, is_classic, serve
+from lance_spark.jvm.jar import EXTENSIONS, load, send_to_executors
 
 _LOG = getLogger(__name__)
 
 _RULE = "lancespark.LancePushdown"
-PYTHON_GATEWAY = "lancespark.PythonGateway"
-"""Class that calls this process."""
-
 CATALOG = "lancespark.LanceCatalog"
 """Class for `spark.sql.catalog.<name>`."""
 
@@ -92,10 +89,10 @@ def require_pushdown(spark: SparkSession) -> None:
 
 
 def _install(spark: SparkSession) -> None:
-    load(_gateway(spark), EXTENSIONS).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
+    gateway = gateway_of(spark)
+    load(gateway, EXTENSIONS).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
     send_to_executors(spark)
-    # Imported by name, because the SQL package depends on all others, including this module.
-    import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), PYTHON_GATEWAY))
+    serve(gateway)
     _read_arrow_unchecked(spark._jvm)  # noqa: SLF001 - as below
 
 
@@ -107,12 +104,6 @@ def disable_pushdown(spark: SparkSession) -> None:
         # Session extensions add the rule while Spark creates the analyzer.
         spark._jsparkSession.sessionState().analyzer()  # noqa: SLF001 - as below
         _set_rules(spark, jvm, [rule for rule in _rules(spark) if not _is_ours(rule)])
-
-
-def is_classic(spark: SparkSession) -> bool:
-    """Tells whether a session has its JVM in this process. A Connect session does not."""
-    # A Connect session raises an error on access to `_jvm`.
-    return type(spark).__module__ == "pyspark.sql.session"
 
 
 def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
@@ -128,12 +119,8 @@ def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
             system.setProperty(name, value)
 
 
-def _gateway(spark: SparkSession) -> JavaGateway:
-    return spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public way into the driver's JVM
-
-
 def _experimental(spark: SparkSession) -> Any:  # noqa: ANN401 - a Java object
-    return spark._jsparkSession.experimental()  # noqa: SLF001 - as above
+    return spark._jsparkSession.experimental()  # noqa: SLF001 - PySpark has no public way to the planner
 
 
 def _rules(spark: SparkSession) -> list[JavaObject]:

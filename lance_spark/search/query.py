@@ -19,7 +19,7 @@ from lance_spark.errors import (
     RegistrationError,
     UnsupportedOperationError,
 )
-from lance_spark.pushdown.rule import is_classic
+from lance_spark.jvm.gateway import is_classic
 from lance_spark.read.columns import ROW_ID
 from lance_spark.read.filtering import check_filter, conjunction
 from lance_spark.read.ranking.ranking import search_errors

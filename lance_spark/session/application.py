@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from lance_spark.errors import OptionError
-from lance_spark.pushdown.rule import is_classic
+from lance_spark.jvm.gateway import is_classic
 
 
 def application_setting(spark: SparkSession, key: str) -> str | None:

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from lance_spark.dataset import normalize_uri
 from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.jvm.jar import load
 from lance_spark.options import STORAGE_PREFIX
-from lance_spark.pushdown.java_classes import load
 from lance_spark.pushdown.rule import CATALOG, enable_pushdown
 
 ROOT, ALLOW_STORED_CODE = "root", "allow_stored_code"

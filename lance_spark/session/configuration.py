@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.interpreter import use_this_interpreter
-from lance_spark.pushdown.java_classes import EXTENSIONS, add_jar, find_jar
-from lance_spark.pushdown.rule import ARROW_SETTINGS, is_classic, require_pushdown
+from lance_spark.jvm.gateway import is_classic
+from lance_spark.jvm.jar import EXTENSIONS, add_jar, find_jar
+from lance_spark.pushdown.rule import ARROW_SETTINGS, require_pushdown
 from lance_spark.session.catalogs import (
     REDACTION,
     catalog_options,

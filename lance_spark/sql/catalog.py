@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import UnsupportedOperationError
-from lance_spark.pushdown.rule import is_classic
+from lance_spark.jvm.gateway import is_classic
 from lance_spark.session.catalogs import catalog_options, register_catalog
 from lance_spark.table.connection import Connection, connect
 

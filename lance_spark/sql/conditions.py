@@ -9,8 +9,8 @@ from pyspark.sql import functions as sf
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.jvm.jar import load
 from lance_spark.pushdown.filters import is_exact, translate
-from lance_spark.pushdown.java_classes import load
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 
 _CONDITION = "lancespark.LanceCondition"

@@ -2,7 +2,7 @@
 
 PythonProcess.java starts the process for `spark-sql`, the Thrift server, `spark-shell` and a stock
 Connect server. The process attaches to the JVM like a program under `spark-submit`, serves the
-commands of the catalog (:mod:`lance_spark.sql.bridge`), and ends with the JVM.
+commands of the catalog (:mod:`lance_spark.jvm.gateway`), and ends with the JVM.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from lance_spark.pushdown.java_classes import load
-from lance_spark.pushdown.rule import PYTHON_GATEWAY
-from lance_spark.sql.bridge import failed, serve
+from lance_spark.jvm.gateway import failed, serve
 
 _CONNECTION = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 """Environment variables of PySpark. Children of this process do not get them."""
@@ -36,7 +34,7 @@ def attach() -> None:
     SparkSession(context, spark.sql.classic.SparkSession.builder().getOrCreate())
     # Control-C at a terminal is for the JVM. SparkContext has set a handler that cancels all jobs.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(gateway, load(gateway, PYTHON_GATEWAY))
+    serve(gateway)
 
 
 def main() -> None:

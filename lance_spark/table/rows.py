@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.commit.changes import CommitNote
 from lance_spark.errors import ColumnNotFoundError, OptionError
-from lance_spark.pushdown.rule import is_classic
+from lance_spark.jvm.gateway import is_classic
 from lance_spark.read.columns import lance_blob_handling
 from lance_spark.read.filtering import check_filter
 from lance_spark.table.history.versions import TableVersions

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark import SparkStartError, configure, enable_pushdown
 from lance_spark.interpreter import end_quietly, quietly
-from lance_spark.pushdown.java_classes import find_jar
+from lance_spark.jvm.jar import find_jar
 from lance_spark.session import sessions
 from lance_spark.session.configuration import DAEMON
 from tests.support.java_classes import JVM_OPTIONS

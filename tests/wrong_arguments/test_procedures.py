@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 
 from lance_spark import SparkStartError
 from lance_spark.errors import OptionError
-from lance_spark.sql import bridge
+from lance_spark.jvm import gateway
 from lance_spark.sql.context import CallContext
 from lance_spark.sql.procedures import PROCEDURES, call
 from tests.wrong_arguments.subjects import CallFolder, make_template
@@ -82,7 +82,7 @@ def fault_of(procedure: str, wrong: str, values: list[object], folder: Path) -> 
         if kind == "TABLE" and isinstance(value, str) and value
     }
     arguments = {**arguments_of(folder), "procedure": procedure, "values": values, "names": names}
-    answer = json.loads(bridge._Python().apply(json.dumps({"command": "call", "arguments": arguments}), None))
+    answer = json.loads(gateway._Python().apply(json.dumps({"command": "call", "arguments": arguments}), None))
     error = answer.get("error")
     if error is None or (
         error.startswith("lance_spark.")
@@ -119,11 +119,11 @@ def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(
     """For example a scalar subquery with two rows, or RLIKE with a wrong pattern."""
     thrown = SimpleNamespace(_target_id="o1")
 
-    def fail(_: object) -> dict[str, Any]:
+    def fail(*_: object) -> dict[str, Any]:
         raise Py4JJavaError("An error occurred", thrown)
 
-    monkeypatch.setattr(bridge, "_command", lambda _: fail)
-    assert bridge._Python().apply(json.dumps({"command": "load_table", "arguments": {}}), None) is thrown
+    monkeypatch.setattr(gateway, "find_command", lambda _: fail)
+    assert gateway._Python().apply(json.dumps({"command": "load_table", "arguments": {}}), None) is thrown
 
 
 class Panic(BaseException):
@@ -131,9 +131,9 @@ class Panic(BaseException):
 
 
 def test_a_panic_of_a_command_is_an_answer(monkeypatch: pytest.MonkeyPatch):
-    def fail(_: object) -> dict[str, Any]:
+    def fail(*_: object) -> dict[str, Any]:
         raise Panic("index out of bounds")
 
-    monkeypatch.setattr(bridge, "_command", lambda _: fail)
-    answer = bridge._Python().apply(json.dumps({"command": "commit_write", "arguments": {}}), None)
+    monkeypatch.setattr(gateway, "find_command", lambda _: fail)
+    answer = gateway._Python().apply(json.dumps({"command": "commit_write", "arguments": {}}), None)
     assert json.loads(str(answer))["error"].endswith("Panic: index out of bounds")

@@ -17,7 +17,7 @@ from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark.pushdown.java_classes import load
+from lance_spark.jvm.jar import load
 from tests.wrong_arguments.statements import SOURCES, WrongStatement
 from tests.wrong_arguments.subjects import make_template
 from tests.wrong_arguments.values import sample

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lance_spark.errors import RegistrationError, ViewError
-from lance_spark.pushdown.rule import is_classic
+from lance_spark.jvm.gateway import is_classic
 from lance_spark.types.names import quote_identifier
 
 if TYPE_CHECKING:

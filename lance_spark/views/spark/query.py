@@ -19,7 +19,7 @@ from pyspark.sql.types import BinaryType, LongType, NullType, StructField, Struc
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError, UnsupportedTypeError, ViewError
-from lance_spark.pushdown.rule import is_classic
+from lance_spark.jvm.gateway import is_classic
 from lance_spark.types import to_lance_schema, to_spark_schema
 from lance_spark.types.fields import is_blob
 from lance_spark.types.names import quote_identifier

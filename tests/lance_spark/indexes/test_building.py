@@ -21,7 +21,7 @@ from lance_spark import (
     UnsupportedTypeError,
 )
 from lance_spark.indexes.segments import cut
-from lance_spark.pushdown.rule import is_classic
+from lance_spark.jvm.gateway import is_classic
 from tests.lance_spark.indexes.conftest import KINDS, ROWS, create, rows, vectors, wrong_answers
 
 pytestmark = pytest.mark.sample(3)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lance_spark.errors import GatewayError, OptionError
-from lance_spark.pushdown import java_classes
+from lance_spark.jvm import jar
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 from lance_spark.session.configuration import configure
 
@@ -120,14 +120,14 @@ def test_a_session_without_a_jvm_goes_on_without_the_rule(caplog: pytest.LogCapt
 @pytest.fixture
 def fresh_loader() -> Iterator[None]:
     """Clears this process's cache of the jar, before and after a test."""
-    java_classes._loader.cache_clear()
+    jar._loader.cache_clear()
     yield
-    java_classes._loader.cache_clear()
+    jar._loader.cache_clear()
 
 
 def jar_of(tmp_path: Path, properties: str) -> Path:
-    with zipfile.ZipFile(tmp_path / "lance-spark.jar", "w") as jar:
-        jar.writestr(java_classes._PROPERTIES, properties)
+    with zipfile.ZipFile(tmp_path / "lance-spark.jar", "w") as archive:
+        archive.writestr(jar._PROPERTIES, properties)
     return tmp_path
 
 
@@ -136,7 +136,7 @@ def test_a_jvm_with_another_jar_of_this_package_gets_no_rule(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     home = jar_of(tmp_path, "version=9\nsources=another\n")
-    monkeypatch.setattr(java_classes.resources, "files", lambda _: home)
+    monkeypatch.setattr(jar.resources, "files", lambda _: home)
     with caplog.at_level(logging.INFO, "lance_spark"):
         assert enable_pushdown(spark.newSession()) is False
     assert "lance-spark 9 with another jar" in caplog.text and "start the JVM again" in caplog.text
@@ -146,7 +146,7 @@ def test_a_jvm_with_another_jar_of_this_package_gets_no_rule(
 def test_a_package_without_its_jar_says_how_to_get_it(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(java_classes.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(jar.resources, "files", lambda _: tmp_path)
     with caplog.at_level(logging.INFO, "lance_spark"):
         assert enable_pushdown(spark.newSession()) is False
     assert "run: make jar" in caplog.text

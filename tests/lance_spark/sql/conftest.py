@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import Connection
-from lance_spark.pushdown.java_classes import load
+from lance_spark.jvm.jar import load
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 

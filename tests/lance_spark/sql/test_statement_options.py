@@ -20,7 +20,7 @@ from pyspark.sql.functions import lit
 import lance_spark
 from lance_spark import Connection
 from lance_spark.errors import OptionError
-from lance_spark.pushdown.java_classes import load
+from lance_spark.jvm.jar import load
 from lance_spark.statement_options import STATEMENT_OPTIONS, check_statement_options
 from tests.lance_spark.sql.conftest import Sql
 

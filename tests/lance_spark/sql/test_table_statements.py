@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from java import build
 from lance_spark import Connection, udf
-from lance_spark.pushdown.java_classes import load
+from lance_spark.jvm.jar import load
 from tests.lance_spark.sql.conftest import NAME, Sql
 from tests.support.parsers import parse_plan
 from tests.support.processes import environment

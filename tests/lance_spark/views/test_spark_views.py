@@ -25,7 +25,7 @@ from lance_spark.errors import (
     ViewError,
     ViewSourceError,
 )
-from lance_spark.pushdown.rule import is_classic
+from lance_spark.jvm.gateway import is_classic
 from lance_spark.views.spark.text import parse, tokens_of
 from tests.lance_spark.views.views import ID, clean, compact, forge, make_source, nothing_changes, rows_shown
 from tests.support.logs import Log

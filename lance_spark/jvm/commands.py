@@ -1,0 +1,54 @@
+"""Commands of the Java classes, and the functions that run them.
+
+Java names a command by a text. The modules of the commands depend on all others, including this
+one, and are imported with the first command: this table is the only place of the package that names
+modules by texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "altering": ("alter_table", "drop_added_columns"),
+    "indexes": ("create_index", "drop_index", "list_indexes"),
+    "namespaces": ("alter_namespace", "create_namespace", "drop_namespace", "list_namespaces", "load_namespace"),
+    "procedures": ("call", "list_procedures", "load_procedure"),
+    "reads": ("key_columns", "open_path", "plan_read", "plan_scan", "search_function"),
+    "statements": ("change",),
+    "tables": (
+        "check_options",
+        "create_table",
+        "declared_properties",
+        "drop_table",
+        "is_half_dropped",
+        "keep_properties",
+        "list_tables",
+        "load_table",
+        "locate_table",
+        "properties",
+        "rename_table",
+        "replace_empty",
+        "stage_create",
+        "stage_replace",
+        "table_exists_in",
+        "truncate",
+    ),
+    "writes": ("abort_write", "commit_write", "plan_write"),
+}
+"""Commands by their modules in `lance_spark.sql`. A function of the same name runs each command."""
+
+
+_WITH_JAVA_OBJECT = ("call", "change")
+
+
+def find_command(name: str) -> Callable[[Mapping[str, Any], Any], dict[str, Any]]:
+    """Returns the function of a command. A program that only reads imports no other module.
+
+    The function takes the arguments, and the Java object that comes with a command, or None.
+    """
+    module = next(module for module, commands in COMMANDS.items() if name in commands)
+    function = getattr(import_module(f"lance_spark.sql.{module}"), name)
+    return function if name in _WITH_JAVA_OBJECT else lambda arguments, _: function(arguments)
