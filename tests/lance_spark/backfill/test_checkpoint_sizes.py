@@ -25,7 +25,7 @@ def batches(db: Connection, log: Log, *, rows: int = 60, on_udf: dict[str, Any],
     return sizes
 
 
-@pytest.mark.promise("B01")
+@pytest.mark.guarantee("B01")
 @pytest.mark.spark
 def test_a_backfill_runs_outside_of_the_driver_and_fills_the_column(db: Connection) -> None:
     @udf
@@ -43,7 +43,7 @@ def test_a_backfill_runs_outside_of_the_driver_and_fills_the_column(db: Connecti
     assert [job.job_id for job in table.list_jobs()] == [result.job_id]
 
 
-@pytest.mark.promise("B02")
+@pytest.mark.guarantee("B02")
 def test_batches_that_were_finished_before_a_failure_are_checkpointed(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(13, flag, checkpoint_size=5, min_checkpoint_size=5), rows=20, fragments=1)
     with flag_file(flag), pytest.raises(BackfillIncompleteError, match="row 13 is bad"):
@@ -52,7 +52,7 @@ def test_batches_that_were_finished_before_a_failure_are_checkpointed(db: Connec
     assert table.plan_backfill("y").rows_from_checkpoint == 10
 
 
-@pytest.mark.promise("B03")
+@pytest.mark.guarantee("B03")
 def test_a_job_resumes_and_computes_only_the_rest(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(13, flag, checkpoint_size=5, min_checkpoint_size=5), rows=20, fragments=1)
     with flag_file(flag), pytest.raises(BackfillIncompleteError):
@@ -66,7 +66,7 @@ def test_a_job_resumes_and_computes_only_the_rest(db: Connection, log: Log, flag
     assert log.take() == []
 
 
-@pytest.mark.promise("B03")
+@pytest.mark.guarantee("B03")
 def test_a_failing_fragment_does_not_make_the_others_run_again(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(13, flag, checkpoint_size=5, min_checkpoint_size=5))
     with flag_file(flag), pytest.raises(BackfillIncompleteError) as caught:
@@ -79,12 +79,12 @@ def test_a_failing_fragment_does_not_make_the_others_run_again(db: Connection, l
     assert values(table) == doubled(range(40))
 
 
-@pytest.mark.promise("B04")
+@pytest.mark.guarantee("B04")
 def test_sizes_adapt_while_the_job_runs(db: Connection, log: Log) -> None:
     assert len(set(batches(db, log, on_udf={}, on_call={"max_checkpoint_size": 30}))) > 1
 
 
-@pytest.mark.promise("B05")
+@pytest.mark.guarantee("B05")
 def test_sizes_begin_small_and_grow(db: Connection, log: Log) -> None:
     sizes = batches(db, log, rows=600, on_udf={}, on_call={"min_checkpoint_size": 2, "max_checkpoint_size": 100})
     assert sizes[0] == 2
@@ -92,14 +92,14 @@ def test_sizes_begin_small_and_grow(db: Connection, log: Log) -> None:
     assert sizes.index(max(sizes)) > 1, "it grew at one stroke"
 
 
-@pytest.mark.promise("B06")
+@pytest.mark.guarantee("B06")
 def test_adaptive_sizes_stay_within_their_bounds(db: Connection, log: Log) -> None:
     sizes = batches(db, log, rows=200, on_udf={}, on_call={"min_checkpoint_size": 3, "max_checkpoint_size": 20})
     assert all(3 <= size <= 20 for size in sizes[:-1])
     assert sizes[-1] <= 20
 
 
-@pytest.mark.promise("B07")
+@pytest.mark.guarantee("B07")
 def test_planning_does_not_depend_on_adaptive_sizing(db: Connection, log: Log) -> None:
     fixed = with_column(db, log.sizes(checkpoint_size=50, min_checkpoint_size=50), rows=200, fragments=2, name="fixed")
     adaptive = with_column(db, log.sizes(checkpoint_size=50), rows=200, fragments=2, name="adaptive")
@@ -108,59 +108,59 @@ def test_planning_does_not_depend_on_adaptive_sizing(db: Connection, log: Log) -
     assert sizes[0] < 50
 
 
-@pytest.mark.promise("B08")
+@pytest.mark.guarantee("B08")
 def test_a_maximum_bounds_checkpoints_from_above(db: Connection, log: Log) -> None:
     assert max(batches(db, log, rows=100, on_udf={}, on_call={"max_checkpoint_size": 7})) == 7
 
 
-@pytest.mark.promise("B09")
+@pytest.mark.guarantee("B09")
 def test_the_checkpoint_size_is_the_maximum_by_default(db: Connection, log: Log) -> None:
     assert max(batches(db, log, rows=100, on_udf={}, on_call={"checkpoint_size": 9})) == 9
 
 
-@pytest.mark.promise("B10")
+@pytest.mark.guarantee("B10")
 def test_a_maximum_above_the_checkpoint_size_is_capped(db: Connection, log: Log) -> None:
     assert max(batches(db, log, rows=100, on_udf={}, on_call={"checkpoint_size": 9, "max_checkpoint_size": 500})) == 9
 
 
-@pytest.mark.promise("B11")
+@pytest.mark.guarantee("B11")
 def test_the_minimum_bounds_checkpoints_from_below(db: Connection, log: Log) -> None:
     sizes = batches(db, log, on_udf={}, on_call={"min_checkpoint_size": 6})
     assert sizes[0] == 6
     assert all(size >= 6 for size in sizes[:-1])
 
 
-@pytest.mark.promise("B11")
+@pytest.mark.guarantee("B11")
 def test_the_minimum_is_one_by_default(db: Connection, log: Log) -> None:
     assert batches(db, log, on_udf={}, on_call={})[0] == 1
 
 
-@pytest.mark.promise("B12")
+@pytest.mark.guarantee("B12")
 def test_equal_bounds_give_checkpoints_of_one_size(db: Connection, log: Log) -> None:
     sizes = batches(db, log, rows=60, on_udf={}, on_call={"min_checkpoint_size": 8, "max_checkpoint_size": 8})
     assert sizes == [8] * 7 + [4]
 
 
-@pytest.mark.promise("B13")
+@pytest.mark.guarantee("B13")
 def test_bounds_can_be_given_with_the_udf(db: Connection, log: Log) -> None:
     sizes = batches(db, log, rows=60, on_udf={"min_checkpoint_size": 8, "max_checkpoint_size": 8}, on_call={})
     assert sizes == [8] * 7 + [4]
 
 
-@pytest.mark.promise("B14")
+@pytest.mark.guarantee("B14")
 def test_bounds_can_be_given_with_the_call(db: Connection, log: Log) -> None:
     sizes = batches(db, log, rows=30, on_udf={}, on_call={"min_checkpoint_size": 5, "max_checkpoint_size": 5})
     assert sizes == [5] * 6
 
 
-@pytest.mark.promise("B15")
+@pytest.mark.guarantee("B15")
 def test_bounds_of_the_call_come_before_those_of_the_udf(db: Connection, log: Log) -> None:
     on_udf = {"min_checkpoint_size": 25, "max_checkpoint_size": 200}
     sizes = batches(db, log, rows=60, on_udf=on_udf, on_call={"min_checkpoint_size": 10, "max_checkpoint_size": 10})
     assert sizes == [10] * 6
 
 
-@pytest.mark.promise("B15")
+@pytest.mark.guarantee("B15")
 def test_a_single_bound_of_the_call_leaves_the_other_to_the_udf(db: Connection, log: Log) -> None:
     on_udf = {"min_checkpoint_size": 4, "max_checkpoint_size": 50}
     sizes = batches(db, log, rows=200, on_udf=on_udf, on_call={"max_checkpoint_size": 12})
@@ -168,7 +168,7 @@ def test_a_single_bound_of_the_call_leaves_the_other_to_the_udf(db: Connection, 
     assert max(sizes) == 12
 
 
-@pytest.mark.promise("B37")
+@pytest.mark.guarantee("B37")
 def test_the_names_of_the_reference_exist(db: Connection, log: Log) -> None:
     table = make(db)
     for name in ("backfill", "backfill_async", "plan_backfill"):

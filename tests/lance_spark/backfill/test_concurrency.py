@@ -58,7 +58,7 @@ def timed(log: Log, **options: int) -> UDF:
     return udf(spans, data_type=pa.int64(), min_checkpoint_size=10, **options)
 
 
-@pytest.mark.promise("B16")
+@pytest.mark.guarantee("B16")
 def test_one_process_at_a_time_where_concurrency_is_one(db: Connection, log: Log) -> None:
     table = with_column(db, timed(log), rows=60, fragments=6)
     assert table.backfill("y", concurrency=1, task_size=10).status == "DONE"
@@ -66,7 +66,7 @@ def test_one_process_at_a_time_where_concurrency_is_one(db: Connection, log: Log
     assert most_at_once(log) == 1
 
 
-@pytest.mark.promise("B16")
+@pytest.mark.guarantee("B16")
 def test_two_processes_at_a_time_where_concurrency_is_two(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", 2), rows=2, fragments=2)
     table.backfill("y", concurrency=2)
@@ -74,13 +74,13 @@ def test_two_processes_at_a_time_where_concurrency_is_two(db: Connection, tmp_pa
     assert len({name.name.split("-")[0] for name in (tmp_path / "met").iterdir()}) == 2
 
 
-@pytest.mark.promise("B17")
+@pytest.mark.guarantee("B17")
 @pytest.mark.parametrize("method", ["backfill", "backfill_async"])
 def test_concurrency_is_eight_by_default(method: str) -> None:
     assert inspect.signature(getattr(Table, method)).parameters["concurrency"].default == 8
 
 
-@pytest.mark.promise("B18")
+@pytest.mark.guarantee("B18")
 def test_more_concurrency_than_the_cluster_has_uses_all_of_it(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", SLOTS), rows=4, fragments=4)
     result = table.backfill("y", concurrency=160, task_size=1)
@@ -88,7 +88,7 @@ def test_more_concurrency_than_the_cluster_has_uses_all_of_it(db: Connection, tm
     assert set(values(table).values()) == {SLOTS}
 
 
-@pytest.mark.promise("B19")
+@pytest.mark.guarantee("B19")
 def test_a_udf_that_needs_all_processors_runs_once_at_a_time(db: Connection, log: Log) -> None:
     table = with_column(db, timed(log, num_cpus=SLOTS), rows=40, fragments=4)
     table.backfill("y", concurrency=8, task_size=10)
@@ -96,7 +96,7 @@ def test_a_udf_that_needs_all_processors_runs_once_at_a_time(db: Connection, log
     assert most_at_once(log) == 1
 
 
-@pytest.mark.promise("B20")
+@pytest.mark.guarantee("B20")
 def test_as_many_threads_of_one_process_compute_as_asked_for(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", 3), rows=3, fragments=1)
     table.backfill("y", concurrency=1, intra_applier_concurrency=3, task_size=100)
@@ -104,7 +104,7 @@ def test_as_many_threads_of_one_process_compute_as_asked_for(db: Connection, tmp
     assert len({name.name.split("-")[0] for name in (tmp_path / "met").iterdir()}) == 1
 
 
-@pytest.mark.promise("B21")
+@pytest.mark.guarantee("B21")
 def test_one_thread_computes_by_default(db: Connection, log: Log) -> None:
     assert inspect.signature(Table.backfill).parameters["intra_applier_concurrency"].default == 1
     table = with_column(db, timed(log, max_checkpoint_size=10), rows=40, fragments=1)
@@ -113,14 +113,14 @@ def test_one_thread_computes_by_default(db: Connection, log: Log) -> None:
     assert most_at_once(log) == 1
 
 
-@pytest.mark.promise("B22")
+@pytest.mark.guarantee("B22")
 def test_more_threads_than_processors_are_accepted(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", 20), rows=20, fragments=1)
     assert table.backfill("y", concurrency=1, intra_applier_concurrency=20, task_size=100).status == "DONE"
     assert set(values(table).values()) == {20}
 
 
-@pytest.mark.promise("B23")
+@pytest.mark.guarantee("B23")
 def test_processes_and_threads_multiply(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", 4), rows=4, fragments=2)
     table.backfill("y", concurrency=2, intra_applier_concurrency=2, task_size=2)
@@ -129,7 +129,7 @@ def test_processes_and_threads_multiply(db: Connection, tmp_path: Path) -> None:
     assert sorted(processes.count(process) for process in set(processes)) == [2, 2]
 
 
-@pytest.mark.promise("B27")
+@pytest.mark.guarantee("B27")
 def test_fragments_that_were_computed_are_not_computed_again(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     task_rows = []
@@ -139,7 +139,7 @@ def test_fragments_that_were_computed_are_not_computed_again(db: Connection, log
     assert task_rows == [list(range(10)), [], list(range(10, 30)), list(range(30, 40)), []]
 
 
-@pytest.mark.promise("B28")
+@pytest.mark.guarantee("B28")
 def test_a_commit_comes_as_soon_as_the_granularity_is_reached(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(35, flag))
     before = table.version

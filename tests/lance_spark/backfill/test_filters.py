@@ -64,7 +64,7 @@ STARTS_WITH_A = "starts_with(filename, 'a')"
 A_OR_B = "starts_with(filename, 'a') or starts_with(filename, 'b')"
 
 
-@pytest.mark.promise("B29")
+@pytest.mark.guarantee("B29")
 def test_a_filter_restricts_the_rows(db: Connection, log: Log) -> None:
     table = files(db, log)
     result = table.backfill("content", where="filename = 'b2' or filename > 'c1'")
@@ -73,7 +73,7 @@ def test_a_filter_restricts_the_rows(db: Connection, log: Log) -> None:
     assert (result.rows_selected, result.rows_computed, result.status) == (2, 2, "DONE")
 
 
-@pytest.mark.promise("B30")
+@pytest.mark.guarantee("B30")
 def test_functions_of_strings_work_in_filters(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
@@ -81,7 +81,7 @@ def test_functions_of_strings_work_in_filters(db: Connection, log: Log) -> None:
     assert values(table, "content", key="filename")["a2"] == "content of a2"
 
 
-@pytest.mark.promise("B31")
+@pytest.mark.guarantee("B31")
 def test_a_filter_may_look_at_another_computed_column(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
@@ -92,7 +92,7 @@ def test_a_filter_may_look_at_another_computed_column(db: Connection, log: Log) 
     assert filled(table, "embedding") == ["a1", "a2", "a3"]
 
 
-@pytest.mark.promise("B32")
+@pytest.mark.guarantee("B32")
 def test_the_same_call_computes_rows_that_were_added_and_match(db: Connection, log: Log) -> None:
     """A filter selects rows rather than fragments: selected rows are recomputed even if they have a value."""
     table = files(db, log)
@@ -104,7 +104,7 @@ def test_the_same_call_computes_rows_that_were_added_and_match(db: Connection, l
     assert logged_names(log) == ["a1", "a2", "a3", "a4", "a5"]
 
 
-@pytest.mark.promise("B32")
+@pytest.mark.guarantee("B32")
 def test_without_rows_that_have_a_value_only_the_added_ones_are_computed(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content")
@@ -114,7 +114,7 @@ def test_without_rows_that_have_a_value_only_the_added_ones_are_computed(db: Con
     assert logged_names(log) == ["a4", "a5"]
 
 
-@pytest.mark.promise("B33")
+@pytest.mark.guarantee("B33")
 def test_rows_that_a_filter_left_out_are_computed_alone_later(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
@@ -124,7 +124,7 @@ def test_rows_that_a_filter_left_out_are_computed_alone_later(db: Connection, lo
     assert filled(table) == sorted(NAMES)
 
 
-@pytest.mark.promise("B34")
+@pytest.mark.guarantee("B34")
 def test_a_wider_filter_adds_rows_and_leaves_the_others_alone(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
@@ -134,7 +134,7 @@ def test_a_wider_filter_adds_rows_and_leaves_the_others_alone(db: Connection, lo
     assert filled(table) == ["a1", "a2", "a3", "b1", "b2", "b3"]
 
 
-@pytest.mark.promise("B35")
+@pytest.mark.guarantee("B35")
 def test_a_filter_can_select_rows_that_have_a_value_to_overwrite_them(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=A_OR_B)
@@ -145,7 +145,7 @@ def test_a_filter_can_select_rows_that_have_a_value_to_overwrite_them(db: Connec
     assert (content["a1"], content["b1"], content["c1"]) == ("content of a1!", "content of b1", None)
 
 
-@pytest.mark.promise("B35")
+@pytest.mark.guarantee("B35")
 def test_overwriting_with_the_same_udf_calls_it_again(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=A_OR_B)
@@ -154,7 +154,7 @@ def test_overwriting_with_the_same_udf_calls_it_again(db: Connection, log: Log) 
     assert logged_names(log) == ["a1", "a2", "a3", "b1", "b2", "b3"]
 
 
-@pytest.mark.promise("B36")
+@pytest.mark.guarantee("B36")
 def test_rows_with_an_input_and_without_a_target_are_selected_together(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)

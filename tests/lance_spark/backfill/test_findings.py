@@ -41,7 +41,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.promise("F06")
+@pytest.mark.guarantee("F06")
 def test_a_udf_of_another_type_is_refused_and_the_table_stays_readable(db: Connection, log: Log) -> None:
     @udf
     def text(x: int) -> str:
@@ -82,7 +82,7 @@ def types(table: Table) -> list[str]:
     return sorted(error.error_type.rpartition(".")[2] for error in table.get_errors())
 
 
-@pytest.mark.promise("F07")
+@pytest.mark.guarantee("F07")
 def test_skip_skips_the_named_exceptions_only(db: Connection, log: Log) -> None:
     table = with_column(db, raising(log, [Skip(ValueError)]), rows=10, fragments=1)
     with pytest.raises(BackfillIncompleteError, match="KeyError"):
@@ -93,7 +93,7 @@ def test_skip_skips_the_named_exceptions_only(db: Connection, log: Log) -> None:
     assert types(table) == ["KeyError", "ValueError"]
 
 
-@pytest.mark.promise("F07")
+@pytest.mark.guarantee("F07")
 def test_the_first_matcher_decides(db: Connection, log: Log) -> None:
     table = with_column(db, raising(log, [Fail(KeyError), Skip()]), rows=10, fragments=1)
     with pytest.raises(BackfillIncompleteError, match="KeyError"):
@@ -102,7 +102,7 @@ def test_the_first_matcher_decides(db: Connection, log: Log) -> None:
     assert table.backfill("y").rows_skipped == 2
 
 
-@pytest.mark.promise("F07")
+@pytest.mark.guarantee("F07")
 @pytest.mark.parametrize(("match", "calls"), [("eight", 3), ("nine", 1)])
 def test_the_pattern_of_a_retry_is_honoured(db: Connection, log: Log, match: str, calls: int) -> None:
     retry = Retry(ValueError, match=match, max_attempts=3, backoff=Backoff(kind="fixed", initial_s=0.01))
@@ -112,7 +112,7 @@ def test_the_pattern_of_a_retry_is_honoured(db: Connection, log: Log, match: str
     assert (result.retries, result.rows_skipped) == (calls - 1, 2)
 
 
-@pytest.mark.promise("F11")
+@pytest.mark.guarantee("F11")
 def test_small_backfills_have_a_small_fixed_cost(db: Connection) -> None:
     """The bounds are generous, because other work shares the machines of tests; the peer took 4.9 s on a quiet
     machine.
@@ -133,7 +133,7 @@ def test_small_backfills_have_a_small_fixed_cost(db: Connection) -> None:
     assert min(durations) < 2.5
 
 
-@pytest.mark.promise("F12")
+@pytest.mark.guarantee("F12")
 def test_a_job_whose_driver_was_killed_is_shown_as_dead(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     driver = subprocess.Popen([sys.executable, "-c", REGISTERED_JOB, table.uri], stdout=subprocess.PIPE, text=True)

@@ -19,7 +19,7 @@ def prepared(db: Connection, log: Log, kind: str) -> Table:
     return table
 
 
-@pytest.mark.promise("S01")
+@pytest.mark.guarantee("S01")
 @kinds
 def test_a_compaction_after_a_backfill_causes_no_calls(db: Connection, log: Log, kind: str) -> None:
     table = prepared(db, log, kind)
@@ -31,7 +31,7 @@ def test_a_compaction_after_a_backfill_causes_no_calls(db: Connection, log: Log,
     assert values(table) == doubled(range(40))
 
 
-@pytest.mark.promise("S02")
+@pytest.mark.guarantee("S02")
 @kinds
 def test_a_compaction_amid_a_partial_backfill_causes_calls_for_the_rest(db: Connection, log: Log, kind: str) -> None:
     table = prepared(db, log, kind)
@@ -43,7 +43,7 @@ def test_a_compaction_amid_a_partial_backfill_causes_calls_for_the_rest(db: Conn
     assert values(table) == doubled(range(40))
 
 
-@pytest.mark.promise("S03")
+@pytest.mark.guarantee("S03")
 @kinds
 def test_appended_rows_alone_are_computed(db: Connection, log: Log, kind: str) -> None:
     table = prepared(db, log, kind)
@@ -55,7 +55,7 @@ def test_appended_rows_alone_are_computed(db: Connection, log: Log, kind: str) -
     assert values(table) == doubled(range(45))
 
 
-@pytest.mark.promise("S04")
+@pytest.mark.guarantee("S04")
 @kinds
 def test_another_column_amid_a_partial_backfill_causes_calls_for_the_rest(db: Connection, log: Log, kind: str) -> None:
     table = prepared(db, log, kind)
@@ -67,7 +67,7 @@ def test_another_column_amid_a_partial_backfill_causes_calls_for_the_rest(db: Co
     assert values(table) == doubled(range(40))
 
 
-@pytest.mark.promise("S05")
+@pytest.mark.guarantee("S05")
 @kinds
 def test_another_udf_computes_all_rows_once(db: Connection, log: Log, kind: str) -> None:
     table = prepared(db, log, kind)
@@ -82,7 +82,7 @@ def test_another_udf_computes_all_rows_once(db: Connection, log: Log, kind: str)
     assert counts == [40, 0, 0]
 
 
-@pytest.mark.promise("S06")
+@pytest.mark.guarantee("S06")
 @kinds
 def test_an_updated_input_is_left_to_a_filter(db: Connection, log: Log, kind: str) -> None:
     """The default selection is rows without a value, and an update keeps the old value of a row. A filter recomputes
@@ -99,7 +99,7 @@ def test_an_updated_input_is_left_to_a_filter(db: Connection, log: Log, kind: st
     assert values(table)[1007] == 2014
 
 
-@pytest.mark.promise("S07", "F08")
+@pytest.mark.guarantee("S07", "F08")
 def test_skipped_rows_are_computed_when_the_cause_is_gone(db: Connection, log: Log, flag: str) -> None:
     table = make(db)
     table.add_columns({"y": log.breaking(13, flag, on_error=[Skip(ValueError)])})
@@ -114,7 +114,7 @@ def test_skipped_rows_are_computed_when_the_cause_is_gone(db: Connection, log: L
     assert values(table) == doubled(range(40))
 
 
-@pytest.mark.promise("S07")
+@pytest.mark.guarantee("S07")
 def test_so_are_rows_of_batches_that_were_halved(db: Connection, log: Log, flag: str) -> None:
     path = log.path
 

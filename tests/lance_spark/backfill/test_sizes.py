@@ -65,20 +65,20 @@ def with_blobs(db: Connection, log: Log, *, rows: int = 12) -> Table:
 TEXTS = {x: None if x == 5 else f"blob-{x:05}" for x in range(12)}
 
 
-@pytest.mark.promise("T39")
+@pytest.mark.guarantee("T39")
 def test_the_minimum_of_the_call_is_the_lower_bound(db: Connection, log: Log) -> None:
     sizes = batches(db, log, min_checkpoint_size=9)
     assert sizes[0] == 9
     assert all(size >= 9 for size in sizes[:-1])
 
 
-@pytest.mark.promise("T40")
+@pytest.mark.guarantee("T40")
 def test_the_maximum_also_bounds_what_the_udf_gets_at_once(db: Connection, log: Log) -> None:
     assert batches(db, log, max_checkpoint_size=8, checkpoint_size=50) == [8] * 7 + [4]
 
 
 @pytest.mark.long
-@pytest.mark.promise("T41")
+@pytest.mark.guarantee("T41")
 @pytest.mark.spark
 @pytest.mark.spark
 def test_with_a_long_interval_a_sudden_death_costs_all_that_was_not_persisted(
@@ -91,7 +91,7 @@ def test_with_a_long_interval_a_sudden_death_costs_all_that_was_not_persisted(
     assert (result.status, values(table)) == ("DONE", doubled(range(20)))
 
 
-@pytest.mark.promise("T42")
+@pytest.mark.guarantee("T42")
 @pytest.mark.spark
 def test_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, dying(log, 13, flag), rows=20, fragments=1)
@@ -101,7 +101,7 @@ def test_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Connect
     assert (result.status, values(table)) == ("DONE", doubled(range(20)))
 
 
-@pytest.mark.promise("T43")
+@pytest.mark.guarantee("T43")
 def test_metrics_are_kept_with_the_table_by_default(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     result = table.backfill("y")
@@ -114,7 +114,7 @@ def test_metrics_are_kept_with_the_table_by_default(db: Connection, log: Log) ->
     )
 
 
-@pytest.mark.promise("T43")
+@pytest.mark.guarantee("T43")
 def test_metrics_are_only_in_memory_on_request(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     result = table.backfill("y", _enable_job_tracker_saves=False)
@@ -126,7 +126,7 @@ def test_metrics_are_only_in_memory_on_request(db: Connection, log: Log) -> None
     assert job_files == []
 
 
-@pytest.mark.promise("T44")
+@pytest.mark.guarantee("T44")
 @pytest.mark.parametrize("strategy", ["auto", "legacy", "range"])
 def test_every_strategy_gives_the_same_bytes(db: Connection, log: Log, strategy: Any) -> None:
     table = with_blobs(db, log)
@@ -134,14 +134,14 @@ def test_every_strategy_gives_the_same_bytes(db: Connection, log: Log, strategy:
     assert values(table) == TEXTS
 
 
-@pytest.mark.promise("T45")
+@pytest.mark.guarantee("T45")
 def test_another_strategy_is_refused(db: Connection, log: Log) -> None:
     table = with_blobs(db, log)
     with pytest.raises(OptionError, match=r"blob_read_strategy.*auto, legacy or range"):
         table.backfill("y", blob_read_strategy="magic")  # type: ignore[arg-type]
 
 
-@pytest.mark.promise("T46")
+@pytest.mark.guarantee("T46")
 @pytest.mark.parametrize("strategy", ["auto", "range"])
 def test_a_strategy_does_not_depend_on_the_scheme(spark: SparkSession, tmp_path: Path, log: Log, strategy: Any) -> None:
     table = with_blobs(lance_spark.connect(f"file-object-store://{tmp_path}/store", spark), log)
@@ -149,7 +149,7 @@ def test_a_strategy_does_not_depend_on_the_scheme(spark: SparkSession, tmp_path:
     assert values(table) == TEXTS
 
 
-@pytest.mark.promise("T47")
+@pytest.mark.guarantee("T47")
 def test_the_buffer_bounds_the_bytes_of_a_batch(db: Connection, log: Log) -> None:
     table = with_blobs(db, log)
     table.backfill("y", blob_read_buffer_size=30, task_size=ONE_TASK)
@@ -157,7 +157,7 @@ def test_the_buffer_bounds_the_bytes_of_a_batch(db: Connection, log: Log) -> Non
     assert list(map(int, log.lines())) == [3, 4, 3, 2], "three blobs of ten bytes fit, and a NULL takes no bytes"
 
 
-@pytest.mark.promise("T47")
+@pytest.mark.guarantee("T47")
 def test_a_blob_that_is_larger_than_the_buffer_comes_alone(db: Connection, log: Log) -> None:
     table = with_blobs(db, log)
     table.backfill("y", blob_read_buffer_size=1, task_size=ONE_TASK)
@@ -165,7 +165,7 @@ def test_a_blob_that_is_larger_than_the_buffer_comes_alone(db: Connection, log: 
     assert max(map(int, log.lines())) <= 2
 
 
-@pytest.mark.promise("T48")
+@pytest.mark.guarantee("T48")
 def test_the_environment_decides_about_the_buffer(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     table = with_blobs(db, log)
     assert blob_buffer_of(None) == 512 << 20
@@ -177,26 +177,26 @@ def test_the_environment_decides_about_the_buffer(db: Connection, log: Log, monk
         table.backfill("y")
 
 
-@pytest.mark.promise("T57")
+@pytest.mark.guarantee("T57")
 def test_batch_size_is_the_deprecated_name(db: Connection, log: Log) -> None:
     with pytest.warns(DeprecationWarning, match="checkpoint_size"):
         sizes = batches(db, log, batch_size=20)
     assert sizes == [20] * 3
 
 
-@pytest.mark.promise("T58")
+@pytest.mark.guarantee("T58")
 def test_a_batch_size_of_zero_takes_all_rows_of_a_fragment(db: Connection, log: Log) -> None:
     with pytest.warns(DeprecationWarning, match="checkpoint_size"):
         sizes = batches(db, log, rows=60, fragments=2, batch_size=0)
     assert sizes == [30, 30]
 
 
-@pytest.mark.promise("T59")
+@pytest.mark.guarantee("T59")
 def test_a_checkpoint_has_at_most_so_many_rows(db: Connection, log: Log) -> None:
     assert max(batches(db, log, checkpoint_size=7)) == 7
 
 
-@pytest.mark.promise("T59")
+@pytest.mark.guarantee("T59")
 def test_checkpoints_lie_in_the_store_batch_by_batch(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(53, flag), rows=60, fragments=1)
     with flag_file(flag), pytest.raises(lance_spark.BackfillIncompleteError):
@@ -207,7 +207,7 @@ def test_checkpoints_lie_in_the_store_batch_by_batch(db: Connection, log: Log, f
     assert log.take() == list(range(49, 60)), "another size of checkpoints reuses the old ones"
 
 
-@pytest.mark.promise("T81")
+@pytest.mark.guarantee("T81")
 def test_smaller_checkpoints_show_progress_while_a_task_still_runs(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(13, flag), rows=20, fragments=1)
     with flag_file(flag):
@@ -218,11 +218,11 @@ def test_smaller_checkpoints_show_progress_while_a_task_still_runs(db: Connectio
     assert job.result().rows_computed == 20
 
 
-@pytest.mark.promise("T60")
+@pytest.mark.guarantee("T60")
 def test_an_explicit_size_is_the_first_one(db: Connection, log: Log) -> None:
     assert batches(db, log, checkpoint_size=20)[0] == 20
 
 
-@pytest.mark.promise("T60")
+@pytest.mark.guarantee("T60")
 def test_else_the_lower_bound_is_the_first_one(db: Connection, log: Log) -> None:
     assert batches(db, log, min_checkpoint_size=4)[0] == 4

@@ -77,7 +77,7 @@ def check_successor(
     return result
 
 
-@pytest.mark.promise("F04")
+@pytest.mark.guarantee("F04")
 @pytest.mark.parametrize(("case", "stable"), variations(SUCCESSORS))
 def test_the_next_job_calls_the_rows_of_the_table_of_conflicts(case: Case, stable: bool, lab: ConflictLab):
     fail_once(lab, stable=stable)

@@ -253,7 +253,7 @@ def test_what_was_committed_before_a_drop_does_not_come_back_as_another_column(l
     assert set(column(lab.uri, "innocent").values()) == {None}
 
 
-@pytest.mark.promise("F05")
+@pytest.mark.guarantee("F05")
 @pytest.mark.parametrize("moment", ["between", "staged", "slipped"])
 def test_a_column_that_has_got_another_udf_takes_no_values_of_the_old_one(moment: Moment, lab: ConflictLab):
     lab.table()

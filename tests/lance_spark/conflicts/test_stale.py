@@ -57,7 +57,7 @@ def check_fresh(lab: ConflictLab, foreign: Mapping[int, int] | None = None) -> N
     assert unused_files(lab.uri) == set()
 
 
-@pytest.mark.promise("F03")
+@pytest.mark.guarantee("F03")
 @pytest.mark.parametrize(("case", "stable"), variations(STALE))
 def test_rows_are_outdated_as_the_table_of_conflicts_says(case: Case, stable: bool, lab: ConflictLab):
     filled_table(lab, stable=stable)
@@ -92,7 +92,7 @@ def test_rows_that_another_udf_version_computed(stable: bool, lab: ConflictLab):
     assert_indexes_agree(lab.uri)
 
 
-@pytest.mark.promise("F05")
+@pytest.mark.guarantee("F05")
 def test_another_udf_computes_all_rows_once(lab: ConflictLab):
     table = filled_table(lab)
     table.alter_columns({"path": "v", "udf": lab.udf(version="2", factor=3)})

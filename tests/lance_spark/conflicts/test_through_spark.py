@@ -67,7 +67,7 @@ WRITE_CELLS: list[tuple[Act, bool]] = [
 ]
 
 
-@pytest.mark.promise("F01", "F02", "F03")
+@pytest.mark.guarantee("F01", "F02", "F03")
 @pytest.mark.parametrize(
     ("act", "moment", "stable"), JOB_CELLS, ids=[f"{name_of(act)}-{at}" for act, at, _ in JOB_CELLS]
 )

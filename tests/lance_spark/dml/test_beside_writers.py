@@ -49,7 +49,7 @@ QUICK = {
 
 
 @pytest.mark.sample(4)
-@pytest.mark.promise("C05")
+@pytest.mark.guarantee("C05")
 @pytest.mark.parametrize(
     ("statement", "stable", "moment"),
     [

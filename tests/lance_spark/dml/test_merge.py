@@ -70,7 +70,7 @@ CLAUSES = [
 
 
 @pytest.mark.sample(2)
-@pytest.mark.promise("C03")
+@pytest.mark.guarantee("C03")
 @pytest.mark.parametrize(
     "clauses",
     [
@@ -117,7 +117,7 @@ def test_a_merge_does_what_pylance_does(table: Table, tmp_path: Path, clauses: t
     assert all(lineage_after[number] == before[number] for number in (lineage_after.keys() & before.keys()) - changed)
 
 
-@pytest.mark.promise("C04")
+@pytest.mark.guarantee("C04")
 def test_a_source_may_be_of_any_form_and_lack_columns(table: Table, spark: SparkSession):
     expected = {row["id"]: row for row in rows(range(30)).to_pylist()}
     small: list[Any] = [

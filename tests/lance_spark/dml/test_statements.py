@@ -60,7 +60,7 @@ STATEMENTS = st.lists(
 )
 
 
-@pytest.mark.promise("C01", "C02")
+@pytest.mark.guarantee("C01", "C02")
 @given(
     statements=STATEMENTS,
     stable=st.booleans(),
@@ -173,7 +173,7 @@ def test_nothing_to_do_makes_no_version(tmp_path: Path):
     assert lance.dataset(uri).version == 1
 
 
-@pytest.mark.promise("C06")
+@pytest.mark.guarantee("C06")
 def test_values_that_do_not_fit_are_refused_before_a_write(tmp_path: Path):
     uri = str(tmp_path / "t")
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int32()), ("s", pa.string())])

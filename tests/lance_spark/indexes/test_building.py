@@ -29,7 +29,7 @@ pytestmark = pytest.mark.sample(3)
 Opened = Callable[..., Table]
 
 
-@pytest.mark.promise("I01")
+@pytest.mark.guarantee("I01")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tasks", ["one task", "small tasks"])
 def test_each_kind_serves_all_rows(kind: str, tasks: str, opened: Opened, table_path: str, request: Any):
@@ -108,7 +108,7 @@ def test_nested_fields_and_hamming_distances(opened: Opened, table_path: str):
     assert "s.a_idx" in plan
 
 
-@pytest.mark.promise("I02")
+@pytest.mark.guarantee("I02")
 def test_an_index_is_replaced_where_that_is_asked_for(opened: Opened, table_path: str):
     table = opened()
     table.create_scalar_index("x")

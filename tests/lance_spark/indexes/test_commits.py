@@ -114,7 +114,7 @@ def test_changes_by_other_writers_while_an_index_is_built(
     assert wrong_answers(table_path, kind) == []
 
 
-@pytest.mark.promise("I04")
+@pytest.mark.guarantee("I04")
 @pytest.mark.parametrize(
     ("kind", "stable"),
     cases({("BTREE", True), ("BITMAP", False), ("FTS", True), ("LABEL_LIST", False), ("IVF_PQ", True)}),

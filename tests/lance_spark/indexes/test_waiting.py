@@ -22,7 +22,7 @@ def test_an_index_that_serves_all_rows_is_not_waited_for(opened: Opened):
     table.wait_for_index([])
 
 
-@pytest.mark.promise("I03")
+@pytest.mark.guarantee("I03")
 def test_indexes_that_others_make_and_optimize_are_waited_for(opened: Opened, table_path: str):
     table = opened()
     create(table, "BTREE")
@@ -38,7 +38,7 @@ def test_indexes_that_others_make_and_optimize_are_waited_for(opened: Opened, ta
     assert not acts and table.index_stats("ix").num_unindexed_rows == 0
 
 
-@pytest.mark.promise("I03")
+@pytest.mark.guarantee("I03")
 def test_the_wait_ends_and_says_what_is_missing(opened: Opened, table_path: str):
     table = opened()
     create(table, "BTREE")

@@ -117,7 +117,7 @@ def test_keys_of_a_wrong_type_are_refused_before_a_row_is_read(
         assert table.uri in str(caught.value)
 
 
-@pytest.mark.promise("L06")
+@pytest.mark.guarantee("L06")
 def test_a_key_that_one_side_lacks_is_named_with_a_hint_about_capitals(db: Connection) -> None:
     table = make_table(db, numbered(Lang=["en"] * 30))
     source = of_ids([1], lang=["en"])

@@ -82,7 +82,7 @@ def test_a_plan_of_a_source_in_memory_names_it(on_missing: Any, says: str, table
 # Handles and the history
 
 
-@pytest.mark.promise("L17", "L18", "L19")
+@pytest.mark.guarantee("L17", "L18", "L19")
 def test_a_load_returns_the_id_of_its_job_of_which_the_history_knows_all(table: Table, files: Path) -> None:
     path = write_file(of_ids([1, 2, 99]), files / "x.parquet")
     assert table.load_columns(path, "id", ["v"], job_id="mine") == "mine"
@@ -96,7 +96,7 @@ def test_a_load_returns_the_id_of_its_job_of_which_the_history_knows_all(table: 
     assert len(table.list_jobs()) == 2
 
 
-@pytest.mark.promise("L02")
+@pytest.mark.guarantee("L02")
 def test_a_handle_shows_the_job_while_it_runs_and_its_result(table: Table) -> None:
     gate, reached = threading.Event(), threading.Event()
 
@@ -164,7 +164,7 @@ def test_a_parameter_that_is_wrong_is_named_and_nothing_is_changed(name: str, va
     assert caught.value.option == name and f"option {name!r}" in str(caught.value)
 
 
-@pytest.mark.promise("L15")
+@pytest.mark.guarantee("L15")
 def test_more_than_the_cluster_has_is_refused_before_a_column_is_added(table: Table) -> None:
     for more, what in (({"_loader_cpus": 100}, "100 CPUs"), ({"_loader_memory": 1 << 60}, "of memory")):
         with nothing_changes(table), pytest.raises(ResourcesUnavailableError, match=what):
@@ -188,7 +188,7 @@ def test_a_new_column_that_differs_from_another_only_in_capitals_is_refused(tabl
             call(source, "id", ["V"])
 
 
-@pytest.mark.promise("L12", "L14")
+@pytest.mark.guarantee("L12", "L14")
 def test_load_columns_and_its_async_form_and_plan_share_their_parameters() -> None:
     signatures = [
         inspect.signature(parameter).parameters for parameter in (Table.load_columns, Table.load_columns_async)
@@ -222,7 +222,7 @@ def test_load_columns_and_its_async_form_and_plan_share_their_parameters() -> No
 # Versions and checkpoints
 
 
-@pytest.mark.promise("L16")
+@pytest.mark.guarantee("L16")
 @pytest.mark.parametrize(("granularity", "versions"), [(1, 3), (2, 2), (None, 1)])
 def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, versions: int, table: Table) -> None:
     before, version_gaps = table.version, list[int]()
@@ -242,7 +242,7 @@ def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, version
     assert version_gaps == sorted(version_gaps) and version_gaps[-1] == 29 and (versions == 1 or version_gaps[0] < 29)
 
 
-@pytest.mark.promise("L13")
+@pytest.mark.guarantee("L13")
 @pytest.mark.parametrize(
     ("more", "rows"),
     [
@@ -263,7 +263,7 @@ def test_a_checkpoint_has_at_most_so_many_rows(more: dict[str, Any], rows: list[
 
 
 @pytest.mark.long
-@pytest.mark.promise("F09")
+@pytest.mark.guarantee("F09")
 def test_the_same_call_goes_on_and_another_source_or_rule_for_missing_rows_does_not(table: Table, files: Path) -> None:
     path = write_file(of_ids([i for i in range(30) if i % 3]), files / "x.parquet")
 

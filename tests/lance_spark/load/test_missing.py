@@ -29,7 +29,7 @@ pytestmark = pytest.mark.sample(2)
 OLD = pa.array([None if i % 5 == 0 else -i for i in range(30)], pa.int64())
 
 
-@pytest.mark.promise("L09", "L10")
+@pytest.mark.guarantee("L09", "L10")
 @pytest.mark.parametrize("on_missing", ["carry", "null"])
 def test_rows_without_a_match_keep_their_values_or_become_null_in_existing_and_new_columns(
     on_missing: Any, db: Connection
@@ -70,7 +70,7 @@ def test_a_load_that_matches_nothing_commits_nothing_but_a_new_column(db: Connec
     assert table.version == before + 1 and table.count_rows("w IS NULL") == 30
 
 
-@pytest.mark.promise("L11")
+@pytest.mark.guarantee("L11")
 def test_missing_rows_are_refused_with_their_number_and_examples_and_nothing_is_changed(db: Connection) -> None:
     table = make_table(db, numbered(v=OLD))
     source = of_ids([i for i in range(30) if i not in (4, 17)], fresh=["x"] * 28)
@@ -95,7 +95,7 @@ def test_a_null_key_of_the_table_is_missing_and_a_deleted_row_is_not(db: Connect
 
 
 @pytest.mark.long
-@pytest.mark.promise("L04")
+@pytest.mark.guarantee("L04")
 def test_several_loads_that_cover_different_keys_fill_a_column_together(db: Connection, files: Path) -> None:
     table = make_table(db, numbered())
     for first in (0, 1, 2):

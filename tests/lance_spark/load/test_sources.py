@@ -86,7 +86,7 @@ SOURCES: dict[str, Open] = {
 }
 
 
-@pytest.mark.promise("L01", "L03", "L07", "L08")
+@pytest.mark.guarantee("L01", "L03", "L07", "L08")
 @pytest.mark.parametrize("kind", SOURCES)
 def test_each_source_gives_the_table_that_a_left_join_gives(
     kind: str, db: Connection, files: Path, spark: SparkSession
@@ -146,7 +146,7 @@ def test_files_of_an_unknown_format_are_refused(names: tuple[str, ...], what: st
     assert str(files) in str(caught.value) and caught.value.source == str(files)
 
 
-@pytest.mark.promise("L05")
+@pytest.mark.guarantee("L05")
 def test_unsupported_sources_are_refused_by_name(db: Connection, files: Path, spark: SparkSession) -> None:
     table = make_table(db, numbered())
     path = write_file(of_ids([1]), files / "a.parquet")

@@ -39,7 +39,7 @@ INDEXES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.promise("I05")
+@pytest.mark.guarantee("I05")
 @pytest.mark.parametrize("kind", INDEXES)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -140,7 +140,7 @@ def test_columns_expressions_ids_and_forms_of_the_result(table: Table, q: list[f
     assert [n for batch in batches for n in batch.column("id").to_pylist()] == expected
 
 
-@pytest.mark.promise("I08")
+@pytest.mark.guarantee("I08")
 def test_a_query_without_a_search_reads_rows_in_the_order_of_the_table(table: Table):
     query = table.search().where("kind = 2").select({"n": "id + 1", "kind": "kind"})
     assert isinstance(query, Query) and not isinstance(query, Search)
@@ -175,7 +175,7 @@ def test_explain_plan_shows_the_index_that_serves(table: Table, table_path: str,
 # Text
 
 
-@pytest.mark.promise("I06")
+@pytest.mark.guarantee("I06")
 def test_words_are_found_by_their_index_and_in_rows_that_it_lacks(table: Table, table_path: str):
     for make in (lambda: None, lambda: table.create_fts_index("text", with_position=True)):
         make()
@@ -249,7 +249,7 @@ def test_a_hybrid_search_without_a_hit_is_empty(prefilter: bool, table: Table, q
 # Both
 
 
-@pytest.mark.promise("I07")
+@pytest.mark.guarantee("I07")
 def test_a_hybrid_search_fuses_both_rankings(table: Table, q: list[float]):
     table.create_fts_index("text")
     near, good = ids(table.search(q)), ids(table.search("lime number17"))
@@ -289,7 +289,7 @@ class Backwards:
         return self._of(query, pa.concat_tables([vector_results, fts_results], promote_options="default").slice(0, 12))
 
 
-@pytest.mark.promise("I09")
+@pytest.mark.guarantee("I09")
 def test_a_reranker_orders_what_was_found(table: Table, q: list[float]):
     table.create_fts_index("text")
     reranker = Backwards()
@@ -309,7 +309,7 @@ def test_a_reranker_orders_what_was_found(table: Table, q: list[float]):
 # Refusals
 
 
-@pytest.mark.promise("I10")
+@pytest.mark.guarantee("I10")
 def test_unsearchable_columns_are_refused(table: Table, table_path: str, q: list[float]):
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (OptionError, "fts_columns", lambda: table.search("apple").to_arrow()),

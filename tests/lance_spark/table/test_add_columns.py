@@ -45,13 +45,13 @@ def kind_of(table: Table, column: str) -> pa.DataType:
     return table.schema.field(column).type
 
 
-@pytest.mark.promise("T06")
+@pytest.mark.guarantee("T06")
 def test_a_sql_expression_is_computed_at_once(table: Table):
     table.add_columns({"tenfold": "id * 10", "loud": "upper(text)"})
     assert table.to_arrow(filter="id = 7").to_pylist() == [{"id": 7, "text": "word 7", "tenfold": 70, "loud": "WORD 7"}]
 
 
-@pytest.mark.promise("T08")
+@pytest.mark.guarantee("T08")
 def test_a_udf_reads_the_columns_that_its_parameters_are_named_like(table: Table):
     table.add_columns({"double": double()})
     assert kind_of(table, "double") == pa.int64() and table.count_rows("double IS NULL") == 30
@@ -59,7 +59,7 @@ def test_a_udf_reads_the_columns_that_its_parameters_are_named_like(table: Table
     assert table.count_rows("double = id * 2") == 30
 
 
-@pytest.mark.promise("T10", "T12")
+@pytest.mark.guarantee("T10", "T12")
 def test_a_tuple_binds_parameters_to_columns_by_position(table: Table):
     @udf
     def join(a: str, b: int) -> str:
@@ -70,7 +70,7 @@ def test_a_tuple_binds_parameters_to_columns_by_position(table: Table):
     assert table.to_arrow(["joined"], "id = 3").to_pylist() == [{"joined": "word 3/3"}]
 
 
-@pytest.mark.promise("T13")
+@pytest.mark.guarantee("T13")
 def test_a_udf_of_several_columns_adds_one_per_field(table: Table):
     table.add_columns(size())
     assert table.version == 4, "they come in one commit"
@@ -79,7 +79,7 @@ def test_a_udf_of_several_columns_adds_one_per_field(table: Table):
     assert table.to_arrow(["length", "first"], "id = 3").to_pylist() == [{"length": 6, "first": "w"}]
 
 
-@pytest.mark.promise("T15")
+@pytest.mark.guarantee("T15")
 def test_an_unpacked_udf_adds_columns_with_a_prefix(table: Table):
     table.add_columns(UnpackedUDF(size(), prefix="text_"))
     assert table.schema.names == ["id", "text", "text_length", "text_first"]
@@ -89,7 +89,7 @@ def test_an_unpacked_udf_adds_columns_with_a_prefix(table: Table):
     ]
 
 
-@pytest.mark.promise("T01")
+@pytest.mark.guarantee("T01")
 def test_one_call_takes_several_columns_of_every_form_in_a_dict(table: Table):
     columns: Any = {"tenfold": "id * 10", "double": double(), "other": (double(), ["id"])}
     assert table.add_columns(columns) is None  # type: ignore[func-returns-value]
@@ -153,7 +153,7 @@ def test_pysparks_own_udfs_are_udfs(table: Table):
         assert table.count_rows(f"{column} = id * 2") == 30, column
 
 
-@pytest.mark.promise("T18")
+@pytest.mark.guarantee("T18")
 def test_an_input_of_unknown_type_is_warned_about(table: Table):
     @udf(data_type=pa.int64())
     def length(text) -> int:
@@ -312,7 +312,7 @@ def sibling_of_text() -> UDF:
     return sibling
 
 
-@pytest.mark.promise("T02", "T03", "T04", "T05", "T09", "T11", "T14", "T16")
+@pytest.mark.guarantee("T02", "T03", "T04", "T05", "T09", "T11", "T14", "T16")
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.spark) if case == "a UDF that aggregates" else case for case in WRONG]
 )

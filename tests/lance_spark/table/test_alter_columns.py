@@ -127,7 +127,7 @@ WRONG: dict[str, tuple[Callable[[CallLog], object], type[Exception], str]] = {
 }
 
 
-@pytest.mark.promise("T23")
+@pytest.mark.guarantee("T23")
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_said_and_nothing_changes(filled: Table, call_log: CallLog, case: str):
     make, expected, message = WRONG[case]
@@ -203,7 +203,7 @@ def test_two_changes_between_backfills_are_one(filled: Table, call_log: CallLog)
     assert filled.count_rows("double = id * 4") == 30
 
 
-@pytest.mark.promise("T24")
+@pytest.mark.guarantee("T24")
 def test_a_plain_column_can_get_a_udf_and_its_values_count_as_out_of_date(table: Table, call_log: CallLog):
     table.to_lance().add_columns({"mine": "cast(-1 AS bigint)"})
     with pytest.raises(RegistrationError, match="no UDF is registered"):
@@ -214,7 +214,7 @@ def test_a_plain_column_can_get_a_udf_and_its_values_count_as_out_of_date(table:
     assert table.backfill("mine").rows_computed == 0
 
 
-@pytest.mark.promise("T23")
+@pytest.mark.guarantee("T23")
 def test_several_columns_are_altered_in_one_call(table: Table, call_log: CallLog):
     table.add_columns({"a": call_log.times(2), "b": call_log.times(2)})
     table.alter_columns(

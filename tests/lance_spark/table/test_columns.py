@@ -54,7 +54,7 @@ def check_refused(
     assert table.list_jobs() == []
 
 
-@pytest.mark.promise("T04")
+@pytest.mark.guarantee("T04")
 def test_a_udf_over_record_batches_declares_no_inputs() -> None:
     with pytest.raises(UdfDefinitionError, match="input_columns") as caught:
 
@@ -65,7 +65,7 @@ def test_a_udf_over_record_batches_declares_no_inputs() -> None:
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.promise("T07")
+@pytest.mark.guarantee("T07")
 def test_a_cast_of_null_gives_a_column_of_its_type(db: Connection) -> None:
     table = make(db)
     table.add_columns({"empty": "cast(null as string)"})
@@ -73,14 +73,14 @@ def test_a_cast_of_null_gives_a_column_of_its_type(db: Connection) -> None:
     assert set(values(table, "empty").values()) == {None}
 
 
-@pytest.mark.promise("T17")
+@pytest.mark.guarantee("T17")
 def test_refusals_of_add_columns_are_value_errors(db: Connection, log: Log) -> None:
     table = make(db)
     for transforms in ({}, {"y": 5}, {"y": minus}, {"y": (minus, ["x"])}, {"x": log.doubling()}, 7, {"y": "nope("}):
         check_refused(table, transforms, ValueError)  # type: ignore[arg-type]
 
 
-@pytest.mark.promise("T19")
+@pytest.mark.guarantee("T19")
 def test_a_column_whose_name_is_no_identifier_can_be_an_input(db: Connection, log: Log) -> None:
     table = make(db, **{"unit price (€)": lambda x: 3 * x})
     table.add_columns({"y": (log.doubling(), ["unit price (€)"])})
@@ -88,7 +88,7 @@ def test_a_column_whose_name_is_no_identifier_can_be_an_input(db: Connection, lo
     assert values(table) == {x: 6 * x for x in range(40)}
 
 
-@pytest.mark.promise("T22")
+@pytest.mark.guarantee("T22")
 def test_a_column_gets_another_udf_and_all_values_are_computed_anew(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y")
@@ -100,7 +100,7 @@ def test_a_column_gets_another_udf_and_all_values_are_computed_anew(db: Connecti
     assert values(table) == {x: 3 * x for x in range(40)}
 
 
-@pytest.mark.promise("T80")
+@pytest.mark.guarantee("T80")
 def test_a_table_is_a_lance_dataset_that_others_can_open(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y")

@@ -53,7 +53,7 @@ def test_a_table_at_a_path_without_the_suffix_opens_by_its_location(tmp_path: Pa
         lance_spark.connect(str(tmp_path)).open_table("events")
 
 
-@pytest.mark.promise("T79")
+@pytest.mark.guarantee("T79")
 def test_a_remote_database_is_refused_by_name_and_the_message_says_what_serves_instead():
     with pytest.raises(UnsupportedOperationError, match="db://company") as error:
         lance_spark.connect("db://company")
@@ -97,7 +97,7 @@ def test_rows_of_spark_do_not_go_to_a_table_that_a_concurrent_writer_creates(
     assert replaced.to_arrow().to_pydict() == {"id": [0, 1, 2]}
 
 
-@pytest.mark.promise("T79")
+@pytest.mark.guarantee("T79")
 @pytest.mark.parametrize("name", ["api_key", "region", "host_override"])
 def test_parameters_of_a_remote_service_are_refused_by_name(tmp_path: Path, name: str):
     with pytest.raises(UnsupportedOperationError, match=name):

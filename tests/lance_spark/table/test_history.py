@@ -68,7 +68,7 @@ def test_a_job_can_stay_out_of_the_history(table: Table, call_log: CallLog):
         table.get_job("hidden")
 
 
-@pytest.mark.promise("T74", "T76")
+@pytest.mark.guarantee("T74", "T76")
 def test_skipped_rows_have_records_that_can_be_filtered(table: Table, spark: SparkSession):
     table.add_columns({"double": picky()})
     result = table.backfill("double", job_id="first")
@@ -93,7 +93,7 @@ def test_skipped_rows_have_records_that_can_be_filtered(table: Table, spark: Spa
         assert table.get_errors(**nothing) == [], nothing
 
 
-@pytest.mark.promise("T77", "T78")
+@pytest.mark.guarantee("T77", "T78")
 def test_addresses_of_failed_rows_are_those_rows_and_the_documented_recipe_computes_just_them(
     table: Table, call_log: CallLog
 ):
@@ -109,7 +109,7 @@ def test_addresses_of_failed_rows_are_those_rows_and_the_documented_recipe_compu
     assert table.count_rows("double = id * 2") == 30
 
 
-@pytest.mark.promise("T78")
+@pytest.mark.guarantee("T78")
 def test_the_recipe_hits_the_same_rows_after_a_compaction(table: Table, call_log: CallLog):
     table.to_lance().delete("id IN (0, 11)")
     table.add_columns({"double": picky()})

@@ -48,7 +48,7 @@ def failed(db: Connection, log: Log, **options: Any) -> tuple[Table, BackfillJob
     return table, table.backfill("y")
 
 
-@pytest.mark.promise("T25")
+@pytest.mark.guarantee("T25")
 def test_a_job_is_returned_at_once(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(0, flag))
     with flag_file(flag):  # the job cannot end inside this block, so a call that waited for the job would never return
@@ -62,7 +62,7 @@ def test_a_job_is_returned_at_once(db: Connection, log: Log, flag: str) -> None:
     assert values(table) == doubled(range(40))
 
 
-@pytest.mark.promise("T65")
+@pytest.mark.guarantee("T65")
 def test_the_call_returns_when_the_job_has_ended(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     result = table.backfill("y")
@@ -71,7 +71,7 @@ def test_the_call_returns_when_the_job_has_ended(db: Connection, log: Log) -> No
     assert values(table) == doubled(range(40))
 
 
-@pytest.mark.promise("T67")
+@pytest.mark.guarantee("T67")
 def test_without_a_timeout_the_call_waits(db: Connection, log: Log, flag: str) -> None:
     assert inspect.signature(Table.backfill).parameters["timeout"].default is None
     table = with_column(db, log.waiting(0, flag))
@@ -84,7 +84,7 @@ def test_without_a_timeout_the_call_waits(db: Connection, log: Log, flag: str) -
         timer.join()
 
 
-@pytest.mark.promise("T68")
+@pytest.mark.guarantee("T68")
 def test_a_plan_counts_and_dispatches_nothing(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     version = table.version
@@ -95,7 +95,7 @@ def test_a_plan_counts_and_dispatches_nothing(db: Connection, log: Log) -> None:
     assert "40 of 40 rows" in plan.explain()
 
 
-@pytest.mark.promise("T69")
+@pytest.mark.guarantee("T69")
 def test_a_plan_says_what_the_backfill_then_does(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     for where in ("x < 15", None, "x % 7 = 0", None):
@@ -106,7 +106,7 @@ def test_a_plan_says_what_the_backfill_then_does(db: Connection, log: Log) -> No
     assert not table.plan_backfill("y").has_work
 
 
-@pytest.mark.promise("T70")
+@pytest.mark.guarantee("T70")
 def test_a_plan_needs_no_session(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     with_column(db, log.doubling())
 
@@ -118,7 +118,7 @@ def test_a_plan_needs_no_session(db: Connection, log: Log, monkeypatch: pytest.M
     assert table.plan_backfill("y", where="x < 3").total_rows_pending == 3
 
 
-@pytest.mark.promise("T71")
+@pytest.mark.guarantee("T71")
 def test_a_filters_rows_are_counted_or_bounded(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     exact = table.plan_backfill("y", where="x < 3")
@@ -127,7 +127,7 @@ def test_a_filters_rows_are_counted_or_bounded(db: Connection, log: Log) -> None
     assert (bound.exact, bound.total_rows_pending, bound.fragments) == (False, 40, 4)
 
 
-@pytest.mark.promise("T72")
+@pytest.mark.guarantee("T72")
 def test_a_plan_takes_what_a_backfill_takes(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     version = table.version
@@ -141,7 +141,7 @@ def test_a_plan_takes_what_a_backfill_takes(db: Connection, log: Log) -> None:
     assert names[1:8] == ["col_name", "udf", "where", "read_version", "num_frags", "skip_frags", "task_size"]
 
 
-@pytest.mark.promise("T73")
+@pytest.mark.guarantee("T73")
 def test_error_records_say_what_failed_where(db: Connection, log: Log) -> None:
     table, result = failed(db, log)
     errors = table.get_errors()
@@ -157,7 +157,7 @@ def test_error_records_say_what_failed_where(db: Connection, log: Log) -> None:
     assert result.rows_skipped == 3
 
 
-@pytest.mark.promise("T73")
+@pytest.mark.guarantee("T73")
 def test_tasks_that_make_the_table_of_errors_at_once_lose_none(tmp_path: Path) -> None:
     """Executors do this when the first rows of a table fail on several of them at the same moment."""
     writers = 4
@@ -175,7 +175,7 @@ def test_tasks_that_make_the_table_of_errors_at_once_lose_none(tmp_path: Path) -
         assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == ["0", "1", "2", "3"]
 
 
-@pytest.mark.promise("T75")
+@pytest.mark.guarantee("T75")
 def test_errors_are_filtered_by_column(db: Connection, log: Log) -> None:
     table, _ = failed(db, log)
     table.add_columns({"z": failing(log, name="other")})

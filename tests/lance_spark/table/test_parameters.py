@@ -126,7 +126,7 @@ def demanding(log: Log) -> UDF:
     return log.doubling(num_gpus=1)
 
 
-@pytest.mark.promise("T28")
+@pytest.mark.guarantee("T28")
 @both
 def test_the_target_is_a_string_or_a_list_of_one(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
@@ -136,7 +136,7 @@ def test_the_target_is_a_string_or_a_list_of_one(db: Connection, log: Log, metho
     assert log.rows() == list(range(40))
 
 
-@pytest.mark.promise("T29")
+@pytest.mark.guarantee("T29")
 @both
 def test_several_independent_columns_are_refused(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
@@ -147,7 +147,7 @@ def test_several_independent_columns_are_refused(db: Connection, log: Log, metho
     assert table.list_jobs() == []
 
 
-@pytest.mark.promise("T29")
+@pytest.mark.guarantee("T29")
 @both
 def test_a_list_of_all_siblings_of_one_udf_is_one_target(db: Connection, log: Log, method: str) -> None:
     class Pair(NamedTuple):
@@ -164,7 +164,7 @@ def test_a_list_of_all_siblings_of_one_udf_is_one_target(db: Connection, log: Lo
     assert values(table, "twice") == doubled(range(40))
 
 
-@pytest.mark.promise("T30")
+@pytest.mark.guarantee("T30")
 @both
 def test_a_udf_is_used_instead_of_the_stored_one(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling(), rows=10, fragments=1)
@@ -174,7 +174,7 @@ def test_a_udf_is_used_instead_of_the_stored_one(db: Connection, log: Log, metho
     assert values(table) == {**{x: 3 * x for x in range(5)}, **doubled(range(5, 10))}
 
 
-@pytest.mark.promise("T31")
+@pytest.mark.guarantee("T31")
 @both
 def test_without_a_filter_only_rows_without_a_value_are_computed(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
@@ -186,7 +186,7 @@ def test_without_a_filter_only_rows_without_a_value_are_computed(db: Connection,
     assert log.take() == []
 
 
-@pytest.mark.promise("T31")
+@pytest.mark.guarantee("T31")
 def test_rows_whose_computed_value_is_null_count_as_computed(db: Connection, log: Log) -> None:
     path = log.path
 
@@ -207,7 +207,7 @@ def test_rows_whose_computed_value_is_null_count_as_computed(db: Connection, log
     assert log.take() == []
 
 
-@pytest.mark.promise("T31")
+@pytest.mark.guarantee("T31")
 def test_a_value_that_another_writer_removed_is_put_back_without_a_call(db: Connection, log: Log) -> None:
     """The input is unchanged and the row has not moved, so the computed value still serves."""
     table = make(db, id=lambda x: x)
@@ -222,7 +222,7 @@ def test_a_value_that_another_writer_removed_is_put_back_without_a_call(db: Conn
     assert values(table) == doubled(range(40))
 
 
-@pytest.mark.promise("T32")
+@pytest.mark.guarantee("T32")
 @both
 def test_a_filter_that_is_always_true_computes_all_again(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
@@ -231,7 +231,7 @@ def test_a_filter_that_is_always_true_computes_all_again(db: Connection, log: Lo
         assert log.take() == list(range(40))
 
 
-@pytest.mark.promise("T34")
+@pytest.mark.guarantee("T34")
 def test_without_the_check_a_demanding_udf_runs(db: Connection, log: Log) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     with warnings.catch_warnings():
@@ -240,7 +240,7 @@ def test_without_the_check_a_demanding_udf_runs(db: Connection, log: Log) -> Non
     assert values(table) == doubled(range(4))
 
 
-@pytest.mark.promise("T35")
+@pytest.mark.guarantee("T35")
 def test_the_environment_decides_about_the_check(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     with pytest.raises(ResourcesUnavailableError):
@@ -251,7 +251,7 @@ def test_the_environment_decides_about_the_check(db: Connection, log: Log, monke
         table.backfill("y", where="1=1", _admission_check=True)
 
 
-@pytest.mark.promise("T36")
+@pytest.mark.guarantee("T36")
 @both
 def test_strictly_a_lack_of_resources_is_an_error_before_anything_starts(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
@@ -260,7 +260,7 @@ def test_strictly_a_lack_of_resources_is_an_error_before_anything_starts(db: Con
     assert (log.rows(), table.list_jobs()) == ([], [])
 
 
-@pytest.mark.promise("T37")
+@pytest.mark.guarantee("T37")
 @both
 def test_not_strictly_it_is_a_warning(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
@@ -270,7 +270,7 @@ def test_not_strictly_it_is_a_warning(db: Connection, log: Log, method: str) -> 
     assert values(table) == doubled(range(4))
 
 
-@pytest.mark.promise("T38")
+@pytest.mark.guarantee("T38")
 def test_the_environment_decides_about_strictness(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     monkeypatch.setenv("LANCE_SPARK_ADMISSION__STRICT", "false")
@@ -281,7 +281,7 @@ def test_the_environment_decides_about_strictness(db: Connection, log: Log, monk
         table.backfill("y")
 
 
-@pytest.mark.promise("T49")
+@pytest.mark.guarantee("T49")
 @both
 def test_the_job_has_the_id_that_it_was_given(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
@@ -299,12 +299,12 @@ OURS: dict[str, object] = {
 """Parameters beyond the documented API."""
 
 
-@pytest.mark.promise("T50")
+@pytest.mark.guarantee("T50")
 def test_every_parameter_of_backfill_is_an_explicit_keyword() -> None:
     assert keywords("backfill") == {**DOCUMENTED, **OURS, "refresh_status_secs": 2.0, "timeout": None}
 
 
-@pytest.mark.promise("T51")
+@pytest.mark.guarantee("T51")
 def test_every_parameter_of_backfill_async_is_an_explicit_keyword() -> None:
     assert keywords("backfill_async") == {
         **DOCUMENTED,
@@ -314,7 +314,7 @@ def test_every_parameter_of_backfill_async_is_an_explicit_keyword() -> None:
     }
 
 
-@pytest.mark.promise("T52")
+@pytest.mark.guarantee("T52")
 def test_sixty_four_fragments_make_a_commit_by_default(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling(), rows=70, fragments=70)
     result = table.backfill("y")
@@ -323,7 +323,7 @@ def test_sixty_four_fragments_make_a_commit_by_default(db: Connection, log: Log)
     assert keywords("backfill")["commit_granularity"] == 64
 
 
-@pytest.mark.promise("T55")
+@pytest.mark.guarantee("T55")
 def test_the_latest_version_is_read_by_default(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling(), rows=20, fragments=2)
     make_more(db.open_table("t"), 20, 30)
@@ -337,7 +337,7 @@ def make_more(table: Table, first: int, last: int) -> None:
     table.add([{"x": x} for x in range(first, last)])
 
 
-@pytest.mark.promise("T56")
+@pytest.mark.guarantee("T56")
 @both
 def test_shuffling_of_tasks_is_refused_by_name(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
@@ -346,7 +346,7 @@ def test_shuffling_of_tasks_is_refused_by_name(db: Connection, log: Log, method:
     assert log.rows() == []
 
 
-@pytest.mark.promise("T61")
+@pytest.mark.guarantee("T61")
 def test_a_task_has_so_many_rows(db: Connection, log: Log) -> None:
     table = with_column(db, log.sizes(min_checkpoint_size=100), rows=60, fragments=1)
     assert table.plan_backfill("y", task_size=15).total_tasks == 4
@@ -354,7 +354,7 @@ def test_a_task_has_so_many_rows(db: Connection, log: Log) -> None:
     assert log.take() == [15] * 4
 
 
-@pytest.mark.promise("T61")
+@pytest.mark.guarantee("T61")
 def test_a_task_is_at_most_a_fragment_range_but_takes_several_small_fragments(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling(), rows=60, fragments=6)
     assert table.plan_backfill("y", task_size=30).total_tasks == 2
@@ -362,7 +362,7 @@ def test_a_task_is_at_most_a_fragment_range_but_takes_several_small_fragments(db
     assert values(table) == doubled(range(60))
 
 
-@pytest.mark.promise("T62")
+@pytest.mark.guarantee("T62")
 def test_by_default_a_task_has_half_of_a_workers_share(db: Connection, log: Log) -> None:
     table = with_column(db, log.sizes(min_checkpoint_size=100), rows=80, fragments=1)
     assert table.plan_backfill("y", concurrency=2).total_tasks == 4
@@ -370,7 +370,7 @@ def test_by_default_a_task_has_half_of_a_workers_share(db: Connection, log: Log)
     assert log.take() == [20] * 4, "two workers, half of 40 rows each"
 
 
-@pytest.mark.promise("T64")
+@pytest.mark.guarantee("T64")
 def test_skip_frags_and_num_frags_are_a_window(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y", skip_frags=1, num_frags=2)
@@ -384,7 +384,7 @@ def test_skip_frags_and_num_frags_are_a_window(db: Connection, log: Log) -> None
     assert values(table) == {**dict.fromkeys(range(10)), **doubled(range(10, 40))}
 
 
-@pytest.mark.promise("T33")
+@pytest.mark.guarantee("T33")
 def test_processes_times_threads_bounds_the_calls_at_once(db: Connection, log: Log) -> None:
     path = log.path
 
@@ -406,7 +406,7 @@ def test_processes_times_threads_bounds_the_calls_at_once(db: Connection, log: L
     assert len(log.lines()) == 27
 
 
-@pytest.mark.promise("T50")
+@pytest.mark.guarantee("T50")
 @pytest.mark.parametrize(
     ("option", "value"),
     [

@@ -14,7 +14,7 @@ from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
 
 
-@pytest.mark.promise("U10")
+@pytest.mark.guarantee("U10")
 def test_a_reference_opens_the_same_table(table: Table):
     table.tags.create("first", 1)
     reference = pickle.loads(pickle.dumps(table.get_reference()))
@@ -26,7 +26,7 @@ def test_a_reference_opens_the_same_table(table: Table):
     assert pinned.version == 1 and pinned.open().count_rows() == table.count_rows() == 10
 
 
-@pytest.mark.promise("U10")
+@pytest.mark.guarantee("U10")
 def test_secrets_stay_where_they_are():
     options = {
         "aws_access_key_id": "AKIA",
@@ -50,7 +50,7 @@ def test_secrets_stay_where_they_are():
     assert db.uri == "s3://bucket" and db.storage_options["aws_secret_access_key"] == "hidden"
 
 
-@pytest.mark.promise("U11")
+@pytest.mark.guarantee("U11")
 def test_system_tables_and_checkpoints_are_found(tmp_path: Path, jobs: Any, call_log: CallLog):
     db = Connection(str(tmp_path / "db"), jobs, {}, checkpoint=str(tmp_path / "kept"), progress=False)
     table = make_table(db)
@@ -66,7 +66,7 @@ def test_system_tables_and_checkpoints_are_found(tmp_path: Path, jobs: Any, call
         reference.as_system_table("manifests")
 
 
-@pytest.mark.promise("U12")
+@pytest.mark.guarantee("U12")
 def test_what_has_no_counterpart_is_refused_by_name(table: Table):
     reference = table.get_reference()
     for name in ("namespace_client_properties", "namespace_client_pushdown_operations"):

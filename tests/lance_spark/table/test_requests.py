@@ -104,7 +104,7 @@ def test_bounds_that_contradict_each_other_are_refused(ready: Table):
     )
 
 
-@pytest.mark.promise("T57")
+@pytest.mark.guarantee("T57")
 @pytest.mark.usefixtures("no_jobs")
 def test_the_old_name_of_the_checkpoint_size_warns_and_excludes_the_new_one(ready: Table):
     check_refused(lambda: ready.backfill("double", batch_size=5, checkpoint_size=5), OptionError, "batch_size")
@@ -250,7 +250,7 @@ def test_a_blob_buffer_of_the_environment_that_is_no_number_is_refused(
 # Nothing to do
 
 
-@pytest.mark.promise("F11")
+@pytest.mark.guarantee("F11")
 def test_nothing_to_do_takes_no_time_and_makes_no_version(ready: Table, call_log: CallLog):
     ready.backfill("double")
     call_log.take()

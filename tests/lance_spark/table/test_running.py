@@ -67,7 +67,7 @@ def filled(table: Table) -> list[int]:
 # Windows
 
 
-@pytest.mark.promise("B25", "B26", "T63")
+@pytest.mark.guarantee("B25", "B26", "T63")
 def test_windows_are_positions_of_fragments_and_finished_ones_count(ready: Table, call_log: CallLog):
     assert ready.backfill("double", num_frags=1).rows_computed == 10 and call_log.take() == ALL[:10]
     assert ready.backfill("double", num_frags=1).rows_computed == 0 and call_log.take() == []
@@ -98,7 +98,7 @@ def test_positions_are_of_the_fragments_that_are_there(db: Connection, call_log:
 # Versions
 
 
-@pytest.mark.promise("T54")
+@pytest.mark.guarantee("T54")
 def test_an_older_version_is_read_as_it_was_and_rows_that_came_later_are_left(ready: Table, call_log: CallLog):
     version = ready.version
     ready.add([{"id": 30, "text": "x"}])
@@ -145,7 +145,7 @@ def test_every_size_and_interval_gives_the_same_column(ready: Table, call_log: C
 # Visible progress
 
 
-@pytest.mark.promise("B28")
+@pytest.mark.guarantee("B28")
 @pytest.mark.parametrize(("granularity", "versions"), [(1, 3), (2, 2), (3, 1), (64, 1), (None, 1)])
 def test_a_commit_is_made_for_so_many_fragments(ready: Table, granularity: int | None, versions: int):
     before = ready.version
@@ -156,7 +156,7 @@ def test_a_commit_is_made_for_so_many_fragments(ready: Table, granularity: int |
     assert filled(ready) == ALL
 
 
-@pytest.mark.promise("B24")
+@pytest.mark.guarantee("B24")
 def test_finished_fragments_are_visible_to_others_while_the_job_runs(
     table: Table, call_log: CallLog, gate: Path, spark: SparkSession
 ):
@@ -181,7 +181,7 @@ def test_finished_fragments_are_visible_to_others_while_the_job_runs(
     assert job.progress() == result and job.status == "DONE"
 
 
-@pytest.mark.promise("T53")
+@pytest.mark.guarantee("T53")
 def test_nothing_is_visible_before_the_end_where_there_is_one_commit(table: Table, call_log: CallLog, gate: Path):
     table.add_columns({"double": gated(call_log, gate, first=20)})
     job = table.backfill_async("double", commit_granularity=None, task_size=10, refresh_status_secs=0.05)
@@ -213,7 +213,7 @@ def test_progress_never_goes_back(db: Connection, call_log: CallLog):
 # Waiting
 
 
-@pytest.mark.promise("T66")
+@pytest.mark.guarantee("T66")
 def test_a_blocking_call_that_waits_too_long_raises_and_the_job_goes_on(table: Table, call_log: CallLog, gate: Path):
     table.add_columns({"double": gated(call_log, gate)})
     began = time.perf_counter()
@@ -226,7 +226,7 @@ def test_a_blocking_call_that_waits_too_long_raises_and_the_job_goes_on(table: T
     assert filled(table) == ALL and call_log.take() == ALL
 
 
-@pytest.mark.promise("T26")
+@pytest.mark.guarantee("T26")
 def test_done_and_status_never_wait_and_result_waits_as_long_as_it_may(table: Table, call_log: CallLog, gate: Path):
     table.add_columns({"double": gated(call_log, gate)})
     job = table.backfill_async("double")
@@ -246,7 +246,7 @@ def test_done_and_status_never_wait_and_result_waits_as_long_as_it_may(table: Ta
     assert job.result() is job.result()
 
 
-@pytest.mark.promise("T27")
+@pytest.mark.guarantee("T27")
 def test_a_future_of_the_standard_library_can_be_had(ready: Table):
     future = ready.backfill_async("double", _return_future=True)
     assert isinstance(future, Future)
@@ -255,7 +255,7 @@ def test_a_future_of_the_standard_library_can_be_had(ready: Table):
     assert isinstance(future.result(60), BackfillJobResult) and called.wait(60) and filled(ready) == ALL
 
 
-@pytest.mark.promise("T25")
+@pytest.mark.guarantee("T25")
 def test_a_mistake_is_raised_by_the_call_and_not_by_the_future(ready: Table):
     with pytest.raises(lance_spark.ColumnNotFoundError):
         ready.backfill_async("nope", _return_future=True)
@@ -282,7 +282,7 @@ def test_a_cancelled_job_says_so_and_the_next_one_goes_on(table: Table, call_log
 # Numbers
 
 
-@pytest.mark.promise("F10")
+@pytest.mark.guarantee("F10")
 def test_the_result_has_real_numbers(ready: Table):
     result = ready.backfill("double", job_id="numbers", where="id < 25", task_size=10)
     assert (result.job_id, result.status, result.table_name, result.table_uri) == (

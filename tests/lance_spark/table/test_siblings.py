@@ -48,7 +48,7 @@ def assert_filled(table: Table, rows: int = 30) -> None:
         assert row["tags"] == (["even"] if row["id"] % 2 == 0 else [])
 
 
-@pytest.mark.promise("T20")
+@pytest.mark.guarantee("T20")
 @pytest.mark.parametrize("targets", ["half", "tags", ["name"], ["tags", "half", "name"]])
 def test_naming_any_sibling_or_the_whole_group_fills_all_in_one_pass_and_one_commit(
     siblings: Table, call_log: CallLog, targets: str | list[str]
@@ -84,7 +84,7 @@ def test_a_row_that_lost_one_sibling_is_called_once_and_writes_all(siblings: Tab
     assert_filled(siblings)
 
 
-@pytest.mark.promise("T21")
+@pytest.mark.guarantee("T21")
 def test_the_same_udf_with_two_prefixes_makes_two_groups(table: Table, call_log: CallLog):
     table.add_columns(UnpackedUDF(parts(call_log), prefix="a_"))
     table.add_columns(UnpackedUDF(parts(call_log), prefix="b_"))

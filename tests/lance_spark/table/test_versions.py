@@ -37,7 +37,7 @@ def ids(table: Table) -> list[int]:
     return sorted_ids
 
 
-@pytest.mark.promise("U04")
+@pytest.mark.guarantee("U04")
 def test_an_older_version_is_shown_and_cannot_be_changed(db: Connection, table: Table, call_log: CallLog):
     version = table.version
     old_handle = db.open_table("words")
@@ -78,7 +78,7 @@ def test_spark_reads_the_version_that_is_checked_out(folder: str, spark: SparkSe
     assert (frame.count(), table.to_spark().count(), table.to_spark(version=version).count()) == (30, 31, 30)
 
 
-@pytest.mark.promise("U05")
+@pytest.mark.guarantee("U05")
 @pytest.mark.parametrize("by", ["number", "tag", "checkout"])
 def test_a_version_is_restored_as_a_new_one(db: Connection, table: Table, call_log: CallLog, by: str):
     table.add_columns({"double": call_log.times(2)})
@@ -120,7 +120,7 @@ def test_invalid_versions_are_refused(table: Table):
     assert table.version == 3
 
 
-@pytest.mark.promise("U06")
+@pytest.mark.guarantee("U06")
 def test_tags_name_versions(db: Connection, table: Table, spark: SparkSession):
     tags = table.tags
     assert tags.list() == {}
@@ -308,7 +308,7 @@ def test_a_restore_comes_after_what_others_commit_in_that_moment(db: Connection,
     assert second_handle.version == 5
 
 
-@pytest.mark.promise("U07")
+@pytest.mark.guarantee("U07")
 def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connection, spark: SparkSession, tmp_path: Path):
     table = db.create_table("told", pa.table({"id": range(10)}))
     table.add([{"id": 10}, {"id": 11}], commit_message="two more", properties={"ticket": "42"})

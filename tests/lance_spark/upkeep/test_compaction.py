@@ -48,7 +48,7 @@ def name_of(act: Act) -> str:
     return act.__name__
 
 
-@pytest.mark.promise("U01")
+@pytest.mark.guarantee("U01")
 def test_small_fragments_become_large_ones(db: Connection):
     table = make(db)
     table.to_lance().delete("id % 10 = 7")
@@ -131,7 +131,7 @@ def test_a_compaction_gives_the_table_of_pylance(
         assert ids[0] == ids[1]
 
 
-@pytest.mark.promise("U08")
+@pytest.mark.guarantee("U08")
 @pytest.mark.parametrize(
     ("after_look", "stable"),
     [(False, True), (True, True), pytest.param(False, False, marks=LONG), pytest.param(True, False, marks=LONG)],
@@ -253,7 +253,7 @@ def test_writers_that_never_stop_are_left_alone(db: Connection, monkeypatch: pyt
     assert table.to_arrow().filter(pa.compute.field("id") == 3)["x"].to_pylist() == [6]
 
 
-@pytest.mark.promise("U09")
+@pytest.mark.guarantee("U09")
 def test_values_that_a_backfill_computes_beside_it_are_carried_over(db: Connection, tmp_path: Path):
     table = make(db)
     log, uri = tmp_path / "log", table.uri

@@ -50,7 +50,7 @@ def test_statistics_are_those_of_the_metadata(table: Table):
     assert table.stats().rows == 10
 
 
-@pytest.mark.promise("U02")
+@pytest.mark.guarantee("U02")
 def test_old_versions_go_and_those_with_tags_stay(table: Table):
     table.compact_files()
     table.tags.create("first", 1)
@@ -73,7 +73,7 @@ def test_old_versions_go_and_those_with_tags_stay(table: Table):
             table.cleanup_old_versions(age)  # type: ignore[arg-type]
 
 
-@pytest.mark.promise("U03")
+@pytest.mark.guarantee("U03")
 def test_files_that_no_version_names_go_only_when_that_is_asked_for(table: Table):
     orphan = Path(table.uri, "data", "orphan.lance")
     orphan.write_bytes(b"x")
@@ -83,7 +83,7 @@ def test_files_that_no_version_names_go_only_when_that_is_asked_for(table: Table
     assert not orphan.exists() and files(table) == referenced_files(table)
 
 
-@pytest.mark.promise("U01")
+@pytest.mark.guarantee("U01")
 def test_maintenance_runs_due_steps_and_reports_them(table: Table):
     content = sorted(table.to_arrow()["id"].to_pylist())
     report = table.optimize(cleanup_older_than=NO_AGE)

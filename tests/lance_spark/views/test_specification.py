@@ -51,7 +51,7 @@ def rows_of_view(view: Table) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in view.to_arrow().to_pylist())
 
 
-@pytest.mark.promise("V01", "V02", "V03", "V12", "V14")
+@pytest.mark.guarantee("V01", "V02", "V03", "V12", "V14")
 def test_a_view_follows_its_source_and_calls_its_udf_for_what_changed(db: Connection, tmp_path: Path) -> None:
     source, log = source_of(db), tmp_path / "calls"
     query = source.search(None).select({"twice": "id * 2", "upper": upper_logged(log)}).where("id >= 10")
@@ -80,7 +80,7 @@ def test_a_view_follows_its_source_and_calls_its_udf_for_what_changed(db: Connec
     assert other_view.schema.names == ["__source_row_id", "text"]
 
 
-@pytest.mark.promise("V04", "V05")
+@pytest.mark.guarantee("V04", "V05")
 def test_fragments_of_a_view_have_at_most_so_many_rows(db: Connection) -> None:
     source = source_of(db)
     view = source.search(None).create_materialized_view(db, "view")
@@ -92,7 +92,7 @@ def test_fragments_of_a_view_have_at_most_so_many_rows(db: Connection) -> None:
     assert view.to_lance().get_fragments()[-1].metadata.physical_rows == 20
 
 
-@pytest.mark.promise("V06", "V07", "V08", "V13")
+@pytest.mark.guarantee("V06", "V07", "V08", "V13")
 def test_parameters_are_checked_by_name(db: Connection) -> None:
     @udf(num_gpus=1)
     def on_gpu(text: str) -> str:
@@ -111,7 +111,7 @@ def test_parameters_are_checked_by_name(db: Connection) -> None:
     assert view.refresh(concurrency=1, intra_applier_concurrency=2, _admission_check=False).rows_computed == 20
 
 
-@pytest.mark.promise("V09")
+@pytest.mark.guarantee("V09")
 def test_without_stable_row_ids_another_version_is_an_error_before_anything_is_done(db: Connection) -> None:
     source = source_of(db, stable=False)
     with pytest.warns(UserWarning, match="stable"):
@@ -128,7 +128,7 @@ def test_without_stable_row_ids_another_version_is_an_error_before_anything_is_d
     assert view.refresh(src_version=1).status == "DONE"
 
 
-@pytest.mark.promise("V10")
+@pytest.mark.guarantee("V10")
 def test_refresh_async_returns_a_job(db: Connection) -> None:
     view = source_of(db).search(None).create_materialized_view(db, "view")
     job = view.refresh_async()
@@ -141,7 +141,7 @@ def test_refresh_async_returns_a_job(db: Connection) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.promise("V11")
+@pytest.mark.guarantee("V11")
 def test_python_waits_for_a_refresh_that_runs(tmp_path: Path) -> None:
     script = f"""
 import lance_spark, pyarrow as pa
@@ -158,7 +158,7 @@ class Part(NamedTuple):
     chunk_text: str
 
 
-@pytest.mark.promise("V15", "V16", "V17")
+@pytest.mark.guarantee("V15", "V16", "V17")
 def test_views_of_chunks_and_of_table_functions(db: Connection) -> None:
     source = db.create_table("docs", [{"label": "a", "text": "x\n\ny"}, {"label": "b", "text": "z"}])
 
