@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import Connection, Manifest, Table
-from tests.data import udfs_145927f as udfs
+from tests.data import udfs_145927f
 
 ROWS_PER_FRAGMENT = 20
 FINISHED = ("letters", "vector", "first", "odd_only", "width", "rounded", "scale", "prefixed", "count_words")
@@ -52,18 +52,18 @@ def write_documents(db: Connection) -> Table:
         docs.add(rows_of(first, ROWS_PER_FRAGMENT))
     docs.add_columns(
         {
-            "letters": udfs.letters,
-            "vector": udfs.vector,
-            "odd_only": udfs.odd_only,
-            "scale": udfs.scale,
-            "prefixed": udfs.prefixed_with("p-"),
-            "count_words": (udfs.spark_udf(), ["text"]),
+            "letters": udfs_145927f.letters,
+            "vector": udfs_145927f.vector,
+            "odd_only": udfs_145927f.odd_only,
+            "scale": udfs_145927f.scale,
+            "prefixed": udfs_145927f.prefixed_with("p-"),
+            "count_words": (udfs_145927f.spark_udf(), ["text"]),
         }
     )
-    docs.add_columns(udfs.halves)
-    docs.add_columns({"rounded": udfs.rounded})
-    docs.add_columns({"width": udfs.width})
-    docs.add_columns({"loud": udfs.loud, "price_with_tax": udfs.price_with_tax})
+    docs.add_columns(udfs_145927f.halves)
+    docs.add_columns({"rounded": udfs_145927f.rounded})
+    docs.add_columns({"width": udfs_145927f.width})
+    docs.add_columns({"loud": udfs_145927f.loud, "price_with_tax": udfs_145927f.price_with_tax})
     for column in FINISHED:
         docs.backfill(column)
     docs.backfill("loud", num_frags=2)
@@ -86,7 +86,13 @@ def write_compacted(db: Connection) -> None:
     small = db.create_table("small", rows_of(0, 10))
     for first in range(10, 50, 10):
         small.add(rows_of(first, 10))
-    small.add_columns({"letters": udfs.letters, "odd_only": udfs.odd_only, "price_with_tax": udfs.price_with_tax})
+    small.add_columns(
+        {
+            "letters": udfs_145927f.letters,
+            "odd_only": udfs_145927f.odd_only,
+            "price_with_tax": udfs_145927f.price_with_tax,
+        }
+    )
     small.backfill("letters", num_frags=3)
     small.backfill("odd_only")
     small.backfill("price_with_tax", num_frags=2)
@@ -98,16 +104,18 @@ def write_compacted(db: Connection) -> None:
 
 def write_views(db: Connection, docs: Table) -> None:
     """Writes views of each kind after a refresh, with later changes of the source."""
-    even = docs.search(None).select({"id": "id", "cents": "price * 100", "shout": udfs.shout}).where("id % 2 = 0")
+    even = (
+        docs.search(None).select({"id": "id", "cents": "price * 100", "shout": udfs_145927f.shout}).where("id % 2 = 0")
+    )
     even.create_materialized_view(db, "even_docs").refresh()
     text = "SELECT id, upper(text) AS loud_text, price * 1.19BD AS gross FROM docs WHERE price < 60"
     db.create_materialized_view("cheap_docs", text).refresh()
     chunks = docs.search(None).select(["id"]).where("id < 1000")
-    view = db.create_udtf_view("words", source=chunks, udtf=udfs.words)
+    view = db.create_udtf_view("words", source=chunks, udtf=udfs_145927f.words)
     view.refresh()
-    view.add_columns({"letters": (udfs.letters, ["word"])})
+    view.add_columns({"letters": (udfs_145927f.letters, ["word"])})
     view.backfill("letters")
-    stats = db.create_udtf_view("lengths", source=docs.search(None).select(["text"]), udtf=udfs.lengths)
+    stats = db.create_udtf_view("lengths", source=docs.search(None).select(["text"]), udtf=udfs_145927f.lengths)
     stats.refresh()
 
 
@@ -133,7 +141,7 @@ def expectation(db: Connection) -> dict[str, Any]:
 
 def main(folder: str) -> None:
     """Writes the tables into a new folder, and packs them."""
-    os.environ[udfs.OUTAGE] = "1"
+    os.environ[udfs_145927f.OUTAGE] = "1"
     home = Path(folder)
     spark = (
         lance_spark.configure(SparkSession.builder.master("local[2]"))

@@ -304,14 +304,14 @@ class MutatedWork:
 @contextlib.contextmanager
 def mutated(name: str) -> Iterator[None]:
     """Makes this process, its child processes, and the workers of its jobs a mutant for a while."""
-    from lance_spark.backfill.driver import scheduler as cluster
+    from lance_spark.backfill.driver import scheduler
 
-    real = cluster.TaskRunner
+    real = scheduler.TaskRunner
 
     def work(**fields: Any) -> MutatedWork:
         return MutatedWork(work=real(**fields), name=name)
 
-    with patch.dict(os.environ, {MUTANT: name}), patch.object(cluster, "TaskRunner", work), applied(name):
+    with patch.dict(os.environ, {MUTANT: name}), patch.object(scheduler, "TaskRunner", work), applied(name):
         yield
 
 

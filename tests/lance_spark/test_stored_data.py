@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import Connection
-from tests.data import ARCHIVE
-from tests.data import udfs_145927f as udfs
+from tests.data import ARCHIVE, udfs_145927f
 
 APPENDED = 5
 """Rows appended to `docs` after the computation of its columns."""
@@ -65,7 +64,7 @@ def db(stored: Path, jobs: Any) -> Connection:
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Returns the number of calls per UDF since the previous look."""
     log = tmp_path / "calls"
-    monkeypatch.setenv(udfs.CALLS, str(log))
+    monkeypatch.setenv(udfs_145927f.CALLS, str(log))
 
     def take() -> Counter[str]:
         counts = Counter(log.read_text().split()) if log.exists() else Counter()
@@ -145,7 +144,7 @@ def test_registering_an_unchanged_udf_again_keeps_the_values_of_a_stored_column(
     docs = db.open_table("docs")
     docs.backfill(name)
     calls()
-    docs.alter_columns({"path": name, "udf": getattr(udfs, name)})
+    docs.alter_columns({"path": name, "udf": getattr(udfs_145927f, name)})
     docs.backfill(name)
     assert calls() == Counter({name: rows})
 

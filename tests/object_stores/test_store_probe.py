@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType
 
-from lance_spark.commit import store_check as store_probe
+from lance_spark.commit import store_check
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.commit.store_check import (
     ALLOW_VARIABLE,
@@ -36,9 +36,9 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(autouse=True)
 def nothing_is_known() -> Iterator[None]:
-    store_probe._verdicts.clear()
+    store_check._verdicts.clear()
     yield
-    store_probe._verdicts.clear()
+    store_check._verdicts.clear()
 
 
 @pytest.fixture(params=["careless", "s3rver_store"])
@@ -83,7 +83,7 @@ def test_the_answer_is_the_same_every_time(name: str, keeps: bool, request: pyte
 def test_schemes_that_are_not_asked_are_safe(root: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     uri = f"{root}{tmp_path}/{uuid.uuid4().hex}"
     assert keeps_conditions(uri, {})
-    monkeypatch.setattr(store_probe, "keeps_conditions", lambda *_: pytest.fail("it was asked"))
+    monkeypatch.setattr(store_check, "keeps_conditions", lambda *_: pytest.fail("it was asked"))
     refuse_unsafe_store(uri, {}, allow=False)
     refuse_unsafe_store("s3+ddb://bucket/t.lance?ddbTableName=t", {}, allow=False)
 
@@ -143,7 +143,7 @@ def test_a_store_that_cannot_be_asked_is_an_error_and_asked_again(s3: Store, cap
     with pytest.raises(CommitError, match="could not be found out") as caught:
         refuse_unsafe_store("s3://no-such-bucket/t.lance", s3.storage, allow=False)
     assert not isinstance(caught.value, UnsafeStoreError) and "s3://no-such-bucket/t.lance" in str(caught.value)
-    assert store_probe._verdicts == {}
+    assert store_check._verdicts == {}
 
 
 def test_a_client_that_may_not_put_conditionally_is_no_safe_store(s3: Store):

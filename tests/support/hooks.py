@@ -15,13 +15,13 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from lance_spark.backfill.driver import scheduler as cluster
+from lance_spark.backfill.driver import scheduler
 from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
 from lance_spark.backfill.driver.group_commit import GroupCommits
 from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.driver.scheduler import TaskRunner
 from lance_spark.backfill.reuse.computed_rows import RecordStore
-from lance_spark.backfill.task import range_task as task
+from lance_spark.backfill.task import range_task
 from lance_spark.backfill.task.messages import BackfillSpec, Task
 from lance_spark.rows.input_reader import InputReader
 from lance_spark.staging.column_file import ColumnFile
@@ -86,7 +86,7 @@ def in_column_file(folder: str) -> Any:
 
 def after_column_file(folder: str) -> Any:
     """In a task, after the write of the file and before any record of the file."""
-    return _before(task._RangeRun, "_finish", lambda: hold(folder))
+    return _before(range_task._RangeRun, "_finish", lambda: hold(folder))
 
 
 IN_DRIVER: dict[str, tuple[type, str]] = {
@@ -136,7 +136,7 @@ def hooked(folders: dict[str, str]) -> Iterator[None]:
         return HookedWork(spec=spec, tasks=tasks, point=spec.job_id, folder=folders[spec.job_id])
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(patch.object(cluster, "TaskRunner", work))
+        stack.enter_context(patch.object(scheduler, "TaskRunner", work))
         for point in IN_DRIVER.keys() & folders.keys():
             stack.enter_context(in_driver(point, folders))
         yield

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.udf_runtime import fingerprint_sources as sources
+from tests.udf_runtime import fingerprint_sources
 from tests.udf_runtime.fingerprint_sources import digest, notebook
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.fingerprint import fingerprint, first_digest, is_first_digest
@@ -40,32 +40,32 @@ def test_one_source_has_one_digest_in_processes_with_other_hash_seeds(seeds: tup
         for seed in seeds
     ]
     digests = [json.loads(process.communicate()[0]) for process in processes]
-    assert digests == [sources.all_digests()] * len(seeds)
+    assert digests == [fingerprint_sources.all_digests()] * len(seeds)
 
 
-@pytest.mark.parametrize(("old", "new"), sources.PYDANTIC_CHANGES)
+@pytest.mark.parametrize(("old", "new"), fingerprint_sources.PYDANTIC_CHANGES)
 def test_a_changed_model_of_pydantic_changes_the_digest(old: str, new: str) -> None:
     pytest.importorskip("pydantic")
-    assert sources.PYDANTIC.count(old) == 1
-    assert digest(sources.PYDANTIC.replace(old, new)) != digest(sources.PYDANTIC)
+    assert fingerprint_sources.PYDANTIC.count(old) == 1
+    assert digest(fingerprint_sources.PYDANTIC.replace(old, new)) != digest(fingerprint_sources.PYDANTIC)
 
 
-@pytest.mark.parametrize(("old", "new"), sources.ATTRS_CHANGES)
+@pytest.mark.parametrize(("old", "new"), fingerprint_sources.ATTRS_CHANGES)
 def test_a_changed_class_of_attrs_changes_the_digest(old: str, new: str) -> None:
     pytest.importorskip("attrs")
-    assert sources.ATTRS.count(old) == 1
-    assert digest(sources.ATTRS.replace(old, new)) != digest(sources.ATTRS)
+    assert fingerprint_sources.ATTRS.count(old) == 1
+    assert digest(fingerprint_sources.ATTRS.replace(old, new)) != digest(fingerprint_sources.ATTRS)
 
 
-@pytest.mark.parametrize(("old", "new"), sources.DATACLASS_CHANGES)
+@pytest.mark.parametrize(("old", "new"), fingerprint_sources.DATACLASS_CHANGES)
 def test_a_changed_dataclass_changes_the_digest(old: str, new: str) -> None:
-    assert sources.DATACLASSES.count(old) == 1
-    assert digest(sources.DATACLASSES.replace(old, new)) != digest(sources.DATACLASSES)
+    assert fingerprint_sources.DATACLASSES.count(old) == 1
+    assert digest(fingerprint_sources.DATACLASSES.replace(old, new)) != digest(fingerprint_sources.DATACLASSES)
 
 
 def test_using_a_model_changes_no_digest() -> None:
     pytest.importorskip("pydantic")
-    scope = notebook(sources.PYDANTIC)
+    scope = notebook(fingerprint_sources.PYDANTIC)
     before = fingerprint(scope["f"])
     scope["f"]('{"label": "X", "many": []}')  # type: ignore[operator]
     assert fingerprint(scope["f"]) == before
@@ -309,4 +309,4 @@ def test_a_digest_has_the_number_of_its_scheme_and_digests_of_the_first_scheme_s
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="digests hold bytecode of one release of Python")
 def test_a_function_has_the_digest_under_the_first_scheme_that_earlier_releases_stored() -> None:
-    assert first_digest(notebook(sources.EVERYTHING)["f"], what="f") == "2d4b78c62874c929afa4c442c002c13f"
+    assert first_digest(notebook(fingerprint_sources.EVERYTHING)["f"], what="f") == "2d4b78c62874c929afa4c442c002c13f"

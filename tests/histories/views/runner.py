@@ -13,8 +13,7 @@ import lance
 
 import lance_spark
 from lance_spark.commit.conflicts.history import UNDONE_KEY, events_between
-from lance_spark.views.state import CONFIG_KEY, STAMP_KEY, refreshed_of
-from lance_spark.views.state import Refreshed as Stamp
+from lance_spark.views.state import CONFIG_KEY, STAMP_KEY, Refreshed, refreshed_of
 from tests.histories.administration import CleanUp, Restore
 from tests.histories.checking import WrongError
 from tests.histories.jobs import value
@@ -277,7 +276,9 @@ class ViewPlayer:
             return version
         version = version.like(before)
         if STAMP_KEY in event.properties:
-            return self._judge_rows(shape, track, version, Stamp.from_json(event.properties[STAMP_KEY], "view").version)
+            return self._judge_rows(
+                shape, track, version, Refreshed.from_json(event.properties[STAMP_KEY], "view").version
+            )
         ids = [row[ID] for row in version.rows.values()]
         if len(set(ids)) != len(ids) and not before.doubled:
             raise WrongError(f"{where} by {by} has rows twice: {sorted(ids)}")
@@ -291,11 +292,11 @@ class ViewPlayer:
             if wrong:
                 raise WrongError(f"{where} by {by.name}: {'; '.join(wrong)}")
             if event.name == "UpdateConfig":
-                stamp = Stamp.from_json(head.checkout_version(version.number).config()[CONFIG_KEY], "view")
+                stamp = Refreshed.from_json(head.checkout_version(version.number).config()[CONFIG_KEY], "view")
                 return self._judge_note(shape, track, version, stamp)
         return version
 
-    def _judge_note(self, shape: Shape, track: Track, version: Version, stamp: Stamp) -> Version:
+    def _judge_note(self, shape: Shape, track: Track, version: Version, stamp: Refreshed) -> Version:
         """Checks the configuration written by a refresh, which may be its only commit."""
         sources = self.tracks[shape.source].versions
         if stamp.version == version.shows or stamp.at < version.since:

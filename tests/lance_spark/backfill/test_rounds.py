@@ -17,7 +17,7 @@ import pytest
 from lance_spark import BackfillIncompleteError, BackfillJobResult, Table
 from lance_spark.backfill.driver import job
 from lance_spark.backfill.driver.scheduler import Scheduler
-from lance_spark.commit import column_commit as column_commits
+from lance_spark.commit import column_commit
 from lance_spark.commit.attempt import Landed, Unknown
 from tests.support.inline_jobs import (
     CUT,
@@ -82,7 +82,7 @@ def update_columns(uri: str, values: dict[int, int]) -> None:
 
 
 def test_files_of_a_commit_whose_answer_was_lost_stay(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, lost = column_commits.attempt_commit, list[Any]()
+    real, lost = column_commit.attempt_commit, list[Any]()
 
     def attempt(*args: Any, **kwargs: Any) -> Any:
         outcome = real(*args, **kwargs)
@@ -91,7 +91,7 @@ def test_files_of_a_commit_whose_answer_was_lost_stay(lab: InlineLab, monkeypatc
         lost.append(outcome)
         return Unknown(error=OSError("timed out"))
 
-    monkeypatch.setattr(column_commits, "attempt_commit", attempt)
+    monkeypatch.setattr(column_commit, "attempt_commit", attempt)
     result = run(make(lab))
     assert lost and result.versions == (lance.dataset(lab.uri).version,)
     assert (result.rows_computed, result.fragments_done, wrong(lab.uri)) == (40, 4, [])

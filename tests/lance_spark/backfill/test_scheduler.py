@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
-from lance_spark.backfill.driver import scheduler as cluster_module
+from lance_spark.backfill.driver import scheduler
 from lance_spark.backfill.driver.scheduler import Scheduler
 from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, Task
 from lance_spark.spark_jobs.run import SparkJobs
@@ -41,7 +41,7 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
             return []
 
     monkeypatch.setattr(SparkJobs, "cancel", lambda _: None)
-    monkeypatch.setattr(cluster_module, "record_ranges", lambda *_, **__: None)
+    monkeypatch.setattr(scheduler, "record_ranges", lambda *_, **__: None)
     tasks = [
         Task(
             number=i,

@@ -18,7 +18,7 @@ from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata
 from lance.schema import LanceSchema
 
-from lance_spark.commit import commit_loop as committer
+from lance_spark.commit import commit_loop
 from lance_spark.commit.attempt import Lost
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
@@ -145,7 +145,7 @@ def test_rows_whose_column_changed_meanwhile_are_refused(
     assert ids(path) == [1]
     last = last_commit(path)
     assert last is not None and last.job_id == "one"
-    assert committer.find_job(lance.dataset(path), "two", after=0) is None
+    assert commit_loop.find_job(lance.dataset(path), "two", after=0) is None
 
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
@@ -258,7 +258,7 @@ def test_where_even_looking_fails_the_outcome_is_unknown(path: str, monkeypatch:
         except StopIteration:
             raise OSError("gone") from None
 
-    monkeypatch.setattr(committer, "_open_head", look)
+    monkeypatch.setattr(commit_loop, "_open_head", look)
     with pytest.raises(CommitOutcomeUnknownError, match="last_commit"):
         commit(path, change, "two", max_retries=0)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_spark.read.aggregates import grouped as groups
+from lance_spark.read.aggregates import grouped
 from lance_spark.read.aggregates.terms import Column
 from lance_spark.read.pushdown_request import AggregateCall, ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
@@ -164,8 +164,8 @@ def test_partial_results_of_groups_add_up(
         }
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "_GROUPED_ROWS", (grouped_rows, 3 * grouped_rows))
-        partial_results = list(groups.grouped(table.to_batches(batch_rows), GROUPED, RESULT))
+        patch.setattr(grouped, "_GROUPED_ROWS", (grouped_rows, 3 * grouped_rows))
+        partial_results = list(grouped.grouped(table.to_batches(batch_rows), GROUPED, RESULT))
     partial: dict[tuple[str | None, bool | None], list[dict[str, int | None]]] = {}
     for batch in partial_results:
         assert batch.schema == RESULT
@@ -183,13 +183,13 @@ def test_partial_results_of_groups_add_up(
 
 
 def test_as_many_groups_as_rows_are_not_grouped_for_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(groups, "_GROUPED_ROWS", (4, 8))
+    monkeypatch.setattr(grouped, "_GROUPED_ROWS", (4, 8))
     calls = (AggregateCall(fn="group", column="k", name="k"), AggregateCall(fn="count_star", column=None, name="n"))
     schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 
     def results(keys: list[int]) -> list[int]:
         batches = pa.table({"k": pa.array(keys, pa.int64())}).to_batches(2)
-        return [batch.num_rows for batch in groups.grouped(batches, calls, schema)]
+        return [batch.num_rows for batch in grouped.grouped(batches, calls, schema)]
 
     assert results([1, 2, 3, 4, 5, 5, 5, 5]) == [4, 2, 2]
     assert results([1, 1, 2, 2, 5, 5, 5, 5]) == [2, 1]

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
-from lance_spark.commit import attempt as attempts
-from lance_spark.commit import column_commit as column_commits
+from lance_spark.commit import attempt, column_commit
 from lance_spark.commit.changes import CommitResult
 from lance_spark.dataset import DatasetRef
 from lance_spark.options import STORAGE_PREFIX, ReadOptions, WriteOptions
@@ -159,7 +158,7 @@ def table_metadata(ref: DatasetRef, **changed: Any) -> dict[str, Any]:
 
 def between_look_and_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Lets another writer commit between the committer's look at the head and its commit."""
-    real = column_commits.attempt_commit
+    real = column_commit.attempt_commit
     acted: list[bool] = []
 
     def late(*args: Any, **kwargs: Any) -> Any:
@@ -168,5 +167,5 @@ def between_look_and_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], o
             act()
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(column_commits, "attempt_commit", late)
-    assert attempts.attempt_commit is real
+    monkeypatch.setattr(column_commit, "attempt_commit", late)
+    assert attempt.attempt_commit is real

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 import lance_spark
 from lance_spark.datasource import LanceDataSource
 from lance_spark.sql import writes
-from lance_spark.write import row_write as writer_module
+from lance_spark.write import row_write
 from lance_spark.write.append_writer import LanceAppendWriter
 from lance_spark.write.planned import decode_writer
 
@@ -47,13 +47,13 @@ class HeldWriter(LanceAppendWriter):
             self._hold()
             super().commit(messages)
             return
-        sweep = writer_module.Staging.sweep
+        sweep = row_write.Staging.sweep
 
-        def held_sweep(staging: writer_module.Staging, keep: Sequence[str] = ()) -> int:
+        def held_sweep(staging: row_write.Staging, keep: Sequence[str] = ()) -> int:
             self._hold()
             return sweep(staging, keep)
 
-        writer_module.Staging.sweep = held_sweep  # type: ignore[method-assign, assignment]
+        row_write.Staging.sweep = held_sweep  # type: ignore[method-assign, assignment]
         super().commit(messages)
 
     def _hold(self) -> None:

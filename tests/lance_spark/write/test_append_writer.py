@@ -36,8 +36,8 @@ from lance_spark.errors import (
     OptionError,
     SchemaMismatchError,
 )
-from lance_spark.staging import area as staging_module
-from lance_spark.staging.orphans import remove_orphans as cleanup
+from lance_spark.staging import area
+from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write import row_write
 from lance_spark.write.append_writer import LanceAppendWriter, RowsWritten
 from tests.lance_spark.write import appends
@@ -263,7 +263,7 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
     message = job.write(batches(1))
     late = job.staging.begin_attempt().open_data_file(pa.schema([("id", pa.int64())]), version="2.2")
     late.write_batch(pa.record_batch({"id": pa.array([2])}))
-    find = staging_module._find_data_files
+    find = area._find_data_files
 
     def find_then_close(*arguments: Any) -> dict[str, list[str]]:
         files = find(*arguments)
@@ -271,7 +271,7 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
             late.close()
         return files
 
-    monkeypatch.setattr(staging_module, "_find_data_files", find_then_close)
+    monkeypatch.setattr(area, "_find_data_files", find_then_close)
     job.commit([message])
     assert ids_in(path) == [1]
     assert unused_files(path) == set()
@@ -293,7 +293,7 @@ def test_an_attempt_that_notices_the_end_of_its_job_first_leaves_the_others_to_b
 
 
 def test_many_attempts_are_swept_by_one_listing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging_module, "_PROBED_ATTEMPTS", 2)
+    monkeypatch.setattr(area, "_PROBED_ATTEMPTS", 2)
     job = plan(path, max_rows_per_file="1")
     for i in range(4):
         job.write(batches(i, i + 10))
@@ -360,7 +360,7 @@ def test_an_abort_after_the_death_of_the_commit_process_deletes_uncommittable_fi
     if appends.prefix:
         # The last request of the dead process may still be on its way to the store.
         assert {f"data/{name}" for name in message.file_names} <= files_in(path)
-        assert cleanup(uri_of(path), older_than=LATER) == 1
+        assert remove_orphans(uri_of(path), older_than=LATER) == 1
     assert unused_files(path) == set()
 
 
@@ -387,9 +387,9 @@ def test_cleanup_finds_what_a_dead_driver_left_and_spares_what_a_version_referen
     half.commit([half_done])
     _leave_marker(path, half, half_done.file_names[0])
 
-    assert cleanup(uri_of(path), older_than=timedelta(hours=1)) == 0
+    assert remove_orphans(uri_of(path), older_than=timedelta(hours=1)) == 0
     assert len(unused_files(path)) == 7
-    assert cleanup(uri_of(path), older_than=LATER) == 2
+    assert remove_orphans(uri_of(path), older_than=LATER) == 2
     assert unused_files(path) == set()
     assert (ids_in(path, 1), ids_in(path, 2), ids_in(path)) == ([0], [7], [3, 7])
     with pytest.raises(CommitError, match="cleaned up"):
@@ -407,7 +407,7 @@ def test_cleanup_of_a_branch_spares_files_that_only_a_branch_of_it_references(pa
     (file,) = child.get_fragments()[1].data_files()
     _leave_marker(parent, job, file.path)
 
-    assert cleanup(uri_of(path), older_than=LATER) == 0 == cleanup(uri_of(parent), older_than=LATER)
+    assert remove_orphans(uri_of(path), older_than=LATER) == 0 == remove_orphans(uri_of(parent), older_than=LATER)
     assert not [file for file in (parent / "_lance_spark").rglob("*") if file.is_file()]  # the sweep inspected the file
     assert child.to_table()["id"].to_pylist() == [0, 5]
 
@@ -421,7 +421,7 @@ def test_cleanup_spares_files_that_only_a_branch_references(path: Path) -> None:
     (file,) = branch.get_fragments()[1].data_files()
     _leave_marker(path, job, file.path)
 
-    assert cleanup(uri_of(path), older_than=LATER) == 0
+    assert remove_orphans(uri_of(path), older_than=LATER) == 0
     assert branch.to_table()["id"].to_pylist() == [0, 5]
 
 

@@ -26,7 +26,7 @@ from lance_spark.errors import (
     UnsupportedTypeError,
 )
 from lance_spark.staging import column_file
-from lance_spark.write import sorted_runs as runs
+from lance_spark.write import sorted_runs
 from tests.lance_spark.write.backfills import (
     Backfill,
     column,
@@ -69,11 +69,11 @@ def test_every_value_is_in_its_row_and_no_other_changes(data: st.DataObject, tmp
     model: dict[int, Any] = dict.fromkeys(column(path, "text"))
     with pytest.MonkeyPatch.context() as patch:
         # Small limits, so that a few rows make several runs, merge steps and windows.
-        patch.setattr(runs, "RUN_BYTES", data.draw(st.sampled_from([1, 60, 1 << 20])))
+        patch.setattr(sorted_runs, "RUN_BYTES", data.draw(st.sampled_from([1, 60, 1 << 20])))
         patch.setattr(column_file, "_MOST_WINDOW_ROWS", data.draw(st.sampled_from([1, 2, 3, 1 << 16])))
         patch.setattr(column_file, "_LEAST_WINDOW_ROWS", 1)
-        patch.setattr(runs, "LEAST_MERGE_ROWS", data.draw(st.sampled_from([1, 2, 1024])))
-        patch.setattr(runs, "MERGE_BYTES", data.draw(st.sampled_from([1, 1 << 20])))
+        patch.setattr(sorted_runs, "LEAST_MERGE_ROWS", data.draw(st.sampled_from([1, 2, 1024])))
+        patch.setattr(sorted_runs, "MERGE_BYTES", data.draw(st.sampled_from([1, 1 << 20])))
         for round_ in (1, 2):
             exclusive = data.draw(st.booleans()) and by == "_rowaddr"
             job = Backfill(path, "c", LONG, address=by, spec={"exclusive": exclusive})
@@ -416,8 +416,8 @@ def test_retried_and_speculative_attempts_double_nothing(path: str) -> None:
 
 
 def test_a_fragment_of_many_rows_is_merged_from_many_runs(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "RUN_BYTES", 1 << 18)
-    monkeypatch.setattr(runs, "MERGE_BYTES", 1 << 18)
+    monkeypatch.setattr(sorted_runs, "RUN_BYTES", 1 << 18)
+    monkeypatch.setattr(sorted_runs, "MERGE_BYTES", 1 << 18)
     count = 100_000
     lance.write_dataset(pa.table({"id": np.arange(count)}), path, max_rows_per_file=60_000)
     job = Backfill(path, "c", LONG)

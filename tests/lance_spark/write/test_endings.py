@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from lance_spark.commit import commit_loop as committer
+from lance_spark.commit import commit_loop
 from lance_spark.commit.backoff import CommitPolicy, Rounds
 from lance_spark.commit.rows import append_commit
 from lance_spark.dataset import DatasetRef
@@ -26,9 +26,8 @@ from lance_spark.errors import (
     TableUnreadableError,
 )
 from lance_spark.objects import LanceObjects
-from lance_spark.staging import area as staging
-from lance_spark.staging import column_file
-from lance_spark.staging.orphans import remove_orphans as cleanup
+from lance_spark.staging import area, column_file
+from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.lance_spark.write.appends import batches, ids_in, plan, unused_files, write
 from tests.lance_spark.write.backfills import (
@@ -127,12 +126,12 @@ def test_an_abort_after_the_committed_version_was_cleaned_up_keeps_the_files(
 ) -> None:
     job, message = JOBS[kind](path)
     with monkeypatch.context() as patch:
-        patch.setattr(staging.Staging, "sweep", lambda *_, **__: 0)
+        patch.setattr(area.Staging, "sweep", lambda *_, **__: 0)
         job.commit([message])
     rows = lance.dataset(str(path)).count_rows()
     lance.dataset(str(path)).delete("id = 0")
     lance.dataset(str(path)).cleanup_old_versions(older_than=timedelta(0))
-    monkeypatch.setattr(staging, "is_running", lambda _: False)
+    monkeypatch.setattr(area, "is_running", lambda _: False)
     job.abort([message])
     assert len(lance.dataset(str(path)).to_table()) == rows - 1
     assert_readable_and_clean(path)
@@ -148,7 +147,7 @@ def test_a_job_that_has_committed_does_not_fail_because_its_leftovers_cannot_be_
     def refuse(*_: object, **__: object) -> int:
         raise OSError("permission denied")
 
-    monkeypatch.setattr(staging.Staging, "sweep", refuse)
+    monkeypatch.setattr(area.Staging, "sweep", refuse)
     job.commit([message])
     assert lance.dataset(str(path)).version > version
 
@@ -157,7 +156,7 @@ def test_a_deletion_that_stops_halfway_is_finished_by_cleanup(path: Path, monkey
     write(path, 0)
     job = plan(path, max_rows_per_file="1")
     message = job.write(batches(1, 2, 3, 4, 5))
-    delete, deleted = staging._delete_data_file, []
+    delete, deleted = area._delete_data_file, []
 
     def two_only(objects: Any, name: str) -> None:
         if len(deleted) == 2:
@@ -166,10 +165,10 @@ def test_a_deletion_that_stops_halfway_is_finished_by_cleanup(path: Path, monkey
         delete(objects, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "_delete_data_file", two_only)
+        patch.setattr(area, "_delete_data_file", two_only)
         with pytest.raises(OSError, match="connection reset"):
             job.abort([message])
-    assert cleanup(str(path), older_than=timedelta(0)) == 3
+    assert remove_orphans(str(path), older_than=timedelta(0)) == 3
     assert unused_files(path) == set()
 
 
@@ -195,13 +194,13 @@ def test_a_store_that_fails_after_a_commit_without_an_answer_leaves_the_outcome_
             raise TableUnreadableError(ref.uri, "no answer", hint="wait")
         return ref.open_latest()
 
-    monkeypatch.setattr(committer, "_open_head", open_head)
+    monkeypatch.setattr(commit_loop, "_open_head", open_head)
     with pytest.raises(CommitOutcomeUnknownError):
-        committer.run_rounds(
+        commit_loop.run_rounds(
             ref,
             "job",
             1,
-            lambda *_: committer.Unknown(error=OSError("timeout")),
+            lambda *_: commit_loop.Unknown(error=OSError("timeout")),
             CommitPolicy(),
             make_rounds=lambda policy: Rounds(policy=policy, sleep=lambda _: None),
         )

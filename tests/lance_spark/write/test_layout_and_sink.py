@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lance.fragment import DataFile
 
 from lance_spark.errors import ColumnNameError, CommitError, LancePanicError, OptionError, UnsupportedTypeError
-from lance_spark.staging import area as staging_module
+from lance_spark.staging import area
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
@@ -355,7 +355,7 @@ def test_a_sink_whose_job_has_ended_leaves_no_file(
     if ended == "before it begins":
         staging.sweep()
     if ended == "as it begins":
-        monkeypatch.setattr(staging_module, "new_id", lambda: (staging.sweep(), new_id())[1])
+        monkeypatch.setattr(area, "new_id", lambda: (staging.sweep(), new_id())[1])
 
     def write() -> None:
         sink.write(batch if ended == "between files" else batch.slice(1))

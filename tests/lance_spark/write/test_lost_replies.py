@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType
 
-from lance_spark.commit import column_commit as column_commits
+from lance_spark.commit import column_commit
 from lance_spark.commit.attempt import Landed, Unknown
 from lance_spark.commit.data_files import add_null_columns
-from lance_spark.commit.rows import append_commit as append_commits
+from lance_spark.commit.rows import append_commit
 from lance_spark.errors import CommitConflictError, CommitImpossibleError, CommitOutcomeUnknownError
 from tests.lance_spark.write.appends import batches, ids_in, plan, write
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
@@ -43,7 +43,7 @@ def acts_beside(
     """Lets other writers act right before and after the first, second, ... commit, and loses the replies of some
     commits.
     """
-    real = column_commits.attempt_commit
+    real = column_commit.attempt_commit
     number = 0
 
     def attempt(*args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ def acts_beside(
         assert isinstance(outcome, Landed)
         return Unknown(error=OSError("connection reset by peer"))
 
-    monkeypatch.setattr(column_commits, "attempt_commit", attempt)
+    monkeypatch.setattr(column_commit, "attempt_commit", attempt)
 
 
 def staged(path: str, **options: str) -> tuple[Backfill, Any]:
@@ -252,7 +252,7 @@ def test_rows_of_a_dropped_column_are_taken_back_or_named(
     write(uri, 3, 4)
     job = plan(uri)
     message = job.write(batches(5, 6))
-    real = append_commits.attempt_commit
+    real = append_commit.attempt_commit
 
     def attempt(*args: Any, **kwargs: Any) -> Any:
         lance.dataset(uri).drop_columns(["s"])
@@ -261,7 +261,7 @@ def test_rows_of_a_dropped_column_are_taken_back_or_named(
             compact(uri)
         return outcome
 
-    monkeypatch.setattr(append_commits, "attempt_commit", attempt)
+    monkeypatch.setattr(append_commit, "attempt_commit", attempt)
     with pytest.raises(
         CommitOutcomeUnknownError if is_moved else CommitConflictError, match="moved" if is_moved else "'s'"
     ):
@@ -274,7 +274,7 @@ def test_a_writer_that_rewrites_inputs_at_each_commit_does_not_block_a_write_for
 ) -> None:
     job, message = staged(path, commit_timeout="1")
     before = column(path, "c")
-    real, commits = column_commits.attempt_commit, list[int]()
+    real, commits = column_commit.attempt_commit, list[int]()
 
     def attempt(*args: Any, **kwargs: Any) -> Any:
         commits.append(1)
@@ -282,7 +282,7 @@ def test_a_writer_that_rewrites_inputs_at_each_commit_does_not_block_a_write_for
         rewrite(path, 5)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(column_commits, "attempt_commit", attempt)
+    monkeypatch.setattr(column_commit, "attempt_commit", attempt)
     with pytest.raises(
         CommitConflictError, match=r"beside each of \d+ commit.*commit_timeout.*; the commit was taken back"
     ):

@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from lance_spark.staging.orphans import remove_orphans as cleanup
+from lance_spark.staging.orphans import remove_orphans
 from tests.lance_spark.write.appends import unused_files
 from tests.lance_spark.write.fault_jobs import PARTITIONS, ROWS
 from tests.support.processes import daemons, free_port
@@ -129,8 +129,8 @@ def test_a_driver_killed_during_its_commit_leaves_the_table_unchanged_or_complet
     else:
         assert_complete(table)
     assert any(f.startswith("_lance_spark/") for f in unused_files(table))
-    assert cleanup(str(table), older_than=timedelta(days=1)) == 0
-    assert cleanup(str(table), older_than=timedelta(0)) == (files if where == "before" else 0)
+    assert remove_orphans(str(table), older_than=timedelta(days=1)) == 0
+    assert remove_orphans(str(table), older_than=timedelta(0)) == (files if where == "before" else 0)
     assert unused_files(table) == set()
     if where == "after":
         assert_complete(table)
