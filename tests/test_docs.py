@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark.options import ReadOptions, WriteOptions, options_table
+from lance_spark.table.history.branches import Branches
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -79,10 +80,24 @@ def test_the_examples_run(
     assert any(tmp_path.rglob("_versions")), "the examples are about a table"
 
 
+CLASSES: tuple[type[object], ...] = (
+    lance_spark.Connection,
+    lance_spark.Table,
+    lance_spark.TableReference,
+    lance_spark.TableVersion,
+    lance_spark.TableDiff,
+    lance_spark.Tags,
+    lance_spark.Versions,
+    lance_spark.Preview,
+    lance_spark.RefreshPlan,
+    Branches,
+)
+
+
 def examples() -> dict[str, str]:
     """Returns the examples in docstrings of public functions and methods, by their names."""
     subjects: dict[str, object] = {"connect": lance_spark.connect, "open_table": lance_spark.open_table}
-    for cls in (lance_spark.Connection, lance_spark.Table):
+    for cls in CLASSES:
         subjects[cls.__name__] = cls
         subjects |= {f"{cls.__name__}.{name}": getattr(cls, name) for name in dir(cls) if not name.startswith("_")}
     texts = {name: inspect.getdoc(subject) or "" for name, subject in subjects.items()}

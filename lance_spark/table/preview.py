@@ -40,6 +40,16 @@ class Preview:
         version: The version.
         columns: Names of the columns.
         rows: Values, row by row. A blob is its bytes, or its size if the blob is too large.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        preview = books.preview(2)
+        assert preview.rows == ((0, 0), (1, 10))
+        ```
     """
 
     MOST_ROWS: ClassVar[int] = 100

@@ -36,6 +36,16 @@ class TableReference:
             latest.
         storage_options: Options of the object store without secrets.
         checkpoint: Location of the checkpoints, if outside the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        reference = books.get_reference()
+        assert reference.open().count_rows() == 10
+        ```
     """
 
     uri: str
@@ -57,6 +67,16 @@ class TableReference:
         Raises:
             TableNotFoundError: The table does not exist any more.
             VersionNotFoundError: The version does not exist any more.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            reference = books.get_reference()
+            assert reference.open().count_rows() == 10
+            ```
         """
         table = self.open_db(storage_options).open_table(self.name, branch=self.branch)
         if self.version is not None:
@@ -64,7 +84,17 @@ class TableReference:
         return table
 
     def open_db(self, storage_options: Mapping[str, str] | None = None) -> Connection:
-        """Returns a connection to the folder of the table."""
+        """Returns a connection to the folder of the table.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.get_reference().open_db().table_names() == ["books"]
+            ```
+        """
         # The folder that tables share has one of each place, and there one of each table.
         shared = None if self.checkpoint is None else self.checkpoint.rsplit("/", 2)[0]
         folder = DatasetRef(uri=self.uri, branch=self.branch).table_uri.rpartition("/")[0]
@@ -78,6 +108,16 @@ class TableReference:
 
         Raises:
             OptionError: The name is another.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            reference = books.get_reference().as_system_table("jobs")
+            assert reference.name == "jobs"
+            ```
         """
         if table_name not in _SYSTEM_TABLES:
             raise OptionError("table_name", table_name, " or ".join(_SYSTEM_TABLES))
@@ -86,7 +126,17 @@ class TableReference:
         return replace(self, uri=f"{self.uri}/{path}", name=name, branch=None, version=None, checkpoint=None)
 
     def open_checkpoint_store(self, storage_options: Mapping[str, str] | None = None) -> CheckpointStore:
-        """Returns the store of the checkpoints. Touches no storage."""
+        """Returns the store of the checkpoints. Touches no storage.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            print(books.get_reference().open_checkpoint_store())
+            ```
+        """
         options = DatasetRef.at(self.uri, self._options(storage_options)).storage_options
         return checkpoint_store(self.uri, options, self.checkpoint)
 

@@ -42,6 +42,17 @@ class RefreshPlan(InWords):
         rows_pending: Rows without a value in columns of UDFs, summed over UDFs.
         new_source_fragments: Fragments of the source that the shown version lacks.
         untouched_fragments: Fragments of the source that are not read.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        query = books.search(None).select(["id"]).where("price > 50")
+        view = query.create_materialized_view(db, "expensive")
+        assert (view.plan_refresh().rows_added, view.plan_refresh().has_work) == (4, True)
+        ```
     """
 
     table_name: str

@@ -1,4 +1,4 @@
-"""What a caller of `refresh` asks for, checked: :class:`RefreshRequest`."""
+"""The parameters of a refresh: :class:`RefreshRequest`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DEFAULT_FRAGMENT_ROWS = 1_048_576
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshRequest:
-    """The parameters of :meth:`lance_spark.Table.refresh`, which documents them, checked.
+    """The checked parameters of :meth:`lance_spark.Table.refresh`, which documents them.
 
     Attributes:
-        blob_read_buffer_size: Most bytes of blobs that a task holds at once.
+        blob_read_buffer_size: Maximum bytes of blobs in a task.
 
     Raises:
         OptionError: A parameter is not valid.
-        UnsupportedOperationError: There is a `where`.
+        UnsupportedOperationError: The request has a `where`.
     """
 
     where: str | None = None

@@ -68,7 +68,18 @@ class Branches:
         self._opened = opened
 
     def list(self) -> dict[str, Branch]:
-        """Returns the branches by name, sorted, without `main`."""
+        """Returns the branches by name, sorted, without `main`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.branches.create("trial")
+            assert list(books.branches.list()) == ["trial"]
+            ```
+        """
         return {branch.name: branch for branch in branches_in(self._main.open_latest())}
 
     def create(self, name: str, from_ref: int | str | None = None, from_version: int | None = None) -> Table:
@@ -86,6 +97,17 @@ class Branches:
             VersionNotFoundError: The table has no such version, tag or branch.
             OptionError: The name is not valid, taken, or contradicts another branch.
             TableUnwritableError: The store refused.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            trial = books.branches.create("trial")
+            trial.add([{"id": 10, "price": 100}])
+            assert (trial.count_rows(), books.count_rows()) == (11, 10)
+            ```
         """
         head = self._main.open_latest()
         with refusals_as_errors(self._main.uri):
@@ -121,6 +143,17 @@ class Branches:
 
         Raises:
             VersionNotFoundError: The table has no such branch, or the branch no such version.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.branches.create("trial")
+            trial = books.branches.checkout("trial")
+            assert trial.current_branch() == "trial"
+            ```
         """
         table = self._opened(self._main.on_branch(name))
         if version is not None:
@@ -136,6 +169,17 @@ class Branches:
             UnsupportedOperationError: A tag or another branch needs the branch, or its folder holds
                 a link or foreign files. Nothing was deleted.
             TableUnwritableError: The store refused.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.branches.create("trial")
+            books.branches.delete("trial")
+            assert books.branches.list() == {}
+            ```
         """
         if name == MAIN_BRANCH:
             raise OptionError("name", name, "a branch beside the main one; drop_table deletes the table")

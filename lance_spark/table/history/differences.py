@@ -38,6 +38,17 @@ class TableDiff:
         updated: Rows of both versions with another value in a compared column, as of the second
             version. NULL equals NULL, NaN equals NaN, and -0.0 equals 0.0.
         deleted: Rows of only the first version.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.update("id = 3", values={"price": 0})
+        changes = books.diff(1)
+        assert [row.id for row in changes.updated.collect()] == [3]
+        ```
     """
 
     inserted: DataFrame

@@ -64,13 +64,34 @@ class Tags:
 
     A tag is no version of its own. A cleanup keeps tagged versions. All tags of a table have
     different names, on all branches.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.tags.create("launch", 1)
+        assert books.tags.list() == {"launch": 1}
+        ```
     """
 
     def __init__(self, ref: DatasetRef) -> None:
         self._ref = ref
 
     def list(self) -> dict[str, int]:
-        """Returns the versions of this branch by tag, sorted by the names of the tags."""
+        """Returns the versions of this branch by tag, sorted by the names of the tags.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", 1)
+            assert books.tags.list() == {"launch": 1}
+            ```
+        """
         infos = tags_of(self._ref.open_latest())
         return {
             name: int(infos[name]["version"]) for name in sorted(infos) if infos[name]["branch"] == self._ref.branch
@@ -81,6 +102,16 @@ class Tags:
 
         Raises:
             VersionNotFoundError: The branch has no such tag.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", 1)
+            assert books.tags.get_version("launch") == 1
+            ```
         """
         versions = self.list()
         if tag not in versions:
@@ -98,6 +129,16 @@ class Tags:
             VersionNotFoundError: The table has no such version.
             OptionError: The name is not valid, or taken.
             TableUnwritableError: The store refused.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", books.version)
+            assert "launch" in books.tags.list()
+            ```
         """
         head = self._of_branch(version)
         with refusals_as_errors(self._ref.uri):
@@ -115,6 +156,18 @@ class Tags:
         Raises:
             VersionNotFoundError: The branch has no such tag, or no such version.
             TableUnwritableError: The store refused.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", 1)
+            books.delete("price > 50")
+            books.tags.update("launch", 2)
+            assert books.tags.get_version("launch") == 2
+            ```
         """
         self.get_version(tag)
         head = self._of_branch(version)
@@ -132,7 +185,15 @@ class Tags:
             TableUnwritableError: The store refused.
 
         Example:
-            >>> table.tags.delete("gold")  # doctest: +SKIP
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", 1)
+            books.tags.delete("launch")
+            assert books.tags.list() == {}
+            ```
         """
         if str(tag).isascii():
             self.get_version(tag)
@@ -182,6 +243,17 @@ class TableVersion(InWords):
         rows: Rows of the table.
         fragments: Fragments of the table.
         bytes: Size of the data files of the version.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add([{"id": 10, "price": 100}], commit_message="one more")
+        version = books.versions[-1]
+        assert (version.version, version.rows_added, version.message) == (2, 1, "one more")
+        ```
     """
 
     version: int
@@ -235,6 +307,16 @@ class Versions(Sequence[TableVersion]):
     One listing of the store returns the numbers. An access reads the manifest of a version, of
     about 200 bytes a fragment, and its transaction. So take the last versions of a table with many
     versions: `table.versions[-20:]`.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.delete("price > 50")
+        assert [version.rows for version in books.versions[-2:]] == [10, 6]
+        ```
     """
 
     def __init__(self, ref: DatasetRef) -> None:
