@@ -129,7 +129,7 @@ class TableUpkeep(TableIndexes):
             db = lance_spark.connect("library")
             books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
             books.add([{"id": 10, "price": 100}])
-            assert books.cleanup_old_versions(timedelta(0)).versions_removed == 1
+            assert books.cleanup_old_versions(timedelta(0)).old_versions == 1
             ```
         """
         ref = self._ref

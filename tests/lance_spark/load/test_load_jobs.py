@@ -21,7 +21,7 @@ from lance_spark.errors import (
     SourceChangedError,
 )
 from lance_spark.load.files import PieceReader
-from lance_spark.load.request import DEFAULT_INTERVAL_S
+from lance_spark.load.request import DEFAULT_INTERVAL_S, LoadParameters
 from tests.lance_spark.load.loads import (
     Stop,
     around_commits,
@@ -332,14 +332,7 @@ def test_a_file_that_changes_while_keys_are_checked_is_named_and_nothing_is_chan
 ) -> None:
     path = Path(write_file(of_ids(range(30), w=[1] * 30), files / "x.parquet"))
     job = table._load(
-        {
-            "source": str(path),
-            "pk": "id",
-            "columns": ["w"],
-            "source_format": None,
-            "on_missing": "carry",
-            "source_storage_options": None,
-        },
+        LoadParameters(str(path), "id", ["w"]),
         table._spark(),
     )
     path.unlink() if is_deleted else write_file(of_ids(range(29)), path)
