@@ -25,11 +25,11 @@ from typing import Any
 
 from benchmarks.first_look_cases import BORDER, CONFIGURATIONS
 from benchmarks.first_look_data import TABLES
-from benchmarks.measure import OURS, Outcome
+from benchmarks.measure import OURS, CaseOutcome
 
 NAME = "first_look"
 
-Results = dict[str, dict[str, Outcome]]
+Results = dict[str, dict[str, CaseOutcome]]
 """Outcomes by configuration and case."""
 
 _COLOURS = {"defaults": "#bab0ac", "enable_pushdown": "#4c78a8", "configure": "#54a24b"}
@@ -67,7 +67,7 @@ def main() -> None:
             for answer in child(
                 "cases", configuration, folder, arguments.scale, arguments.rounds, *arguments.only or []
             ):
-                outcome = results[configuration][answer["case"]] = Outcome(**answer)
+                outcome = results[configuration][answer["case"]] = CaseOutcome(**answer)
                 print(line(outcome), flush=True)
                 load.append(os.getloadavg()[0])
                 # Written after each case, so an interrupted run keeps its results.
@@ -105,7 +105,7 @@ def child(kind: str, *arguments: object) -> Iterator[Any]:
             raise RuntimeError(f"a process of the benchmark failed: {errors.read()[-5000:].decode(errors='replace')}")
 
 
-def line(outcome: Outcome) -> str:
+def line(outcome: CaseOutcome) -> str:
     """Formats a case as a line of text."""
     times = "  ".join(f"{name} {seconds:.3f} s" for name, seconds in outcome.medians.items())
     verdict = {None: "", True: f"  (target {outcome.target}: met)", False: f"  (target {outcome.target}: MISSED)"}
@@ -156,7 +156,7 @@ def from_json(content: Mapping[str, Any]) -> Results:
     """Parses the output of :func:`as_json`."""
     return {
         configuration: {
-            outcome["case"]: Outcome(**{key: value for key, value in outcome.items() if not key.endswith("ratios")})
+            outcome["case"]: CaseOutcome(**{key: value for key, value in outcome.items() if not key.endswith("ratios")})
             for outcome in outcomes
         }
         for configuration, outcomes in content["configurations"].items()
@@ -176,20 +176,20 @@ def print_tables(results: Results) -> None:
             print(f"| {next(o.case for o in rows if o)} | {' | '.join(_cpu_cell(o) for o in rows)} |")
 
 
-def by_case(results: Results) -> dict[str, list[Outcome | None]]:
+def by_case(results: Results) -> dict[str, list[CaseOutcome | None]]:
     """Returns the outcomes of each case, one per configuration."""
     names = dict.fromkeys(name for outcomes in results.values() for name in outcomes)
     return {name: [outcomes.get(name) for outcomes in results.values()] for name in names}
 
 
-def _cell(outcome: Outcome | None) -> str:
+def _cell(outcome: CaseOutcome | None) -> str:
     if outcome is None:
         return ""
     border = f" ({_border(outcome.seconds):.2f})" if BORDER in outcome.seconds else ""
     return _against(outcome.ratios["parquet"], border, outcome.target)
 
 
-def _cpu_cell(outcome: Outcome | None) -> str:
+def _cpu_cell(outcome: CaseOutcome | None) -> str:
     if outcome is None:
         return ""
     return _against(outcome.cpu_ratios["parquet"], f" ({_border(outcome.cpu):.2f})", outcome.cpu_target)
@@ -203,7 +203,7 @@ def _against(ratio: float, border: str, target: float | None) -> str:
 
 
 def _border(values: Mapping[str, Any]) -> float:
-    return Outcome(
+    return CaseOutcome(
         case="", seconds={OURS: values[BORDER], "parquet": values["parquet"]}, target=None, note="", versus="parquet"
     ).ratios["parquet"]
 

@@ -24,7 +24,7 @@ def quotient(ours: Sequence[float], peer: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CaseOutcome:
     """The result of a case.
 
     Attributes:
@@ -94,7 +94,7 @@ class Case:
     prepare: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     rounds: int = 100
 
-    def run(self, rounds: int, configuration: str = "") -> Outcome:
+    def run(self, rounds: int, configuration: str = "") -> CaseOutcome:
         """Warms every contestant up once, then runs `rounds` rounds in turn."""
         for name in self.contestants:
             self.once(name)
@@ -102,7 +102,7 @@ class Case:
         for _ in range(min(rounds, self.rounds)):
             for name in self.contestants:
                 measured[name].append(self.once(name))
-        return Outcome(
+        return CaseOutcome(
             case=self.name,
             seconds={name: [wall for wall, _ in values] for name, values in measured.items()},
             target=self.targets.get(configuration),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 import lance_spark
-from benchmarks.measure import OURS, Case, Outcome
+from benchmarks.measure import OURS, Case, CaseOutcome
 from benchmarks.pictures import plot_bars
 from lance_spark import Search, Table
 
@@ -160,7 +160,7 @@ def batch_case(table: Table, frame: DataFrame, path: str, queries: Matrix) -> Ca
     return Case(name="batch", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance")
 
 
-def report_of(outcome: Outcome) -> dict[str, object]:
+def report_of(outcome: CaseOutcome) -> dict[str, object]:
     """Returns an outcome for the report, and prints it."""
     summary = {
         "case": outcome.case,

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import Outcome
+from benchmarks.measure import CaseOutcome
 from benchmarks.pictures import plot_bars
 from benchmarks.table_api_cases import OURS, Contestant, TableApiCases, TableCase
 from benchmarks.table_api_child import geneva_version
@@ -41,7 +41,7 @@ class MeasuredCase:
     """
 
     case: TableCase
-    outcome: Outcome
+    outcome: CaseOutcome
     peaks: dict[str, Peaks]
     cpu: dict[str, list[float]]
     stages: dict[str, float]
@@ -135,7 +135,7 @@ def measure(case: TableCase, rounds: int) -> MeasuredCase:
             if name in cpu:
                 cpu[name].append(_cpu_seconds(contestant) - before)
     seconds = {name: tuple(values) or (first[name],) for name, values in times.items()}
-    outcome = Outcome(case=case.name, seconds=seconds, target=case.target, note=case.note, versus=case.versus)
+    outcome = CaseOutcome(case=case.name, seconds=seconds, target=case.target, note=case.note, versus=case.versus)
     result = getattr(case.contestants[OURS], "result", None)
     stages = {} if result is None else {name: round(value, 4) for name, value in result.seconds.items()}
     return MeasuredCase(

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.measure import Outcome
+from benchmarks.measure import CaseOutcome
 from benchmarks.tpch_queries import QUERIES, generate
 
 LABELS = {
@@ -46,7 +46,7 @@ class MeasuredConfiguration:
             that ended during the query are not included.
     """
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[CaseOutcome] = field(default_factory=list)
     cpu: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     @property
@@ -81,7 +81,7 @@ class MeasuredConfiguration:
     def add(self, line: dict) -> None:
         """Adds a query from the child's report."""
         seconds = {name: tuple(times) for name, times in line["seconds"].items()}
-        self.outcomes.append(Outcome(case=line["query"], seconds=seconds, target=None, note="", versus="parquet"))
+        self.outcomes.append(CaseOutcome(case=line["query"], seconds=seconds, target=None, note="", versus="parquet"))
         self.cpu[line["query"]] = line["cpu_seconds"]
 
 

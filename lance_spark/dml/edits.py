@@ -27,6 +27,7 @@ from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
+from lance_spark.types.names import quote_identifier
 from udf_runtime.execute.casts import can_become, cast
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class _Moves:
     def run(self, fragments: Sequence[LanceFragment]) -> None:
         """Moves the matching rows."""
         spec = self._spec
-        columns = {name: "`" + name.replace("`", "``") + "`" for name in self._schema.names}
+        columns = {name: quote_identifier(name) for name in self._schema.names}
         columns.update(dict(spec.expressions))
         for name in () if spec.constants is None else spec.constants.schema.names:
             del columns[name]

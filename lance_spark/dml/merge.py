@@ -38,6 +38,7 @@ from lance_spark.staging.blobs import row_field
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.tabular import Data
 from lance_spark.types.fields import is_blob
+from lance_spark.types.names import quote_identifier
 
 if TYPE_CHECKING:
     import lance
@@ -147,7 +148,7 @@ class Merge:
         keys = None if clauses.deletes or len(clauses.on) > 1 else self._source.listed(clauses.on[0])
         if keys is None:
             return None
-        return f"{_quoted(clauses.on[0])} IN ({', '.join(keys)})" if keys else "false"
+        return f"{quote_identifier(clauses.on[0])} IN ({', '.join(keys)})" if keys else "false"
 
     def _actions(self, ref: DatasetRef, dataset: lance.LanceDataset) -> tuple[DataFrame, StructType]:
         """Returns rows with actions, by fragment, and Spark's schema of the values."""
@@ -156,7 +157,7 @@ class Merge:
         target = self._target_rows(ref, dataset).alias("target")
         matches = sf.lit(True)
         for name in clauses.on:
-            matches &= sf.col(f"source.{_quoted(name)}") == sf.col(f"target.{_quoted(name)}")
+            matches &= sf.col(f"source.{quote_identifier(name)}") == sf.col(f"target.{quote_identifier(name)}")
         how = {(True, True): "full", (True, False): "left", (False, True): "right", (False, False): "inner"}
         joined = source.join(target, matches, how[clauses.inserts, clauses.deletes])
         here, there = sf.col(f"source.`{_GIVEN}`").isNotNull(), sf.col(f"target.{ROW_ADDRESS}").isNotNull()
@@ -168,7 +169,7 @@ class Merge:
         if clauses.inserts:
             action = sf.when(here & ~there, INSERT).otherwise(action)
         names = [name for name in source.columns if name != _GIVEN]
-        values = [sf.col(f"source.{_quoted(name)}").alias(name) for name in names]
+        values = [sf.col(f"source.{quote_identifier(name)}").alias(name) for name in names]
         try:
             rows = joined.select(sf.col(f"target.{ROW_ADDRESS}"), action.alias(ACTION), *values)
             rows = rows.where(sf.col(ACTION).isNotNull())
@@ -198,13 +199,9 @@ def _condition(where: str | None) -> Column:
     return sf.lit(True) if where is None else sf.expr(f"({where}\n)")
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def spread(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Returns rows partitioned by fragment and ordered by address; new rows partitioned by keys."""
-    key = sf.hash(*(sf.col(_quoted(name)) for name in keys)) if keys else sf.spark_partition_id()
+    key = sf.hash(*(sf.col(quote_identifier(name)) for name in keys)) if keys else sf.spark_partition_id()
     part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(key, sf.lit(_INSERT_PARTS)))
     return rows.repartition(part).sortWithinPartitions(ROW_ADDRESS)
 

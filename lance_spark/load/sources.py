@@ -31,6 +31,7 @@ from lance_spark.load.layout import Layout, layout_of
 from lance_spark.load.request import SourceFormat
 from lance_spark.tabular import is_spark, to_reader
 from lance_spark.types import ReadConverter, to_spark_schema
+from lance_spark.types.names import quote_identifier
 
 if TYPE_CHECKING:
     import lance
@@ -346,7 +347,7 @@ class SparkSource:
         along: Sequence[str] = (),  # noqa: ARG002 - it has them
     ) -> DataFrame:
         """Returns some columns of all rows."""
-        return self.data.select(*[quoted(name) for name in columns])
+        return self.data.select(*[quote_identifier(name) for name in columns])
 
     def refuse_changed(self) -> None:
         """Checks nothing: a change of a DataFrame is not detectable."""
@@ -369,11 +370,6 @@ class _Hashed:
 
     def close(self) -> None:
         """Does nothing."""
-
-
-def quoted(column: str) -> str:
-    """Returns a column's name in backticks for Spark."""
-    return "`" + column.replace("`", "``") + "`"
 
 
 def refuse_missing(columns: Sequence[str], present: Sequence[str], where: str) -> None:

@@ -37,7 +37,7 @@ _NULL_ROWS = 2048
 _MANY_STREAMS = 64
 
 
-class Piece(Protocol):
+class ValuePiece(Protocol):
     """Rows of a fragment with values in a single source."""
 
     @property
@@ -141,7 +141,7 @@ class FilePiece:
     session: LanceFileSession
 
     def chunks(self, streams: int) -> Iterator[Chunk]:
-        """Implements :class:`Piece`."""
+        """Implements :class:`ValuePiece`."""
         rows = max(_FILE_ROWS // streams, _FEWEST_FILE_ROWS)
         file = FileRows(self.session, self.file, [column for _, column in self.outputs])
         fields = [field for field, _ in self.outputs]
@@ -159,7 +159,7 @@ class NullPiece:
     type: pa.DataType
 
     def chunks(self, streams: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
-        """Implements :class:`Piece`."""
+        """Implements :class:`ValuePiece`."""
         for first in range(0, len(self.offsets), _NULL_ROWS):
             rows = self.offsets[first : first + _NULL_ROWS]
             nulls: Any = pa.nulls(len(rows), self.type)  # type: ignore[call-overload]
@@ -211,9 +211,9 @@ def rows_with_null(offsets: Offsets, batch: pa.RecordBatch) -> Offsets:
     return offsets[empty]
 
 
-def chained(pieces: Iterable[Piece]) -> list[list[Piece]]:
+def chained(pieces: Iterable[ValuePiece]) -> list[list[ValuePiece]]:
     """Groups pieces into a minimal number of chains without overlapping rows."""
-    chains: list[list[Piece]] = []
+    chains: list[list[ValuePiece]] = []
     ends: list[tuple[int, int]] = []
     for piece in sorted(pieces, key=lambda piece: int(piece.offsets[0])):
         if ends and ends[0][0] < piece.offsets[0]:
@@ -226,11 +226,11 @@ def chained(pieces: Iterable[Piece]) -> list[list[Piece]]:
     return chains
 
 
-def streams_of(pieces: Iterable[Piece]) -> list[Iterator[Chunk]]:
+def streams_of(pieces: Iterable[ValuePiece]) -> list[Iterator[Chunk]]:
     """Returns a stream per chain of pieces. A chain reads one piece at a time."""
     chains = chained(pieces)
 
-    def read(chain: Sequence[Piece]) -> Iterator[Chunk]:
+    def read(chain: Sequence[ValuePiece]) -> Iterator[Chunk]:
         for piece in chain:
             yield from piece.chunks(len(chains))
 

@@ -17,7 +17,7 @@ from lance_spark.types.layout import aligned, nulls, relabel_batch
 from lance_spark.types.leaves import BadValue, TooLarge
 from lance_spark.types.mapping import arrow_type, raw_type, spark_arrow_schema
 from lance_spark.types.mismatch import side_by_side
-from lance_spark.types.tree import Node, Planner, pair_names
+from lance_spark.types.tree import ConversionPlanner, Node, pair_names
 
 _READ_HINT = "leave the column out with option 'columns', or change it in the table"
 _WRITE_HINT = "correct the value, or write to a column that can hold it"
@@ -48,7 +48,7 @@ class _Plan:
         ]
 
 
-def _plan(source: pa.Schema, target: pa.Schema, planner: Planner) -> _Plan:
+def _plan(source: pa.Schema, target: pa.Schema, planner: ConversionPlanner) -> _Plan:
     positions = pair_names(source.names, target.names)
     columns = []
     for target_field in target:
@@ -96,7 +96,7 @@ class ReadConverter:
         self._rows = 0
 
     def _planned(self, source: pa.Schema) -> _Plan:
-        planner = Planner(writing=False)
+        planner = ConversionPlanner(writing=False)
         plan = _plan(source, self.schema, planner)
         if planner.problems:
             raise SchemaMismatchError(
@@ -205,7 +205,7 @@ class WriteConverter:
         return batch if batch.schema.equals(self.schema, check_metadata=True) else relabel_batch(batch, self.schema)
 
     def _planned(self, source: pa.Schema) -> _Plan:
-        planner = Planner(writing=True)
+        planner = ConversionPlanner(writing=True)
         plan = _plan(source, self.schema, planner)
         if planner.problems:
             table = self.schema.to_string(show_field_metadata=False, show_schema_metadata=False)
@@ -245,7 +245,7 @@ class LengthEnforcer:
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _join_problems(planner: Planner) -> str:
+def _join_problems(planner: ConversionPlanner) -> str:
     return "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
 
 
@@ -270,7 +270,7 @@ def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = N
     """
     if not schema.fields:
         raise SchemaMismatchError("The DataFrame has no columns. Nothing was written. Select the columns of the table.")
-    planner = Planner(writing=True)
+    planner = ConversionPlanner(writing=True)
     source = _written_schema(schema)
     _plan(source, target, planner)
     if not planner.problems:

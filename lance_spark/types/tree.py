@@ -89,7 +89,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planner:
+class ConversionPlanner:
     """Plans nodes, and collects all problems instead of stopping at the first.
 
     Attributes:
