@@ -113,22 +113,20 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
     if not isinstance(transforms, Mapping):
         udf = to_udf(transforms)
         if udf is None:
-            raise RegistrationError(
-                f"{transforms!r} is nothing that columns can be made of - in add_columns - give {_FORMS}"
-            )
+            raise RegistrationError(f"add_columns cannot make columns of {transforms!r}. Give {_FORMS}.")
         if not udf.is_columns:
             raise RegistrationError(
-                f"UDF {udf.name!r} makes one column, and there is no name for it - in add_columns - give {{'name': "
-                f"{udf.name}}}; without a name only a UDF is taken that returns Columns[T]"
+                f"UDF {udf.name!r} makes one column, and add_columns got no name for the column. Give "
+                f"{{'name': {udf.name}}}. Only a UDF that returns Columns[T] needs no name."
             )
         return {}, [Computed(udf=udf, columns=tuple(UnpackedUDF(udf).output_columns))]
     if not transforms:
-        raise RegistrationError(f"there is no column to add - in add_columns - give {_FORMS}")
+        raise RegistrationError(f"add_columns got no column to add. Give {_FORMS}.")
     sql: dict[str, str] = {}
     computed = []
     for name, value in transforms.items():
         if not isinstance(name, str) or not name:
-            raise RegistrationError(f"{name!r} is no name of a column - in add_columns - give {_FORMS}")
+            raise RegistrationError(f"{name!r} is no name of a column. Give add_columns {_FORMS}.")
         if isinstance(value, str):
             sql[name] = value
         else:
@@ -143,16 +141,16 @@ def _single(name: str, value: object) -> UDF:
         function, inputs = cast("tuple[object, Sequence[str]]", value)
     udf = None if isinstance(function, UnpackedUDF) else to_udf(function)
     if udf is None:
-        raise RegistrationError(f"{value!r} cannot compute a column - column {name!r} - give {_FORMS}")
+        raise RegistrationError(f"{value!r} cannot compute a column. Column: {name!r}. Give {_FORMS}.")
     if udf.is_columns:
         raise RegistrationError(
-            f"UDF {udf.name!r} makes several columns, so it cannot be the value of one - column {name!r} "
-            f"- pass it by itself: add_columns({udf.name}), or add_columns(UnpackedUDF({udf.name}, prefix='...'))"
+            f"UDF {udf.name!r} makes several columns, so it cannot be the value of one column. Column: {name!r}. Pass "
+            f"the UDF by itself: add_columns({udf.name}), or add_columns(UnpackedUDF({udf.name}, prefix='...'))."
         )
     if not bound:
         return udf
     if not isinstance(inputs, (list, tuple)) or not all(isinstance(column, str) for column in inputs):
-        raise RegistrationError(f"{inputs!r} is no list of columns - column {name!r} - give (udf, ['input', ...])")
+        raise RegistrationError(f"{inputs!r} is no list of columns. Column: {name!r}. Give (udf, ['input', ...]).")
     return udf.with_input_columns(list(inputs))
 
 
@@ -170,8 +168,8 @@ def _check(dataset: lance.LanceDataset, sql: Mapping[str, str], computed: Sequen
                 dataset.scanner(columns={name: expression}, with_row_address=True).explain_plan()
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
             raise RegistrationError(
-                f"the expression {expression!r} is not valid: {error} - column {name!r} of {dataset.uri} "
-                "- expressions are Lance SQL over the table's columns; nothing was added"
+                f"The expression {expression!r} is not valid: {error}. Column: {name!r} of {dataset.uri}. Nothing was "
+                "added. Write Lance SQL over the table's columns."
             ) from error
 
 
@@ -185,8 +183,8 @@ def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
             if isinstance(error, OSError) and not is_bad_value(error):
                 raise  # a concurrent writer came first, or the store refused
             raise RegistrationError(
-                f"an expression failed on the table's values: {plain(error)} "
-                f"- columns {', '.join(map(repr, sql))} of {ref.uri} - nothing was added"
+                f"An expression failed on the table's values: {plain(error)}. Columns: {', '.join(map(repr, sql))} of "
+                f"{ref.uri}. Nothing was added. Correct the expression."
             ) from error
 
     change_schema(ref, add, has_landed=lambda head: set(sql) <= set(head.schema.names))

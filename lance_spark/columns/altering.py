@@ -67,12 +67,10 @@ def alter_columns(
     dataset = ref.open_latest()
     checked = [(alteration, _check(dataset, alteration, manifest, time_zone)) for alteration in alterations]
     if not checked:
-        raise RegistrationError("there is nothing to alter - in alter_columns - give {'path': column, 'udf': udf}, ...")
+        raise RegistrationError("alter_columns got nothing to alter. Give {'path': column, 'udf': udf}, ...")
     paths = [str(alteration["path"]) for alteration in alterations]
     if len(set(paths)) < len(paths):
-        raise RegistrationError(
-            "a column is named twice - in alter_columns - alter it in two calls; nothing was changed"
-        )
+        raise RegistrationError("alter_columns got a column twice. Nothing was changed. Alter the column in two calls.")
     # Order: casts first (may fail on data), renames last (other alterations use the old names).
     for alteration, udf in sorted(checked, key=lambda pair: (pair[1] is not None) + 2 * _only_renames(pair[0])):
         if alteration.get("data_type") is not None:
@@ -106,8 +104,8 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
                 )
         if set(columns) == set(head.schema.names):
             raise SchemaMismatchError(
-                f"a table has at least one column, and all would be dropped - {ref.uri} - nothing was dropped - add "
-                "another column first, or drop the table"
+                f"A table needs at least one column, and the call would drop all columns. Table: {ref.uri}. Nothing "
+                "was dropped. Add another column first, or drop the table."
             )
         return drop_operation(head, columns)
 
@@ -122,20 +120,20 @@ def _check(
 ) -> UDF | None:
     """Checks an alteration, and returns its UDF, or None."""
     if not isinstance(alteration, Mapping):
-        raise RegistrationError(
-            f"{alteration!r} is no alteration - in alter_columns - give {{'path': column, 'udf': udf}}"
-        )
+        raise RegistrationError(f"{alteration!r} is no alteration. Give alter_columns {{'path': column, 'udf': udf}}.")
     if "virtual_column" in alteration:
-        raise RegistrationError("'virtual_column' is not taken any more - in alter_columns - say 'udf'")
+        raise RegistrationError("alter_columns no longer takes 'virtual_column'. Write 'udf'.")
     path = alteration.get("path")
     if not isinstance(path, str) or not path:
-        raise RegistrationError(f"path is required: the name of a column - in alter_columns, {dict(alteration)!r}")
+        raise RegistrationError(
+            f"alter_columns requires path, the name of a column. Alteration: {dict(alteration)!r}. Add the path."
+        )
     allowed = _OUR_KEYS if "udf" in alteration else _UNBINDING_KEYS if "drop_udf" in alteration else _LANCE_KEYS
     unknown = sorted(set(alteration) - allowed)
     if unknown:
         raise RegistrationError(
-            f"{', '.join(map(repr, unknown))} cannot be altered here - column {path!r} "
-            "- give path with udf (and input_columns, recreate), with name, nullable, data_type, or with drop_udf"
+            f"alter_columns cannot alter {', '.join(map(repr, unknown))}. Column: {path!r}. Give path with udf (and "
+            "input_columns, recreate), with name, nullable, data_type, or with drop_udf."
         )
     if "drop_udf" in alteration:
         _check_unbinding(dataset, path, alteration["drop_udf"])
@@ -148,7 +146,7 @@ def _check(
     udf = to_udf(alteration["udf"])
     if udf is None:
         raise RegistrationError(
-            f"udf must be a UDF, got {alteration['udf']!r} - column {path!r} - decorate a function with @udf"
+            f"udf must be a UDF, got {alteration['udf']!r}. Column: {path!r}. Decorate a function with @udf."
         )
     udf = with_default(udf, manifest)
     inputs = alteration.get("input_columns")
@@ -157,15 +155,15 @@ def _check(
     udf = bind_to_columns(udf, dataset.schema, time_zone)
     if udf.is_columns or OUTPUT_KEY.encode() in (dataset.schema.field(path).metadata or {}):
         raise RegistrationError(
-            f"columns of a UDF that returns Columns[T] cannot get another UDF one by one - column {path!r} "
-            "- drop them and add them again"
+            f"Columns of a UDF that returns Columns[T] cannot get another UDF one by one. Column: {path!r}. Drop the "
+            "columns, and add them again."
         )
     dtype = value_type(dataset.schema.field(path))
     if dtype != udf.data_type and not alteration.get("recreate"):
         raise RegistrationError(
-            f"UDF {udf.name!r} returns {udf.data_type}, column {path!r} is {dtype} - in {dataset.uri} "
-            f"- give it data_type={dtype}, or say 'recreate': True to drop the column with all its values and add it "
-            "anew"
+            f"UDF {udf.name!r} returns {udf.data_type}, but column {path!r} is {dtype}. Table: {dataset.uri}. Give "
+            f"the UDF data_type={dtype}, or pass 'recreate': True to drop the column with all its values and add it "
+            "again."
         )
     check_udf(dataset, udf, (("", path),))
     udf = _settle(dataset, udf, path)
@@ -206,11 +204,15 @@ def _check_plain(dataset: lance.LanceDataset, path: str, alteration: Mapping[str
         raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(names)}; nothing was changed")
     name, kind = alteration.get("name"), alteration.get("data_type")
     if name is None and kind is None and alteration.get("nullable") is None:
-        raise RegistrationError(f"nothing is to change - column {path!r} - give udf, name, nullable or data_type")
+        raise RegistrationError(
+            f"The alteration changes nothing. Column: {path!r}. Give udf, name, nullable or data_type."
+        )
     if name is not None:
         _check_new_name(dataset, path, name)
     if kind is not None and not isinstance(kind, pa.DataType):
-        raise RegistrationError(f"data_type={kind!r} is no Arrow type - column {path!r} - give one, such as pa.int32()")
+        raise RegistrationError(
+            f"data_type={kind!r} is no Arrow type. Column: {path!r}. Give a type such as pa.int32()."
+        )
     if kind is not None:
         check_cast(dataset, path, kind)
 
@@ -252,7 +254,8 @@ def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
         if isinstance(error, OSError) and not (is_bad_value(error) or is_bad_request(error)):
             raise  # a concurrent writer came first, or the store refused
         raise RegistrationError(
-            f"Lance cannot do that: {plain(error)} - column {alteration['path']!r} of {head.uri} - it was not changed"
+            f"Lance cannot alter the column: {plain(error)}. Column: {alteration['path']!r} of {head.uri}. Nothing "
+            "was changed."
         ) from error
 
 
@@ -280,8 +283,8 @@ def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> LanceOperation.B
     dtype = value_type(head.schema.field(column))
     if dtype != udf.data_type:
         raise RegistrationError(
-            f"UDF {udf.name!r} returns {udf.data_type}, and a concurrent writer made column {column!r} {dtype} "
-            f"- in {head.uri} - nothing was changed"
+            f"UDF {udf.name!r} returns {udf.data_type}, and a concurrent writer made column {column!r} {dtype}. "
+            f"Table: {head.uri}. Nothing was changed. Give the UDF data_type={dtype}."
         )
     inputs = check_udf(head, udf, (("", column),), warn=False)
     # Existing values, of another UDF or written manually, are out of date from now on.

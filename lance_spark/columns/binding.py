@@ -139,8 +139,8 @@ class Binding:
             return _checked(Binding(**values))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise StoredUdfError(
-                f"what is stored of the UDF is damaged: {error} - column {column!r} "
-                "- give the column a UDF again with alter_columns"
+                f"The stored binding of the UDF is damaged: {error}. Column: {column!r}. Give the column a UDF again "
+                "with alter_columns."
             ) from error
 
 
@@ -216,8 +216,8 @@ def _columns_now(dataset: lance.LanceDataset, column: str, binding: Binding) -> 
     dropped = [name for field, name in binding.columns if field not in siblings]
     if dropped:
         raise RegistrationError(
-            f"sibling columns are gone: {', '.join(map(repr, dropped))} "
-            f"- computed together with {column!r} in {dataset.uri} - drop the remaining ones, and add all of them again"
+            f"Sibling columns are gone: {', '.join(map(repr, dropped))}. They were computed together with {column!r} "
+            f"in {dataset.uri}. Drop the remaining siblings, and add all of them again."
         )
     return tuple((field, siblings[field]) for field, _ in binding.columns)
 
@@ -245,11 +245,10 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
     dropped = [name for name, number in inputs if number not in identities]
     if dropped:
         replaced = [name for name in dropped if name in dataset.schema.names]
-        cast = f"(cast or made anew: {', '.join(map(repr, replaced))}) " if replaced else ""
+        cast = f" (cast or created again: {', '.join(map(repr, replaced))})" if replaced else ""
         raise RegistrationError(
-            f"input columns are gone: {', '.join(map(repr, dropped))} {cast}"
-            f"- of UDF {binding.udf_name!r}, which computes {column!r} in {dataset.uri} "
-            "- give the column a UDF of other inputs with alter_columns"
+            f"Input columns are gone: {', '.join(map(repr, dropped))}{cast}. UDF {binding.udf_name!r} computes "
+            f"{column!r} from them in {dataset.uri}. Give the column a UDF of other inputs with alter_columns."
         )
     return tuple(identities[number] for number in binding.input_ids)
 
@@ -296,20 +295,22 @@ def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
     allowed = os.environ.get(ALLOW_VARIABLE, "1")
     if not _allows_stored():
         raise StoredUdfError(
-            f"loading stored UDFs is forbidden by {ALLOW_VARIABLE}={allowed!r} - {where} - pass the UDF itself: "
-            f"backfill({column!r}, udf=...)"
+            f"Loading stored UDFs is forbidden by {ALLOW_VARIABLE}={allowed!r}. Stored: {where}. Pass the UDF itself: "
+            f"backfill({column!r}, udf=...)."
         )
     payload = objects.get(f"{_UDFS}/{binding.payload}")
     if payload is None:
         raise StoredUdfError(
-            f"the stored UDF is not there - {where} - pass it with udf=, or register it with alter_columns"
+            f"The stored UDF is missing. Stored: {where}. Pass the UDF with udf=, or register it with alter_columns."
         )
     if UDF.payload_digest(payload) != binding.payload:
-        raise StoredUdfError(f"the stored UDF was altered - {where} - register it again with alter_columns")
+        raise StoredUdfError(f"The stored UDF was altered. Stored: {where}. Register the UDF again with alter_columns.")
     try:
         return UDF.loads(payload)
     except UdfRuntimeError as error:
-        raise StoredUdfError(f"the stored UDF cannot be loaded here: {error} - {where} - pass it with udf=") from error
+        raise StoredUdfError(
+            f"The stored UDF cannot be loaded here: {error}. Stored: {where}. Pass the UDF with udf=."
+        ) from error
 
 
 def in_stored_environment(udf: UDF, binding: Binding, column: str) -> UDF:
@@ -322,8 +323,8 @@ def in_stored_environment(udf: UDF, binding: Binding, column: str) -> UDF:
         return udf
     if not _allows_stored():
         raise StoredUdfError(
-            f"environments that are stored with a table are forbidden by {ALLOW_VARIABLE} - manifest "
-            f"{binding.manifest.name!r} of column {column!r} - pass a UDF with a manifest of its own"
+            f"Environments that are stored with a table are forbidden by {ALLOW_VARIABLE}. Manifest: "
+            f"{binding.manifest.name!r} of column {column!r}. Pass a UDF with a manifest of its own."
         )
     return udf.with_manifest(binding.manifest)
 

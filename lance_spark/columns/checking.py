@@ -44,21 +44,21 @@ def check_udf(
     names = udf.input_columns or ()
     if not names:
         raise RegistrationError(
-            f"UDF {udf.name!r} reads no column - in {dataset.uri} "
-            "- give it a parameter: a value that depends on nothing is the same in every row"
+            f"UDF {udf.name!r} reads no column. Table: {dataset.uri}. Give the UDF a parameter: a value without "
+            "inputs is the same in every row."
         )
     absent = [name for name in names if name not in identities]
     if absent:
         raise RegistrationError(
-            f"UDF {udf.name!r} reads columns that are not there: {', '.join(map(repr, absent))} "
-            f"- in {dataset.uri}, whose columns are {', '.join(map(repr, identities))} "
-            "- name its parameters like columns, or bind it with (udf, ['column', ...])"
+            f"UDF {udf.name!r} reads columns that the table lacks: {', '.join(map(repr, absent))}. Table: "
+            f"{dataset.uri}, with the columns {', '.join(map(repr, identities))}. Name the UDF's parameters like "
+            "columns, or bind the UDF with (udf, ['column', ...])."
         )
     own = [name for name in names if name in outputs]
     if own:
         raise RegistrationError(
-            f"output column {own[0]!r} is among the inputs of UDF {udf.name!r} - in {dataset.uri} "
-            "- compute it into another column"
+            f"Output column {own[0]!r} is among the inputs of UDF {udf.name!r}. Table: {dataset.uri}. Compute the "
+            "values into another column."
         )
     unchecked = _check_types(dataset, udf, names)
     if unchecked and warn:
@@ -96,9 +96,9 @@ def _mismatch(
     udf: UDF, parameter: str, wants: str, field: pa.Field[Any], dataset: lance.LanceDataset
 ) -> RegistrationError:
     return RegistrationError(
-        f"type mismatch: parameter {parameter!r} of UDF {udf.name!r} takes {wants}, "
-        f"column {field.name!r} is {field.type} - in {dataset.uri} "
-        "- correct the annotation, or bind another column with (udf, ['column', ...])"
+        f"Type mismatch: parameter {parameter!r} of UDF {udf.name!r} takes {wants}, but column {field.name!r} is "
+        f"{field.type}. Table: {dataset.uri}. Correct the annotation, or bind another column with (udf, ['column', "
+        "...])."
     )
 
 
@@ -175,12 +175,12 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
     twice = [name for name in names if [n.lower() for n in names].count(name.lower()) > 1]
     if twice:
         raise RegistrationError(
-            f"two columns are to have the name {twice[0]!r} - in {dataset.uri} - nothing was added; name them apart"
+            f"Two new columns have the name {twice[0]!r}. Table: {dataset.uri}. Nothing was added. Choose two names."
         )
     nested = [name for name in names if "." in name]
     if nested:
         raise RegistrationError(
-            f"column {nested[0]!r} would be a field inside a struct, which cannot be computed by itself "
-            f"- in {dataset.uri} - compute the whole struct, or a column of its own"
+            f"Column {nested[0]!r} would be a field inside a struct, and a UDF cannot compute a field alone. Table: "
+            f"{dataset.uri}. Compute the whole struct, or a column of its own."
         )
     check_column_names(names, dataset.uri)

@@ -75,8 +75,8 @@ def to_udf(function: object) -> UDF | None:
     own = as_udf(function)
     if own is not None and own.kind.makes_rows:
         raise RegistrationError(
-            f"{own.name!r} makes rows, and no value for each row - as a column - make a view of it with "
-            "create_udtf_view, or decorate a function that returns one value with @udf"
+            f"{own.name!r} makes rows, but a column needs one value per row. Make a view of the function with "
+            "create_udtf_view, or decorate a function that returns one value with @udf."
         )
     if own is not None:
         return own
@@ -87,8 +87,8 @@ def to_udf(function: object) -> UDF | None:
     kinds = {getattr(PythonEvalType, name): kind for name, kind in _KINDS.items() if hasattr(PythonEvalType, name)}
     if kind not in kinds:
         raise RegistrationError(
-            f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}) "
-            "- a column needs one value per row - give a scalar udf, pandas_udf or arrow_udf"
+            f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}), but a column needs one value "
+            "per row. Give a scalar udf, pandas_udf or arrow_udf."
         )
     plain = UDF.define(func, kind=kinds[kind], data_type=_arrow_type(func.__name__, returns))
     state = {field.name: getattr(plain, field.name) for field in dataclasses.fields(UDF)}

@@ -67,13 +67,14 @@ def table_function(
     udf = as_udf(function)
     if udf is None or not udf.kind.makes_rows:
         raise RegistrationError(
-            f"{show_value(function)} makes no rows - in table_function - decorate a function with @chunker or @udtf"
+            f"{show_value(function)} makes no rows, so table_function cannot use it. Decorate a function with "
+            "@chunker or @udtf."
         )
     if udf.manifest is not None:
         raise RegistrationError(
-            f"{udf.name!r} has manifest {udf.manifest.name!r}, and a table function of Spark runs in the executors' "
-            "own Python - in table_function - make a view of it with create_udtf_view, or give all of Spark's Python "
-            "processes the packages with spark.archives"
+            f"{udf.name!r} has manifest {udf.manifest.name!r}, but a table function of Spark runs in the executors' "
+            "own Python. Make a view of the function with create_udtf_view, or give all of Spark's Python processes "
+            "the packages with spark.archives."
         )
     session = session_or_local(spark)
     create: Callable[..., Any]

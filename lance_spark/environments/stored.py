@@ -101,8 +101,8 @@ class StoredManifests:
         if text is None:
             names = ", ".join(map(repr, self.all())) or "none"
             raise RegistrationError(
-                f"there is no manifest {name!r} - in {self.objects.uri} - those that are there: {names}; define one "
-                "with define_manifest"
+                f"No manifest has the name {name!r}. Folder: {self.objects.uri}. Manifests: {names}. Define one with "
+                "define_manifest."
             )
         return Manifest.from_json(text.decode())
 

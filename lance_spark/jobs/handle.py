@@ -133,9 +133,9 @@ class Job(Generic[_R]):
             if self._future.done():
                 return self._future.result()  # the job ended at the last moment, or raised the error itself
         raise JobTimeoutError(
-            f"job {self._job_id} did not end within {seconds:g} s "
-            f"- {self._job_type} of {', '.join(self._columns)} in {self._table_name} "
-            "- it goes on; job.result() waits again, and job.cancel() ends it (this error has the job as .job)",
+            f"Job {self._job_id} did not end within {seconds:g} s and continues: {self._job_type} of "
+            f"{', '.join(self._columns)} in {self._table_name}. Call job.result() to wait again, or job.cancel() to "
+            "end the job. This error has the job as .job.",
             job=self,
         )
 

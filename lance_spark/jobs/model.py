@@ -272,7 +272,7 @@ class JobRecord(InWords):
     def text(self) -> str:
         """Summary of the job and its status."""
         of = f" of {', '.join(self.columns)}" if self.columns else ""
-        why = "" if self.message is None else f" - {self.message}"
+        why = "" if self.message is None else f". {self.message}"
         return f"{self.job_type}{of} {self.status}: {_counts(self)} (job {self.job_id}){why}"
 
     @staticmethod
@@ -422,9 +422,9 @@ class ErrorRecord(InWords):
     @property
     def text(self) -> str:
         """Summary of the error and its row."""
-        row = "some rows" if self.row_address is None else f"row {self.row_address} (its address)"
+        row = "some rows" if self.row_address is None else f"row address {self.row_address}"
         where = f"{row} of {', '.join(self.columns)}, version {self.table_version}"
-        return f"{self.error_type}: {self.error_message} - {where}, {self.outcome}"
+        return f"{self.error_type}: {self.error_message} ({where}, {self.outcome})"
 
     @property
     def column_name(self) -> str:

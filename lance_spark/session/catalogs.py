@@ -73,9 +73,9 @@ def register_catalog(spark: SparkSession, name: str, options: Mapping[str, str])
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public way into the driver's JVM
     if not enable_pushdown(spark):
         raise UnsupportedOperationError(
-            f"Spark {spark.version} has no catalog of Lance tables: the session does not take the Java of this package "
-            "(the log has the reason) - nothing was changed - read and write by path: "
-            "spark.read.format('lance').load(path)"
+            f"Spark {spark.version} has no catalog of Lance tables, because the session does not take the Java of "
+            "this package (the log has the reason). Nothing was changed. Read and write by path: "
+            "spark.read.format('lance').load(path)."
         )
     registry = load(gateway, _REGISTRY).newInstance()
     origins = json.loads(registry.describe(name))

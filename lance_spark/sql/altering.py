@@ -45,7 +45,7 @@ def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     dataset = ref.open_latest()
     if {"AddColumn", "DeleteColumn"} <= {change["kind"] for change in changes}:
         raise _unsupported(
-            "REPLACE COLUMNS", dataset, "write ADD, DROP or RENAME COLUMN, or CREATE OR REPLACE TABLE ... AS SELECT"
+            "REPLACE COLUMNS", dataset, "Write ADD, DROP or RENAME COLUMN, or CREATE OR REPLACE TABLE ... AS SELECT"
         )
     for change in changes:
         _check(change, dataset)
@@ -96,7 +96,7 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
     )  # fmt: skip
     if not is_supported:
         clause = f"{_REFUSED_CLAUSES.get(kind, kind)} of {'.'.join(change.get('column', ()))}".removesuffix(" of ")
-        raise _unsupported(clause, dataset, "keep the columns in their order, and without defaults")
+        raise _unsupported(clause, dataset, "Keep the columns in their order, and without defaults")
     if "property" in change:
         _check_property(change, dataset)
     if "column" not in change:
@@ -105,33 +105,41 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
     name = ".".join(column)
     if kind == "AddColumn":
         if len(column) > 1:
-            raise _unsupported(f"adding the field {name} to a struct", dataset, "make another column")
+            raise _unsupported(f"adding the field {name} to a struct", dataset, "Make another column")
         if column[0].lower() in (column_name.lower() for column_name in dataset.schema.names):
             raise ColumnExistsError([column[0]], dataset.uri, hint="nothing was changed")
         if change.get("position"):
-            raise _unsupported(f"FIRST or AFTER of {name}", dataset, "leave it out: the column comes last")
+            raise _unsupported(f"FIRST or AFTER of {name}", dataset, "Leave the position out: the column comes last")
         if change.get("default"):
-            raise _unsupported(f"DEFAULT of {name}", dataset, f"add {name} without, and set it by UPDATE")
+            raise _unsupported(
+                f"DEFAULT of {name}", dataset, f"Add {name} without a default, and set its values by UPDATE"
+            )
         if not change["nullable"]:
-            raise _unsupported(f"NOT NULL of {name}", dataset, "add it without: rows that are there are NULL")
+            raise _unsupported(
+                f"NOT NULL of {name}", dataset, "Add the column without NOT NULL: existing rows are NULL"
+            )
         return
     is_absent = column[0] not in dataset.schema.names
     if is_absent and not (kind == "DeleteColumn" and change.get("if_exists")):
         raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
     if len(column) > 1 and kind == "DeleteColumn":
-        raise _unsupported(f"dropping the field {name} of a struct", dataset, "make another column, and drop this one")
+        raise _unsupported(
+            f"dropping the field {name} of a struct", dataset, "Make another column, and drop this column"
+        )
 
 
 def _check_property(change: _Change, dataset: lance.LanceDataset) -> None:
     refuse_reserved([change["property"]])
     if change["kind"] == "SetProperty":
         if change["property"] == "location":
-            raise _unsupported("SET LOCATION", dataset, "a table lies in the folder of its catalog: copy it there")
+            raise _unsupported("SET LOCATION", dataset, "Copy the table into the folder of its catalog")
         refuse_ineffective([change["property"]])
 
 
 def _unsupported(clause: str, dataset: lance.LanceDataset, instead: str) -> UnsupportedOperationError:
-    return UnsupportedOperationError(f"Lance cannot do {clause} - {dataset.uri} - nothing was changed - {instead}")
+    return UnsupportedOperationError(
+        f"Lance does not support {clause}. Table: {dataset.uri}. Nothing was changed. {instead}."
+    )
 
 
 def _add(ref: DatasetRef, changes: Sequence[_Change]) -> int:

@@ -52,8 +52,9 @@ def catalog(
     """
     if not is_classic(spark):
         raise UnsupportedOperationError(
-            "a catalog is set where the JVM is, and over Spark Connect that is the server - nothing was changed - "
-            f"start the server with lance-spark connect-server --catalog {name}=LOCATION; or read and write by path"
+            "A catalog needs the JVM's own process, and over Spark Connect that process is the server. Nothing was "
+            f"changed. Start the server with lance-spark connect-server --catalog {name}=LOCATION, or read and write "
+            "by path."
         )
     options = catalog_options(root, storage_options=storage_options, allow_stored_code=allow_stored_code)
     register_catalog(spark, name, options)

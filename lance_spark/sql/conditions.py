@@ -56,8 +56,8 @@ def _addresses_of(rows: DataFrame, ref: DatasetRef, condition: str) -> str:
     addresses = [row[0] for row in rows.select(sf.col(ROW_ADDRESS)).limit(MOST_ADDRESSES + 1).collect()]
     if len(addresses) > MOST_ADDRESSES:
         raise UnsupportedOperationError(
-            f"only Spark can evaluate the condition, and it selects more than {MOST_ADDRESSES:,} rows - {condition!r}, "
-            f"{ref.uri} - nothing was changed - compare columns with constants, which Lance evaluates, or first "
-            "compute the condition as a column of the table"
+            f"Only Spark can evaluate the condition, and it selects more than {MOST_ADDRESSES:,} rows. Condition: "
+            f"{condition!r}. Table: {ref.uri}. Nothing was changed. Compare columns with constants, which Lance "
+            "evaluates, or first compute the condition as a column of the table."
         )
     return f"{ROW_ADDRESS} IN ({', '.join(map(str, sorted(addresses)))})" if addresses else "false"

@@ -72,7 +72,7 @@ def build(
     """
     if len(columns) != 1:
         raise UnsupportedOperationError(
-            f"an index is of one column, not of {', '.join(columns)} - nothing was changed - make one for each"
+            f"An index has one column, not {', '.join(columns)}. Nothing was changed. Make an index for each column."
         )
     kind = kind.upper() or "BTREE"
     method: Any

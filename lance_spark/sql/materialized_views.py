@@ -77,7 +77,7 @@ def drop(call: CallContext, if_exists: bool | None) -> Row:
         return [call.name]
     if view_of(ref.open_latest()) is None:
         raise ViewError(
-            f"the table is no materialized view - {ref.uri} - nothing was dropped - write DROP TABLE", uri=ref.uri
+            f"The table is no materialized view. Table: {ref.uri}. Nothing was dropped. Write DROP TABLE.", uri=ref.uri
         )
     drop_table_at(ref, call.place.catalog)
     return [call.name]
@@ -118,7 +118,7 @@ def _refuse_outside(call: CallContext, source: DatasetRef) -> None:
     if call.place.allows_stored_code or call.place.holds(source.uri):
         return
     raise UnsupportedOperationError(
-        f"the source of the view is outside the folder of the catalog {call.place.catalog!r} - view {call.ref.uri}, "
-        f"source {source.uri} - nothing was changed - name a source below {call.place.root}, or use "
-        "create_materialized_view and refresh of the table API"
+        f"The source of the view is outside the folder of the catalog {call.place.catalog!r}. View: {call.ref.uri}. "
+        f"Source: {source.uri}. Nothing was changed. Name a source below {call.place.root}, or use "
+        "create_materialized_view and refresh of the table API."
     )

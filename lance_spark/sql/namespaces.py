@@ -63,7 +63,8 @@ def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     _check(place)
     if not place.namespace:
         raise UnsupportedOperationError(
-            f"the folder of a catalog stays - {place.folder} - nothing was dropped - drop its tables and namespaces"
+            f"The folder of a catalog cannot be dropped. Folder: {place.folder}. Nothing was dropped. Drop its tables "
+            "and namespaces."
         )
     tables, folders = place.connection().table_names(), place.folders()
     if not arguments["cascade"] and (tables or folders):
@@ -134,6 +135,6 @@ def _refuse_properties(properties: Mapping[str, str]) -> None:
 
 def _no_properties(clause: str) -> UnsupportedOperationError:
     return UnsupportedOperationError(
-        f"a namespace is a folder and has no properties, comment or location of its own - {clause} - nothing was "
-        "changed - leave it out"
+        f"A namespace is a folder and has no properties, comment or location of its own. Clause: {clause}. Nothing "
+        "was changed. Leave the clause out."
     )

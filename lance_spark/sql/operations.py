@@ -34,13 +34,13 @@ def add_column(call: CallContext, column: str, source: DatasetRef, source_column
     binding = binding_of(source.open_latest(), bound)
     if binding is None:
         raise RegistrationError(
-            f"column {bound!r} of {source.uri} has no stored UDF - nothing was changed - give one with add_columns of "
-            "the table API"
+            f"Column {bound!r} of {source.uri} has no stored UDF. Nothing was changed. Give the column a UDF with "
+            "add_columns of the table API."
         )
     if len(binding.columns) > 1:
         raise UnsupportedOperationError(
-            f"the UDF of column {bound!r} of {source.uri} makes {len(binding.columns)} columns - nothing was changed - "
-            "add them with add_columns of the table API"
+            f"The UDF of column {bound!r} of {source.uri} makes {len(binding.columns)} columns. Nothing was changed. "
+            "Add the columns with add_columns of the table API."
         )
     table.add_columns({column: (load_udf(binding, objects_of_table(source), bound), list(binding.inputs))})
     return [column, table.version]
@@ -171,9 +171,9 @@ def cancel_job(call: CallContext, job: str) -> Row:
     if handle is None:
         driver = record.driver
         raise UnsupportedOperationError(
-            f"another process runs the job {job!r}, and only that process can end the job - process {driver.pid} on "
-            f"{driver.host}, {table.uri} - nothing was changed - call job.cancel() there, or end the process: the next "
-            "backfill continues from the checkpoints"
+            f"Another process runs the job {job!r}, and only that process can end the job. Process: {driver.pid} on "
+            f"{driver.host}. Table: {table.uri}. Nothing was changed. Call job.cancel() in that process, or end the "
+            "process: the next backfill continues from the checkpoints."
         )
     handle.cancel()
     handle.done(CANCEL_WAIT_S)

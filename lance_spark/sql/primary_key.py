@@ -71,6 +71,6 @@ def _check_column(dataset: lance.LanceDataset, name: str) -> None:
 
 def _refused(dataset: lance.LanceDataset, reason: str) -> UnsupportedOperationError:
     return UnsupportedOperationError(
-        f"the primary key cannot be set: {reason} - {dataset.uri} - nothing was changed - name the key where it "
-        "matters, in ON of MERGE INTO"
+        f"The primary key cannot be set: {reason}. Table: {dataset.uri}. Nothing was changed. Name the key in ON of "
+        "MERGE INTO instead."
     )

@@ -215,8 +215,8 @@ def load_procedure(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if list(arguments["namespace"]) != ["system"] or name not in PROCEDURES:
         full_name = ".".join((*arguments["namespace"], name))
         raise UnsupportedOperationError(
-            f"there is no procedure {full_name} - nothing was changed - in the namespace system are "
-            f"{', '.join(sorted(PROCEDURES))}"
+            f"The procedure {full_name} does not exist. Nothing was changed. Call a procedure of the namespace "
+            f"system: {', '.join(sorted(PROCEDURES))}."
         )
     parameters = [
         {
@@ -281,16 +281,17 @@ def _refuse_untrusted(place: Place, tables: Sequence[DatasetRef], procedure: str
     statement = f"CALL {place.catalog}.system.{procedure}"
     if not place.allows_stored_code:
         raise StoredUdfError(
-            f"the catalog {place.catalog!r} does not let SQL run stored UDFs - in {statement} - nothing was changed - "
-            f"set {setting_of(place.catalog, ALLOW_STORED_CODE)}=true before the application starts, or pass "
-            "allow_stored_code=True to configure or catalog, if you trust all writers of the catalog's tables"
+            f"The catalog {place.catalog!r} does not let SQL run stored UDFs. Statement: {statement}. Nothing was "
+            "changed. If you trust all writers of the catalog's tables, set "
+            f"{setting_of(place.catalog, ALLOW_STORED_CODE)}=true before the application starts, or pass "
+            "allow_stored_code=True to configure or catalog."
         )
     for table in tables:
         if not place.holds(table.uri):
             raise StoredUdfError(
-                f"the table is outside the folder of the catalog {place.catalog!r}, so SQL cannot run UDFs that are "
-                f"stored with the table - in {statement}, {table.uri} - nothing was changed - name a table below "
-                f"{place.root}, or backfill with the table API"
+                f"The table is outside the folder of the catalog {place.catalog!r}, so SQL cannot run UDFs that are "
+                f"stored with the table. Statement: {statement}. Table: {table.uri}. Nothing was changed. Name a "
+                f"table below {place.root}, or backfill with the table API."
             )
 
 

@@ -85,8 +85,8 @@ def _kept(ref: DatasetRef, schema: str) -> DatasetRef:
 
 def _changed_columns(ref: DatasetRef) -> SnapshotError:
     return SnapshotError(
-        f"a concurrent writer dropped, renamed or changed columns of {ref.uri} while the statement ran - "
-        "nothing was changed - run it again, after REFRESH TABLE where Spark has the table cached"
+        f"A concurrent writer dropped, renamed or changed columns of {ref.uri} while the statement ran. Nothing was "
+        "changed. Run the statement again, after REFRESH TABLE if Spark has cached the table."
     )
 
 
@@ -114,8 +114,8 @@ class RowStatement:
         refuse_view(dataset)
         if self._operation == "merge" and any(is_blob(field) for field in dataset.schema):
             raise UnsupportedOperationError(
-                f"SQL has no values for blob columns, which rows of a MERGE would need - {ref.uri} - nothing was "
-                "changed - use merge_insert of the table API with their bytes, or UPDATE, which leaves blobs alone"
+                f"SQL has no values for blob columns, which rows of a MERGE would need. Table: {ref.uri}. Nothing was "
+                "changed. Use merge_insert of the table API with their bytes, or UPDATE, which keeps blobs unchanged."
             )
         self._fields = set(field_identities(dataset.lance_schema))
         self._spark = SparkSession(SparkContext.getOrCreate(), rows.session())

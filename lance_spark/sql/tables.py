@@ -270,8 +270,8 @@ def drop_table_at(ref: DatasetRef, catalog: str) -> bool:
         return delete_leftovers(ref)
     if (branch := DatasetRef.find(ref.uri, ref.storage).branch) is not None:
         raise UnsupportedOperationError(
-            f"the location is that of the branch {branch!r} - {ref.uri} - nothing was deleted - CALL "
-            f"{catalog}.system.drop_branch(table => '...', name => '{branch}')"
+            f"The location belongs to the branch {branch!r}. Location: {ref.uri}. Nothing was deleted. CALL "
+            f"{catalog}.system.drop_branch(table => '...', name => '{branch}')."
         )
     delete_table_folder(ref)
     return True
@@ -299,8 +299,8 @@ def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     to = [*arguments["to_namespace"], arguments["to_name"]]
     if len(to) > 1 and tuple(to[:-1]) != place.namespace:
         raise UnsupportedOperationError(
-            f"a table stays in its namespace when it is renamed - {old.uri} - nothing was changed - move its folder "
-            "with the store's own tools"
+            f"A rename cannot move a table to another namespace. Table: {old.uri}. Nothing was changed. Move its "
+            "folder with the store's own tools."
         )
     place.connection().rename_table(arguments["name"], to[-1])
     return {}
@@ -432,15 +432,15 @@ def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[
     ref = place.ref(arguments["name"])
     if arguments["partitions"]:
         raise UnsupportedOperationError(
-            f"a Lance table has fragments and no partitions or buckets - PARTITIONED BY or CLUSTERED BY of {ref.uri} - "
-            "nothing was made - leave it out; sort the rows, or make an index, for what is often looked up"
+            f"A Lance table has fragments and no partitions or buckets. Table: {ref.uri}. Nothing was made. Leave "
+            "PARTITIONED BY or CLUSTERED BY out, and sort the rows, or make an index, for frequent lookups."
         )
     properties = dict(arguments["properties"])
     provider = properties.get("provider", "lance")
     if provider.lower() != "lance":
         raise UnsupportedOperationError(
-            f"tables of the catalog {place.catalog} are Lance tables - USING {provider} - nothing was made - leave "
-            "USING out, say df.write.format('lance').saveAsTable(...), or make the table in Spark's own catalog"
+            f"Tables of the catalog {place.catalog} are Lance tables, not USING {provider}. Nothing was made. Leave "
+            "USING out, write df.write.format('lance').saveAsTable(...), or make the table in Spark's own catalog."
         )
     if "location" in properties:
         raise OptionError("LOCATION", properties["location"], f"none: tables of this catalog are in {place.root}")

@@ -189,9 +189,9 @@ class Staging:
         """
         if not self.is_open():
             raise CommitError(
-                "the job has ended before its commit: it was aborted, or what it wrote is not there any more because "
-                f"the table was deleted or made anew, or cleaned up - at {self.uri}, job {self.job_id} - nothing was "
-                "committed; read the table and write again",
+                "The job ended before its commit, because the job was aborted, or the table was deleted, created "
+                f"again or cleaned up. Table: {self.uri}. Job: {self.job_id}. Nothing was committed. Read the table, "
+                "and write again.",
                 uri=self.uri,
             )
 
@@ -200,9 +200,9 @@ class Staging:
         lost = missing_data_files(self.uri, self.storage_options, names)
         if lost:
             raise CommitConflictError(
-                f"{len(lost)} of {len(names)} data files that this job wrote were deleted before it could commit "
-                f"them ({', '.join(lost[:_SHOWN_FILES])}) - at {self.uri} - nothing was committed; write again, and "
-                "clean up only what is older than the longest job",
+                f"{len(lost)} of {len(names)} data files of this job were deleted before their commit "
+                f"({', '.join(lost[:_SHOWN_FILES])}). Table: {self.uri}. Nothing was committed. Write again, and let "
+                "cleanups spare files younger than the longest job.",
                 uri=self.uri,
                 fragments=[fragment for fragment, name in zip(fragments, names, strict=False) if name in lost],
             )
@@ -296,10 +296,10 @@ class Attempt:
     def too_late(self) -> CommitError:
         """Returns the error of an attempt whose job ended before the attempt finished."""
         return CommitError(
-            f"this task attempt came too late: its job has ended - job {self.staging.job_id}, table "
-            f"{self.staging.uri} - nothing to do if another attempt of the task succeeded, as Spark arranges for "
-            "speculative tasks; if every task says so, the table was deleted meanwhile, or executors do not see the "
-            "driver's files: write to a location that all machines share",
+            f"This task attempt came too late, because its job has ended. Job: {self.staging.job_id}. Table: "
+            f"{self.staging.uri}. If another attempt of the task succeeded, as with speculative tasks, no action is "
+            "needed. If every task reports this error, the table was deleted, or executors do not share the driver's "
+            "files. Write to a location that all machines share.",
             uri=self.staging.uri,
         )
 

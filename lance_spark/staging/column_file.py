@@ -102,9 +102,9 @@ class ColumnFile:
         rows = self._file.close()
         if rows != self._physical_rows:
             raise CommitError(
-                f"a column file has {rows} rows for a fragment of {self._physical_rows} - fragment "
-                f"{self._fragment.fragment_id}, {self._file.name} - this is a fault of lance-spark; nothing was "
-                "committed",
+                f"A column file has {rows} rows for a fragment of {self._physical_rows}, by a fault of lance-spark. "
+                f"Fragment: {self._fragment.fragment_id}. File: {self._file.name}. Nothing was committed. Report the "
+                "fault.",
                 uri=self._file.name,
             )
         return FragmentColumns(
@@ -210,8 +210,9 @@ class ColumnFile:
         table: pa.Table = scanner.to_table().select(names)
         if table.num_rows != rows:
             raise CommitError(
-                f"the snapshot returned {table.num_rows} of {rows} old values - fragment {self._fragment.fragment_id}, "
-                f"rows {start} to {start + rows - 1} - nothing was committed; check that the table's files are there",
+                f"The snapshot returned {table.num_rows} of {rows} old values. Fragment: "
+                f"{self._fragment.fragment_id}, rows {start} to {start + rows - 1}. Nothing was committed. Check that "
+                "the table's files exist.",
                 uri=self._file.name,
             )
         return table
@@ -285,9 +286,9 @@ class ColumnFiles:
 
     def _disorder(self, fragment_id: int) -> CommitError:
         return CommitError(
-            "the rows of a fragment did not arrive together and in order, as the planner rule promised - fragment "
-            f"{fragment_id} of {self._rows.dataset.uri} - nothing was committed; call "
-            "lance_spark.disable_pushdown(spark) and write again",
+            "The rows of a fragment did not arrive together and in order, as the planner rule promised. Fragment: "
+            f"{fragment_id} of {self._rows.dataset.uri}. Nothing was committed. Call "
+            "lance_spark.disable_pushdown(spark), and write again.",
             uri=self._rows.dataset.uri,
         )
 

@@ -72,8 +72,8 @@ def abort(staging: Staging, ref: DatasetRef) -> None:
     end_quietly()
     if staging.close_job() and find_commit(staging, ref) is None:
         logger.warning(
-            "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes "
-            "them later", staging.job_id, ref.uri,
+            "The outcome of the commit of job %s is unknown, so its files are kept. Table: %s. lance_spark.cleanup "
+            "deletes them later.", staging.job_id, ref.uri,
         )  # fmt: skip
     else:
         _give_up(staging, ref)
@@ -106,6 +106,6 @@ def _deletes_later(staging: Staging) -> Iterator[None]:
         yield
     except OSError as error:
         logger.warning(
-            "files of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them later",
+            "Files of job %s could not be deleted: %s. Table: %s. lance_spark.cleanup deletes them later.",
             staging.job_id, error, staging.uri,
         )  # fmt: skip

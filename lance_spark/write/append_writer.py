@@ -155,8 +155,8 @@ def _refuse_doubled_columns(schema: StructType) -> None:
     doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if doubled:
         raise SchemaMismatchError(
-            f"the DataFrame has several columns named {', '.join(map(repr, doubled))} - nothing was written - rename "
-            "or drop all but one"
+            f"The DataFrame has several columns named {', '.join(map(repr, doubled))}. Nothing was written. Rename or "
+            "drop all but one."
         )
 
 

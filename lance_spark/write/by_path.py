@@ -46,9 +46,9 @@ def plan_writer(
     path = parsed.path or (spec or {}).get("path")
     if not path:
         raise NoLocationError(
-            "Spark did not say where to write, as it does not for catalog tables and writeTo "
-            "- nothing was written - call lance_spark.enable_pushdown(spark) first, "
-            "or write df.write.format('lance').mode('append').save(path)"
+            "Spark did not pass the location of the write, as for catalog tables and writeTo. Nothing was written. "
+            "Call lance_spark.enable_pushdown(spark) first, or write "
+            "df.write.format('lance').mode('append').save(path)."
         )
     ref = DatasetRef.find(path, parsed.storage, parsed.branch)
     writer: LanceBackfillWriter | LanceAppendWriter

@@ -130,13 +130,13 @@ def _address_column(schema: StructType, uri: str) -> str:
     if len(names) != 1:
         presence = "both _rowaddr and _rowid" if names else "neither _rowaddr nor _rowid"
         raise SchemaMismatchError(
-            f"a backfill needs one column that says which row each value is for, and there is {presence} - writing to "
-            f"{uri} - read the table with option('with_row_address', True) and write the column _rowaddr along"
+            f"A backfill needs exactly one column with row addresses, and the DataFrame has {presence}. Table: {uri}. "
+            "Read the table with option('with_row_address', True), and write the column _rowaddr along."
         )
     if not isinstance(schema[names[0]].dataType, LongType):
         raise SchemaMismatchError(
-            f"column {names[0]!r} must be a bigint, as it was read, but is {schema[names[0]].dataType.simpleString()} "
-            f"- writing to {uri} - write it unchanged"
+            f"Column {names[0]!r} must be a bigint, as it was read, but is "
+            f"{schema[names[0]].dataType.simpleString()}. Table: {uri}. Write the column unchanged."
         )
     return names[0]
 
@@ -153,9 +153,8 @@ def _refuse_lacking_fields(source: DataType, stored: pa.DataType, path: str) -> 
         lost = [field.name for field in stored if field.name.lower() not in source_types]
         if lost:
             raise SchemaMismatchError(
-                f"column {path!r} lacks the fields {', '.join(map(repr, lost))} that the table's column has - "
-                "nothing was written - a value is written whole, so take the other fields along: "
-                "struct(new AS x, s.y AS y)"
+                f"Column {path!r} lacks the fields {', '.join(map(repr, lost))} of the table's column. Nothing was "
+                "written. A struct is written whole, so add the other fields: struct(new AS x, s.y AS y)."
             )
         for field in stored:
             _refuse_lacking_fields(source_types[field.name.lower()], field.type, f"{path}.{field.name}")
@@ -166,8 +165,8 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
     reads = sorted(set(planned))
     if len(reads) > 1:
         raise SnapshotError(
-            f"row addresses of {len(reads)} reads come together in one write ({'; '.join(reads)}), and which row is of "
-            f"which cannot be told - writing to {ref.uri} - use one load() for all of them, or write once for each"
+            f"Row addresses of {len(reads)} reads come together in one write ({'; '.join(reads)}), and no row tells "
+            f"its read. Table: {ref.uri}. Use one load() for all of them, or write once for each."
         )
     metadata_ref = _carried(metadata.get(_TABLE, "{}"), ref)
     if metadata_ref is None:
@@ -175,18 +174,18 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
     if not _same_place(metadata_ref.uri, ref.uri) and _same_place(metadata_ref.table_uri, ref.table_uri):
         read, write = (MAIN_BRANCH if table.branch is None else table.branch for table in (metadata_ref, ref))
         raise SnapshotError(
-            f"the row addresses are of branch {read!r}, and the write goes to branch {write!r} - writing to {ref.uri} "
-            f"- they mean other rows there; write with option('branch', {read!r}), or read branch {write!r}"
+            f"The row addresses are of branch {read!r}, and the write goes to branch {write!r}, where they mean other "
+            f"rows. Table: {ref.uri}. Write with option('branch', {read!r}), or read branch {write!r}."
         )
     if not _same_place(metadata_ref.uri, ref.uri):
         raise SnapshotError(
-            f"the row addresses are of another table, {metadata_ref.uri} - writing to {ref.uri} - they mean other rows "
-            f"here; write to {metadata_ref.uri}, or join on a key with a read of this table"
+            f"The row addresses are of another table, {metadata_ref.uri}, and mean other rows here. Table: {ref.uri}. "
+            f"Write to {metadata_ref.uri}, or join on a key with a read of this table."
         )
     if version is not None and version != metadata_ref.version:
         raise SnapshotError(
-            f"the row addresses were read at version {metadata_ref.version}, but option 'version' says {version} - "
-            f"writing to {ref.uri} - leave the option out: the DataFrame knows its version"
+            f"The row addresses were read at version {metadata_ref.version}, but option 'version' says {version}. "
+            f"Table: {ref.uri}. Leave the option out: the DataFrame knows its version."
         )
     return replace(ref, version=metadata_ref.version, incarnation=metadata_ref.incarnation)
 
@@ -194,15 +193,15 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
 def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]) -> DatasetRef:
     if version is None:
         raise SnapshotError(
-            "the row addresses have lost the version that they were read at, as they do in mapInArrow, cast, union and "
-            f"full outer joins - writing to {ref.uri} - say it with option('version', N), where N is the version that "
-            "was read; addresses of one version mean other rows in another"
+            "The row addresses have lost their version, as they do in mapInArrow, cast, union and full outer joins, "
+            f"and addresses of one version mean other rows in another. Table: {ref.uri}. Name the version that was "
+            "read with option('version', N)."
         )
     reads = {json.loads(text).get("version") for text in planned} - {None}
     if reads and version not in reads:
         raise SnapshotError(
-            f"option 'version' says {version}, but the query reads row addresses at version {reads.pop()} - writing to "
-            f"{ref.uri} - name the version that was read"
+            f"Option 'version' says {version}, but the query reads row addresses at version {reads.pop()}. Table: "
+            f"{ref.uri}. Name the version that was read."
         )
     return ref.pin(version)
 
@@ -217,8 +216,8 @@ def _carried(text: object, ref: DatasetRef) -> DatasetRef | None:
     except (ValueError, TypeError) as error:
         # Any user can write column metadata.
         raise SnapshotError(
-            f"the metadata of the row addresses is damaged: {_TABLE} is {str(text)[:200]!r} - writing to {ref.uri} - "
-            "select the column as it was read, or say the version with option('version', N)"
+            f"The metadata of the row addresses is damaged: {_TABLE} is {str(text)[:200]!r}. Table: {ref.uri}. Select "
+            "the column as it was read, or name the version with option('version', N)."
         ) from error
 
 
@@ -235,8 +234,8 @@ def _open(snapshot: DatasetRef) -> lance.LanceDataset:
         dataset = snapshot.open()
     except VersionNotFoundError as error:
         raise SnapshotError(
-            f"version {snapshot.version}, which the rows were read at, is not there any more: it was cleaned up, or "
-            f"the table was made anew - at {snapshot.uri} - read the table again"
+            f"Version {snapshot.version}, which the rows were read at, no longer exists: it was cleaned up, or the "
+            f"table was created again. Table: {snapshot.uri}. Read the table again."
         ) from error
     if dataset.data_storage_version in ("0.1", "legacy"):
         why = "its files cannot be filled column by column"
@@ -278,7 +277,7 @@ def _check_names(
             )
     if problems:
         raise SchemaMismatchError(
-            f"the DataFrame is not a backfill: {'; '.join(problems)} - writing to {uri} - nothing was written"
+            f"The DataFrame is not a backfill: {'; '.join(problems)}. Table: {uri}. Nothing was written."
         )
 
 

@@ -167,9 +167,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return snapshot.open()
         except VersionNotFoundError as error:
             raise SnapshotError(
-                f"version {snapshot.version}, which the rows were read at, was cleaned up while tasks of the write "
-                f"ran: {error} - at {snapshot.uri} - nothing was committed; read the table again and write again; to "
-                "keep a version while a long write runs, tag it"
+                f"Version {snapshot.version}, which the rows were read at, was cleaned up while tasks of the write "
+                f"ran: {error}. Table: {snapshot.uri}. Nothing was committed. Read the table again, and write again. "
+                "Tag the version before a long write."
             ) from error
 
     def _given(
@@ -238,7 +238,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         plan = self.backfill
         if not table_exists(plan.snapshot.uri, plan.snapshot.storage):
             raise CommitImpossibleError(
-                f"the table was deleted - at {plan.snapshot.uri} - nothing was committed", uri=plan.snapshot.uri
+                f"The table was deleted. Table: {plan.snapshot.uri}. Nothing was committed.", uri=plan.snapshot.uri
             )
         self.staging.check_open()
         fragments = self._collect(messages)
@@ -286,9 +286,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         twice = sorted(fragment_id for fragment_id, count in files.items() if count > 1)
         if twice:
             raise CommitError(
-                "rows of one fragment arrived in several tasks, which the planner rule had promised not to happen - "
-                f"fragments {twice[:10]} of {self.staging.uri} - nothing was committed; call "
-                "lance_spark.disable_pushdown(spark) and write again",
+                "Rows of one fragment arrived in several tasks, although the planner rule promised a single task. "
+                f"Fragments: {twice[:10]} of {self.staging.uri}. Nothing was committed. Call "
+                "lance_spark.disable_pushdown(spark), and write again.",
                 uri=self.staging.uri,
             )
         fragments.extend(self._merge(messages, rejected))

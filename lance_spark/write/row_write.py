@@ -126,15 +126,15 @@ class RowWrite:
         rows = sum(message.rows for message in task_results)
         if rows == 0 and self.mode == "append" and self._exists():
             logger.info(
-                "no rows were written, so no version was made - at %s (job %s)", self.ref.uri, self.staging.job_id
+                "No rows were written, so no version was made. Table: %s. Job: %s.", self.ref.uri, self.staging.job_id
             )
             return None
         self.staging.begin_commit()
         self.staging.refuse_missing([name for message in task_results for name in message.file_names])
         if self.mode == "append" and self.ref.version is not None and not self._exists():
             raise CommitConflictError(
-                f"the table was deleted while rows for it were written - at {self.ref.uri} - nothing was committed; "
-                "write again",
+                f"The table was deleted while its rows were written. Table: {self.ref.uri}. Nothing was committed. "
+                "Write again.",
                 uri=self.ref.uri,
             )
         change = RowsToCommit(

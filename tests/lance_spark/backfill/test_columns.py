@@ -40,7 +40,7 @@ def test_a_column_that_got_the_id_of_a_dropped_input_is_not_read_in_its_place(la
     assert values(table, "v") == {i: (i * 10,) for i in range(ROWS)}, "a renamed input is the same one"
     table.drop_columns("c")
     table.add_columns({"d": "id * 777"})
-    with pytest.raises(lance_spark.RegistrationError, match="input columns are gone"):
+    with pytest.raises(lance_spark.RegistrationError, match="Input columns are gone"):
         table.backfill("v", where="1=1")
 
 

@@ -237,7 +237,7 @@ LOOKED_AT = "before staged"
 """The committer has committed nothing, and sees the change."""
 NULL_STALE = {"on_stale": "null"}
 EVERY_ROW = {"where": "1=1"}
-GONE_INPUT = r"input columns are gone: 'x' \(cast or made anew: 'x'\) - "
+GONE_INPUT = r"Input columns are gone: 'x' \(cast or created again: 'x'\)\. "
 
 APPEND_AND_UPDATE = one_after_another(append, update_input)
 NO_INPUT = one_after_another(rewrite_other, delete_rows, compact_deletions, change_columns)

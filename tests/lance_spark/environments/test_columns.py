@@ -138,7 +138,7 @@ def test_the_default_comes_from_the_connection_and_never_from_a_session(db: Conn
     assert manifest_names == {"given": old.name, "own": new.name} and table.schema.names == ["id", "given", "own"]
     db.delete_manifest("old one")
     assert db.list_manifests() == {}
-    with pytest.raises(RegistrationError, match="there is no manifest 'old one'"):
+    with pytest.raises(RegistrationError, match="No manifest has the name 'old one'"):
         db.get_manifest("old one")
 
 

@@ -302,9 +302,9 @@ def test_columns_are_altered_on_the_table(sql: Sql, db: Connection) -> None:
     version = db.open_table("t").version
     for refused, reason in {
         "ADD COLUMN q INT FIRST": "the column comes last",
-        "ADD COLUMN q INT NOT NULL": "rows that are there are NULL",
-        "ADD COLUMN s.z INT": "make another column",
-        "ALTER COLUMN n FIRST": "keep the columns in their order",
+        "ADD COLUMN q INT NOT NULL": "existing rows are NULL",
+        "ADD COLUMN s.z INT": "Make another column",
+        "ALTER COLUMN n FIRST": "Keep the columns in their order",
         "SET TBLPROPERTIES ('rows' = '7')": "says what the table is",
     }.items():
         with pytest.raises(AnalysisException, match=reason):
@@ -334,7 +334,7 @@ def test_names(sql: Sql, db: Connection, tmp_path: Path) -> None:
     foreign_file.unlink()
     sql("DROP NAMESPACE {c}.db CASCADE")
     assert not (tmp_path / "db").exists()
-    with pytest.raises(Exception, match="the folder of a catalog stays"):
+    with pytest.raises(Exception, match="The folder of a catalog cannot be dropped"):
         sql("DROP NAMESPACE {c} CASCADE")
     for statement in ("SELECT * FROM {c}.nix", "DROP TABLE {c}.nix", "SHOW TABLES IN {c}.nix", "SELECT * FROM {c}.a.b"):
         if statement.startswith("SHOW"):
@@ -508,14 +508,14 @@ def test_statements_of_others(sql: Sql, db: Connection) -> None:
     for wrong, reason in {
         "CREATE INDEX words ON {c}.t (id)": "INDEX_ALREADY_EXISTS",
         "DROP INDEX near ON {c}.t": "INDEX_NOT_FOUND",
-        "CREATE INDEX i ON {c}.t (id, s)": "make one for each",
+        "CREATE INDEX i ON {c}.t (id, s)": "Make an index for each column",
         "CREATE INDEX i ON {c}.t USING ivf_flat (v) OPTIONS (stem = 'true')": "for IVF_FLAT: metric",
         "CREATE INDEX i ON {c}.t USING hash (id)": "HASH",
     }.items():
         with pytest.raises(Exception, match=reason):
             sql(wrong)
     assert "id_idx" in dict(sql("SHOW TBLPROPERTIES {c}.t"))["indexes"]
-    with pytest.raises(AnalysisException, match="in the namespace system are"):
+    with pytest.raises(AnalysisException, match="Call a procedure of the namespace system"):
         sql("CALL {c}.system.nix('t')")
 
 

@@ -82,7 +82,7 @@ def test_statements_name_tables_without_the_catalog(current: Sql, spark: SparkSe
     current("DELETE FROM t WHERE id = 0")
     assert current("SELECT sum(v), count(*) FROM t") == [(6, 4)]
     assert current("SELECT count(*) FROM t TIMESTAMP AS OF current_timestamp() + INTERVAL 1 DAY") == [(4,)]
-    with pytest.raises(AnalysisException, match="each row has is not set: _rowid"):
+    with pytest.raises(AnalysisException, match="No statement sets the row column _rowid"):
         current("UPDATE t SET _rowid = 1")
     for query in ("SELECT nope(1)", "SELECT nope(id) FROM t", "UPDATE t SET v = nope(id)", "SELECT lance.nope(1)"):
         with pytest.raises(AnalysisException, match="UNRESOLVED_ROUTINE"):

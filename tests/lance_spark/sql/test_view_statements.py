@@ -47,7 +47,7 @@ def test_a_view_is_made_empty_or_filled_refreshed_and_dropped(sql: Sql, db: Conn
     sql("CREATE OR REPLACE TEMPORARY VIEW rows_of_docs AS SELECT id FROM {c}.docs")
     for statement, error in {
         "DROP MATERIALIZED VIEW {c}.v": "TableNotFoundError",
-        "DROP MATERIALIZED VIEW {c}.docs": "ViewError: the table is no materialized view",
+        "DROP MATERIALIZED VIEW {c}.docs": "ViewError: The table is no materialized view",
         "REFRESH MATERIALIZED VIEW {c}.docs": "ViewError",
         f"CREATE MATERIALIZED VIEW {{c}}.docs AS {select}": "TableExistsError",
         f"CREATE MATERIALIZED VIEW {{c}}.w COMMENT 'x' AS {select}": "takes no COMMENT",

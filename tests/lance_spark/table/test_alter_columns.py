@@ -58,8 +58,8 @@ def of_type(kind: pa.DataType, function: Callable[[int], object] = str) -> UDF:
 
 WRONG: dict[str, tuple[Callable[[CallLog], object], type[Exception], str]] = {
     "no dict": (lambda call_log: "double", OptionError, "option 'alterations'"),
-    "no path": (lambda call_log: {"udf": call_log.times(3)}, RegistrationError, "path is required"),
-    "an empty path": (lambda call_log: {"path": "", "udf": call_log.times(3)}, RegistrationError, "path is required"),
+    "no path": (lambda call_log: {"udf": call_log.times(3)}, RegistrationError, "requires path"),
+    "an empty path": (lambda call_log: {"path": "", "udf": call_log.times(3)}, RegistrationError, "requires path"),
     "the old keyword": (lambda call_log: {"path": "double", "virtual_column": 1}, RegistrationError, "virtual_column"),
     "an unknown keyword": (
         lambda call_log: {"path": "double", "udf": call_log.times(3), "x": 1},
@@ -69,7 +69,7 @@ WRONG: dict[str, tuple[Callable[[CallLog], object], type[Exception], str]] = {
     "a UDF with a name": (
         lambda call_log: {"path": "double", "udf": call_log.times(3), "name": "n"},
         RegistrationError,
-        "'name' cannot be altered here",
+        "cannot alter 'name'",
     ),
     "inputs without a UDF": (
         lambda call_log: {"path": "double", "input_columns": ["id"]},
@@ -93,7 +93,7 @@ WRONG: dict[str, tuple[Callable[[CallLog], object], type[Exception], str]] = {
         "text",
     ),
     "another type": (lambda call_log: {"path": "double", "udf": of_type(pa.string())}, RegistrationError, "recreate"),
-    "a UDF of several columns": (lambda call_log: {"path": "double", "udf": pair()}, RegistrationError, "drop them"),
+    "a UDF of several columns": (lambda call_log: {"path": "double", "udf": pair()}, RegistrationError, "Drop the columns"),
     "too many inputs": (
         lambda call_log: {"path": "double", "udf": call_log.times(3), "input_columns": ["id", "text"]},
         UdfDefinitionError,
@@ -107,7 +107,7 @@ WRONG: dict[str, tuple[Callable[[CallLog], object], type[Exception], str]] = {
     "an input of another type": (
         lambda call_log: {"path": "double", "udf": call_log.times(3), "input_columns": ["text"]},
         RegistrationError,
-        "type mismatch",
+        "Type mismatch",
     ),
     "itself as its input": (
         lambda call_log: {"path": "double", "udf": call_log.times(3), "input_columns": ["double"]},
@@ -280,7 +280,7 @@ def test_an_input_that_was_dropped_is_missed_and_another_of_its_name_does_not_re
 ):
     table.add_columns({"double": call_log.times(2)})
     table.drop_columns(["id"])
-    with pytest.raises(RegistrationError, match=r"input columns are gone: 'id'.*alter_columns"):
+    with pytest.raises(RegistrationError, match=r"Input columns are gone: 'id'.*alter_columns"):
         table.backfill("double")
     table.to_lance().add_columns({"id": "cast(7 AS bigint)"})
     # Lance may give the new column the old field id. Its values differ, and so do the results for them.

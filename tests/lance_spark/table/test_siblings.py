@@ -106,7 +106,7 @@ def test_a_renamed_sibling_stays_in_its_group(siblings: Table, call_log: CallLog
 
 def test_a_group_that_lost_a_sibling_says_so(siblings: Table):
     siblings.drop_columns("name")
-    with pytest.raises(RegistrationError, match=r"sibling columns are gone: 'name'.*add all of them again"):
+    with pytest.raises(RegistrationError, match=r"Sibling columns are gone: 'name'.*add all of them again"):
         siblings.backfill("half")
 
 

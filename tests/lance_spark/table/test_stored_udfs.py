@@ -157,7 +157,7 @@ def test_a_missing_payload_is_an_error_with_a_remedy_that_works(table: Table, ca
     double = call_log.times(2)
     table.add_columns({"double": double})
     stored(table)[0].unlink()
-    with pytest.raises(StoredUdfError, match=r"not there.*udf="):
+    with pytest.raises(StoredUdfError, match=r"is missing.*udf="):
         table.backfill("double")
     table.alter_columns({"path": "double", "udf": double})
     assert table.backfill("double").rows_computed == 30 and call_log.take() == list(range(30))

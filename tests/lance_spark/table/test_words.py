@@ -29,7 +29,7 @@ def test_a_backfill_is_shown_in_words(table: Table):
     assert repr(result) == f"<BackfillJobResult: {result.text}>"
     assert repr(table.list_jobs()[0]) == f"<JobRecord: backfill of loud {result} (job {job.job_id})>"
     record = min(table.get_errors(), key=lambda error: error.row_address or 0)
-    assert record.text == "ValueError: <not this one> - row 3 (its address) of loud, version 4, skipped"
+    assert record.text == "ValueError: <not this one> (row address 3 of loud, version 4, skipped)"
     page = record._repr_html_()
     assert "&lt;not this one&gt;" in page and "<not" not in page and "<th>udf_name</th><td>shout</td>" in page
     for displayed in (plan, result, job, table.list_jobs()[0]):

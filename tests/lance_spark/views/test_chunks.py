@@ -368,7 +368,7 @@ def test_refused_chunk_views(db: Connection, log: Log) -> None:
         db.create_udtf_view("c", query.select({"y": log.doubling()}), pair)
     with pytest.raises(RegistrationError, match="limit"):
         db.create_udtf_view("c", query.limit(3), pair)
-    with pytest.raises(RegistrationError, match="columns that are not there: 'nothing'"):
+    with pytest.raises(RegistrationError, match="columns that the table lacks: 'nothing'"):
         db.create_udtf_view("c", query, chunking(log, input_columns=["nothing"]))
     with pytest.raises(RegistrationError, match="'n'"):
         db.create_udtf_view("c", query.select({"n": "k"}), pair)

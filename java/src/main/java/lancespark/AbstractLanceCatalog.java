@@ -18,8 +18,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * A folder of Lance tables as a catalog of Spark SQL, with the methods that all releases of Spark
- * call. Python runs the commands: lance_spark/sql.
+ * A folder of Lance tables as a catalog of Spark SQL, with the common methods of all releases of
+ * Spark. Python runs the commands: lance_spark/sql.
  */
 public abstract class AbstractLanceCatalog
     implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
@@ -109,7 +109,7 @@ public abstract class AbstractLanceCatalog
             && !privileges.contains(TableWritePrivilege.UPDATE);
     if (!inserts) return;
     arguments.put("blob_handling", "bytes");
-    // Spark also passes these privileges for `saveAsTable` before it makes a table.
+    // Spark also passes these privileges for `saveAsTable` before creating a table.
     arguments.put("may_create", true);
   }
 
@@ -165,8 +165,8 @@ public abstract class AbstractLanceCatalog
   }
 
   /**
-   * Spark's own error of a missing table with a hint. Spark catches this error when it asks whether
-   * a table exists.
+   * Spark's own error of a missing table with a hint. Spark catches this error in a check for an
+   * existing table.
    */
   private AnalysisException notFound(Identifier identifier, PythonGateway.Failure failure) {
     String table = "`" + name + "`.`" + dotted(identifier) + "`";
@@ -192,7 +192,7 @@ public abstract class AbstractLanceCatalog
    * CREATE TABLE .. LIKE, called by Spark 4.2 and later. Spark passes the columns of a table of
    * another catalog.
    */
-  @SuppressWarnings("MissingOverride") // Spark 4.1 has no such method
+  @SuppressWarnings("MissingOverride") // Spark 4.1 lacks the method
   public Table createTableLike(Identifier identifier, TableInfo info, Table like)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     return like instanceof LanceTable table
@@ -395,7 +395,7 @@ public abstract class AbstractLanceCatalog
 
   // Functions
 
-  /** Spark asks the current catalog for a name that no builtin or temporary function has. */
+  /** Spark asks the current catalog for a name without a builtin or temporary function. */
   @Override
   public Identifier[] listFunctions(String[] namespace) {
     return new Identifier[0];

@@ -26,7 +26,7 @@ import org.apache.spark.sql.types.StructType;
 import scala.collection.immutable.Seq;
 
 /**
- * The parser of a session, with the methods that all releases of Spark call. Statements of this
+ * The parser of a session, with the common methods of all releases of Spark. Statements of this
  * package on tables of its catalogs become calls of procedures. Every other text goes to the next
  * parser, unchanged.
  */
@@ -135,7 +135,7 @@ abstract class AbstractLanceParser implements ParserInterface {
     try {
       return LanceUnresolved.location(session, table);
     } catch (Exception error) {
-      // A catalog of others that fails is the business of the next parser.
+      // The next parser reports the failure of a foreign catalog.
       return null;
     }
   }

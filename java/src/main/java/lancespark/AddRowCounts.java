@@ -54,7 +54,7 @@ final class AddRowCounts extends Rule<LogicalPlan> {
   private static LogicalPlan counted(WriteDelta delta) {
     if (tableOf(delta.originalTable()) == null) return delta;
     refuseNondeterministicMerge(delta);
-    // Spark itself refuses other statements that are not deterministic.
+    // Spark itself refuses other non-deterministic statements.
     if (!isDeterministic(delta)) return delta;
     String command = nameOf(delta.operation().command());
     return new CountedWrite(delta, delta.query(), columns(command));
@@ -78,7 +78,7 @@ final class AddRowCounts extends Rule<LogicalPlan> {
     if (target.opened.texts("blobs").isEmpty()) return merge;
     throw Errors.thrown(
         target.refusal(
-            "merge", "SQL has no values for blob columns: use merge_insert of the table API"));
+            "merge", "SQL has no values for blob columns. Use merge_insert of the table API."));
   }
 
   private static LanceTable insertTarget(LogicalPlan plan, boolean isOptimized) {
@@ -112,7 +112,7 @@ final class AddRowCounts extends Rule<LogicalPlan> {
         .anyMatch(leaf -> isLatest(tableOf(leaf), table));
   }
 
-  /** Spark 4.1 loads the tables of a query again before it optimizes the query. */
+  /** Spark 4.1 loads the tables of a query again before the optimization. */
   private static boolean isLatest(LanceTable source, LanceTable target) {
     return source != null
         && !source.isTravelled()
@@ -132,9 +132,9 @@ final class AddRowCounts extends Rule<LogicalPlan> {
         tableOf(delta.originalTable())
             .refusal(
                 "merge",
-                "the source, a condition or a new value is not deterministic (rand(), uuid(),"
-                    + " input_file_name()): put such values into the source, and merge from"
-                    + " source.localCheckpoint()"));
+                "The source, a condition or a new value is not deterministic (rand(), uuid(),"
+                    + " input_file_name()). Put such values into the source, and merge from"
+                    + " source.localCheckpoint()."));
   }
 
   private static boolean merges(WriteDelta delta) {
@@ -170,23 +170,22 @@ final class AddRowCounts extends Rule<LogicalPlan> {
     LanceTable table = firstTable(target);
     if (table == null) return null;
     return table.refusal(
-        "change", "the statement names a view over the table: name " + table.name());
+        "change", "The statement names a view over the table. Name " + table.name() + ".");
   }
 
   /**
    * Returns the error of ALTER TABLE .. ADD CONSTRAINT .. CHECK of a table of the catalog. Spark
-   * looks for rows that violate the condition first, and has no plan where it knows that there are
-   * none.
+   * first looks for rows that violate the condition, and has no plan if no row can.
    */
   private static AnalysisException constraintRefusal(LogicalPlan plan) {
     if (!plan.getClass().getSimpleName().equals("AddCheckConstraint")) return null;
     LanceTable table = firstTable(plan);
     if (table == null) return null;
     return table.refusal(
-        "ADD CONSTRAINT", "Lance has no constraints: check the rows before they are written");
+        "ADD CONSTRAINT", "Lance has no constraints. Check the rows before the write.");
   }
 
-  /** Returns the first table of the catalog that a plan reads, or null. */
+  /** Returns the first table of the catalog in a plan, or null. */
   private static LanceTable firstTable(LogicalPlan plan) {
     for (LogicalPlan leaf : Scala.list(plan.collectLeaves())) {
       LanceTable table = tableOf(leaf);

@@ -38,7 +38,7 @@ final class BatchedRows implements Iterator<InternalRow> {
     nextRow = rows::next;
   }
 
-  /** Gives the rows to a function of Spark that sends them to Python. */
+  /** Passes the rows to a function of Spark, which sends them to Python. */
   void send(Sender spark) {
     withoutLimit(
         () -> {
@@ -70,7 +70,7 @@ final class BatchedRows implements Iterator<InternalRow> {
     }
   }
 
-  /** Calls a function of Spark that makes batches for Python without a limit of bytes. */
+  /** Calls a function of Spark to make batches for Python without a limit of bytes. */
   static <T> T withoutLimit(Function0<T> spark) {
     return SQLConf.withExistingConf(new Unlimited(), spark);
   }

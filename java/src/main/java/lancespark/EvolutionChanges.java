@@ -14,7 +14,7 @@ final class EvolutionChanges {
   private static final ThreadLocal<EvolutionChanges> LATEST = new ThreadLocal<>();
   private static final ThreadLocal<Added> ADDED = new ThreadLocal<>();
 
-  /** Columns that the table of a statement has since its evolution. */
+  /** Columns added to the table of a statement by its evolution. */
   private record Added(AbstractLanceCatalog catalog, Identifier table, Json columns) {}
 
   private final Object table;
@@ -45,8 +45,8 @@ final class EvolutionChanges {
   }
 
   /**
-   * Returns the evolution that consists of these changes, or null for ALTER TABLE. Copies of the
-   * changes of a branch are an error, so the main branch never gets a column of another branch.
+   * Returns the evolution with these changes, or null for ALTER TABLE. Copies of the changes of a
+   * branch are an error, so the main branch never gets a column of another branch.
    */
   static EvolutionChanges take(TableChange[] changes) {
     EvolutionChanges latest = LATEST.get();
@@ -69,7 +69,7 @@ final class EvolutionChanges {
     ADDED.set(new Added(catalog, identifier, altered.with("branch", branch)));
   }
 
-  /** Returns the columns that a table got right before this load, or null. */
+  /** Returns the columns added to a table right before this load, or null. */
   static Json takeAdded(AbstractLanceCatalog catalog, Identifier identifier) {
     Added added = ADDED.get();
     ADDED.remove();

@@ -27,7 +27,7 @@ public class GatewaySource extends PythonDataSourceV2 {
   /** The partitions of a planned scan; null if Python plans when the query runs. */
   private PythonDataSourceReadInfo partitions;
 
-  /** What the planner rule knows of a write: {@link LanceWrites}. Null without the rule. */
+  /** Facts of the planner rule about a write: {@link LanceWrites}. Null without the rule. */
   private Json write;
 
   private UserDefinedPythonDataSource planner;
@@ -42,7 +42,7 @@ public class GatewaySource extends PythonDataSourceV2 {
     return source;
   }
 
-  /** Returns a source for a write that the planner rule has seen. */
+  /** Returns a source for a write known to the planner rule. */
   static GatewaySource writing(Json write) {
     GatewaySource source = at(null);
     source.write = write;

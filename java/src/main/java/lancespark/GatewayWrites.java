@@ -22,13 +22,13 @@ import scala.Option;
 final class GatewayWrites extends UserDefinedPythonDataSource {
   private static final long serialVersionUID = 1L;
 
-  /** The interpreter of tasks, as Spark has it for data sources that Spark finds by itself. */
+  /** The interpreter of tasks, as for Spark's own data sources. */
   private static PythonFunction interpreter;
 
   private final transient Json write;
   private final transient Supplier<UserDefinedPythonDataSource> ofStreams;
 
-  /** Takes what the planner rule knows of the write, or null, and Spark's own data source. */
+  /** Takes the planner rule's facts about the write, or null, and Spark's own data source. */
   GatewayWrites(Json write, Supplier<UserDefinedPythonDataSource> ofStreams) {
     super(interpreter());
     this.write = write;

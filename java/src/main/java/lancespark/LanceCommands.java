@@ -61,9 +61,9 @@ final class LanceCommands {
     if (partitioning.isEmpty()) return null;
     return refusal(
         ((ResolvedIdentifier) name).identifier().name(),
-        "PARTITIONED BY, CLUSTERED BY, partitionBy or bucketBy: its rows lie in fragments - nothing"
-            + " was made - leave them out; sort the rows, or make an index, for what is often"
-            + " looked up");
+        "PARTITIONED BY, CLUSTERED BY, partitionBy or bucketBy, because its rows lie in fragments."
+            + " Nothing was made. Leave the clause out, and sort the rows, or make an index, for"
+            + " frequent lookups");
   }
 
   private static AnalysisException alterRefusal(LogicalPlan target) {
@@ -71,8 +71,8 @@ final class LanceCommands {
     String name = resolved.identifier().name();
     return refusal(
         name,
-        "ALTER TABLE of columns, which changes Spark's catalog and not the table - nothing was"
-            + " changed - change the table (lance_spark.connect(...).open_table(...).add_columns,"
+        "ALTER TABLE of columns, which changes Spark's catalog and not the table. Nothing was"
+            + " changed. Change the table (lance_spark.connect(...).open_table(...).add_columns,"
             + " .alter_columns, .drop_columns, or pylance), then REFRESH TABLE "
             + name);
   }
@@ -121,8 +121,8 @@ final class LanceCommands {
     if (table == null || !isLance(table.provider())) return null;
     return refusal(
         name.table(),
-        "REPLACE, which deletes the table with all of its versions before its new rows are there -"
-            + " nothing was changed - write INSERT OVERWRITE "
+        "REPLACE, which deletes the table with all of its versions before its new rows exist."
+            + " Nothing was changed. Write INSERT OVERWRITE "
             + name.table()
             + " ..., or df.write.format('lance').mode('overwrite').save(path), which make a new"
             + " version; or DROP TABLE first");

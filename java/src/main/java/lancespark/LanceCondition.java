@@ -10,7 +10,7 @@ import org.apache.spark.sql.execution.QueryExecution;
 /** The condition of a statement. Called by Python: lance_spark/sql/conditions.py. */
 public final class LanceCondition {
   /**
-   * Returns the condition of the rows of a table as JSON, or null for a query that is more than a
+   * Returns the condition of the rows of a table as JSON, or null for a query with more than a
    * condition on columns. A condition without columns is `true` or `false`.
    */
   public String predicate(Dataset<Row> rows) {

@@ -55,7 +55,7 @@ final class LanceCredentials {
       throw refusal(
           option,
           "a statement cannot change how a catalog reaches its store",
-          "leave it out; the administrator of the catalog sets spark.sql.catalog.<name>."
+          "Leave it out. The administrator of the catalog sets spark.sql.catalog.<name>."
               + option.substring(option.indexOf(PREFIX)));
     }
   }
@@ -88,7 +88,7 @@ final class LanceCredentials {
             throw refusal(
                 key,
                 "it would go with the credentials of the server's environment",
-                "give credentials of your own in the same statement, by the names that the"
+                "Give credentials of your own in the same statement, by the names that the"
                     + " documentation lists, or read a table of a catalog");
           }
         });
@@ -107,7 +107,7 @@ final class LanceCredentials {
           if (!name.equals("path") && !name.startsWith(PREFIX)) return;
           String before = sorted.put(key, value);
           if (before != null && !before.equals(value)) {
-            throw refusal(key, "it has two values", "give one value");
+            throw refusal(key, "it has two values", "Give one value");
           }
         });
     return sorted;
@@ -159,6 +159,6 @@ final class LanceCredentials {
 
   private static RuntimeException refusal(String option, String reason, String remedy) {
     String what = "option '" + option + "' is refused in a statement: " + reason;
-    return Errors.thrown(Errors.option(what + " - nothing was done - " + remedy));
+    return Errors.thrown(Errors.option(what + ". Nothing was done. " + remedy + "."));
   }
 }

@@ -4,8 +4,8 @@ import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Identifier;
 
 /**
- * The declaration of a table, for SHOW CREATE TABLE: blobs are BINARY, and the properties are those
- * of CREATE TABLE.
+ * The declaration of a table, for SHOW CREATE TABLE: blobs are BINARY, with the properties of
+ * CREATE TABLE.
  */
 final class LanceDeclaredTable extends LanceTable {
   private LanceDeclaredTable(AbstractLanceCatalog catalog, Identifier identifier, Json opened) {

@@ -13,7 +13,7 @@ import scala.Product;
 
 /**
  * The clauses of a MERGE in Spark's plan. Each clause holds the new values of a row, for one
- * combination of target and source. The scan skips values that updates do not change: tasks copy
+ * combination of target and source. The scan skips values without a change by updates: tasks copy
  * them from the row, so the join carries only the columns in the statement.
  */
 final class LanceMerge {
@@ -84,7 +84,7 @@ final class LanceMerge {
     if (values.isEmpty()) return clause;
     boolean updates = actionOf(values) == RowLevelCommand.UPDATES;
     List<Expression> prunedValues = new ArrayList<>();
-    // A clause with row columns repeats them after the columns of the output.
+    // A clause repeats its row columns after the columns of the output.
     for (int i = 0; i < rows.output().size(); i++) {
       boolean isNeeded = usedPositions.contains(i) && !(updates && unchangedPositions.contains(i));
       Expression value = values.get(i);

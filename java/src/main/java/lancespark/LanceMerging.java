@@ -13,7 +13,7 @@ import org.apache.spark.sql.types.StructType;
 
 /**
  * Merges subplans over one table, such as scalar subqueries, by Spark's own rule. Spark applies its
- * rule before this one, but scans of Python data sources have no equality then.
+ * rule earlier, but scans of Python data sources have no equality at that point.
  */
 final class LanceMerging {
   private LanceMerging() {}

@@ -11,7 +11,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /** A table about a table, such as its history: lance_spark/sql/metadata_tables.py. */
 final class LanceMetadataTable extends PythonTable {
   /**
-   * Begins a name that only statements of this package use. `t.tags` is also the name of a table
+   * Prefix of a name used only by statements of this package. `t.tags` is also the name of a table
    * `tags` in a folder `t`, and no table has a name that begins with a dot.
    */
   static final String PREFIX = ".";

@@ -23,6 +23,6 @@ record LanceNoWrite(RowLevelOperation.Command command) implements DeltaWriteBuil
     return new UnsupportedOperationException(
         statement
             + " of a Lance table needs lance_spark.enable_pushdown(spark), which is not active in"
-            + " this session - nothing was changed");
+            + " this session. Nothing was changed. Call the function first.");
   }
 }

@@ -11,9 +11,9 @@ import org.apache.spark.sql.types.*;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Describes Spark's conditions as JSON for lance_spark/pushdown/filters.py. That module documents
- * the form and decides which conditions Lance evaluates. A condition without a description becomes
- * {"op": "unknown"}.
+ * Describes Spark's conditions as JSON for lance_spark/pushdown/filters.py. The module documents
+ * the form and selects the conditions for Lance. A condition without a description becomes {"op":
+ * "unknown"}.
  */
 final class LancePredicates {
   private static final Map<Class<? extends BinaryExpression>, String> COMPARISONS =
@@ -107,7 +107,7 @@ final class LancePredicates {
     return node("col").with("name", List.copyOf(name)).with("type", e.dataType().catalogString());
   }
 
-  /** Describes the condition that no row meets. */
+  /** Describes the condition FALSE for every row. */
   static Json never() {
     return literal(false, DataTypes.BooleanType);
   }

@@ -35,7 +35,7 @@ public class LancePushdown extends Rule<LogicalPlan> {
 
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.pushdown");
 
-  /** Set in a thread for which the rule changes no plan. */
+  /** Set in a thread to switch the rule off. */
   private static final ThreadLocal<Boolean> IS_OFF = new ThreadLocal<>();
 
   /** The session belongs to the program of the driver. */
@@ -213,8 +213,8 @@ public class LancePushdown extends Rule<LogicalPlan> {
   }
 
   /**
-   * Plans a scan below an aggregate that may use only some elements of vectors. Returns null
-   * without such a scan.
+   * Plans a scan below an aggregate with a possible use of only some elements of vectors. Returns
+   * null without such a scan.
    */
   private LogicalPlan overElements(Aggregate plan) {
     Elements elements = new Elements();
@@ -390,7 +390,7 @@ public class LancePushdown extends Rule<LogicalPlan> {
         .toList();
   }
 
-  /** Puts the conditions of joins next to the scan, where Spark looks for them. */
+  /** Puts the conditions of joins next to the scan, because Spark searches only next to a scan. */
   private static LogicalPlan joined(LogicalPlan scan, List<Expression> joins) {
     return joins.stream()
         .filter(join -> join.references().subsetOf(scan.outputSet()))
@@ -411,9 +411,9 @@ public class LancePushdown extends Rule<LogicalPlan> {
   }
 
   /**
-   * Describes the condition that the scan may apply, or returns null. The value of a
-   * non-deterministic condition, such as monotonically_increasing_id(), depends on the rows that
-   * reach it. Only the conjuncts before such a condition may move below it.
+   * Describes the condition for the scan, or returns null. The value of a non-deterministic
+   * condition, such as monotonically_increasing_id(), depends on the rows that reach it. Only the
+   * conjuncts before this condition may move below the condition.
    */
   private static Json condition(List<Expression> filters) {
     Expression all = null;
@@ -444,7 +444,7 @@ public class LancePushdown extends Rule<LogicalPlan> {
     return isLance(at);
   }
 
-  /** Runs a function in which the rule changes no plan of this thread. */
+  /** Runs a function while the rule is off in this thread. */
   static <T> T without(Supplier<T> function) {
     IS_OFF.set(true);
     try {
@@ -558,8 +558,8 @@ public class LancePushdown extends Rule<LogicalPlan> {
   }
 
   /**
-   * Evaluates expressions without input to one row. Returns null if an expression needs input or
-   * fails; the failure then happens when the query runs.
+   * Evaluates expressions without input to a single row. Returns null if an expression needs input
+   * or fails; the failure then happens when the query runs.
    */
   private static LogicalPlan constantRow(LogicalPlan plan, List<Expression> expressions) {
     Object[] values = new Object[expressions.size()];

@@ -22,7 +22,7 @@ final class LanceQuery {
 
   LanceQuery(LogicalPlan rows, LanceTable table) {
     this.table = table;
-    // The cache holds one version, so cached rows of the table become their query again.
+    // The cache holds a single version, so cached rows of the table become their query again.
     this.rows =
         RuntimeFilter.withoutJoins(rows)
             .transformDownWithSubqueries(
@@ -40,7 +40,7 @@ final class LanceQuery {
     return scans(rows, table).size();
   }
 
-  /** Returns the names of the columns of the table that the query uses. */
+  /** Returns the names of the table's columns used by the query. */
   List<String> columns() {
     IdentityHashMap<LogicalPlan, List<Attribute>> used = new IdentityHashMap<>();
     rows.transformDownWithSubqueries(

@@ -42,7 +42,7 @@ public final class LanceRegistry {
 
   /**
    * Returns `application` and `registered`, with null for an absent catalog, `session`, and
-   * `shown`: the options that SET and the UI show.
+   * `shown`: the options shown by SET and the UI.
    */
   static Json origins(String name) {
     String prefix = PREFIX + name + ".";

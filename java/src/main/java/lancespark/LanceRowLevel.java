@@ -31,7 +31,7 @@ final class LanceRowLevel implements RowLevelOperationBuilder {
       throw Errors.thrown(
           table.refusal(
               AddRowCounts.nameOf(command),
-              "Spark keeps the name " + RESERVED + " for itself: rename the column"));
+              "Spark keeps the name " + RESERVED + " for itself. Rename the column."));
     }
     return new LanceRowOperation(table, command);
   }

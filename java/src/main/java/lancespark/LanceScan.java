@@ -55,10 +55,10 @@ public final class LanceScan
   /** Names of the decimals in the form of integers. */
   final List<String> unscaled;
 
-  /** Numbers of elements of whole vectors, by the name of a column that the scan shortens. */
+  /** Numbers of elements of whole vectors, by the name of a column shortened by the scan. */
   final Map<String, Integer> elements = new HashMap<>();
 
-  /** Columns below conditions that Spark knows while the query runs. */
+  /** Columns below conditions known only while the query runs. */
   NamedReference[] keys = {};
 
   /** Values of the aggregates, if they need no read; else null. */
@@ -110,7 +110,7 @@ public final class LanceScan
     return keys.clone();
   }
 
-  /** Takes the conditions that Spark knows now, for the next call of {@link #toBatch}. */
+  /** Takes the present conditions of Spark, for the next call of {@link #toBatch}. */
   @Override
   public void filter(Predicate[] predicates) {
     NARROWING.set(new Narrowing(this, RuntimeFilter.describe(predicates)));

@@ -41,8 +41,8 @@ final class LanceSource {
   private static final String SNAPSHOT = " snapshot";
 
   /**
-   * An empty plan of a write. As a read option it marks a view of SQL; a writer with this option
-   * uses its defaults. The leading space distinguishes the mark from an empty plan.
+   * An empty plan of a write. As a read option, this name marks a view of SQL; a writer with this
+   * option uses its defaults. The leading space distinguishes the mark from an empty plan.
    */
   static final String VIEW_MARK =
       " {\"path\":null,\"exclusive\":false,\"input_columns\":null,\"snapshots\":[]}";
@@ -60,8 +60,8 @@ final class LanceSource {
           "blob_handling");
 
   /**
-   * Versions of tables that follow the latest version, pinned per query. Spark has one tracker for
-   * a query and its subqueries.
+   * Latest versions of tables, pinned per query. Spark shares a tracker between a query and its
+   * subqueries.
    */
   private static final Map<QueryPlanningTracker, Map<String, String>> PINNED = new WeakHashMap<>();
 
@@ -118,7 +118,7 @@ final class LanceSource {
     return pin == null ? null : new LanceSource(options, pin, null, null);
   }
 
-  /** Replaces the options of a query that select a version by options that name the version. */
+  /** Replaces a query's options for selecting a version by the number of the version. */
   static Map<String, String> ofVersion(
       Map<String, String> queryOptions, Map<String, String> versionOptions) {
     LanceCredentials.refuseBesideCatalog(queryOptions);
@@ -155,7 +155,7 @@ final class LanceSource {
             Errors.option(
                 "option '"
                     + key
-                    + "' is internal - nothing was done - leave it out: the planner rule sets it"));
+                    + "' is internal. Nothing was done. Leave it out: the planner rule sets it."));
       }
     }
   }
@@ -303,7 +303,7 @@ final class LanceSource {
     return new Json(node).with("args", ordered);
   }
 
-  /** Requests a scan again with one change of its request. */
+  /** Requests a scan again with a single change of its request. */
   static LanceScan again(LanceScan scan, String key, Object value) {
     LanceSource source = new LanceSource(scan.options, scan.pin, null, null);
     return source.scan(new Json(scan.spec).with(key, value));

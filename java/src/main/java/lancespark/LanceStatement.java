@@ -18,10 +18,10 @@ sealed interface LanceStatement {
   record Procedure(List<String> table, String name, Map<String, Argument> arguments)
       implements LanceStatement {}
 
-  /** A query of a table about a table, such as `.tags`. */
+  /** A query of a table about a table, for example `.tags`. */
   record About(List<String> table, String name) implements LanceStatement {}
 
-  /** CREATE MATERIALIZED VIEW with a clause that Spark does not parse. */
+  /** CREATE MATERIALIZED VIEW with a clause outside of Spark's grammar. */
   record View(List<String> table, String sql, boolean fills) implements LanceStatement {}
 
   /** A value of a statement. */
@@ -42,7 +42,7 @@ sealed interface LanceStatement {
     return new Grammar(tokens).statement();
   }
 
-  /** The grammar. A rule returns null where the tokens are no such statement. */
+  /** The grammar. A rule returns null for tokens of another statement. */
   final class Grammar {
     private static final Set<String> ABOUT = Set.of("TAGS", "BRANCHES", "INDEXES", "JOBS");
     private final StatementTokens tokens;
@@ -65,7 +65,7 @@ sealed interface LanceStatement {
       return null;
     }
 
-    /** Returns the first statement that ends where the text ends. */
+    /** Returns the first statement with its end at the end of the text. */
     @SafeVarargs
     private LanceStatement whole(Supplier<LanceStatement>... rules) {
       int start = tokens.position();

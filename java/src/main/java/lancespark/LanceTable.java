@@ -39,7 +39,7 @@ import scala.Option;
 import scala.Product;
 
 /**
- * One version of a table of the catalog. Extends Spark's own table of a Python data source by row
+ * A version of a table of the catalog. Extends Spark's own table of a Python data source by row
  * columns, indexes, and statements that change rows.
  */
 public class LanceTable extends PythonTable
@@ -54,7 +54,7 @@ public class LanceTable extends PythonTable
   /** Python's answer to the command `load_table`: lance_spark/sql/tables.py. */
   final Json opened;
 
-  /** Columns that schema evolution added for the statement of this table, or null. */
+  /** Columns added by schema evolution for the statement of this table, or null. */
   Json addedColumns;
 
   LanceTable(AbstractLanceCatalog catalog, Identifier identifier, Json opened) {
@@ -150,8 +150,9 @@ public class LanceTable extends PythonTable
   }
 
   /**
-   * Drops the columns that schema evolution added for a statement that failed. Python keeps the
-   * columns after a commit of another writer. The error of the statement is what counts.
+   * Drops the columns added by schema evolution for a failed statement. Python keeps the columns
+   * after a commit of another writer. The error of the statement matters more than an error of the
+   * drop.
    */
   final void dropAddedColumns() {
     if (addedColumns == null) return;
@@ -221,13 +222,13 @@ public class LanceTable extends PythonTable
   private void refuseTravelled(String operation) {
     if (!isTravelled()) return;
     throw Errors.thrown(
-        refusal(operation, "the rows of an older version stay; name the table itself"));
+        refusal(operation, "The rows of an older version stay. Name the table itself."));
   }
 
   /** Returns the error of a statement without support. */
   AnalysisException refusal(String operation, String why) {
     String what = operation + " of " + name() + ", version " + version();
-    return Errors.unsupported(operation, what + " - nothing was changed - " + why);
+    return Errors.unsupported(operation, what + ". Nothing was changed. " + why);
   }
 
   @Override

@@ -66,7 +66,7 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
 
   /**
    * Divides the name of a table as procedures take it. A name with a slash and without backquotes
-   * is a path. A name with an unclosed backquote is one part.
+   * is a path. A name with an unclosed backquote is a single part.
    */
   static List<String> partsOf(String name) {
     if (name.contains("/") && !name.contains("`")) return List.of(name);
@@ -167,12 +167,13 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
       // A field of a struct may have any name.
       boolean isField = parts.size() > 1 && hasColumn(table, parts.get(parts.size() - 2));
       if (isRowColumn && !isField && !hasColumn(table, name)) {
-        return table.refusal(operation, "a column that each row has is not set: " + name);
+        return table.refusal(
+            operation, "No statement sets the row column " + name + ". Leave it out.");
       }
       if (!isField && table.isBlob(name) && !isItself(assignment)) {
         return table.refusal(
             operation,
-            "SQL sets no blob: " + name + ": use merge_insert of the table API with the bytes");
+            "SQL sets no blob: " + name + ". Use merge_insert of the table API with the bytes.");
       }
     }
     return null;
@@ -239,7 +240,7 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
 
   private static AnalysisException refusal(String operation, String where, String instead) {
     return Errors.unsupported(
-        operation, operation + " of " + where + " - nothing was changed - " + instead);
+        operation, operation + " of " + where + ". Nothing was changed. " + instead);
   }
 
   /** Returns the target of a statement, or null for a query. */
@@ -315,8 +316,8 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
   }
 
   /**
-   * Finds TIMESTAMP AS OF an expression that Spark has not resolved. Spark would treat `lance.t` as
-   * a path of the data source `lance` until then.
+   * Finds TIMESTAMP AS OF an unresolved expression. Spark would treat `lance.t` as a path of the
+   * data source `lance` until then.
    */
   private boolean hasUnresolvedMoment(LogicalPlan node) {
     if (!(node instanceof RelationTimeTravel travel) || travel.timestamp().isEmpty()) return false;

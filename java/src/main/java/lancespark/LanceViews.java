@@ -74,8 +74,8 @@ final class LanceViews {
         "create",
         "CREATE MATERIALIZED VIEW takes no "
             + clause
-            + " - "
+            + ". View: "
             + view
-            + " - nothing was made - leave the clause out, and name the columns in the SELECT");
+            + ". Nothing was made. Leave the clause out, and name the columns in the SELECT.");
   }
 }

@@ -18,8 +18,7 @@ import scala.Option;
 import scala.Product;
 
 /**
- * Adds to a Lance write the facts that only the planner has: the location, and the source and order
- * of the rows.
+ * Adds the planner's facts to a Lance write: the location, and the source and order of the rows.
  */
 final class LanceWrites {
   private static final String ADDRESS = "_rowaddr";
@@ -113,8 +112,8 @@ final class LanceWrites {
   }
 
   /**
-   * Returns the query with each fragment's rows in one task, by ascending address. Returns null for
-   * a query without addresses.
+   * Returns the query with each fragment's rows in a single task, by ascending address. Returns
+   * null for a query without addresses.
    */
   static LogicalPlan byFragment(LogicalPlan query) {
     Attribute address = null;

@@ -12,7 +12,7 @@ import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.types.*;
 
 /**
- * Reads only the fields of structs that a query extracts.
+ * Reads only the fields extracted from structs by a query.
  *
  * <p>A struct without some of its fields is never NULL: its fields are NULL instead. Lance tells
  * whether a struct is NULL only from all of its fields. Extraction of a field gives the same value
@@ -50,7 +50,10 @@ final class Nested {
     return changed ? result : columns;
   }
 
-  /** Adds the path of each used column or field. A path ends where an expression uses the value. */
+  /**
+   * Adds the path of each used column or field. A path ends at the use of the value by an
+   * expression.
+   */
   private static void collect(Expression e, Map<ExprId, Set<List<String>>> used) {
     ArrayDeque<String> path = new ArrayDeque<>();
     Expression at = e;

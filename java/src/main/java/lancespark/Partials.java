@@ -154,7 +154,7 @@ final class Partials {
   /**
    * Returns a sum of partial sums; null for floats, because the order of rows changes their sum.
    * Groups have partial sums of columns with 64 bits and without a point. The scan returns several
-   * partial sums of a group that does not fit.
+   * partial sums if the sum of a group does not fit.
    */
   private Expression sum(Expression child, DataType type) {
     Terms.Term term = terms.of(child);
@@ -167,7 +167,7 @@ final class Partials {
       if (decimals) partial = new MakeDecimal(partial, BIGINT_DIGITS, term.scale(), false);
       return sumAs(type, partial);
     }
-    // Without ANSI, a sum that is too large is NULL or wraps around.
+    // Without ANSI, a sum outside of its type is NULL or wraps around.
     if (!ansi && (!decimals || term.digits() + MORE_DIGITS > SUM_DIGITS)) return null;
     call.put("scale", term.scale());
     return sumAs(type, partial(call, new DecimalType(SUM_DIGITS, term.scale())));

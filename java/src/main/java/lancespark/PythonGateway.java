@@ -94,10 +94,10 @@ public final class PythonGateway {
     } catch (Py4JException error) {
       if (python.process == null || !python.process.hasEnded()) throw error;
       throw PythonProcess.failure(
-          "the Python process of the Lance tables ended during the command "
+          "The Python process of the Lance tables ended during the command "
               + command
-              + " - a commit before the end stays, and the history shows the job as DEAD - run the"
-              + " statement again");
+              + ". A commit before the end stays, and the history shows the job as DEAD. Run the"
+              + " statement again.");
     }
   }
 
@@ -119,7 +119,7 @@ public final class PythonGateway {
     return connection;
   }
 
-  /** Each statement runs several commands. A start that fails takes seconds for each of them. */
+  /** Each statement runs several commands. A failed start takes seconds for each command. */
   private static PythonProcess startUnlessRefused() {
     String settings = PythonProcess.settings();
     if (refused != null && refused.holds(settings)) {

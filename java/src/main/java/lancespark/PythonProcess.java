@@ -125,7 +125,7 @@ final class PythonProcess {
     server.shutdown();
   }
 
-  /** Returns what decides whether a process can start. */
+  /** Returns the settings that decide whether a process can start. */
   static String settings() {
     SparkContext context = SparkContext.getOrCreate();
     return interpreter(context.getConf()) + "\n" + context.applicationId();
@@ -180,7 +180,7 @@ final class PythonProcess {
       if (answer == null) {
         errors.join(TimeUnit.SECONDS.toMillis(10));
         PythonGateway.Failure failure = noProcess(python, "it ended at its start: " + last(lines));
-        // A signal has ended the process if there is no such exit status.
+        // Without such an exit status, a signal has ended the process.
         boolean isExit =
             process.waitFor(10, TimeUnit.SECONDS) && process.exitValue() < FIRST_SIGNAL;
         throw isExit ? refusal(failure) : failure;
@@ -242,10 +242,10 @@ final class PythonProcess {
 
   private static PythonGateway.Failure noProcess(String python, String reason) {
     return failure(
-        "no Python process serves the Lance tables of this JVM - nothing was changed - install"
+        "No Python process serves the Lance tables of this JVM. Nothing was changed. Install"
             + " lance-spark for the interpreter "
             + python
-            + ", or name another interpreter in spark.pyspark.driver.python: "
+            + ", or name another interpreter in spark.pyspark.driver.python. Reason: "
             + reason);
   }
 

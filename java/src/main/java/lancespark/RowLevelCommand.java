@@ -17,7 +17,7 @@ import scala.collection.immutable.Seq;
 
 /**
  * UPDATE, DELETE or MERGE: a query of the changed rows with an action and new values for each row.
- * Python runs the query at one version and commits: lance_spark/sql/statements.py. After a
+ * Python runs the query at a single version and commits: lance_spark/sql/statements.py. After a
  * concurrent commit, Python runs the query again at the latest version.
  */
 public final class RowLevelCommand extends LanceCommand {
@@ -90,10 +90,11 @@ public final class RowLevelCommand extends LanceCommand {
         String name = row.schema().fields()[i].name();
         if (operation.equals("update") && copiesColumn(query, value, name, address)) continue;
         if (table.schema().getFieldIndex(name).isEmpty()) {
-          // A row column in a statement. Spark lists it among the columns of the values.
+          // A row column in a statement. Spark lists the column among the columns of the values.
           if (merge == null || merge.changes(position, name)) {
             throw Errors.thrown(
-                table.refusal(operation, "a column that each row has is not set: " + name));
+                table.refusal(
+                    operation, "No statement sets the row column " + name + ". Leave it out."));
           }
           continue;
         }

@@ -26,9 +26,8 @@ import org.apache.spark.sql.types.IntegralType;
 import scala.math.BigInt;
 
 /**
- * Describes the conditions that Spark knows only while the query runs, in the form of {@link
- * LancePredicates}: values of the other side of a join, and comparisons with the value of a scalar
- * subquery.
+ * Describes the conditions known only while the query runs, in the form of {@link LancePredicates}:
+ * values of the other side of a join, and comparisons with the value of a scalar subquery.
  */
 final class RuntimeFilter {
   /** Most values. Each task parses them, in 40 ms for 10,000. */

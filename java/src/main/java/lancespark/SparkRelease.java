@@ -23,9 +23,9 @@ import scala.Product;
 import scala.collection.Iterator;
 
 /**
- * Differences between the releases of Spark that the jar serves, and fields that Spark keeps
- * private. All reflection is here. A class for some releases lies in the jar next to the others,
- * and only a release that has its superclass loads it.
+ * Differences between the supported releases of Spark, and private fields of Spark. All reflection
+ * is here. The jar holds classes for all releases. Only a release with the superclass of a class
+ * loads the class.
  */
 final class SparkRelease {
   /** Schema evolution asks the table for each change, from Spark 4.2 on. */

@@ -22,14 +22,14 @@ final class StatementTokens {
   /** A token between two positions of the statement. */
   record Token(Kind kind, int start, int end) {}
 
-  /** Kind of a mark that no grammar has: an unclosed quotation or comment, or a hint. */
+  /** Kind of a mark outside of every grammar: an unclosed quotation or comment, or a hint. */
   private static final String HINT = "/*+";
 
   private static final Pattern NUMBER = Pattern.compile("(?i)\\d[\\d.]*(e\\d+)?(bd|[lsyfd])?");
 
   private final String sql;
 
-  /** Whether double quotes are around names. Spark has a setting for it. */
+  /** Whether double quotes are around names. Spark has a setting for this choice. */
   private final boolean doubleQuotesNames;
 
   private final List<Token> tokens = new ArrayList<>();
@@ -69,7 +69,7 @@ final class StatementTokens {
     return sql.substring(peek().start(), end.start()).strip();
   }
 
-  /** Returns the text from one token up to the start of another token. */
+  /** Returns the text from a token up to the start of another token. */
   String text(Token first, Token end) {
     return sql.substring(first.start(), end.start());
   }
@@ -88,7 +88,7 @@ final class StatementTokens {
     return true;
   }
 
-  /** Moves past one of several words, or leaves all tokens. Always true. */
+  /** Moves past any of several words, or leaves all tokens. Always true. */
   boolean skipOneOf(String... words) {
     for (String word : words) {
       if (accept(word)) break;

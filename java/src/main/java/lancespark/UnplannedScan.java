@@ -26,7 +26,7 @@ final class UnplannedScan extends PythonScan implements SupportsRuntimeV2Filteri
     this.options = options;
   }
 
-  /** Returns the columns whose values Lance compares as Spark does: lance_spark/sql/reads.py. */
+  /** Returns the columns with the same comparison in Lance and Spark: lance_spark/sql/reads.py. */
   @Override
   public synchronized NamedReference[] filterAttributes() {
     if (keys == null) {
