@@ -154,10 +154,10 @@ def stage_of(dataset: lance.LanceDataset) -> Any:
     """Returns the stager for additional files of a commit."""
     from lance_spark.dataset import DatasetRef
     from lance_spark.staging.area import Staging
-    from lance_spark.staging.placeholder_files import UntouchedFiles
+    from lance_spark.staging.null_column_files import NullColumnFiles
 
     staging = Staging(uri=DatasetRef.at(dataset.uri).uri, job_id=uuid.uuid4().hex)
-    return UntouchedFiles(staging, dataset.data_storage_version)
+    return NullColumnFiles(staging, dataset.data_storage_version)
 
 
 def column_change(dataset: lance.LanceDataset, fragment: int, file: str, size: int) -> Any:

@@ -52,7 +52,7 @@ def jobs(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: A
             f"{_rows_done(record):,} of {record.rows_selected:,}",
             f"{record.fragments_done:,} of {record.fragments_total:,}",
             show_moment(record.launched_at),
-            _took(record),
+            _show_duration(record),
             record.launched_by,
         ]
         for record in records
@@ -76,9 +76,9 @@ def job(uri: Uri, job_id: JobId, storage: StorageOptions = None, as_json: AsJson
         "selection": record.where or "rows without a value",
         "read version": str(record.read_version),
         "began": f"{show_moment(record.launched_at)}, by {record.launched_by}",
-        "took": _took(record),
+        "took": _show_duration(record),
     }
-    print_facts(about | _counts(record))
+    print_facts(about | _summarize(record))
 
 
 @app.command()
@@ -216,10 +216,10 @@ def _print_result(result: BackfillJobResult, *, as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
-    print_facts({"job": result.job_id, "status": result.status} | _counts(result))
+    print_facts({"job": result.job_id, "status": result.status} | _summarize(result))
 
 
-def _counts(job: JobRecord | BackfillJobResult) -> dict[str, str | None]:
+def _summarize(job: JobRecord | BackfillJobResult) -> dict[str, str | None]:
     stages = ", ".join(f"{stage} {seconds:,.1f}" for stage, seconds in job.seconds.items())
     return {
         "rows": (
@@ -246,7 +246,7 @@ def _rows_done(record: JobRecord) -> int:
     return record.rows_computed + record.rows_from_checkpoint
 
 
-def _took(record: JobRecord) -> str:
+def _show_duration(record: JobRecord) -> str:
     if record.completed_at is None:
         return ""
     return f"{(record.completed_at - record.launched_at).total_seconds():,.1f} s"

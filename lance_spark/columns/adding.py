@@ -130,11 +130,11 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
         if isinstance(value, str):
             sql[name] = value
         else:
-            computed.append(Computed(udf=_single(name, value), columns=(("", name),)))
+            computed.append(Computed(udf=_to_column_udf(name, value), columns=(("", name),)))
     return sql, computed
 
 
-def _single(name: str, value: object) -> UDF:
+def _to_column_udf(name: str, value: object) -> UDF:
     """Returns the UDF of a column in a dict."""
     function, inputs, bound = value, cast(Sequence[str], ()), isinstance(value, tuple) and len(value) == 2
     if bound:

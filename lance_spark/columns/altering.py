@@ -166,14 +166,14 @@ def _check(
             "again."
         )
     check_udf(dataset, udf, (("", path),))
-    udf = _settle(dataset, udf, path)
+    udf = _settle_version(dataset, udf, path)
     if alteration.get("recreate"):
         fields = output_fields(udf, (("", path),), dataset.data_storage_version)
         check_storable(pa.schema(fields), dataset.data_storage_version)
     return udf
 
 
-def _settle(dataset: lance.LanceDataset, udf: UDF, column: str) -> UDF:
+def _settle_version(dataset: lance.LanceDataset, udf: UDF, column: str) -> UDF:
     """Returns the UDF as stored; an unchanged UDF keeps the column's UDF version."""
     try:
         binding = binding_of(dataset, column)
@@ -249,7 +249,7 @@ def _alter_in_place(ref: DatasetRef, dataset: lance.LanceDataset, alteration: Ma
 def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
     try:
         with panics_as_errors():
-            head.alter_columns(dict(alteration, path=_path_of(head, str(alteration["path"]))))  # type: ignore[arg-type]
+            head.alter_columns(dict(alteration, path=_quote_path(head, str(alteration["path"]))))  # type: ignore[arg-type]
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, OSError) and not (is_bad_value(error) or is_bad_request(error)):
             raise  # a concurrent writer came first, or the store refused
@@ -259,7 +259,7 @@ def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
         ) from error
 
 
-def _path_of(head: lance.LanceDataset, path: str) -> str:
+def _quote_path(head: lance.LanceDataset, path: str) -> str:
     """Returns a path for Lance: a name with a backtick is quoted."""
     is_quoted = "`" in path and path in head.schema.names
     return f"`{path.replace('`', '``')}`" if is_quoted else path

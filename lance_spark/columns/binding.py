@@ -130,13 +130,13 @@ class Binding:
         try:
             names = {field.name for field in dataclasses.fields(Binding)}
             values = {key: value for key, value in load_object(text, _KINDS).items() if key in names}
-            values["payload"] = _digest(values["payload"])
+            values["payload"] = _check_digest(values["payload"])
             for key in ("inputs", "input_ids"):
                 values[key] = tuple(values[key])
             values["columns"] = tuple((str(field), str(name)) for field, name in values["columns"])
             if values.get("manifest") is not None:
                 values["manifest"] = Manifest.from_dict(values["manifest"])
-            return _checked(Binding(**values))
+            return _check_consistency(Binding(**values))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise StoredUdfError(
                 f"The stored binding of the UDF is damaged: {error}. Column: {column!r}. Give the column a UDF again "
@@ -150,7 +150,7 @@ _KINDS: Kinds = {
 }
 
 
-def _checked(binding: Binding) -> Binding:
+def _check_consistency(binding: Binding) -> Binding:
     """Returns a binding with consistent fields.
 
     Raises:
@@ -171,7 +171,7 @@ def _checked(binding: Binding) -> Binding:
     return binding
 
 
-def _digest(text: object) -> str:
+def _check_digest(text: object) -> str:
     """Returns the digest of a payload, which is the name of a file."""
     if not isinstance(text, str) or not re.fullmatch("[0-9a-f]{64}", text):
         raise ValueError(f"{text!r} is no digest of a UDF")
@@ -194,10 +194,10 @@ def binding_of(dataset: lance.LanceDataset, column: str) -> Binding | None:
     if text is None:
         return None
     binding = Binding.from_json(text.decode(), column)
-    return dataclasses.replace(binding, columns=_columns_now(dataset, column, binding))
+    return dataclasses.replace(binding, columns=_resolve_columns(dataset, column, binding))
 
 
-def _columns_now(dataset: lance.LanceDataset, column: str, binding: Binding) -> tuple[tuple[str, str], ...]:
+def _resolve_columns(dataset: lance.LanceDataset, column: str, binding: Binding) -> tuple[tuple[str, str], ...]:
     """Returns the pairs of field and column, with the columns' present names.
 
     Siblings share a token and the order of their fields; a renamed sibling keeps its token.
@@ -240,7 +240,7 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
     inputs = list(zip(binding.inputs, binding.input_ids, strict=True))
     if binding.bound_at and any(number in identities and identities[number].name != name for name, number in inputs):
         # Either the column was renamed, or Lance gave the id of a dropped column to a new column.
-        for number in _dropped_since(dataset, binding.bound_at, binding.input_ids):
+        for number in _find_dropped_ids(dataset, binding.bound_at, binding.input_ids):
             identities.pop(number, None)
     dropped = [name for name, number in inputs if number not in identities]
     if dropped:
@@ -253,7 +253,7 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
     return tuple(identities[number] for number in binding.input_ids)
 
 
-def _dropped_since(dataset: lance.LanceDataset, version: int, ids: Sequence[int]) -> set[int]:
+def _find_dropped_ids(dataset: lance.LanceDataset, version: int, ids: Sequence[int]) -> set[int]:
     """Returns the field ids dropped by transactions since a version; one read per version."""
     from lance import LanceOperation
 
@@ -361,7 +361,7 @@ def output_fields(udf: UDF, columns: Sequence[tuple[str, str]], data_storage_ver
     kinds = [data_type.field(field).type if field else data_type for field, _ in columns]
     metadata: dict[bytes | str, bytes | str] = dict(udf.field_metadata.items())
     fields = [
-        _stored(pa.field(name, kind, True, metadata), data_storage_version)
+        _to_stored_field(pa.field(name, kind, True, metadata), data_storage_version)
         for (_, name), kind in zip(columns, kinds, strict=True)
     ]
     for field in fields:
@@ -375,7 +375,7 @@ def output_fields(udf: UDF, columns: Sequence[tuple[str, str]], data_storage_ver
     return fields
 
 
-def _stored(field: pa.Field[Any], version: str) -> pa.Field[Any]:
+def _to_stored_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
     """Returns the field in a table of this file format."""
     if not is_logical_blob(field):
         return field

@@ -40,17 +40,17 @@ def check_cast(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> N
         UnsupportedTypeError: Lance cannot store the type.
     """
     if column not in dataset.schema.names:
-        raise _refused(
+        raise _make_error(
             dataset,
             f"Lance cannot change the type of {column!r} inside a column",
             "Add a column of the new type, fill it with UPDATE, drop the old column and rename the new one",
         )
     field = dataset.schema.field(column)
     if is_blob(field):
-        raise _refused(dataset, f"The blob column {column!r} cannot be cast", "Add a column of the new type")
+        raise _make_error(dataset, f"The blob column {column!r} cannot be cast", "Add a column of the new type")
     check_storable(pa.schema([field.with_type(kind)]), dataset.data_storage_version)
     if reason := _session_dependence(field.type, kind):
-        raise _refused(
+        raise _make_error(
             dataset,
             f"The cast of column {column!r} from {field.type} to {kind} depends on {reason}",
             "Add a column of the new type, fill it with UPDATE .. SET new = CAST(old AS ..), drop the old column and "
@@ -59,7 +59,7 @@ def check_cast(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> N
     try:
         cast_values(pa.array([], field.type), kind)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise _refused(
+        raise _make_error(
             dataset, f"Column {column!r} cannot be cast from {field.type} to {kind}", "Choose another type"
         ) from error
     _check_binding(dataset, column, kind)
@@ -86,7 +86,7 @@ def cast_column(head: lance.LanceDataset, alteration: Mapping[str, Any]) -> Lanc
     nullable = alteration.get("nullable")
     field = field if nullable is None else field.with_nullable(bool(nullable))
     failures: list[RegistrationError] = []
-    convert = _conversion(head, old, field, failures)
+    convert = _make_conversion(head, old, field, failures)
     try:
         staged = [fragment.merge_columns(convert, columns=[column]) for fragment in head.get_fragments()]
     except ValueError as error:
@@ -100,7 +100,7 @@ def cast_column(head: lance.LanceDataset, alteration: Mapping[str, Any]) -> Lanc
     return LanceOperation.Merge([fragment for fragment, _ in staged], schema)
 
 
-def _conversion(
+def _make_conversion(
     head: lance.LanceDataset, old: pa.Field[Any], new: pa.Field[Any], failures: list[RegistrationError]
 ) -> Callable[..., Any]:
     """Returns the function for Lance's batches; the function records its errors."""
@@ -115,7 +115,7 @@ def _conversion(
             return pa.RecordBatch.from_arrays([_cast_to(new, values)], schema=schema)
         except (pa.ArrowException, TypeError, ValueError) as error:
             problem = f"A value of column {old.name!r} does not fit {new.type}: {error}"
-            failures.append(_refused(head, problem, "Change the value, or choose another type"))
+            failures.append(_make_error(head, problem, "Change the value, or choose another type"))
             raise
 
     return cast("Callable[..., Any]", lance.batch_udf(output_schema=schema)(convert))
@@ -162,14 +162,14 @@ def _check_binding(dataset: lance.LanceDataset, column: str, kind: pa.DataType) 
     dtype = value_type(dataset.schema.field(column))
     if binding is None or holds_all_values(dtype, kind):
         return
-    raise _refused(
+    raise _make_error(
         dataset,
         f"Column {column!r} is computed by UDF {binding.udf_name!r}, and {kind} does not hold every value of {dtype}",
-        _unbinding(binding, column),
+        _explain_unbinding(binding, column),
     )
 
 
-def _unbinding(binding: Binding, column: str) -> str:
+def _explain_unbinding(binding: Binding, column: str) -> str:
     if len(binding.columns) > 1:
         return "Drop the columns of the UDF, and add them with a UDF of the new type"
     return (
@@ -225,5 +225,5 @@ def _is_binary(kind: Kind) -> bool:
     return bool(t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind))
 
 
-def _refused(dataset: lance.LanceDataset, problem: str, remedy: str) -> RegistrationError:
+def _make_error(dataset: lance.LanceDataset, problem: str, remedy: str) -> RegistrationError:
     return RegistrationError(f"{problem}. Nothing was changed in {dataset.uri}. {remedy}.")

@@ -76,23 +76,23 @@ def _check_types(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str]) ->
     for parameter, name in zip(udf.parameters, names, strict=False):
         field = dataset.schema.field(name)
         if parameter.form == "blob":
-            if not is_blob(field) and not _binary(field.type):
-                raise _mismatch(udf, parameter.name, "a blob", field, dataset)
+            if not is_blob(field) and not _is_binary(field.type):
+                raise _mismatch_error(udf, parameter.name, "a blob", field, dataset)
             continue
         if parameter.form in ("list", "numpy") and parameter.type is None:
-            if not _listed(field.type):
-                raise _mismatch(udf, parameter.name, "a list", field, dataset)
+            if not _is_list(field.type):
+                raise _mismatch_error(udf, parameter.name, "a list", field, dataset)
             continue
         if parameter.type is None:
             if udf.kind.name == "SCALAR":
                 unchecked.append(parameter.name)
             continue
         if not _fits(parameter.type, field):
-            raise _mismatch(udf, parameter.name, str(parameter.type), field, dataset)
+            raise _mismatch_error(udf, parameter.name, str(parameter.type), field, dataset)
     return unchecked
 
 
-def _mismatch(
+def _mismatch_error(
     udf: UDF, parameter: str, wants: str, field: pa.Field[Any], dataset: lance.LanceDataset
 ) -> RegistrationError:
     return RegistrationError(
@@ -102,15 +102,15 @@ def _mismatch(
     )
 
 
-def _binary(kind: pa.DataType) -> bool:
+def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
-def _listed(kind: pa.DataType) -> bool:
+def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _text(kind: pa.DataType) -> bool:
+def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -122,12 +122,12 @@ def _fits(annotated: Kind, field: pa.Field[Any]) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if kind == annotated or is_blob(field):
-        return is_blob(field) is False or _binary(annotated)
+        return is_blob(field) is False or _is_binary(annotated)
     same_family = (
         (pa.types.is_integer, pa.types.is_integer),
         (pa.types.is_floating, lambda k: pa.types.is_floating(k) or pa.types.is_integer(k)),
-        (_text, _text),
-        (_binary, _binary),
+        (_is_text, _is_text),
+        (_is_binary, _is_binary),
         (pa.types.is_timestamp, pa.types.is_timestamp),
         (pa.types.is_date, pa.types.is_date),
         (pa.types.is_time, pa.types.is_time),
@@ -136,7 +136,7 @@ def _fits(annotated: Kind, field: pa.Field[Any]) -> bool:
         (pa.types.is_struct, pa.types.is_struct),
         (pa.types.is_map, pa.types.is_map),
     )
-    if _listed(annotated) and _listed(kind):
+    if _is_list(annotated) and _is_list(kind):
         return _fits(annotated.value_type, pa.field("element", kind.value_type))
     return any(is_annotated(annotated) and is_stored(kind) for is_annotated, is_stored in same_family)
 

@@ -90,15 +90,15 @@ def to_udf(function: object) -> UDF | None:
             f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}), but a column needs one value "
             "per row. Give a scalar udf, pandas_udf or arrow_udf."
         )
-    plain = UDF.define(func, kind=kinds[kind], data_type=_arrow_type(func.__name__, returns))
+    plain = UDF.define(func, kind=kinds[kind], data_type=_check_return_type(func.__name__, returns))
     state = {field.name: getattr(plain, field.name) for field in dataclasses.fields(UDF)}
     return PySparkUDF(returns=returns, **state)
 
 
-def _arrow_type(name: str, returns: spark.DataType) -> pa.DataType:
+def _check_return_type(name: str, returns: spark.DataType) -> pa.DataType:
     try:
         if not any(has_type(returns, kind) for kind in _NO_COUNTERPART):
-            return _arrow_of(returns)
+            return _to_arrow_type(returns)
     except (PySparkException, TypeError):
         pass
     raise RegistrationError(
@@ -106,7 +106,7 @@ def _arrow_type(name: str, returns: spark.DataType) -> pa.DataType:
     )
 
 
-def _arrow_of(kind: spark.DataType) -> pa.DataType:
+def _to_arrow_type(kind: spark.DataType) -> pa.DataType:
     result: pa.DataType = spark_arrow_schema(spark.StructType([spark.StructField("result", kind)])).field(0).type
     return result
 
@@ -136,16 +136,16 @@ def bind_to_columns(udf: UDF, schema: pa.Schema, time_zone: Callable[[], str]) -
     try:
         inputs = to_spark_schema(pa.schema(fields))
     except UnsupportedTypeError as error:
-        raise _refusal(udf, str(error)) from error
+        raise _make_error(udf, str(error)) from error
     for column in inputs:
         if any(has_type(column.dataType, kind) for kind in _NO_COUNTERPART):
-            raise _refusal(udf, f"it reads {column.dataType.simpleString()}")
+            raise _make_error(udf, f"it reads {column.dataType.simpleString()}")
     adapt = _row_adapter if udf.kind is Kind.SCALAR else _batch_adapter
     adapter = adapt(udf, plain, fields, inputs, time_zone)
     if adapter is None:
         return plain
     if plain.manifest is not None:
-        raise _refusal(udf, f"the environment of manifest {plain.manifest.name!r} lacks PySpark's conversions")
+        raise _make_error(udf, f"the environment of manifest {plain.manifest.name!r} lacks PySpark's conversions")
     kind = _ARROW_KINDS.get(udf.kind, udf.kind)
     return UDF.define(adapter, kind=kind, data_type=udf.data_type, input_columns=list(names), name=udf.name)
 
@@ -160,7 +160,7 @@ def _row_adapter(
     for field in fields:
         differing = next(filter(_differs_in_python, _types_of(field.type)), None)
         if differing is not None:
-            raise _refusal(udf, f"Spark reads {differing} as another type, cast the column")
+            raise _make_error(udf, f"Spark reads {differing} as another type, cast the column")
     readers = [row_reader(column.dataType) for column in inputs]
     if not any(readers) and row_writer(udf.returns) is None:
         return None
@@ -191,7 +191,7 @@ def _batch_adapter(
         inputs=inputs,
         returns=udf.returns,
         kind=udf.kind,
-        time_zone=_checked_zone(udf, time_zone()) if has_zone else "UTC",
+        time_zone=_check_zone(udf, time_zone()) if has_zone else "UTC",
         result=(udf.name, udf.data_type),
         plain=plain if had_values else None,
     )
@@ -219,7 +219,7 @@ def _check_pandas(udf: PySparkUDF, kinds: Sequence[spark.DataType]) -> None:
     for kind in kinds:
         children = [field.dataType for field in kind.fields] if isinstance(kind, spark.StructType) else [kind]
         if any(_depends_on_release(child) for child in children):
-            raise _refusal(udf, f"pandas has no stable form of {kind.simpleString()}")
+            raise _make_error(udf, f"pandas has no stable form of {kind.simpleString()}")
 
 
 def _depends_on_release(kind: spark.DataType) -> bool:
@@ -240,21 +240,21 @@ def _is_alike_in_pandas(kind: pa.DataType, spark_kind: spark.DataType) -> bool:
 
 def _is_alike_in_arrow(kind: Any, spark_kind: spark.DataType) -> bool:  # noqa: ANN401
     """Tells whether Spark gives arrays of the type of a column."""
-    arrow: Any = _arrow_of(spark_kind)
+    arrow: Any = _to_arrow_type(spark_kind)
     is_list_of_leaves = pa.types.is_list(kind) and pa.types.is_list(arrow) and not kind.value_type.num_fields
     return bool(kind.value_type == arrow.value_type if is_list_of_leaves else kind == arrow)
 
 
-def _checked_zone(udf: PySparkUDF, zone: str) -> str:
+def _check_zone(udf: PySparkUDF, zone: str) -> str:
     compute: Any = pc  # its stubs know no zones
     try:
         compute.local_timestamp(pa.array([0], pa.timestamp("us", zone)))
     except pa.ArrowException as error:
-        raise _refusal(udf, f"Arrow does not know the session's time zone {zone!r}") from error
+        raise _make_error(udf, f"Arrow does not know the session's time zone {zone!r}") from error
     return zone
 
 
-def _refusal(udf: UDF, reason: str) -> RegistrationError:
+def _make_error(udf: UDF, reason: str) -> RegistrationError:
     return RegistrationError(
         f"PySpark UDF {udf.name!r} cannot compute a column with the values of Spark: {reason}. {_REMEDY}"
     )

@@ -76,14 +76,14 @@ class RowAdapter:
 def row_reader(kind: spark.DataType) -> Convert | None:
     """Returns the conversion from PyArrow's Python values to Spark's; None if both agree."""
     if isinstance(kind, spark.TimestampType):
-        return _local
+        return _to_local
     if isinstance(kind, spark.ArrayType):
         return _each(row_reader(kind.elementType))
     if isinstance(kind, spark.MapType):
-        key, value = _or_same(row_reader(kind.keyType)), _or_same(row_reader(kind.valueType))
+        key, value = _or_identity(row_reader(kind.keyType)), _or_identity(row_reader(kind.valueType))
         return lambda pairs: {key(k): value(v) for k, v in pairs}
     if isinstance(kind, spark.StructType):
-        names, readers = kind.names, [_or_same(row_reader(field.dataType)) for field in kind.fields]
+        names, readers = kind.names, [_or_identity(row_reader(field.dataType)) for field in kind.fields]
         make = Row(*names)
         return lambda struct: make(*(read(struct[name]) for name, read in zip(names, readers, strict=True)))
     return None
@@ -92,30 +92,30 @@ def row_reader(kind: spark.DataType) -> Convert | None:
 def row_writer(kind: spark.DataType) -> Convert | None:
     """Returns the conversion to exact results of Spark's function; None if results are exact."""
     if isinstance(kind, spark.TimestampType):
-        return _instant
+        return _to_instant
     if isinstance(kind, spark.ArrayType):
         return _each(row_writer(kind.elementType))
     if isinstance(kind, spark.MapType) and has_type(kind, spark.TimestampType):
-        key, value = _or_same(row_writer(kind.keyType)), _or_same(row_writer(kind.valueType))
+        key, value = _or_identity(row_writer(kind.keyType)), _or_identity(row_writer(kind.valueType))
         return lambda items: {key(k): value(v) for k, v in items.items()}
     if isinstance(kind, spark.StructType) and has_type(kind, spark.TimestampType):
-        names, writers = kind.names, [_or_same(row_writer(field.dataType)) for field in kind.fields]
-        return lambda struct: _written_struct(struct, names, writers)
+        names, writers = kind.names, [_or_identity(row_writer(field.dataType)) for field in kind.fields]
+        return lambda struct: _write_struct(struct, names, writers)
     return None
 
 
-def _written_struct(struct: Any, names: list[str], writers: list[Convert]) -> object:  # noqa: ANN401
+def _write_struct(struct: Any, names: list[str], writers: list[Convert]) -> object:  # noqa: ANN401
     if isinstance(struct, dict):
         return struct | {n: write(struct[n]) for n, write in zip(names, writers, strict=True) if n in struct}
     values = struct if isinstance(struct, tuple) else [getattr(struct, name) for name in names]
     return tuple(write(value) for write, value in zip(writers, values, strict=True))
 
 
-def _local(moment: dt.datetime) -> dt.datetime:
+def _to_local(moment: dt.datetime) -> dt.datetime:
     return moment.astimezone().replace(tzinfo=None)
 
 
-def _instant(moment: Any) -> object:  # noqa: ANN401 - a result of any class, which is checked later
+def _to_instant(moment: Any) -> object:  # noqa: ANN401 - a result of any class, which is checked later
     return moment.astimezone(dt.UTC) if isinstance(moment, dt.datetime) else moment
 
 
@@ -125,7 +125,7 @@ def _each(convert: Convert | None) -> Convert | None:
     return lambda items: [None if item is None else convert(item) for item in items]
 
 
-def _or_same(convert: Convert | None) -> Convert:
+def _or_identity(convert: Convert | None) -> Convert:
     return (lambda value: value) if convert is None else lambda value: None if value is None else convert(value)
 
 
@@ -180,7 +180,7 @@ class BatchAdapter:
         """Calls the user's function for a batch, or for a stream of batches."""
         if self._kind.iterates:
             return self._stream(arrays[0])
-        return self._written(self._func(*self._read(arrays)), len(arrays[0]))
+        return self._write_result(self._func(*self._read(arrays)), len(arrays[0]))
 
     def _stream(self, items: Iterator[Any]) -> Iterator[object]:
         lengths: list[int] = []
@@ -193,72 +193,72 @@ class BatchAdapter:
                 yield converted[0] if len(converted) == 1 else tuple(converted)
 
         for result in self._func(arguments()):
-            yield self._written(result, lengths.pop(0) if lengths else len(result))
+            yield self._write_result(result, lengths.pop(0) if lengths else len(result))
 
     def _read(self, arrays: Iterable[pa.Array[Any]]) -> list[Any]:
         fields = [field.with_type(array.type) for field, array in zip(self._fields, arrays, strict=True)]
         batch = pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
         columns = ReadConverter(batch.schema, self._inputs).convert(batch).columns
         if self._kind in (Kind.ARROW, Kind.ARROW_ITER):
-            return [column.cast(_zoned(column.type, self._zone)) for column in columns]
+            return [column.cast(_replace_zone(column.type, self._zone)) for column in columns]
         return [
-            self._pandas(column, field.dataType, field.name)
+            self._to_pandas(column, field.dataType, field.name)
             for column, field in zip(columns, self._inputs, strict=True)
         ]
 
-    def _pandas(self, column: Any, kind: spark.DataType, name: str) -> pd.Series | pd.DataFrame:  # noqa: ANN401
+    def _to_pandas(self, column: Any, kind: spark.DataType, name: str) -> pd.Series | pd.DataFrame:  # noqa: ANN401
         if not isinstance(kind, spark.StructType):
-            return self._series(column, kind).rename(name)
+            return self._to_series(column, kind).rename(name)
         import pandas as pd
 
         children = zip(column.flatten(), kind.fields, strict=True)
-        frame = pd.concat([self._series(child, field.dataType) for child, field in children], axis=1)
+        frame = pd.concat([self._to_series(child, field.dataType) for child, field in children], axis=1)
         frame.columns = kind.names
         return frame
 
-    def _series(self, column: Any, kind: spark.DataType) -> pd.Series:  # noqa: ANN401
+    def _to_series(self, column: Any, kind: spark.DataType) -> pd.Series:  # noqa: ANN401
         if isinstance(kind, spark.TimestampType):
             column = pc.local_timestamp(column.cast(pa.timestamp("us", self._zone)))
         is_nested = isinstance(kind, (spark.ArrayType, spark.MapType))
         series: pd.Series = column.to_pandas(coerce_temporal_nanoseconds=True, integer_object_nulls=is_nested)
         return series.map(dict, na_action="ignore") if isinstance(kind, spark.MapType) else series
 
-    def _written(self, result: Any, rows: int) -> Any:  # noqa: ANN401 - what the user's function returned
+    def _write_result(self, result: Any, rows: int) -> Any:  # noqa: ANN401 - what the user's function returned
         if self._kind in (Kind.ARROW, Kind.ARROW_ITER):
             return result
         name, data_type = self._result
         output = Output(name, data_type, is_columns=False, nan_is_null=True)
-        return output.from_batch(self._zoned_result(result), rows)
+        return output.from_batch(self._convert_zones(result), rows)
 
-    def _zoned_result(self, result: Any) -> object:  # noqa: ANN401
+    def _convert_zones(self, result: Any) -> object:  # noqa: ANN401
         if isinstance(self._returns, spark.TimestampType):
-            return _instants(result, self._zone)
+            return _to_instants(result, self._zone)
         if not isinstance(self._returns, spark.StructType) or not hasattr(result, "columns"):
             return result
         names = self._returns.names
         if not any(isinstance(column, str) for column in result.columns):
             result = result.set_axis(names, axis=1)
         zoned = [field.name for field in self._returns.fields if isinstance(field.dataType, spark.TimestampType)]
-        return result.assign(**{name: _instants(result[name], self._zone) for name in zoned if name in result})
+        return result.assign(**{name: _to_instants(result[name], self._zone) for name in zoned if name in result})
 
 
-def _instants(series: Any, zone: str) -> object:  # noqa: ANN401 - a series, or a mistake
+def _to_instants(series: Any, zone: str) -> object:  # noqa: ANN401 - a series, or a mistake
     if getattr(getattr(series, "dtype", None), "kind", "") != "M" or series.dt.tz is not None:
         return series
     return series.dt.tz_localize(zone, ambiguous=False).dt.tz_convert("UTC")
 
 
-def _zoned(kind: Any, zone: str) -> Any:  # noqa: ANN401 - its attributes depend on the type
+def _replace_zone(kind: Any, zone: str) -> Any:  # noqa: ANN401 - its attributes depend on the type
     """Returns an Arrow type with the time zone of timestamps replaced, at any depth."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, zone)
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_zoned(field.type, zone)) for field in kind])
+        return pa.struct([field.with_type(_replace_zone(field.type, zone)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_zoned(kind.value_type, zone)))
+        return pa.list_(kind.value_field.with_type(_replace_zone(kind.value_type, zone)))
     if pa.types.is_map(kind):
         make: Any = pa.map_  # its stubs take no fields
-        return make(*(field.with_type(_zoned(field.type, zone)) for field in (kind.key_field, kind.item_field)))
+        return make(*(field.with_type(_replace_zone(field.type, zone)) for field in (kind.key_field, kind.item_field)))
     return kind
 
 

@@ -128,18 +128,18 @@ class ChunkRows:
             received = f"{len(args)} by position" + (f" and {', '.join(kwargs)}" if kwargs else "")
             raise TypeError(f"chunker {self._udf.name!r} takes {', '.join(names)}, and got {received}")
         if self._udf.on_error.matchers:
-            yield from self._settled({name: values[name] for name in names})
+            yield from self._run_with_policy({name: values[name] for name in names})
             return
-        arguments = [_argument(values[parameter.name], parameter) for parameter in self._udf.parameters]
+        arguments = [_convert_argument(values[parameter.name], parameter) for parameter in self._udf.parameters]
         try:
             for piece in self._pieces.of_row(*arguments):
-                yield from _tuples(piece)
+                yield from _to_tuples(piece)
         except UdfRuntimeError:
             raise
         except Exception as error:  # noqa: BLE001 - a worker of Spark cannot report every text
             raise raised_for(error, udf=self._udf.name, row=None) from cause_of(error)
 
-    def _settled(self, values: dict[str, object]) -> Iterator[tuple[object, ...]]:
+    def _run_with_policy(self, values: dict[str, object]) -> Iterator[tuple[object, ...]]:
         columns: list[pa.Array[Any]] = [pa.array([_without_rows(value)]) for value in values.values()]
         with tempfile.TemporaryDirectory(prefix="lance-spark-chunks-") as place:
             folder = ChunkFolder(LocalObjects(place), "chunks", "row")
@@ -148,10 +148,10 @@ class ChunkRows:
             handles: Any = result.values
             reader = ChunkReader(folder, self._schema)
             for _, _, batch in reader.batches(handles.drop_null(), max_rows=_READ_ROWS, max_bytes=_READ_BYTES):
-                yield from _tuples(batch)
+                yield from _to_tuples(batch)
 
 
-def _argument(value: Any, parameter: Parameter) -> object:  # noqa: ANN401 - a value of Spark
+def _convert_argument(value: Any, parameter: Parameter) -> object:  # noqa: ANN401 - a value of Spark
     if value is None:
         return None
     if parameter.form == "numpy":
@@ -171,7 +171,7 @@ def _without_rows(value: Any) -> Any:  # noqa: ANN401 - a value of Spark at any 
     return list(map(_without_rows, value)) if isinstance(value, list) else value
 
 
-def _tuples(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
+def _to_tuples(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
     return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
@@ -206,7 +206,7 @@ def _table_handler(payload: bytes, schema: spark_types.StructType) -> type:
             self._flush()
             rows = HeldRows(self._tables or [spark_arrow_schema(self._schema).empty_table()])
             for batch in call_table(UDF.loads(payload), rows):
-                yield from _tuples(batch)
+                yield from _to_tuples(batch)
 
         def _flush(self) -> None:
             from pyspark.sql.conversion import LocalDataToArrowConversion

@@ -77,7 +77,7 @@ class StoredManifests:
         if not isinstance(manifest, Manifest):
             raise OptionError("manifest", manifest, "a Manifest: Manifest.create_pip('name').pip([...]).build()")
         check_manifest(manifest)
-        path = _path(name)
+        path = _manifest_path(name)
         upload(manifest.archives, self.objects)
         self.objects.put(path, manifest.to_json().encode())
 
@@ -88,7 +88,7 @@ class StoredManifests:
             text = self.objects.get(path)
             if text is not None:  # None: deleted concurrently
                 manifest = Manifest.from_json(text.decode())
-                manifests[_name(path)] = manifest
+                manifests[_manifest_name(path)] = manifest
         return dict(sorted(manifests.items()))
 
     def get(self, name: str) -> Manifest:
@@ -97,7 +97,7 @@ class StoredManifests:
         Raises:
             RegistrationError: No manifest has this name.
         """
-        text = self.objects.get(_path(name))
+        text = self.objects.get(_manifest_path(name))
         if text is None:
             names = ", ".join(map(repr, self.all())) or "none"
             raise RegistrationError(
@@ -113,7 +113,7 @@ class StoredManifests:
             RegistrationError: No manifest has this name.
         """
         self.get(name)
-        self.objects.delete(_path(name))
+        self.objects.delete(_manifest_path(name))
 
     def default(self, given: Manifest | str | None, spark: SparkSession | None) -> Manifest | None:
         """Returns the manifest of UDFs without one of their own: as given, else the application's.
@@ -133,7 +133,7 @@ class StoredManifests:
             raise OptionError(DEFAULT_KEY, text[:100], f"JSON of a manifest, or its name ({error})") from error
 
 
-def _path(name: str) -> str:
+def _manifest_path(name: str) -> str:
     if not isinstance(name, str) or not name.strip():
         raise OptionError("name", name, "the name of a manifest")
     try:
@@ -142,5 +142,5 @@ def _path(name: str) -> str:
         raise OptionError("name", name[:100], f"a shorter name ({error})", problem="is too long") from error
 
 
-def _name(path: str) -> str:
+def _manifest_name(path: str) -> str:
     return unquote(path.rpartition("/")[2].removesuffix(".json"))

@@ -103,7 +103,7 @@ class JobEnvironments:
             self._found[udf.manifest] = TaskEnvironment(
                 manifest=udf.manifest,
                 archives=archives_beside(self._ref),
-                cache=_cache(self._spark),
+                cache=_make_cache(self._spark),
                 variables=resolve(udf.manifest),
             )
         return self._found[udf.manifest]
@@ -136,7 +136,7 @@ class _Probe:
                 yield pa.RecordBatch.from_pylist([{"reason": error.reason, "hint": error.hint}], schema=_REFUSAL)
 
 
-def _cache(spark: SparkSession) -> EnvironmentCache:
+def _make_cache(spark: SparkSession) -> EnvironmentCache:
     text = application_setting(spark, BYTES_KEY)
     try:
         max_bytes = DEFAULT_BYTES if text is None else byte_size(text)

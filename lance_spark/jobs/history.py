@@ -20,7 +20,7 @@ from lance_spark.errors import DamagedFileError, DamagedRecordWarning, JobNotFou
 from lance_spark.jobs.late_ends import kept_ends, write_or_keep
 from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
 from lance_spark.jobs.periodic import every
-from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quoted, read_intact_rows, read_rows
+from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
 from lance_spark.objects import objects_beside
 from lance_spark.staging.area import is_id, is_running
 from lance_spark.stored_json import load_object
@@ -37,7 +37,7 @@ _DEAD_AFTER_S = 90.0
 
 def this_process() -> str:
     """Returns the identity of this process as JSON, unique even if its number is reused."""
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())})
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": _find_process_start(os.getpid())})
 
 
 class JobHistory:
@@ -177,12 +177,14 @@ class JobHistory:
         """
         filters = []
         if job_id is not None:
-            filters.append(f"job_id = {quoted(job_id)}")
+            filters.append(f"job_id = {quote_text(job_id)}")
         if error_type is not None:
             error_type = error_type.removeprefix("builtins.")  # records of built-in errors have no module
-            filters.append(f"(error_type = {quoted(error_type)} OR ends_with(error_type, {quoted('.' + error_type)}))")
+            filters.append(
+                f"(error_type = {quote_text(error_type)} OR ends_with(error_type, {quote_text('.' + error_type)}))"
+            )
         if column is not None:
-            filters.append(f"array_has(columns, {quoted(column)})")
+            filters.append(f"array_has(columns, {quote_text(column)})")
         rows = read_rows(self.ref, ERRORS, " AND ".join(filters) or None)
         try:
             unique = {record.error_id: record for record in map(ErrorRecord.from_row, rows.to_pylist())}
@@ -198,7 +200,7 @@ class JobHistory:
     def _is_alive(self, record: JobRecord) -> bool:
         process = record.driver
         if process.host == socket.gethostname():
-            return is_running(process.pid) and _started(process.pid) == process.started
+            return is_running(process.pid) and _find_process_start(process.pid) == process.started
         return time.time() - self._last_sign(record) < _DEAD_AFTER_S
 
     def _last_sign(self, record: JobRecord) -> float:
@@ -211,7 +213,7 @@ class JobHistory:
 
 
 def _filter_of(job_id: str | None) -> str | None:
-    return None if job_id is None else f"job_id = {quoted(job_id)}"
+    return None if job_id is None else f"job_id = {quote_text(job_id)}"
 
 
 def _warn(ref: DatasetRef, text: str) -> None:
@@ -226,7 +228,7 @@ def _order(record: JobRecord) -> tuple[Any, ...]:
     return (record.launched_at, record.status in ENDED, record.updated_at)
 
 
-def _started(pid: int) -> str | None:
+def _find_process_start(pid: int) -> str | None:
     """Returns the start of a process of this machine, by its kernel's count; None if unknown."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:

@@ -112,7 +112,7 @@ class BackfillJobResult(InWords):
     @property
     def text(self) -> str:
         """Summary of the outcome: `DONE: 297 computed, 3 skipped, version 12`."""
-        return f"{self.status}: {_counts(self)}"
+        return f"{self.status}: {_join_counts(self)}"
 
     @property
     def fragments_left(self) -> int:
@@ -185,7 +185,7 @@ class RefreshJobResult(InWords):
             (self.rows_removed, "removed"),
             (self.rows_skipped, "skipped"),
         )
-        versions = listed(f"source version {self.source_version}", _last(self.versions))
+        versions = listed(f"source version {self.source_version}", _show_last_version(self.versions))
         return f"{self.status}: {rows or 'no row changed'}, {versions}"
 
     @property
@@ -273,7 +273,7 @@ class JobRecord(InWords):
         """Summary of the job and its status."""
         of = f" of {', '.join(self.columns)}" if self.columns else ""
         why = "" if self.message is None else f". {self.message}"
-        return f"{self.job_type}{of} {self.status}: {_counts(self)} (job {self.job_id}){why}"
+        return f"{self.job_type}{of} {self.status}: {_join_counts(self)} (job {self.job_id}){why}"
 
     @staticmethod
     def of(result: BackfillJobResult, **more: Any) -> JobRecord:  # noqa: ANN401 - fields that a result lacks
@@ -455,15 +455,15 @@ _ERROR_KINDS: Kinds = {
 }
 
 
-def _counts(result: BackfillJobResult | JobRecord) -> str:
+def _join_counts(result: BackfillJobResult | JobRecord) -> str:
     rows = listed(
         (result.rows_computed, "computed"),
         (result.rows_from_checkpoint, "from checkpoints"),
         (result.rows_skipped, "skipped"),
         (result.rows_failed, "failed"),
     )
-    return listed(rows or "no row computed", _last(result.versions))
+    return listed(rows or "no row computed", _show_last_version(result.versions))
 
 
-def _last(versions: tuple[int, ...]) -> str:
+def _show_last_version(versions: tuple[int, ...]) -> str:
     return f"version {versions[-1]}" if versions else ""

@@ -72,8 +72,8 @@ class Progress:
             fragments: Fragments with work.
             commits: Whether fragments are committed successively.
         """
-        in_notebook = _in_notebook()
-        if not (in_notebook or _on_terminal() if self.enabled is None else self.enabled):
+        in_notebook = _is_in_notebook()
+        if not (in_notebook or _is_on_terminal() if self.enabled is None else self.enabled):
             return
         self._stages = {
             "rows": _Stage(self.title, "rows computed", rows),
@@ -249,7 +249,7 @@ def _bars() -> Bars:
     return bars
 
 
-def _on_terminal() -> bool:
+def _is_on_terminal() -> bool:
     return _is_terminal(sys.stderr)
 
 
@@ -257,7 +257,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def _in_notebook() -> bool:
+def _is_in_notebook() -> bool:
     """Tells whether output goes to a notebook's cell."""
     shell = sys.modules.get("IPython")
     instance = None if shell is None else shell.get_ipython()

@@ -297,6 +297,6 @@ def _change(at: DatasetRef, operation: str, **arguments: str) -> None:
         logger.info("The operation %s of %s failed: %s", operation, at.uri, error)
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Returns a text as a literal of Lance SQL."""
     return "'" + text.replace("'", "''") + "'"

@@ -20,7 +20,7 @@ def application_setting(spark: SparkSession, key: str) -> str | None:
         OptionError: The session has another value.
     """
     session_value = spark.conf.get(key, None)
-    value = spark.sparkContext._conf.get(key) if is_classic(spark) else _of_server(spark, key, session_value)  # noqa: SLF001 - `getConf` copies all settings
+    value = spark.sparkContext._conf.get(key) if is_classic(spark) else _read_server_setting(spark, key, session_value)  # noqa: SLF001 - `getConf` copies all settings
     if session_value is not None and session_value != value:
         raise OptionError(
             key,
@@ -32,7 +32,7 @@ def application_setting(spark: SparkSession, key: str) -> str | None:
     return value
 
 
-def _of_server(spark: SparkSession, key: str, session_value: str | None) -> str | None:
+def _read_server_setting(spark: SparkSession, key: str, session_value: str | None) -> str | None:
     """Returns a setting of a Connect server: a new session has only the server's settings."""
     if session_value is None:
         return None

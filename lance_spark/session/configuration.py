@@ -93,7 +93,7 @@ def configure(
     """
     if "spark.remote" in builder._options or os.environ.get("SPARK_REMOTE"):  # noqa: SLF001 - there is no other way
         return builder
-    settings = _given(builder)
+    settings = _read_settings(builder)
     if "spark.remote" in settings:
         return builder
     options = {
@@ -101,7 +101,8 @@ def configure(
     }
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark asks itself so too
         return _LanceBuilder(
-            builder, {name: catalog_settings | _taken(builder, name) for name, catalog_settings in options.items()}
+            builder,
+            {name: catalog_settings | _take_options(builder, name) for name, catalog_settings in options.items()},
         )
     for name, catalog_settings in options.items():
         builder.config(map={**settings_of(name, catalog_settings)})
@@ -117,10 +118,10 @@ def configure(
             builder.config(key, f"{java_options} {_ARROW}".strip())
     if is_local and "spark.pyspark.python" not in settings:
         use_this_interpreter()
-    return _LanceBuilder(builder, {}, starts_jvm=not _has_jvm() and "spark.jars" in _submit_arguments())
+    return _LanceBuilder(builder, {}, starts_jvm=not _has_jvm() and "spark.jars" in _parse_submit_arguments())
 
 
-def _taken(builder: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - a builder, whose options are private
+def _take_options(builder: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - a builder, whose options are private
     """Removes the options of a catalog from a builder: a session would show the options."""
     settings, prefix = builder._options, setting_of(name, "")  # noqa: SLF001 - there is no other way
     return {key.removeprefix(prefix): str(settings.pop(key)) for key in list(settings) if key.startswith(prefix)}
@@ -169,15 +170,15 @@ def _extend_session(builder: Any, settings: Mapping[str, str]) -> None:  # noqa:
         builder.config(key, ",".join([*present, *([] if value in present else [value])]))
 
 
-def _given(builder: Any) -> Mapping[str, str]:  # noqa: ANN401 - a builder, whose options are private
+def _read_settings(builder: Any) -> Mapping[str, str]:  # noqa: ANN401 - a builder, whose options are private
     """Returns the present settings of all sources."""
     options = {key: str(value) for key, value in builder._options.items()}  # noqa: SLF001 - there is no other way
     if _has_jvm():
         # The JVM has read the file and the arguments of spark-submit. PySpark asks an attached JVM.
         SparkContext._ensure_initialized()  # noqa: SLF001 - as above
         return {**dict(SparkConf().getAll()), **options}
-    arguments = _submit_arguments()
-    return {**_spark_defaults(arguments.pop("--properties-file", None)), **arguments, **options}
+    arguments = _parse_submit_arguments()
+    return {**_read_spark_defaults(arguments.pop("--properties-file", None)), **arguments, **options}
 
 
 def _has_jvm() -> bool:
@@ -196,7 +197,7 @@ def _start_jvm(options: Mapping[str, str]) -> None:
     add_jar(SparkContext._gateway)  # noqa: SLF001 - as above
 
 
-def _submit_arguments() -> dict[str, str]:
+def _parse_submit_arguments() -> dict[str, str]:
     """Returns the settings in PYSPARK_SUBMIT_ARGS, with which PySpark starts the JVM."""
     settings: dict[str, str] = {}
     explicit: dict[str, str] = {}
@@ -211,7 +212,7 @@ def _submit_arguments() -> dict[str, str]:
     return {**settings, **explicit}
 
 
-def _spark_defaults(properties: str | None) -> dict[str, str]:
+def _read_spark_defaults(properties: str | None) -> dict[str, str]:
     """Returns the settings of a file of properties, by default of `spark-defaults.conf`."""
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     file = Path(properties or Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf", "spark-defaults.conf"))

@@ -12,7 +12,7 @@ from lance_spark.commit.schema_change import change_schema, set_config, set_fiel
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, UnsupportedOperationError
 from lance_spark.lance_compat import without_fields
-from lance_spark.sql.place import Place
+from lance_spark.sql.catalog_location import CatalogLocation
 from lance_spark.sql.tables import refuse_collations, refuse_ineffective, refuse_reserved, with_comment
 from lance_spark.table.connection import open_table
 from lance_spark.types import check_storable, parse_spark_schema, to_lance_schema
@@ -38,13 +38,13 @@ def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         UnsupportedOperationError: Lance has no such change.
         ColumnNotFoundError, ColumnExistsError, RegistrationError: A change does not fit the table.
     """
-    ref = Place.of(arguments).existing(arguments["name"])
+    ref = CatalogLocation.of(arguments).existing(arguments["name"])
     if arguments.get("branch") is not None:
         ref = ref.on_branch(arguments["branch"])
     changes: Sequence[_Change] = arguments["changes"]
     dataset = ref.open_latest()
     if {"AddColumn", "DeleteColumn"} <= {change["kind"] for change in changes}:
-        raise _unsupported(
+        raise _unsupported_error(
             "REPLACE COLUMNS", dataset, "Write ADD, DROP or RENAME COLUMN, or CREATE OR REPLACE TABLE ... AS SELECT"
         )
     for change in changes:
@@ -56,7 +56,7 @@ def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     table = open_table(ref.uri, storage_options=ref.storage)
     if present:
         table.drop_columns(present)
-    lance_changes = [alteration for change in changes if (alteration := _alteration(change, dataset)) is not None]
+    lance_changes = [alteration for change in changes if (alteration := _to_alteration(change, dataset)) is not None]
     if lance_changes:
         table.alter_columns(*lance_changes)
     _set_metadata(ref, changes, dataset)
@@ -74,7 +74,7 @@ def drop_added_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from lance import LanceOperation
 
     names, version = arguments["added"], arguments["version"]
-    ref = Place.of(arguments).existing(arguments["name"])
+    ref = CatalogLocation.of(arguments).existing(arguments["name"])
     if arguments.get("branch") is not None:
         ref = ref.on_branch(arguments["branch"])
 
@@ -96,7 +96,7 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
     )  # fmt: skip
     if not is_supported:
         clause = f"{_REFUSED_CLAUSES.get(kind, kind)} of {'.'.join(change.get('column', ()))}".removesuffix(" of ")
-        raise _unsupported(clause, dataset, "Keep the columns in their order, and without defaults")
+        raise _unsupported_error(clause, dataset, "Keep the columns in their order, and without defaults")
     if "property" in change:
         _check_property(change, dataset)
     if "column" not in change:
@@ -105,17 +105,19 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
     name = ".".join(column)
     if kind == "AddColumn":
         if len(column) > 1:
-            raise _unsupported(f"adding the field {name} to a struct", dataset, "Make another column")
+            raise _unsupported_error(f"adding the field {name} to a struct", dataset, "Make another column")
         if column[0].lower() in (column_name.lower() for column_name in dataset.schema.names):
             raise ColumnExistsError([column[0]], dataset.uri, hint="nothing was changed")
         if change.get("position"):
-            raise _unsupported(f"FIRST or AFTER of {name}", dataset, "Leave the position out: the column comes last")
+            raise _unsupported_error(
+                f"FIRST or AFTER of {name}", dataset, "Leave the position out: the column comes last"
+            )
         if change.get("default"):
-            raise _unsupported(
+            raise _unsupported_error(
                 f"DEFAULT of {name}", dataset, f"Add {name} without a default, and set its values by UPDATE"
             )
         if not change["nullable"]:
-            raise _unsupported(
+            raise _unsupported_error(
                 f"NOT NULL of {name}", dataset, "Add the column without NOT NULL: existing rows are NULL"
             )
         return
@@ -123,7 +125,7 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
     if is_absent and not (kind == "DeleteColumn" and change.get("if_exists")):
         raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
     if len(column) > 1 and kind == "DeleteColumn":
-        raise _unsupported(
+        raise _unsupported_error(
             f"dropping the field {name} of a struct", dataset, "Make another column, and drop this column"
         )
 
@@ -132,11 +134,11 @@ def _check_property(change: _Change, dataset: lance.LanceDataset) -> None:
     refuse_reserved([change["property"]])
     if change["kind"] == "SetProperty":
         if change["property"] == "location":
-            raise _unsupported("SET LOCATION", dataset, "Copy the table into the folder of its catalog")
+            raise _unsupported_error("SET LOCATION", dataset, "Copy the table into the folder of its catalog")
         refuse_ineffective([change["property"]])
 
 
-def _unsupported(clause: str, dataset: lance.LanceDataset, instead: str) -> UnsupportedOperationError:
+def _unsupported_error(clause: str, dataset: lance.LanceDataset, instead: str) -> UnsupportedOperationError:
     return UnsupportedOperationError(
         f"Lance does not support {clause}. Table: {dataset.uri}. Nothing was changed. {instead}."
     )
@@ -145,7 +147,10 @@ def _unsupported(clause: str, dataset: lance.LanceDataset, instead: str) -> Unsu
 def _add(ref: DatasetRef, changes: Sequence[_Change]) -> int:
     """Adds columns, and returns the resulting version."""
     new_columns = pa.schema(
-        [with_comment(_field(change["column"][0], change["type"]), change.get("comment") or None) for change in changes]
+        [
+            with_comment(_to_field(change["column"][0], change["type"]), change.get("comment") or None)
+            for change in changes
+        ]
     )
 
     def add(head: lance.LanceDataset) -> None:
@@ -162,7 +167,7 @@ _REFUSED_CLAUSES = {"UpdateColumnDefaultValue": "SET DEFAULT", "UpdateColumnPosi
 _ALTERATIONS = {"RenameColumn": "name", "UpdateColumnType": "type", "UpdateColumnNullability": "nullable"}
 
 
-def _alteration(change: _Change, dataset: lance.LanceDataset) -> dict[str, object] | None:
+def _to_alteration(change: _Change, dataset: lance.LanceDataset) -> dict[str, object] | None:
     """Returns a change as an argument of `Table.alter_columns`; None for another change."""
     key = _ALTERATIONS.get(change["kind"])
     if key is None:
@@ -170,12 +175,12 @@ def _alteration(change: _Change, dataset: lance.LanceDataset) -> dict[str, objec
     path = ".".join(change["column"])
     if key != "type":
         return {"path": path, key: change[key]}
-    kind = _field(change["column"][-1], change["type"]).type
+    kind = _to_field(change["column"][-1], change["type"]).type
     is_stored_type = path in dataset.schema.names and dataset.schema.field(path).type == kind
     return None if is_stored_type else {"path": path, "data_type": kind}
 
 
-def _field(name: str, kind: str) -> pa.Field[Any]:
+def _to_field(name: str, kind: str) -> pa.Field[Any]:
     """Returns a nullable column from Spark's JSON of a type, with NOT NULL of its fields."""
     described = {"name": name, "type": json.loads(kind), "nullable": True, "metadata": {}}
     schema = parse_spark_schema(json.dumps({"type": "struct", "fields": [described]}))
@@ -190,7 +195,7 @@ def _set_metadata(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.La
             metadata[".".join(change["column"])] = {COMMENT: change["comment"]}
         if change["kind"] == "UpdateColumnType":
             column = ".".join(change["column"])
-            declared = (_field(change["column"][-1], change["type"]).metadata or {}).get(DECLARED_TYPE)
+            declared = (_to_field(change["column"][-1], change["type"]).metadata or {}).get(DECLARED_TYPE)
             if declared != (dataset.schema.field(column).metadata or {}).get(DECLARED_TYPE):
                 metadata[column] = {DECLARED_TYPE.decode(): None if declared is None else declared.decode()}
     if metadata:

@@ -49,10 +49,10 @@ def lance_filter(spark: SparkSession, name: str, ref: DatasetRef, condition: str
         schema = ref.open().schema
         if is_exact(parsed, schema) and (text := translate(parsed, schema)) is not None:
             return text
-    return _addresses_of(rows, ref, condition)
+    return _select_addresses(rows, ref, condition)
 
 
-def _addresses_of(rows: DataFrame, ref: DatasetRef, condition: str) -> str:
+def _select_addresses(rows: DataFrame, ref: DatasetRef, condition: str) -> str:
     addresses = [row[0] for row in rows.select(sf.col(ROW_ADDRESS)).limit(MOST_ADDRESSES + 1).collect()]
     if len(addresses) > MOST_ADDRESSES:
         raise UnsupportedOperationError(

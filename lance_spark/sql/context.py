@@ -10,13 +10,13 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.sql.place import Place
+from lance_spark.sql.catalog_location import CatalogLocation
 from lance_spark.table.connection import open_table
 from lance_spark.table.table import Table
 from lance_spark.types.names import quote_identifier
 
 
-def given(**options: object) -> dict[str, Any]:
+def drop_nulls(**options: object) -> dict[str, Any]:
     """Returns the options with a value in a call. NULL takes the default."""
     return {name: value for name, value in options.items() if value is not None}
 
@@ -26,13 +26,13 @@ class CallContext:
     """A call of a procedure.
 
     Attributes:
-        place: The namespace of the table, in its catalog.
+        location: The namespace of the table, in its catalog.
         name: Name of the table in the namespace, or its path.
         ref: The table.
         session: The JVM's session that runs the statement.
     """
 
-    place: Place
+    location: CatalogLocation
     name: str
     ref: DatasetRef
     session: Any
@@ -45,7 +45,7 @@ class CallContext:
     @property
     def quoted_name(self) -> str:
         """The table as a name in SQL."""
-        parts: Sequence[str] = (self.place.catalog, *self.place.namespace, self.name)
+        parts: Sequence[str] = (self.location.catalog, *self.location.namespace, self.name)
         return ".".join(map(quote_identifier, parts))
 
     def table(self) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lance_spark.errors import OptionError, UnsupportedOperationError
-from lance_spark.sql.place import Place
+from lance_spark.sql.catalog_location import CatalogLocation
 from lance_spark.stored_json import parse_json
 from lance_spark.table.connection import open_table
 from lance_spark.table.table import Table
@@ -26,7 +26,7 @@ def create_index(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     options = dict(arguments["parameters"])
     kind = options.pop("type", "")
-    build(_table(arguments), arguments["columns"], kind, name=arguments["index"], options=options, replace=False)
+    build(_open_table(arguments), arguments["columns"], kind, name=arguments["index"], options=options, replace=False)
     return {}
 
 
@@ -36,13 +36,13 @@ def drop_index(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         IndexNotFoundError: No index has this name.
     """
-    _table(arguments).drop_index(arguments["index"])
+    _open_table(arguments).drop_index(arguments["index"])
     return {}
 
 
 def list_indexes(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns name, kind and columns of each index."""
-    indexes = _table(arguments).list_indices()
+    indexes = _open_table(arguments).list_indices()
     return {"indexes": [{"name": i.name, "type": i.index_type, "columns": list(i.columns)} for i in indexes]}
 
 
@@ -101,6 +101,6 @@ def option_value(text: str) -> object:
     return value if isinstance(value, int | float) else text
 
 
-def _table(arguments: Mapping[str, Any]) -> Table:
-    ref = Place.of(arguments).existing(arguments["name"])
+def _open_table(arguments: Mapping[str, Any]) -> Table:
+    ref = CatalogLocation.of(arguments).existing(arguments["name"])
     return open_table(ref.uri, storage_options=ref.storage)

@@ -13,7 +13,7 @@ from lance_spark.errors import (
     UnsupportedOperationError,
     ViewError,
 )
-from lance_spark.sql.context import CallContext, given
+from lance_spark.sql.context import CallContext, drop_nulls
 from lance_spark.sql.tables import drop_table_at
 from lance_spark.types.names import quote_identifier
 from lance_spark.views.create import create_spark_view
@@ -59,7 +59,7 @@ def refresh(call: CallContext, **options: object) -> Row:
     definition = existing_view(call.ref.open_latest())
     _refuse_outside(call, definition.source_of(call.ref))
     view = call.table()
-    result = view.refresh(**given(**options))
+    result = view.refresh(**drop_nulls(**options))
     return [result.job_id, result.rows_added, result.rows_recomputed, result.rows_removed, view.version]
 
 
@@ -79,7 +79,7 @@ def drop(call: CallContext, if_exists: bool | None) -> Row:
         raise ViewError(
             f"The table is no materialized view. Table: {ref.uri}. Nothing was dropped. Write DROP TABLE.", uri=ref.uri
         )
-    drop_table_at(ref, call.place.catalog)
+    drop_table_at(ref, call.location.catalog)
     return [call.name]
 
 
@@ -115,10 +115,10 @@ def _refuse_outside(call: CallContext, source: DatasetRef) -> None:
 
     A forged view would copy rows of any table within reach of the server's credentials.
     """
-    if call.place.allows_stored_code or call.place.holds(source.uri):
+    if call.location.allows_stored_code or call.location.holds(source.uri):
         return
     raise UnsupportedOperationError(
-        f"The source of the view is outside the folder of the catalog {call.place.catalog!r}. View: {call.ref.uri}. "
-        f"Source: {source.uri}. Nothing was changed. Name a source below {call.place.root}, or use "
+        f"The source of the view is outside the folder of the catalog {call.location.catalog!r}. View: {call.ref.uri}. "
+        f"Source: {source.uri}. Nothing was changed. Name a source below {call.location.root}, or use "
         "create_materialized_view and refresh of the table API."
     )

@@ -106,17 +106,17 @@ def _branches(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     return (dataclasses.asdict(branch) for branch in branches_in(dataset))
 
 
-def _nothing(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _no_rows(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     del dataset
     return iter(())
 
 
 TABLES: dict[str, tuple[pa.Schema, Callable[[lance.LanceDataset], Iterator[dict[str, object]]]]] = {
     "branches": (pa.schema(_BRANCHES), _branches),
-    "errors": (ERRORS.schema, _nothing),
+    "errors": (ERRORS.schema, _no_rows),
     "fragments": (pa.schema(_FRAGMENTS), _fragments),
     "indexes": (pa.schema(_INDEXES), _indexes),
-    "jobs": (JOBS.schema, _nothing),
+    "jobs": (JOBS.schema, _no_rows),
     "tags": (pa.schema(_TAGS), _tags),
     "versions": (pa.schema(_VERSIONS), _versions),
 }

@@ -9,23 +9,23 @@ from typing import Any
 from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.objects import LanceObjects
+from lance_spark.sql.catalog_location import TABLE_SUFFIX, CatalogLocation
 from lance_spark.sql.errors import NamespaceNotFoundError
-from lance_spark.sql.place import TABLE_SUFFIX, Place
 from lance_spark.staging.table_folder import delete_folder_of_tables, delete_leftovers, find_foreign_file
 
 
 def list_namespaces(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers `SHOW NAMESPACES`."""
-    place = Place.of(arguments)
-    _check(place)
-    return {"names": place.folders()}
+    location = CatalogLocation.of(arguments)
+    _check(location)
+    return {"names": location.folders()}
 
 
 def load_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers `DESCRIBE NAMESPACE`, and whether the namespace exists."""
-    place = Place.of(arguments)
-    _check(place)
-    return {"properties": {"location": place.folder}}
+    location = CatalogLocation.of(arguments)
+    _check(location)
+    return {"properties": {"location": location.folder}}
 
 
 def create_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,10 +34,10 @@ def create_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedOperationError: Properties are given, and a folder has none.
     """
-    place = Place.of(arguments)
+    location = CatalogLocation.of(arguments)
     _refuse_properties(arguments.get("properties") or {})
-    if is_local(place.root):
-        os.makedirs(place.folder, exist_ok=True)
+    if is_local(location.root):
+        os.makedirs(location.folder, exist_ok=True)
     return {}
 
 
@@ -47,9 +47,9 @@ def alter_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedOperationError: Always.
     """
-    place = Place.of(arguments)
-    _check(place)
-    raise _no_properties(f"ALTER NAMESPACE of {place.folder}: {', '.join(arguments.get('properties') or ())}")
+    location = CatalogLocation.of(arguments)
+    _check(location)
+    raise _properties_error(f"ALTER NAMESPACE of {location.folder}: {', '.join(arguments.get('properties') or ())}")
 
 
 def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,81 +59,81 @@ def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
         UnsupportedOperationError: The namespace is the catalog itself, is a link, or holds files of
             no table. Nothing was deleted.
     """
-    place = Place.of(arguments)
-    _check(place)
-    if not place.namespace:
+    location = CatalogLocation.of(arguments)
+    _check(location)
+    if not location.namespace:
         raise UnsupportedOperationError(
-            f"The folder of a catalog cannot be dropped. Folder: {place.folder}. Nothing was dropped. Drop its tables "
-            "and namespaces."
+            f"The folder of a catalog cannot be dropped. Folder: {location.folder}. Nothing was dropped. Drop its "
+            "tables and namespaces."
         )
-    tables, folders = place.connection().table_names(), place.folders()
+    tables, folders = location.connection().table_names(), location.folders()
     if not arguments["cascade"] and (tables or folders):
         return {"not_empty": True}
-    foreign = _others(place)
+    foreign = _find_foreign_files(location)
     if foreign:
         raise UnsupportedOperationError(
             f"The namespace holds files that belong to no table. File: {foreign[0]}. Nothing was dropped. Move such "
             "files first."
         )
     for folder in folders:
-        drop_namespace({**arguments, "namespace": place.inside(folder).namespace})
+        drop_namespace({**arguments, "namespace": location.inside(folder).namespace})
     for name in tables:
-        place.connection().drop_table(name)
-    for table in _table_folders(place):
+        location.connection().drop_table(name)
+    for table in _table_folders(location):
         delete_leftovers(table)
-    if not delete_folder_of_tables(_ref(place)):
+    if not delete_folder_of_tables(_ref(location)):
         raise UnsupportedOperationError(
-            f"The namespace received files while its tables were dropped. Folder: {place.folder}. The tables are "
+            f"The namespace received files while its tables were dropped. Folder: {location.folder}. The tables are "
             "gone. Drop the namespace again."
         )
     return {}
 
 
-def _others(place: Place) -> list[str]:
+def _find_foreign_files(location: CatalogLocation) -> list[str]:
     """Returns files of a namespace on a file system outside tables, namespaces and our folder."""
-    if not is_local(place.root):
+    if not is_local(location.root):
         return []
-    if os.path.islink(place.folder):
-        return [place.folder]
-    folders = place.folders()
+    if os.path.islink(location.folder):
+        return [location.folder]
+    folders = location.folders()
     expected = {*folders, FOLDER}
-    with os.scandir(place.folder) as entries:
+    with os.scandir(location.folder) as entries:
         paths = [
             entry.path
             for entry in entries
             if not entry.is_dir(follow_symlinks=False) or (entry.name not in expected and not _is_table(entry.name))
         ]
-    foreign = [(table.uri, name) for table in _table_folders(place) if (name := find_foreign_file(table))]
+    foreign = [(table.uri, name) for table in _table_folders(location) if (name := find_foreign_file(table))]
     paths += [f"{uri}/{name}" for uri, name in foreign]
-    return sorted(paths) + [path for name in folders for path in _others(place.inside(name))]
+    return sorted(paths) + [path for name in folders for path in _find_foreign_files(location.inside(name))]
 
 
 def _is_table(name: str) -> bool:
     return name.endswith(TABLE_SUFFIX)
 
 
-def _table_folders(place: Place) -> list[DatasetRef]:
+def _table_folders(location: CatalogLocation) -> list[DatasetRef]:
     """Returns the folders of tables in a namespace, including leftovers of a killed drop."""
-    names = LanceObjects(place.folder, place.storage).list_folders("")
-    return [DatasetRef.at(f"{place.folder}/{name}", place.storage) for name in names if _is_table(name)]
+    names = LanceObjects(location.folder, location.storage).list_folders("")
+    return [DatasetRef.at(f"{location.folder}/{name}", location.storage) for name in names if _is_table(name)]
 
 
-def _ref(place: Place) -> DatasetRef:
-    return DatasetRef.at(place.folder, place.storage)
+def _ref(location: CatalogLocation) -> DatasetRef:
+    return DatasetRef.at(location.folder, location.storage)
 
 
-def _check(place: Place) -> None:
-    if is_local(place.root) and place.namespace and not os.path.isdir(place.folder):
-        raise NamespaceNotFoundError(place.folder)
+def _check(location: CatalogLocation) -> None:
+    if is_local(location.root) and location.namespace and not os.path.isdir(location.folder):
+        raise NamespaceNotFoundError(location.folder)
 
 
 def _refuse_properties(properties: Mapping[str, str]) -> None:
     names = sorted(key for key in properties if key != "owner")
     if names:
-        raise _no_properties(f"the property {names[0]!r}")
+        raise _properties_error(f"the property {names[0]!r}")
 
 
-def _no_properties(clause: str) -> UnsupportedOperationError:
+def _properties_error(clause: str) -> UnsupportedOperationError:
     return UnsupportedOperationError(
         f"A namespace is a folder and has no properties, comment or location of its own. Clause: {clause}. Nothing "
         "was changed. Leave the clause out."

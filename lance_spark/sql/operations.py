@@ -16,7 +16,7 @@ from lance_spark.errors import (
 from lance_spark.jobs.handle import running_job
 from lance_spark.objects import objects_of_table
 from lance_spark.sql.conditions import lance_filter
-from lance_spark.sql.context import CallContext, given
+from lance_spark.sql.context import CallContext, drop_nulls
 from lance_spark.sql.indexes import build as build_index
 from lance_spark.sql.primary_key import set_primary_key as declare_primary_key
 from lance_spark.upkeep.cleanup import age_of
@@ -49,7 +49,7 @@ def add_column(call: CallContext, column: str, source: DatasetRef, source_column
 def backfill(call: CallContext, column: str, where: str | None, **options: object) -> Row:
     """Fills a computed column. The condition is Spark SQL, at the version read by the job."""
     table = call.table()
-    arguments = given(**options)
+    arguments = drop_nulls(**options)
     if where is not None:
         version = arguments.get("read_version")
         pinned = call.ref.pin(None if version is None else parse_version(str(version)), option="read_version")
@@ -62,7 +62,7 @@ def backfill(call: CallContext, column: str, where: str | None, **options: objec
 def compact(call: CallContext, **options: object) -> Row:
     """Rewrites small fragments as larger fragments."""
     table = call.table()
-    result = table.compact_files(**given(**options))
+    result = table.compact_files(**drop_nulls(**options))
     return [result.fragments_removed, result.fragments_added, table.version]
 
 
@@ -82,7 +82,7 @@ def cleanup(
         age = age_of(retain_hours, "hours", option="retain_hours")
     result = call.table().cleanup_old_versions(
         age,
-        **given(error_if_tagged_old_versions=error_if_tagged_old_versions),
+        **drop_nulls(error_if_tagged_old_versions=error_if_tagged_old_versions),
     )
     return [result.old_versions, result.bytes_removed]
 
@@ -100,7 +100,7 @@ def optimize_indices(
     """Adds new rows to an index, by default to all indexes."""
     table = call.table()
     names = [entry.name for entry in table.list_indices()] if index is None else [index]
-    table.optimize_indices(names, num_indices_to_merge=num_indices_to_merge, **given(retrain=retrain))
+    table.optimize_indices(names, num_indices_to_merge=num_indices_to_merge, **drop_nulls(retrain=retrain))
     return [", ".join(names), table.version]
 
 

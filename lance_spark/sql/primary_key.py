@@ -38,7 +38,7 @@ def set_primary_key(ref: DatasetRef, columns: Sequence[str]) -> None:
         if present == tuple(columns):
             return None
         if present:
-            raise _refused(head, f"the table has the primary key ({', '.join(present)}), which Lance keeps for good")
+            raise _key_error(head, f"the table has the primary key ({', '.join(present)}), which Lance keeps for good")
         for name in columns:
             _check_column(head, name)
         keys: dict[str, dict[str, str | None]] = {
@@ -62,14 +62,14 @@ def _check_column(dataset: lance.LanceDataset, name: str) -> None:
         raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(schema.names)}")
     field = schema.field(name)
     if field.nullable:
-        raise _refused(
+        raise _key_error(
             dataset, f"the column {name!r} may be NULL, and a primary key has NOT NULL columns, as by CREATE TABLE"
         )
     if pa.types.is_nested(field.type):
-        raise _refused(dataset, f"the column {name!r} is nested, and a primary key has columns of plain types")
+        raise _key_error(dataset, f"the column {name!r} is nested, and a primary key has columns of plain types")
 
 
-def _refused(dataset: lance.LanceDataset, reason: str) -> UnsupportedOperationError:
+def _key_error(dataset: lance.LanceDataset, reason: str) -> UnsupportedOperationError:
     return UnsupportedOperationError(
         f"The primary key cannot be set: {reason}. Table: {dataset.uri}. Nothing was changed. Name the key in ON of "
         "MERGE INTO instead."

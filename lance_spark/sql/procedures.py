@@ -13,8 +13,8 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, StoredUdfError, UnsupportedOperationError
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, setting_of
 from lance_spark.sql import columns_of_view, materialized_views, operations
+from lance_spark.sql.catalog_location import CatalogLocation
 from lance_spark.sql.context import CallContext
-from lance_spark.sql.place import Place
 
 _TABLE = "TABLE"
 
@@ -245,14 +245,14 @@ def call(arguments: Mapping[str, Any], session: Any) -> dict[str, Any]:  # noqa:
     procedure = PROCEDURES[arguments["procedure"]]
     parameters = [(name.lstrip("*"), kind, name.startswith("*")) for name, kind in procedure.parameters]
     _check_values([("table", _TABLE, True), *parameters], arguments["values"])
-    context = _table(arguments, "table", arguments["values"][0], session, is_for_new=procedure.is_for_new)
+    context = _resolve_table(arguments, "table", arguments["values"][0], session, is_for_new=procedure.is_for_new)
     values: dict[str, object] = {
-        name: _table(arguments, name, value, session).ref if kind == _TABLE else value
+        name: _resolve_table(arguments, name, value, session).ref if kind == _TABLE else value
         for (name, kind, _), value in zip(parameters, arguments["values"][1:], strict=True)
     }
     tables = [context.ref, *(value for value in values.values() if isinstance(value, DatasetRef))]
     if procedure.runs_code(context.ref):
-        _refuse_untrusted(context.place, tables, arguments["procedure"])
+        _refuse_untrusted(context.location, tables, arguments["procedure"])
     try:
         row = procedure.run(context, **values)
     except OptionError as error:
@@ -276,26 +276,26 @@ def _check_values(parameters: Sequence[tuple[str, str, bool]], values: Sequence[
                 raise OptionError(name, text, "text without NUL characters")
 
 
-def _refuse_untrusted(place: Place, tables: Sequence[DatasetRef], procedure: str) -> None:
+def _refuse_untrusted(location: CatalogLocation, tables: Sequence[DatasetRef], procedure: str) -> None:
     """Refuses stored code without permission by the administrator of a catalog."""
-    statement = f"CALL {place.catalog}.system.{procedure}"
-    if not place.allows_stored_code:
+    statement = f"CALL {location.catalog}.system.{procedure}"
+    if not location.allows_stored_code:
         raise StoredUdfError(
-            f"The catalog {place.catalog!r} does not let SQL run stored UDFs. Statement: {statement}. Nothing was "
+            f"The catalog {location.catalog!r} does not let SQL run stored UDFs. Statement: {statement}. Nothing was "
             "changed. If you trust all writers of the catalog's tables, set "
-            f"{setting_of(place.catalog, ALLOW_STORED_CODE)}=true before the application starts, or pass "
+            f"{setting_of(location.catalog, ALLOW_STORED_CODE)}=true before the application starts, or pass "
             "allow_stored_code=True to configure or catalog."
         )
     for table in tables:
-        if not place.holds(table.uri):
+        if not location.holds(table.uri):
             raise StoredUdfError(
-                f"The table is outside the folder of the catalog {place.catalog!r}, so SQL cannot run UDFs that are "
+                f"The table is outside the folder of the catalog {location.catalog!r}, so SQL cannot run UDFs that are "
                 f"stored with the table. Statement: {statement}. Table: {table.uri}. Nothing was changed. Name a "
-                f"table below {place.root}, or backfill with the table API."
+                f"table below {location.root}, or backfill with the table API."
             )
 
 
-def _table(
+def _resolve_table(
     arguments: Mapping[str, Any],
     parameter: str,
     name: object,
@@ -307,9 +307,9 @@ def _table(
     parts = arguments["names"].get(parameter)
     if not parts:
         raise OptionError(parameter, name, "the name of a table of the catalog")
-    place = Place.of({**arguments, "namespace": parts[:-1]})
+    location = CatalogLocation.of({**arguments, "namespace": parts[:-1]})
     try:
-        ref = place.ref(parts[-1]) if is_for_new else place.existing(parts[-1])
-        return CallContext(place, parts[-1], ref, session)
+        ref = location.ref(parts[-1]) if is_for_new else location.existing(parts[-1])
+        return CallContext(location, parts[-1], ref, session)
     except OptionError as error:
         raise OptionError(parameter, name, error.accepted) from error

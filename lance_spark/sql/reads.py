@@ -42,7 +42,7 @@ def open_path(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         As :func:`~lance_spark.read.by_path.open_source`.
     """
-    ref, schema = open_source(_options(arguments))
+    ref, schema = open_source(_lower_options(arguments))
     return {"schema": schema.json(), "pin": ref.snapshot_json()}
 
 
@@ -52,12 +52,12 @@ def plan_read(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         As :func:`~lance_spark.read.by_path.make_reader`.
     """
-    reader = _reader(arguments)
+    reader = _make_reader(arguments)
     return {"read": encode_read(reader, parse_spark_schema(arguments["schema"]))}
 
 
-def _reader(arguments: Mapping[str, Any]) -> DataSourceReader:
-    options = _options(arguments)
+def _make_reader(arguments: Mapping[str, Any]) -> DataSourceReader:
+    options = _lower_options(arguments)
     if METADATA_OPTION in options:
         from lance_spark.sql.metadata_tables import MetadataReader
 
@@ -75,7 +75,7 @@ def key_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     from lance_spark.read.reader import LanceReader
 
-    reader = _reader(arguments)
+    reader = _make_reader(arguments)
     if not isinstance(reader, LanceReader) or reader.options.limit is not None:
         return {"columns": []}
     return {"columns": columns_of_keys(reader.ref.open(), reader.schema)}
@@ -126,7 +126,7 @@ def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from lance_spark.read.transfer.split_null_vectors import dense_columns, vectors
     from lance_spark.read.transfer.vector_prefix import leading_elements
 
-    options, pin = ReadOptions.parse(_options(arguments)), arguments["pin"]
+    options, pin = ReadOptions.parse(_lower_options(arguments)), arguments["pin"]
     spec = ScanSpec.parse(arguments["spec"])
     ref = DatasetRef.resolve(options) if pin is None else DatasetRef.of_snapshot_json(pin, options.storage)
     if spec.predicate is not None:
@@ -163,6 +163,6 @@ def search_function(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"handler": base64.b64encode(handler).decode(), "kind": PythonEvalType.SQL_TABLE_UDF}
 
 
-def _options(arguments: Mapping[str, Any]) -> dict[str, str]:
+def _lower_options(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Returns the options of a read by their names in lower case."""
     return {key.lower(): value for key, value in arguments["options"].items()}

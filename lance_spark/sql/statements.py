@@ -36,8 +36,8 @@ from lance_spark.pushdown.filters import is_exact, translate
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.tasks import ANSWER_TO_ALL_ROWS
-from lance_spark.sql.place import Place
-from lance_spark.sql.tables import opened
+from lance_spark.sql.catalog_location import CatalogLocation
+from lance_spark.sql.tables import describe_version
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types.fields import is_blob
@@ -60,14 +60,16 @@ def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: 
         UnsupportedOperationError: The table is a view.
         LanceSparkError: A task failed. Nothing was changed.
     """
-    place = Place.of(arguments)
-    ref = _kept(DatasetRef.of_snapshot_json(arguments["opened"]["pin"], place.storage), arguments["opened"]["schema"])
+    location = CatalogLocation.of(arguments)
+    ref = _open_analyzed(
+        DatasetRef.of_snapshot_json(arguments["opened"]["pin"], location.storage), arguments["opened"]["schema"]
+    )
     result = RowStatement(ref, arguments, rows).run()
     _LOG.info("%s of %s: %r", arguments["operation"], ref.uri, result)
     return asdict(result)
 
 
-def _kept(ref: DatasetRef, schema: str) -> DatasetRef:
+def _open_analyzed(ref: DatasetRef, schema: str) -> DatasetRef:
     """Returns the version analyzed by Spark, or the latest if a cleanup deleted that version.
 
     Raises:
@@ -77,13 +79,13 @@ def _kept(ref: DatasetRef, schema: str) -> DatasetRef:
         ref.open()
     except VersionNotFoundError as error:
         latest = ref.pin(None)
-        if opened(latest)["schema"] != schema:
-            raise _changed_columns(ref) from error
+        if describe_version(latest)["schema"] != schema:
+            raise _changed_columns_error(ref) from error
         return latest
     return ref
 
 
-def _changed_columns(ref: DatasetRef) -> SnapshotError:
+def _changed_columns_error(ref: DatasetRef) -> SnapshotError:
     return SnapshotError(
         f"A concurrent writer dropped, renamed or changed columns of {ref.uri} while the statement ran. Nothing was "
         "changed. Run the statement again, after REFRESH TABLE if Spark has cached the table."
@@ -102,7 +104,7 @@ class RowStatement:
         self._ref = ref
         self._operation: Literal["delete", "update", "merge", "insert"] = arguments["operation"]
         self._columns: Sequence[str] = arguments["columns"]
-        self._kept: Sequence[str] = arguments["kept"]
+        self._unchanged_columns: Sequence[str] = arguments["kept"]
         self._predicate = arguments["predicate"]
         self._reads_others: bool = arguments["reads_others"]
         self._read_columns: frozenset[str] = frozenset(arguments["read_columns"])
@@ -130,7 +132,7 @@ class RowStatement:
         where = self._in_lance_sql()
         if where is not None:
             return Statement(self._spark, self._ref, where=where, sets=None, table_name=self._name).run()
-        return retry_statement(self._ref, self._staging, self._policy, self._edits)
+        return retry_statement(self._ref, self._staging, self._policy, self._make_edits)
 
     def _in_lance_sql(self) -> str | None:
         """Returns the condition of a deletion if its whole meaning is the same in Lance."""
@@ -139,7 +141,7 @@ class RowStatement:
         schema = self._ref.open().schema
         return translate(self._predicate, schema) if is_exact(self._predicate, schema) else None
 
-    def _edits(self, ref: DatasetRef) -> RowEdits | None:
+    def _make_edits(self, ref: DatasetRef) -> RowEdits | None:
         edits = self._evaluate(ref)
         if edits is None:
             return None
@@ -152,10 +154,10 @@ class RowStatement:
     def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
         dataset = ref.open()
         if not self._fields <= set(field_identities(dataset.lance_schema)):
-            raise _changed_columns(ref)
+            raise _changed_columns_error(ref)
         if self._operation == "update":
             return self._update(ref, dataset)
-        rows, small = self._at(ref, by_fragment=self._operation == "delete")
+        rows, small = self._rows_at(ref, by_fragment=self._operation == "delete")
         if self._operation == "insert":
             rows = rows.coalesce(1) if small else rows
         if self._operation == "merge":
@@ -163,15 +165,15 @@ class RowStatement:
                 rows = rows.where(sf.col(ACTION) != UPDATE)  # each column is set to itself
             rows = rows.coalesce(1).sortWithinPartitions(ROW_ADDRESS) if small else spread(rows, _keys(rows))
         operation = "merge" if self._operation == "insert" else self._operation
-        return edits_of(ref, dataset, self._applied(ref, dataset, rows), operation=operation)
+        return edits_of(ref, dataset, self._apply_rows(ref, dataset, rows), operation=operation)
 
-    def _at(self, ref: DatasetRef, *, by_fragment: bool) -> tuple[DataFrame, bool]:
+    def _rows_at(self, ref: DatasetRef, *, by_fragment: bool) -> tuple[DataFrame, bool]:
         """Returns the rows, and whether a single task makes all rows.
 
         The rows have an address, an action, and values by the names of their columns. With
         `by_fragment`, all rows of a fragment are in the same task, by address.
         """
-        java_rows = self._rows.at(json.dumps(opened(ref)), by_fragment)
+        java_rows = self._rows.at(json.dumps(describe_version(ref)), by_fragment)
         small = self._rows.bytes() <= TASK_BYTES
         rows = DataFrame(java_rows, self._spark).toDF(ROW_ADDRESS, ACTION, *self._columns)
         spark_action = sf.col(ACTION)
@@ -185,7 +187,7 @@ class RowStatement:
         Spark stores rows made by functions of the user until the commit, so that no function runs
         twice for a row.
         """
-        rows, small = self._at(ref, by_fragment=True)
+        rows, small = self._rows_at(ref, by_fragment=True)
         if not self._rows.calls():
             return self._set_or_move(ref, dataset, rows, small=small)
         rows = rows.persist(StorageLevel.DISK_ONLY)
@@ -211,36 +213,36 @@ class RowStatement:
             targets=targets_of(dataset, self._columns),
         )
         if small:
-            task = SetOrMove(setting=setting, moving=self._apply(ref, dataset, rows))
+            task = SetOrMove(setting=setting, moving=self._make_task(ref, dataset, rows))
             results = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS), RowEditResult)
         elif self._sets_columns(ref, dataset, counted):
             results = self._jobs.answers(lambda: rows.mapInArrow(setting, ANSWER_TO_ALL_ROWS), RowEditResult)
         else:
-            results = self._applied(ref, dataset, rows)
+            results = self._apply_rows(ref, dataset, rows)
         if any(result.columns for result in results):
             return edits_of_columns(ref, dataset, results, self._columns)
         return edits_of(ref, dataset, results, operation="update")
 
     def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset, counted: DataFrame | None) -> bool:
         """Tells whether new column files cost less than rewriting the changed rows."""
-        rows = counted if counted is not None else self._at(ref, by_fragment=False)[0]
+        rows = counted if counted is not None else self._rows_at(ref, by_fragment=False)[0]
         counts = rows.groupBy(sf.shiftright(ROW_ADDRESS, 32)).count()
         matched = {int(row[0]): int(row[1]) for row in counts.toLocalIterator()}
         physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}
         return choose_strategy(ref, dataset, self._columns, matched, physical) == "columns"
 
-    def _applied(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> list[RowEditResult]:
-        task = self._apply(ref, dataset, rows)
+    def _apply_rows(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> list[RowEditResult]:
+        task = self._make_task(ref, dataset, rows)
         return self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS), RowEditResult)
 
-    def _apply(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> Apply:
+    def _make_task(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> Apply:
         return Apply(
             table=ref,
             staging=self._staging,
             values=StructType(rows.schema.fields[2:]),
             layout=FileLayout.of_table(dataset, dataset.schema.names),
             stable=dataset.has_stable_row_ids,
-            kept=tuple(self._kept),
+            kept=tuple(self._unchanged_columns),
         )
 
 

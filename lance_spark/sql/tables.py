@@ -28,9 +28,9 @@ from lance_spark.jobs.tables import ERRORS, JOBS, refuse_links, table_ref
 from lance_spark.options import COLUMN_OPTIONS, METADATA_OPTION, STORAGE_PREFIX, ReadOptions, WriteOptions
 from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA
 from lance_spark.read.reader import read_schema
+from lance_spark.sql.catalog_location import CatalogLocation
 from lance_spark.sql.errors import NamespaceNotFoundError, SimilarTableError
 from lance_spark.sql.metadata_tables import TABLES
-from lance_spark.sql.place import Place
 from lance_spark.staging.table_folder import check_new_table, delete_leftovers, delete_table_folder, has_leftovers
 from lance_spark.statement_options import check_statement_options
 from lance_spark.table.connection import open_table
@@ -67,14 +67,14 @@ _OF_SPARK = ("provider", "owner", "external", "location", "is_managed_location",
 
 def list_tables(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers `SHOW TABLES`."""
-    return {"names": Place.of(arguments).connection().table_names()}
+    return {"names": CatalogLocation.of(arguments).connection().table_names()}
 
 
 def table_exists_in(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers whether a table exists."""
-    place = Place.of(arguments)
+    location = CatalogLocation.of(arguments)
     try:
-        ref = place.ref(arguments["name"])
+        ref = location.ref(arguments["name"])
     except OptionError:
         return {"exists": False}
     return {"exists": table_exists(ref.uri, ref.storage)}
@@ -83,7 +83,7 @@ def table_exists_in(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def locate_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the location of a table, None without a table, and whether the store has options."""
     try:
-        ref = Place.of(arguments).existing(arguments["name"])
+        ref = CatalogLocation.of(arguments).existing(arguments["name"])
     except (OptionError, TableNotFoundError):
         return {"path": None}
     return {"path": ref.uri, "has_options": bool(ref.storage_options)}
@@ -96,19 +96,19 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TableNotFoundError, VersionNotFoundError, TableUnreadableError: No readable table exists.
         UnsupportedTypeError: Spark cannot hold a column.
     """
-    place, name = Place.of(arguments), arguments["name"]
+    location, name = CatalogLocation.of(arguments), arguments["name"]
     metadata_name = None
     try:
-        ref = _existing(place, name)
+        ref = _find_table(location, name)
     except TableNotFoundError:
         # `t.versions` is a table about a table, unless a table has this name. Statements such as
         # SHOW TAGS use `t..tags`, which is the name of no table.
         name = name.removeprefix(".")
-        if not place.namespace or name not in TABLES:
+        if not location.namespace or name not in TABLES:
             if not arguments.get("may_create"):
-                _refuse_other_case(place, name)
+                _refuse_other_case(location, name)
             raise
-        ref = replace(place, namespace=place.namespace[:-1]).existing(place.namespace[-1])
+        ref = replace(location, namespace=location.namespace[:-1]).existing(location.namespace[-1])
         metadata_name = name
         system_table = {"jobs": JOBS, "errors": ERRORS}.get(name)
         if system_table is not None and table_exists((system_ref := table_ref(ref, system_table)).uri, ref.storage):
@@ -116,7 +116,7 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
             ref, metadata_name = system_ref, None
     moment = {name: str(arguments[name]) for name in _MOMENT if arguments.get(name) is not None}
     if arguments.get("microseconds") is not None:
-        moment["timestamp"] = _timestamp(arguments["microseconds"]).isoformat()
+        moment["timestamp"] = _to_timestamp(arguments["microseconds"]).isoformat()
     options = ReadOptions.parse({"path": ref.uri, **moment, **_storage(ref)})
     pinned = DatasetRef.resolve(options)
     shape = {name: arguments[name] for name in SHAPE_OPTIONS if arguments.get(name) is not None}
@@ -127,40 +127,40 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
             )
         read = {**_read_options(pinned), METADATA_OPTION: metadata_name}
         return {"metadata": metadata_name, "schema": to_spark_schema(TABLES[metadata_name][0]).json(), "read": read}
-    return opened(pinned, travelled=bool(moment.keys() - {"branch"}), shape=shape)
+    return describe_version(pinned, travelled=bool(moment.keys() - {"branch"}), shape=shape)
 
 
-def _existing(place: Place, name: str) -> DatasetRef:
+def _find_table(location: CatalogLocation, name: str) -> DatasetRef:
     """Returns a table of the catalog.
 
     In a namespace, an invalid name is the name of no table: after `USE lance`, Spark then reads the
     file of ``parquet.`path` ``.
     """
     try:
-        return place.existing(name)
+        return location.existing(name)
     except OptionError as error:
-        if not place.namespace:
+        if not location.namespace:
             raise
-        raise TableNotFoundError("/".join((place.root, *place.namespace, name))) from error
+        raise TableNotFoundError("/".join((location.root, *location.namespace, name))) from error
 
 
-def _refuse_other_case(place: Place, name: str) -> None:
+def _refuse_other_case(location: CatalogLocation, name: str) -> None:
     """Refuses a name that differs from the name of a table in upper and lower case only.
 
     Raises:
         SimilarTableError: Such a table exists.
     """
     try:
-        names = place.connection().table_names()
+        names = location.connection().table_names()
     except LanceSparkError:
         return
     for table_name in names:
         if table_name.lower() == name.lower():
             hint = f"a table `{table_name}` exists: names of tables are case-sensitive"
-            raise SimilarTableError(place.uri_of(name), hint=hint)
+            raise SimilarTableError(location.uri_of(name), hint=hint)
 
 
-def _timestamp(microseconds: int) -> datetime:
+def _to_timestamp(microseconds: int) -> datetime:
     """Returns a time since 1970; Spark's end of time is later than Python's."""
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
@@ -173,7 +173,9 @@ def _read_options(ref: DatasetRef) -> dict[str, str]:
     return {"path": ref.table_uri, **branch, "version": str(ref.version), **_storage(ref)}
 
 
-def opened(ref: DatasetRef, *, travelled: bool = False, shape: Mapping[str, str] | None = None) -> dict[str, Any]:
+def describe_version(
+    ref: DatasetRef, *, travelled: bool = False, shape: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Returns the catalog's facts of a pinned version: columns, and options of reads and writes.
 
     `shape` holds the options of the read that decide the table's columns and their types.
@@ -201,12 +203,12 @@ def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TableExistsError: The table exists.
         UnsupportedOperationError, OptionError, UnsupportedTypeError: The definition is not valid.
     """
-    ref, schema, options, properties = _wanted(arguments)
+    ref, schema, options, properties = _parse_definition(arguments)
     _refuse_existing(ref)
     _write_nothing(ref, schema, {**options, "create_only": "true"}, overwrite=False)
     if properties:
         change_schema(ref, lambda _: set_config(properties))
-    return opened(ref.pin(None))
+    return describe_version(ref.pin(None))
 
 
 def stage_create(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,10 +218,10 @@ def stage_create(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TableExistsError: The table exists.
         UnsupportedOperationError, OptionError: The definition is not valid.
     """
-    ref, schema, options, properties = _wanted(arguments)
+    ref, schema, options, properties = _parse_definition(arguments)
     _refuse_existing(ref)
     check_new_table(ref)
-    return _staged(ref, schema, options, properties, replaces=False)
+    return _describe_staged(ref, schema, options, properties, replaces=False)
 
 
 def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,15 +230,15 @@ def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedOperationError, OptionError: Such a version cannot be made.
     """
-    ref, schema, options, properties = _wanted(arguments)
+    ref, schema, options, properties = _parse_definition(arguments)
     if not table_exists(ref.uri, ref.storage):
         check_new_table(ref)
-    return _staged(ref, schema, options, properties, replaces=True)
+    return _describe_staged(ref, schema, options, properties, replaces=True)
 
 
 def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Makes a version without rows: `REPLACE TABLE` without a query."""
-    ref = Place.of(arguments).ref(arguments["name"])
+    ref = CatalogLocation.of(arguments).ref(arguments["name"])
     options = {key: text for key, text in arguments["write"].items() if key != "path"}
     _write_nothing(ref, parse_spark_schema(arguments["schema"]), options, overwrite=arguments["replaces"])
     return {}
@@ -244,7 +246,7 @@ def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def keep_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Stores the TBLPROPERTIES of a table made by a query."""
-    ref = Place.of(arguments).ref(arguments["name"])
+    ref = CatalogLocation.of(arguments).ref(arguments["name"])
     change_schema(ref, lambda _: set_config(arguments["user_properties"]))
     return {}
 
@@ -257,7 +259,7 @@ def drop_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedOperationError: The location belongs to a branch, or is a link.
     """
-    return {"dropped": drop_table_at(Place.of(arguments).ref(arguments["name"]), arguments["catalog"])}
+    return {"dropped": drop_table_at(CatalogLocation.of(arguments).ref(arguments["name"]), arguments["catalog"])}
 
 
 def drop_table_at(ref: DatasetRef, catalog: str) -> bool:
@@ -280,7 +282,7 @@ def drop_table_at(ref: DatasetRef, catalog: str) -> bool:
 def is_half_dropped(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers whether a killed drop or first write left files without a table."""
     try:
-        ref = Place.of(arguments).ref(arguments["name"])
+        ref = CatalogLocation.of(arguments).ref(arguments["name"])
     except OptionError:
         return {"answer": False}
     return {"answer": not table_exists(ref.uri, ref.storage) and has_leftovers(ref)}
@@ -294,21 +296,21 @@ def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         UnsupportedOperationError: The new name is in another namespace, or an object store holds
             the table.
     """
-    place = Place.of(arguments)
-    old = place.existing(arguments["name"])
+    location = CatalogLocation.of(arguments)
+    old = location.existing(arguments["name"])
     to = [*arguments["to_namespace"], arguments["to_name"]]
-    if len(to) > 1 and tuple(to[:-1]) != place.namespace:
+    if len(to) > 1 and tuple(to[:-1]) != location.namespace:
         raise UnsupportedOperationError(
             f"A rename cannot move a table to another namespace. Table: {old.uri}. Nothing was changed. Move its "
             "folder with the store's own tools."
         )
-    place.connection().rename_table(arguments["name"], to[-1])
+    location.connection().rename_table(arguments["name"], to[-1])
     return {}
 
 
 def truncate(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Deletes all rows of a table or branch, as a new version, and returns the number of rows."""
-    ref = DatasetRef.of_snapshot_json(arguments["pin"], Place.of(arguments).storage)
+    ref = DatasetRef.of_snapshot_json(arguments["pin"], CatalogLocation.of(arguments).storage)
     return asdict(open_table(ref.uri, storage_options=ref.storage).delete("true"))
 
 
@@ -330,7 +332,7 @@ def check_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the properties of a version for `DESCRIBE EXTENDED` and `SHOW TBLPROPERTIES`."""
-    ref = DatasetRef.of_snapshot_json(arguments["pin"], Place.of(arguments).storage)
+    ref = DatasetRef.of_snapshot_json(arguments["pin"], CatalogLocation.of(arguments).storage)
     dataset = ref.open()
     facts = {
         "provider": "lance",
@@ -353,7 +355,7 @@ def declared_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     from lance.file import stable_version
 
-    dataset = DatasetRef.of_snapshot_json(arguments["pin"], Place.of(arguments).storage).open()
+    dataset = DatasetRef.of_snapshot_json(arguments["pin"], CatalogLocation.of(arguments).storage).open()
     user_properties = {k: v for k, v in _user_properties(dataset).items() if k == "comment" or _is_free(k)}
     options = {key: text for field in dataset.schema for key, text in column_options_of(field, field.name)}
     if dataset.data_storage_version != stable_version():
@@ -424,12 +426,12 @@ def _row_columns(dataset: lance.LanceDataset, ref: DatasetRef) -> list[dict[str,
     ]
 
 
-def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[str, str], dict[str, str]]:
+def _parse_definition(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[str, str], dict[str, str]]:
     """Returns the parts of CREATE or REPLACE: table, columns, write options, other properties."""
-    place = Place.of(arguments)
-    if is_local(place.root) and place.namespace and not os.path.isdir(place.folder):
-        raise NamespaceNotFoundError(place.folder)
-    ref = place.ref(arguments["name"])
+    location = CatalogLocation.of(arguments)
+    if is_local(location.root) and location.namespace and not os.path.isdir(location.folder):
+        raise NamespaceNotFoundError(location.folder)
+    ref = location.ref(arguments["name"])
     if arguments["partitions"]:
         raise UnsupportedOperationError(
             f"A Lance table has fragments and no partitions or buckets. Table: {ref.uri}. Nothing was made. Leave "
@@ -439,11 +441,11 @@ def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[
     provider = properties.get("provider", "lance")
     if provider.lower() != "lance":
         raise UnsupportedOperationError(
-            f"Tables of the catalog {place.catalog} are Lance tables, not USING {provider}. Nothing was made. Leave "
+            f"Tables of the catalog {location.catalog} are Lance tables, not USING {provider}. Nothing was made. Leave "
             "USING out, write df.write.format('lance').saveAsTable(...), or make the table in Spark's own catalog."
         )
     if "location" in properties:
-        raise OptionError("LOCATION", properties["location"], f"none: tables of this catalog are in {place.root}")
+        raise OptionError("LOCATION", properties["location"], f"none: tables of this catalog are in {location.root}")
     named_options = {k: v for k, v in properties.items() if k not in _OF_SPARK and not k.startswith(_OPTION_PREFIX)}
     prefixed_options = {
         k.removeprefix(_OPTION_PREFIX): v for k, v in properties.items() if k.startswith(_OPTION_PREFIX)
@@ -459,11 +461,11 @@ def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[
     refuse_ineffective(user_properties)
     if properties.get("comment"):
         user_properties["comment"] = properties["comment"]
-    schema = _declared(parse_spark_schema(arguments["schema"]), dict(columns))
+    schema = _declare_columns(parse_spark_schema(arguments["schema"]), dict(columns))
     return ref, schema, {**options, **_storage(ref)}, user_properties
 
 
-def _declared(schema: StructType, options: Mapping[str, Sequence[tuple[str, str]]]) -> StructType:
+def _declare_columns(schema: StructType, options: Mapping[str, Sequence[tuple[str, str]]]) -> StructType:
     """Returns columns with the declarations of `CREATE TABLE`: NOT NULL, comments, options."""
     lance_fields = to_lance_schema(schema, {name: dict(pairs) for name, pairs in options.items()})
     fields = []
@@ -501,7 +503,7 @@ def _is_option(key: str) -> bool:
     return name in WriteOptions.__dataclass_fields__ or is_column_option
 
 
-def _staged(
+def _describe_staged(
     ref: DatasetRef,
     schema: StructType,
     options: Mapping[str, str],

@@ -147,7 +147,7 @@ class Staging:
         # file after finishing the file.
         self.objects.delete(f"{self.folder}/{_OPEN}")
         committed = frozenset(keep)
-        files = _find_data_files(self.objects, self._attempts())
+        files = _find_data_files(self.objects, self._list_attempts())
         leftovers = {attempt: [name for name in names if name not in committed] for attempt, names in files.items()}
         in_parallel(self.objects, lambda attempt: self.delete_attempt(attempt, leftovers[attempt]), leftovers)
         self.objects.delete_folder(self.folder)
@@ -232,7 +232,7 @@ class Staging:
 
     def find_data_files(self) -> list[str]:
         """Returns the names of all data files of the job, including files with sidecars only."""
-        files = _find_data_files(self.objects, self._attempts())
+        files = _find_data_files(self.objects, self._list_attempts())
         return [name for names in files.values() for name in names]
 
     def _mark(self, path: str) -> None:
@@ -240,7 +240,7 @@ class Staging:
         owner = {"host": socket.gethostname(), "pid": os.getpid()}
         self.objects.put(path, json.dumps(owner).encode())
 
-    def _attempts(self) -> set[str]:
+    def _list_attempts(self) -> set[str]:
         """Returns the ids of the attempts: the names of the job's subfolders."""
         paths = (path.removeprefix(f"{self.folder}/") for path in self.objects.list(self.folder))
         return {attempt for path in paths if "/" in path and is_id(attempt := path.split("/")[0])}
@@ -326,7 +326,9 @@ def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], na
 def _find_data_files(objects: LanceObjects, attempts: Collection[str]) -> dict[str, list[str]]:
     """Returns the names of the data files of each attempt, in the order of their opening."""
     if len(attempts) < _PROBED_ATTEMPTS:
-        return dict(zip(attempts, in_parallel(objects, functools.partial(_probe, objects), attempts), strict=True))
+        return dict(
+            zip(attempts, in_parallel(objects, functools.partial(_probe_attempt, objects), attempts), strict=True)
+        )
     # A stem is the attempt's id, a dash and a number; sidecars are one folder deeper.
     stems = {path.split("/")[1].removesuffix(".lance") for path in objects.list("data")}
     ours = [stem.split("-") for stem in stems if stem.split("-")[0] in attempts]
@@ -336,7 +338,7 @@ def _find_data_files(objects: LanceObjects, attempts: Collection[str]) -> dict[s
     return names
 
 
-def _probe(objects: LanceObjects, attempt: str) -> list[str]:
+def _probe_attempt(objects: LanceObjects, attempt: str) -> list[str]:
     names: list[str] = []
     while True:
         stem = f"{attempt}-{len(names)}"

@@ -94,7 +94,7 @@ class BlobEncoder:
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns rows with descriptors, and writes the values of sidecars."""
         columns = [
-            column if field.type == stored.type else self._descriptors(column, field)
+            column if field.type == stored.type else self._make_descriptors(column, field)
             for column, (field, stored) in zip(batch.columns, self._fields, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -105,9 +105,9 @@ class BlobEncoder:
             self._packed.finish()
             self._packed = None
 
-    def _descriptors(self, values: pa.Array[Any], field: pa.Field[Any]) -> pa.StructArray:
-        inline_limit = _threshold(field, "inline-size", _INLINE_BYTES)
-        packed_limit = _threshold(field, "dedicated-size", _PACKED_BYTES)
+    def _make_descriptors(self, values: pa.Array[Any], field: pa.Field[Any]) -> pa.StructArray:
+        inline_limit = _read_threshold(field, "inline-size", _INLINE_BYTES)
+        packed_limit = _read_threshold(field, "dedicated-size", _PACKED_BYTES)
         values = cast(pa.LargeBinaryArray, values)
         sizes = pc.binary_length(values).fill_null(0).cast(pa.uint64()).to_numpy()
         kinds = np.where(sizes > packed_limit, _DEDICATED, np.where(sizes > inline_limit, _PACKED, _INLINE)).astype(
@@ -119,7 +119,7 @@ class BlobEncoder:
         for row in np.flatnonzero(kinds != _INLINE).tolist():
             value = values[row].as_buffer()
             if kinds[row] == _PACKED:
-                ids[row], positions[row] = self._pack(value, _threshold(field, "pack-file-size", _SIDECAR_BYTES))
+                ids[row], positions[row] = self._pack(value, _read_threshold(field, "pack-file-size", _SIDECAR_BYTES))
             else:
                 ids[row] = self._write_dedicated(value)
         null = values.is_null().to_numpy(zero_copy_only=False)
@@ -157,6 +157,6 @@ class BlobEncoder:
         return self._sidecars
 
 
-def _threshold(field: pa.Field[Any], name: str, default: int) -> int:
+def _read_threshold(field: pa.Field[Any], name: str, default: int) -> int:
     text = (field.metadata or {}).get(f"lance-encoding:blob-{name}-threshold".encode())
     return default if text is None else int(text)

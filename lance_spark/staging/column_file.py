@@ -218,7 +218,7 @@ class ColumnFile:
         return table
 
 
-class ColumnFiles:
+class ColumnFileWriter:
     """Writes the column files of successive fragments. Belongs to a single task.
 
     The order of the rows is checked: a repeated fragment or a late row raises an error.
@@ -254,11 +254,11 @@ class ColumnFiles:
     def _append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
         offsets = offsets_of(addresses)
         for fragment_id, start, end in runs_of(fragments_of(addresses)):
-            file = self._file_of(fragment_id)
+            file = self._open_file(fragment_id)
             part = offsets[start:end]
             steps = np.diff(part, prepend=self._last)
             if (steps < 0).any():
-                raise self._disorder(fragment_id)
+                raise self._order_error(fragment_id)
             self._last = int(part[-1])
             chosen = values.slice(start, end - start)
             twice = steps == 0
@@ -267,13 +267,13 @@ class ColumnFiles:
                 chosen, part = chosen.filter(pa.array(~twice)), part[~twice]
             file.append(part, chosen)
 
-    def _file_of(self, fragment_id: int) -> ColumnFile:
+    def _open_file(self, fragment_id: int) -> ColumnFile:
         if self._file is not None and self._current == fragment_id:
             return self._file
         self._close_file()
         fragment = self._rows.fragment(fragment_id)
         if fragment is None or fragment_id in self._seen:
-            raise self._disorder(fragment_id)
+            raise self._order_error(fragment_id)
         self._seen.add(fragment_id)
         self._current, self._last = fragment_id, -1
         self._file = ColumnFile(self._attempt, self._rows, fragment, self._targets)
@@ -284,7 +284,7 @@ class ColumnFiles:
             self._done.append(self._file.close())
             self._file = None
 
-    def _disorder(self, fragment_id: int) -> CommitError:
+    def _order_error(self, fragment_id: int) -> CommitError:
         return CommitError(
             "The rows of a fragment did not arrive together and in order, as the planner rule promised. Fragment: "
             f"{fragment_id} of {self._rows.dataset.uri}. Nothing was committed. Call "

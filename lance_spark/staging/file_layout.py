@@ -66,13 +66,13 @@ class FileLayout:
         check_column_names(schema.names)
         for column in schema:
             check_field_names(column, column.name)
-        return _layout(schema, version, None)
+        return _build_layout(schema, version, None)
 
     @staticmethod
     def of_table(dataset: lance.LanceDataset, columns: Collection[str]) -> FileLayout:
         """Returns the layout of new files with some columns of an existing table."""
         schema = pa.schema([row_field(f) for f in dataset.schema if f.name in columns])
-        return _layout(schema, dataset.data_storage_version, dataset.lance_schema)
+        return _build_layout(schema, dataset.data_storage_version, dataset.lance_schema)
 
     def fragment(self, name: str, *, rows: int, size_bytes: int | None) -> FragmentMetadata:
         """Returns a new fragment of one file; the commit assigns the fragment's id."""
@@ -82,7 +82,7 @@ class FileLayout:
         return FragmentMetadata(id=0, files=[file], physical_rows=rows)
 
 
-def _layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileLayout:
+def _build_layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileLayout:
     """Returns the layout of a new table's files, or of files with the field ids of a table."""
     from lance.file import stable_version
 
@@ -91,7 +91,7 @@ def _layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileL
             "data_storage_version", version, "2.0 or newer; rewrite a table in the legacy format with pylance first"
         )
     version = stable_version() if version == "stable" else version
-    layout = _sampled(_Sample(schema, schema.serialize().to_pybytes(), version))
+    layout = _sample_layout(_Sample(schema, schema.serialize().to_pybytes(), version))
     if table is None:
         return layout
     table_fields = {field.name: field for field in field_identities(table)}
@@ -113,7 +113,7 @@ class _Sample:
 
 
 @functools.lru_cache(maxsize=64)
-def _sampled(sample: _Sample) -> FileLayout:
+def _sample_layout(sample: _Sample) -> FileLayout:
     """Returns the layout of a new table's files; cached, as a table's schema rarely changes."""
     schema, version = sample.schema, sample.version
     try:

@@ -82,7 +82,7 @@ def check_new_table(ref: DatasetRef) -> None:
         TableUnwritableError: The store refused.
     """
     with refusals_as_errors(ref.uri):
-        foreign = next(_foreign_names(ref), None)
+        foreign = next(_find_foreign_names(ref), None)
     if foreign is not None:
         raise UnsupportedOperationError(
             f"The location holds files that belong to no Lance table, for example {foreign!r}. Location: {ref.uri}. "
@@ -92,7 +92,7 @@ def check_new_table(ref: DatasetRef) -> None:
 
 def find_foreign_file(ref: DatasetRef) -> str | None:
     """Returns the path of a foreign file in a table's folder, or None."""
-    return next(_foreign_names(ref), None)
+    return next(_find_foreign_names(ref), None)
 
 
 def refuse_links(ref: DatasetRef) -> None:
@@ -151,7 +151,7 @@ def delete_table_folder(ref: DatasetRef) -> None:
         paths = [path for path in objects.list_files() if _NAME.fullmatch(path)]
         if not paths:
             break
-        for group in _in_order(paths):
+        for group in _group_by_deletion_order(paths):
             in_parallel(objects, objects.delete, group)
     _remove_empty_folders(ref.uri)
 
@@ -174,7 +174,7 @@ def has_leftovers(ref: DatasetRef) -> bool:
     Checks the folders of a table only: the location may be the root of a file system.
     """
     objects = LanceObjects(ref.uri, ref.storage_options)
-    files, folders = _top_names(ref)
+    files, folders = _list_folder(ref)
     paths = [*files, *(path for name in folders if name in _FOLDERS for path in objects.list_files(name))]
     names = [path for path in paths if _NAME.fullmatch(path)]
     is_pure = len(names) == len(paths) and set(folders) <= set(_FOLDERS)
@@ -190,17 +190,17 @@ def delete_folder_of_tables(ref: DatasetRef) -> bool:
     return not (is_local(ref.uri) and os.path.lexists(ref.uri))
 
 
-def _foreign_names(ref: DatasetRef) -> Iterator[str]:
+def _find_foreign_names(ref: DatasetRef) -> Iterator[str]:
     """Yields foreign names in a folder, and lists no deeper than needed."""
     objects = LanceObjects(ref.uri, ref.storage_options)
-    files, folders = _top_names(ref)
+    files, folders = _list_folder(ref)
     yield from (name for name in files if not _NAME.fullmatch(name))
     yield from (f"{name}/" for name in folders if name not in _FOLDERS)
     for folder in folders:
         yield from (path for path in objects.list_files(folder) if not _NAME.fullmatch(path))
 
 
-def _top_names(ref: DatasetRef) -> tuple[list[str], list[str]]:
+def _list_folder(ref: DatasetRef) -> tuple[list[str], list[str]]:
     """Returns the names of files and of folders in a folder; an absent folder has none."""
     if not is_local(ref.uri):
         listed = open_session(ref.uri, ref.storage_options).list_with_delimiter("")
@@ -216,7 +216,7 @@ def _top_names(ref: DatasetRef) -> tuple[list[str], list[str]]:
     return [name for name in kinds if not kinds[name]], [name for name in kinds if kinds[name]]
 
 
-def _in_order(paths: Sequence[str]) -> Iterator[list[str]]:
+def _group_by_deletion_order(paths: Sequence[str]) -> Iterator[list[str]]:
     """Yields names in groups; each group is deleted before the next.
 
     Jobs end first. Then follow hints of the latest version, older manifests, the latest manifests
@@ -227,7 +227,7 @@ def _in_order(paths: Sequence[str]) -> Iterator[list[str]]:
     for path in paths:
         manifest = _ANY_MANIFEST.fullmatch(path)
         if manifest is not None:
-            manifests.setdefault(manifest["table"], []).append((_version(manifest["number"]), path))
+            manifests.setdefault(manifest["table"], []).append((_parse_version(manifest["number"]), path))
     versions = {table: [path for _, path in sorted(paths_of_table)] for table, paths_of_table in manifests.items()}
     groups = [
         [path for path in paths if _OPEN_JOB.fullmatch(path)],
@@ -242,7 +242,7 @@ def _in_order(paths: Sequence[str]) -> Iterator[list[str]]:
     return iter([*groups, [p for p in rest if not is_last(p)], [p for p in rest if is_last(p)]])
 
 
-def _version(number: str) -> int:
+def _parse_version(number: str) -> int:
     """Returns the version of a manifest's name: Lance counts down from the largest number."""
     if number.startswith("d"):
         return 0

@@ -167,37 +167,37 @@ def refuse_other_settings(dataset: lance.LanceDataset, options: WriteOptions, ur
     stored_version = dataset.data_storage_version
     requested = options.data_storage_version
     if requested is not None and stored_version != (stable_version() if requested == "stable" else requested):
-        raise _not_the_tables(
+        raise _mismatch_error(
             "data_storage_version", requested, f"{stored_version}, which the table at {uri} has and keeps"
         )
     if dataset.has_stable_row_ids and not options.enable_stable_row_ids:
-        raise _not_the_tables("enable_stable_row_ids", "false", f"true, which the table at {uri} has and keeps")
+        raise _mismatch_error("enable_stable_row_ids", "false", f"true, which the table at {uri} has and keeps")
 
 
 def _refuse_other_column_options(rows: pa.Schema, options: WriteOptions) -> None:
     for column, values in options.column_options:
-        field = _find(list(rows), column)
+        field = _find_column(list(rows), column)
         for name, value in values:
-            if field is None or not _fits(field, name, value):
+            if field is None or not _has_column_option(field, name, value):
                 stored_type = "no such column" if field is None else field.type
-                raise _not_the_tables(f"{column}.{name}", value, f"what the table has ({stored_type})")
+                raise _mismatch_error(f"{column}.{name}", value, f"what the table has ({stored_type})")
 
 
-def _not_the_tables(option: str, value: str, accepted: str) -> OptionError:
+def _mismatch_error(option: str, value: str, accepted: str) -> OptionError:
     return OptionError(option, value, f"{accepted}, or no such option", problem="is not the table's")
 
 
-def _fits(field: pa.Field[Any], option: str, value: str) -> bool:
+def _has_column_option(field: pa.Field[Any], option: str, value: str) -> bool:
     if option == "lance.encoding":
         return is_logical_blob(field)
     return has_option(field, option, value)
 
 
-def _find(fields: Sequence[pa.Field[Any]], path: str) -> pa.Field[Any] | None:
+def _find_column(fields: Sequence[pa.Field[Any]], path: str) -> pa.Field[Any] | None:
     """Returns a column by its dotted path; options come in lower case from Spark."""
     first, _, rest = path.partition(".")
     column = next((field for field in fields if field.name.lower() == first.lower()), None)
     if column is None or not rest:
         return column
     children = [column.type.field(i) for i in range(column.type.num_fields)] if pa.types.is_struct(column.type) else []
-    return _find(children, rest)
+    return _find_column(children, rest)

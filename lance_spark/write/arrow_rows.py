@@ -63,7 +63,7 @@ def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, option
     reader = batches(None if appended_to is None else pa.schema([row_field(field) for field in appended_to.schema]))
     write = RowWrite(
         ref=ref,
-        layout=_layout(reader.schema, appended_to, dataset, options, ref.uri),
+        layout=_plan_layout(reader.schema, appended_to, dataset, options, ref.uri),
         mode=mode,
         options=options,
         staging=Staging(
@@ -73,14 +73,14 @@ def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, option
     )
     write.staging.open_job()
     try:
-        rows_written = write.write_fragments(_in_order(reader, write.layout.row_schema))
+        rows_written = write.write_fragments(_reorder_columns(reader, write.layout.row_schema))
     except BaseException:
         write.abort([])
         raise
     write.commit([rows_written])
 
 
-def _layout(
+def _plan_layout(
     rows: pa.Schema,
     appended_to: lance.LanceDataset | None,
     replaced: lance.LanceDataset | None,
@@ -118,7 +118,7 @@ def _layout(
     return FileLayout.of_table(appended_to, rows.names)
 
 
-def _in_order(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _reorder_columns(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yields the batches with the columns of a schema, in the schema's order; blobs are bytes.
 
     Raises:
@@ -128,13 +128,13 @@ def _in_order(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Re
         if batch.num_rows:
             columns = (batch.column(name) for name in schema.names)
             arrays = [
-                _blob_bytes(c, f.name) if isinstance(c, pa.ExtensionArray) and is_logical_blob(f) else c
+                _read_blob_bytes(c, f.name) if isinstance(c, pa.ExtensionArray) and is_logical_blob(f) else c
                 for c, f in zip(columns, schema, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _blob_bytes(array: pa.Array[Any], column: str) -> pa.Array[Any]:
+def _read_blob_bytes(array: pa.Array[Any], column: str) -> pa.Array[Any]:
     assert isinstance(array, pa.ExtensionArray)
     values = array.storage
     assert isinstance(values, pa.StructArray)

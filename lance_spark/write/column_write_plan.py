@@ -80,9 +80,9 @@ def plan_column_write(
         raise OptionError(
             "mode", "backfill", "mode('append') with it; no row is replaced", problem="contradicts mode('overwrite')"
         )
-    address = _address_column(schema, ref.uri)
-    snapshot = _snapshot(ref, schema[address].metadata or {}, options.version, spec.get("snapshots") or ())
-    dataset = _open(snapshot)
+    address = _find_address_column(schema, ref.uri)
+    snapshot = _resolve_snapshot(ref, schema[address].metadata or {}, options.version, spec.get("snapshots") or ())
+    dataset = _open_snapshot(snapshot)
     verify = options.verify_columns or ()
     target_names = [f.name for f in schema.fields if f.name not in (address, *verify)]
     existing = tuple(name for name in target_names if name in dataset.schema.names)
@@ -93,7 +93,7 @@ def plan_column_write(
     for name in existing:
         _refuse_lacking_fields(schema[name].dataType, dataset.schema.field(name).type, name)
     new_fields = StructType([schema[name] for name in target_names if name not in existing])
-    new_columns = _new_columns(new_fields, options)
+    new_columns = _build_new_columns(new_fields, options)
     fields = [dataset.schema.field(name) if name in existing else new_columns.field(name) for name in target_names]
     for field in filter(is_blob, fields):
         hint = "write binary, or rewrite the table with mode('overwrite')"
@@ -102,7 +102,9 @@ def plan_column_write(
         # Raises if the table's file format cannot hold a new column.
         FileLayout.of_new_table(new_columns, dataset.data_storage_version)
     identities = {column.name: column for column in field_identities(dataset.lance_schema)}
-    inputs, inputs_from = _inputs(options.input_columns, spec.get("input_columns"), target_names, identities, ref.uri)
+    inputs, inputs_from = _choose_inputs(
+        options.input_columns, spec.get("input_columns"), target_names, identities, ref.uri
+    )
     by_row_id = address == ROW_ID and dataset.has_stable_row_ids
     return ColumnWritePlan(
         snapshot=snapshot,
@@ -125,7 +127,7 @@ def plan_column_write(
     )
 
 
-def _address_column(schema: StructType, uri: str) -> str:
+def _find_address_column(schema: StructType, uri: str) -> str:
     names = [name for name in (ROW_ADDRESS, ROW_ID) if name in schema.names]
     if len(names) != 1:
         presence = "both _rowaddr and _rowid" if names else "neither _rowaddr nor _rowid"
@@ -160,7 +162,9 @@ def _refuse_lacking_fields(source: DataType, stored: pa.DataType, path: str) -> 
             _refuse_lacking_fields(source_types[field.name.lower()], field.type, f"{path}.{field.name}")
 
 
-def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None, planned: Sequence[str]) -> DatasetRef:
+def _resolve_snapshot(
+    ref: DatasetRef, metadata: Mapping[str, Any], version: int | None, planned: Sequence[str]
+) -> DatasetRef:
     """Returns the table at the addresses' version; raises if the version is unknown."""
     reads = sorted(set(planned))
     if len(reads) > 1:
@@ -168,16 +172,16 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
             f"Row addresses of {len(reads)} reads come together in one write ({'; '.join(reads)}), and no row tells "
             f"its read. Table: {ref.uri}. Use one load() for all of them, or write once for each."
         )
-    metadata_ref = _carried(metadata.get(_TABLE, "{}"), ref)
+    metadata_ref = _parse_snapshot(metadata.get(_TABLE, "{}"), ref)
     if metadata_ref is None:
-        return _named_snapshot(ref, version, reads)
-    if not _same_place(metadata_ref.uri, ref.uri) and _same_place(metadata_ref.table_uri, ref.table_uri):
+        return _pin_named_version(ref, version, reads)
+    if not _is_same_location(metadata_ref.uri, ref.uri) and _is_same_location(metadata_ref.table_uri, ref.table_uri):
         read, write = (MAIN_BRANCH if table.branch is None else table.branch for table in (metadata_ref, ref))
         raise SnapshotError(
             f"The row addresses are of branch {read!r}, and the write goes to branch {write!r}, where they mean other "
             f"rows. Table: {ref.uri}. Write with option('branch', {read!r}), or read branch {write!r}."
         )
-    if not _same_place(metadata_ref.uri, ref.uri):
+    if not _is_same_location(metadata_ref.uri, ref.uri):
         raise SnapshotError(
             f"The row addresses are of another table, {metadata_ref.uri}, and mean other rows here. Table: {ref.uri}. "
             f"Write to {metadata_ref.uri}, or join on a key with a read of this table."
@@ -190,7 +194,7 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
     return replace(ref, version=metadata_ref.version, incarnation=metadata_ref.incarnation)
 
 
-def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]) -> DatasetRef:
+def _pin_named_version(ref: DatasetRef, version: int | None, planned: Sequence[str]) -> DatasetRef:
     if version is None:
         raise SnapshotError(
             "The row addresses have lost their version, as they do in mapInArrow, cast, union and full outer joins, "
@@ -206,7 +210,7 @@ def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]
     return ref.pin(version)
 
 
-def _carried(text: object, ref: DatasetRef) -> DatasetRef | None:
+def _parse_snapshot(text: object, ref: DatasetRef) -> DatasetRef | None:
     """Returns the version in the addresses' metadata; None for metadata of catalog tables."""
     try:
         values = parse_json(str(text))
@@ -221,13 +225,13 @@ def _carried(text: object, ref: DatasetRef) -> DatasetRef | None:
         ) from error
 
 
-def _same_place(first: str, second: str) -> bool:
+def _is_same_location(first: str, second: str) -> bool:
     return first == second or (
         is_local(first) and is_local(second) and os.path.realpath(first) == os.path.realpath(second)
     )
 
 
-def _open(snapshot: DatasetRef) -> lance.LanceDataset:
+def _open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
     """Opens the version of the rows, after a check of storage."""
     try:
         check_still_there(snapshot)
@@ -281,7 +285,7 @@ def _check_names(
         )
 
 
-def _new_columns(added: StructType, options: WriteOptions) -> pa.Schema:
+def _build_new_columns(added: StructType, options: WriteOptions) -> pa.Schema:
     per_column = {column: dict(values) for column, values in options.column_options}
     if added.fields:
         return pa.schema([arrow.with_nullable(True) for arrow in to_lance_schema(added, per_column)])
@@ -293,7 +297,7 @@ def _new_columns(added: StructType, options: WriteOptions) -> pa.Schema:
     return pa.schema([])
 
 
-def _inputs(
+def _choose_inputs(
     option: Sequence[str] | None,
     planned: Sequence[str] | None,
     targets: Sequence[str],

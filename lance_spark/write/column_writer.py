@@ -34,9 +34,9 @@ from lance_spark.rebase.snapshot import open_snapshot
 from lance_spark.rows.row_addresses import Addresses, Rejected, SnapshotRows, Verifier, addresses_in
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Staging, new_id
-from lance_spark.staging.column_file import ColumnFiles
+from lance_spark.staging.column_file import ColumnFileWriter
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
-from lance_spark.staging.placeholder_files import UntouchedFiles
+from lance_spark.staging.null_column_files import NullColumnFiles
 from lance_spark.types import WriteConverter
 from lance_spark.write.column_write_plan import ColumnWritePlan, plan_column_write
 from lance_spark.write.planned import fragment_from_json, fragment_to_json
@@ -80,7 +80,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         self.backfill = backfill
         self.staging = Staging(uri=snapshot.uri, storage_options=snapshot.storage_options, job_id=new_id())
         self._policy = policy
-        self._untouched = UntouchedFiles(self.staging, backfill.targets.format)
+        self._untouched = NullColumnFiles(self.staging, backfill.targets.format)
 
     @staticmethod
     def plan(
@@ -128,12 +128,12 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         rows, rejected = SnapshotRows(self._open_snapshot()), Rejected()
         verifier = Verifier(rows, plan.verify_columns)
         attempt = self.staging.begin_attempt()
-        addressed = self._given(itertools.chain([first], batches), rows, rejected)
+        addressed = self._read_addressed(itertools.chain([first], batches), rows, rejected)
         try:
             if plan.exclusive:
-                files = ColumnFiles(attempt, rows, plan.targets, rejected)
+                files = ColumnFileWriter(attempt, rows, plan.targets, rejected)
                 return ColumnsWritten(
-                    fragments=files.write(self._live(addressed, rows, rejected, verifier)), rejected=rejected
+                    fragments=files.write(self._filter_live(addressed, rows, rejected, verifier)), rejected=rejected
                 )
             runs = RunWriter(attempt, rows, plan.targets.schema, rejected, verifier)
             for addresses, values in addressed:
@@ -172,7 +172,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 "Tag the version before a long write."
             ) from error
 
-    def _given(
+    def _read_addressed(
         self, batches: Iterable[pa.RecordBatch], rows: SnapshotRows, rejected: Rejected
     ) -> Iterator[tuple[Addresses, pa.RecordBatch]]:
         """Yields rows with an address, with the targets and the columns to verify."""
@@ -186,7 +186,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             values = converted.select([*plan.targets.schema.names, *plan.verify_columns])
             yield addresses, values if usable.all() else values.filter(pa.array(usable))
 
-    def _live(
+    def _filter_live(
         self,
         addressed: Iterable[tuple[Addresses, pa.RecordBatch]],
         rows: SnapshotRows,
@@ -253,16 +253,16 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         )
         outcome = commit_columns(
             plan.snapshot,
-            self._change(fragments),
+            self._build_request(fragments),
             job_id=self.staging.job_id,
             stage=self._untouched,
-            snapshot_fragments=_fragments_of(plan.snapshot),
+            snapshot_fragments=_list_fragment_ids(plan.snapshot),
             rebaser=CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments}),
             policy=self._policy,
         )
         return fragments, outcome
 
-    def _change(self, fragments: tuple[FragmentColumns, ...]) -> ColumnsToCommit:
+    def _build_request(self, fragments: tuple[FragmentColumns, ...]) -> ColumnsToCommit:
         plan = self.backfill
         return ColumnsToCommit(
             read_version=plan.snapshot.version or 0,
@@ -317,7 +317,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             )  # fmt: skip
         fragments = {fragment.id: fragment for message in messages for fragment in message.seen}
         rows = SnapshotRows(self._open_for_merge(fragments))
-        files = ColumnFiles(self.staging.begin_attempt(), rows, plan.targets, rejected)
+        files = ColumnFileWriter(self.staging.begin_attempt(), rows, plan.targets, rejected)
         rows_in_order = merge_runs(self.staging, runs, plan.targets.schema.names)
         # The values belong to the fragment as read.
         return tuple(replace(part, fragment=fragments[part.fragment_id]) for part in files.write(rows_in_order))
@@ -329,7 +329,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return open_snapshot(plan.snapshot)
         except CommitImpossibleError:
             latest = plan.snapshot.open_latest()
-            change, head, history = self._change(()), Head.of(latest), SeenHistory()
+            change, head, history = self._build_request(()), Head.of(latest), SeenHistory()
             history.look(latest, change.read_version)
             refuse_other_columns(change, head, history.changes, token=None, uri=plan.snapshot.uri)
             refuse_renamed(change, head, plan.snapshot.uri)
@@ -346,7 +346,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return latest
 
 
-def _fragments_of(snapshot: DatasetRef) -> frozenset[int]:
+def _list_fragment_ids(snapshot: DatasetRef) -> frozenset[int]:
     """Returns the ids of a snapshot's fragments; none if the snapshot was cleaned up."""
     try:
         return frozenset(fragment.fragment_id for fragment in open_snapshot(snapshot).get_fragments())

@@ -28,7 +28,7 @@ _ANSWER = StructType([StructField("message", BinaryType())])
 """Spark's schema of the answer of a write task."""
 
 
-class Answer(Protocol):
+class WriteAnswer(Protocol):
     """The answer of a write task."""
 
     def to_json(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class _WriteTask:
     writer: Writer
 
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        answer: Answer = self.writer.write(rows)
+        answer: WriteAnswer = self.writer.write(rows)
         packed = zlib.compress(json.dumps(answer.to_json()).encode(), 1)
         yield pa.record_batch([pa.array([packed], pa.binary())], names=_ANSWER.names)
 

@@ -17,7 +17,7 @@ from lance_spark.errors import OptionError
 from lance_spark.load.files import file_system_of
 from lance_spark.objects import checkpoint_store
 from lance_spark.options import ReadOptions
-from lance_spark.sql.place import Place
+from lance_spark.sql.catalog_location import CatalogLocation
 from lance_spark.table.connection import open_table
 from tests.support.planted import picture
 
@@ -67,8 +67,8 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "load": lambda uri: DatasetRef.resolve(ReadOptions.parse({"path": uri})),
     "save": DatasetRef.find,
     "source": lambda uri: file_system_of(uri, {}),
-    "root": lambda uri: Place.of({"catalog": "c", "origins": origins_of(uri)}),
-    "sql path": lambda uri: Place.of({"catalog": "c", "origins": origins_of("/r")}).uri_of(uri),
+    "root": lambda uri: CatalogLocation.of({"catalog": "c", "origins": origins_of(uri)}),
+    "sql path": lambda uri: CatalogLocation.of({"catalog": "c", "origins": origins_of("/r")}).uri_of(uri),
 }
 
 

@@ -23,7 +23,7 @@ from lance_spark.commit.protocols import Outcome
 from lance_spark.errors import CommitConflictError
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import missing_data_files
-from lance_spark.staging.placeholder_files import UntouchedFiles
+from lance_spark.staging.null_column_files import NullColumnFiles
 
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
@@ -43,7 +43,7 @@ class JobCommits:
     """
 
     states: FragmentStates
-    untouched: UntouchedFiles
+    untouched: NullColumnFiles
     upkeep: CheckpointUpkeep
     policy: CommitPolicy
     versions: list[int] = field(default_factory=list)

@@ -49,7 +49,7 @@ from lance_spark.rows.row_set import RowSet
 from lance_spark.spark_jobs.failures import SparkFailure, is_error
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
-from lance_spark.staging.placeholder_files import UntouchedFiles
+from lance_spark.staging.null_column_files import NullColumnFiles
 from udf_runtime import UdfRuntimeError
 
 _LOG = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class BackfillJob:
         self._states = FragmentStates()
         self._commits = JobCommits(
             states=self._states,
-            untouched=UntouchedFiles(spec.staging, spec.targets.format),
+            untouched=NullColumnFiles(spec.staging, spec.targets.format),
             upkeep=CheckpointUpkeep(spec, prepared.entries),
             policy=CommitPolicy.of(request.commit_max_retries, None if timeout is None else timeout.total_seconds()),
         )

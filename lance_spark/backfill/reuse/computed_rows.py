@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import TableUnreadableError
-from lance_spark.jobs.tables import SystemTable, append_rows, delete_rows, quoted, read_intact_rows
+from lance_spark.jobs.tables import SystemTable, append_rows, delete_rows, quote_text, read_intact_rows
 from lance_spark.rows.row_set import RowSet
 
 logger = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ class RecordStore:
         Raises:
             TableUnreadableError: The store failed.
         """
-        rows, damaged = read_intact_rows(self.ref, RECORDS, f"column = {quoted(column)}")
+        rows, damaged = read_intact_rows(self.ref, RECORDS, f"column = {quote_text(column)}")
         for file in damaged:
             path = f"{self.ref.uri}/{RECORDS.name}/{file.path}"
             logger.warning("The file %s is damaged, and its records are not used: %s", path, file.reason)

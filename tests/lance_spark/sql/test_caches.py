@@ -100,6 +100,6 @@ def with_commit_before_planning(act: Callable[[], object], change: Callable[[], 
             change()
         return opened
 
-    with patch.object(statements, "opened", acting):
+    with patch.object(statements, "describe_version", acting):
         act()
     return acted

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import lance
 
 
-class UntouchedFiles:
+class NullColumnFiles:
     """Stages files of old values or NULLs; a :class:`~lance_spark.commit.protocols.Stage`.
 
     Versions may name these files, even if the job as a whole committed nothing.

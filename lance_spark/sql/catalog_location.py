@@ -1,4 +1,4 @@
-"""Locations of the tables of a SQL catalog: :class:`Place`."""
+"""Locations of the tables of a SQL catalog: :class:`CatalogLocation`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE_SUFFIX = ".lance"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CatalogLocation:
     """A catalog's folder, and a namespace of the catalog, which is a folder too.
 
     Attributes:
@@ -37,7 +37,7 @@ class Place:
     allows_stored_code: bool = False
 
     @staticmethod
-    def of(arguments: Mapping[str, Any]) -> Place:
+    def of(arguments: Mapping[str, Any]) -> CatalogLocation:
         """Returns the location for a command of the catalog.
 
         Raises:
@@ -56,7 +56,9 @@ class Place:
             raise OptionError(setting_of(catalog, unknown[0]), "***", accepted, problem="is not known")
         storage = {key.removeprefix(STORAGE_PREFIX): value for key, value in options.items()}
         namespace = tuple(arguments.get("namespace") or ())
-        return Place(catalog, normalize_uri(root), tuple(sorted(storage.items())), namespace, allowed == "true")
+        return CatalogLocation(
+            catalog, normalize_uri(root), tuple(sorted(storage.items())), namespace, allowed == "true"
+        )
 
     @property
     def folder(self) -> str:
@@ -78,7 +80,7 @@ class Place:
             return below and not {"..", "."} & set(unquote(uri).split("/")[3:])
         return is_local(uri) and os.path.realpath(uri).startswith(f"{os.path.realpath(self.root)}/".replace("//", "/"))
 
-    def inside(self, folder: str) -> Place:
+    def inside(self, folder: str) -> CatalogLocation:
         """Returns a namespace below this namespace."""
         return replace(self, namespace=(*self.namespace, folder))
 
