@@ -36,6 +36,26 @@ class Job(Generic[_R]):
     """A job in a thread of this process. Python waits for the job before exiting.
 
     Any thread may call any method.
+
+    Examples:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        job = books.backfill_async("double")
+        while not job.done(timeout=60):
+            print(job.progress())
+        assert job.result().status == "DONE"
+        ```
     """
 
     def __init__(
@@ -51,31 +71,153 @@ class Job(Generic[_R]):
 
     @property
     def job_id(self) -> str:
-        """Id of the job."""
+        """Id of the job.
+
+        Examples:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            job.result()
+            assert books.get_job(job.job_id).status == "DONE"
+            ```
+        """
         return self._job_id
 
     @property
     def table_name(self) -> str:
-        """Name of the table."""
+        """Name of the table.
+
+        Examples:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            assert job.table_name == "books"
+            ```
+        """
         return self._table_name
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """The columns of the job."""
+        """The columns of the job.
+
+        Examples:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            assert job.column_names == ("double",)
+            ```
+        """
         return self._columns
 
     @property
     def future(self) -> Future[_R]:
-        """The result as a future of the standard library."""
+        """The result as a future of the standard library.
+
+        Examples:
+            ```python
+            from concurrent.futures import wait
+
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            wait([job.future])
+            assert job.future.result().rows_computed == 10
+            ```
+        """
         return self._future
 
     @property
     def status(self) -> Status:
-        """Status of the job: RUNNING, DONE, PARTIAL, FAILED or CANCELLED. Never waits."""
+        """Status of the job: RUNNING, DONE, PARTIAL, FAILED or CANCELLED. Never waits.
+
+        Examples:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            assert job.status in ("RUNNING", "DONE")
+            job.result()
+            assert job.status == "DONE"
+            ```
+        """
         return self.progress().status
 
     def start(self) -> Job[_R]:
-        """Starts the thread, and returns the handle."""
+        """Starts the thread, and returns the handle.
+
+        `backfill_async` and similar methods of a table return a started job.
+
+        Examples:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            assert job.done(timeout=None)
+            ```
+        """
         _running[self._thread] = self
         self._thread.start()
         return self
@@ -88,12 +230,50 @@ class Job(Generic[_R]):
 
         Raises:
             OptionError: `timeout` is no number.
+
+        Examples:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            assert job.done(timeout=None)
+            ```
         """
         self._thread.join(longest_wait_s(timeout))
         return self._future.done()
 
     def progress(self) -> _R:
-        """Returns the result so far, or the final result."""
+        """Returns the result so far, or the final result.
+
+        Examples:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            job.done(timeout=None)
+            assert job.progress().rows_computed == 10
+            ```
+        """
         if not self._future.done():
             return self._job.snapshot()
         error = self._future.exception()
@@ -109,6 +289,26 @@ class Job(Generic[_R]):
         """Cancels the job, and returns at once.
 
         Its tasks stop within seconds, complete fragments are committed, checkpoints stay.
+
+        Examples:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            job.cancel()
+            job.done(timeout=None)
+            assert job.status in ("CANCELLED", "DONE")
+            ```
         """
         self._job.cancel()
 
@@ -125,6 +325,25 @@ class Job(Generic[_R]):
             BackfillIncompleteError: Some selected rows neither have a value nor were skipped by a
                 policy.
             LanceSparkError, UdfRuntimeError: The job could not continue.
+
+        Examples:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            job = books.backfill_async("double")
+            result = job.result(timeout=600)
+            assert result.rows_computed == 10
+            ```
         """
         seconds = longest_wait_s(timeout)
         try:
