@@ -260,7 +260,7 @@ def test_stored_environments_are_code_that_can_be_forbidden(table: Table, monkey
     monkeypatch.setenv("LANCE_SPARK_ALLOW_STORED_UDFS", "0")
     with pytest.raises(StoredUdfError, match="forbidden by LANCE_SPARK_ALLOW_STORED_UDFS"):
         table.backfill("v")
-    with pytest.raises(StoredUdfError, match=r"manifest 'packaging 23.2' of column 'v'.*manifest of its own"):
+    with pytest.raises(StoredUdfError, match=r"Manifest: 'packaging 23.2' of column 'v'.*manifest of its own"):
         table.backfill("v", udf=version_of(None))
     assert table.backfill("v", udf=version_of(packaging(NEW))).rows_computed == 60
     assert values(table, "v") == {NEW}

@@ -91,7 +91,7 @@ def with_commit_before_planning(act: Callable[[], object], change: Callable[[], 
     """Lets another writer commit once, after a statement has chosen its version and before Spark plans the
     statement.
     """
-    real, acted = statements.opened, list[int]()
+    real, acted = statements.describe_version, list[int]()
 
     def acting(*arguments: Any, **more: Any) -> Any:
         opened = real(*arguments, **more)
