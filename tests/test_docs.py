@@ -83,6 +83,7 @@ def test_the_examples_run(
 CLASSES: tuple[type[object], ...] = (
     lance_spark.Connection,
     lance_spark.Table,
+    lance_spark.Job,
     lance_spark.TableReference,
     lance_spark.TableVersion,
     lance_spark.TableDiff,
@@ -104,10 +105,10 @@ def examples() -> dict[str, str]:
     return {name: match[1] for name, text in texts.items() if (match := EXAMPLE.search(text))}
 
 
-def test_every_method_of_a_connection_and_a_table_has_an_example():
+def test_every_method_of_a_connection_a_table_and_a_job_has_an_example():
     methods = [
         f"{cls.__name__}.{name}"
-        for cls in (lance_spark.Connection, lance_spark.Table)
+        for cls in (lance_spark.Connection, lance_spark.Table, lance_spark.Job)
         for name in dir(cls)
         if not name.startswith("_") and name != "spark"
     ]

@@ -476,7 +476,7 @@ def test_reads_and_writes_without_the_rule(sql: Sql, spark: SparkSession) -> Non
 def test_features_that_lance_lacks_are_refused_before_a_change(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(4)")
     for statement in ("REPLACE COLUMNS (id BIGINT)", "SET LOCATION '/elsewhere'", "RENAME TO {c}.elsewhere.t"):
-        with pytest.raises(Exception, match="(?i)nothing was changed"):
+        with pytest.raises(Exception, match=r"(?i)nothing was changed"):
             sql(f"ALTER TABLE {{c}}.t {statement}")
     assert db.open_table("t").version == 1
     sql("ALTER TABLE {c}.t RENAME TO {c}.u")

@@ -93,7 +93,11 @@ WRONG: dict[str, tuple[Callable[[CallLog], object], type[Exception], str]] = {
         "text",
     ),
     "another type": (lambda call_log: {"path": "double", "udf": of_type(pa.string())}, RegistrationError, "recreate"),
-    "a UDF of several columns": (lambda call_log: {"path": "double", "udf": pair()}, RegistrationError, "Drop the columns"),
+    "a UDF of several columns": (
+        lambda call_log: {"path": "double", "udf": pair()},
+        RegistrationError,
+        "Drop the columns",
+    ),
     "too many inputs": (
         lambda call_log: {"path": "double", "udf": call_log.times(3), "input_columns": ["id", "text"]},
         UdfDefinitionError,

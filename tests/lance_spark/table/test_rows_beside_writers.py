@@ -87,7 +87,7 @@ def test_rows_added_beside_a_change_of_their_columns_are_refused_and_nothing_is_
             return real(*arguments, **more)
 
         monkeypatch.setattr(append_commit, "attempt_commit", acting)
-    with pytest.raises(CommitConflictError, match="(?i)write again"):
+    with pytest.raises(CommitConflictError, match=r"(?i)write again"):
         table.add(rows_around(act if moment != "between look and commit" else lambda: None))
     after = lance.dataset(str(uri))
     assert after.count_rows() == (1 if change == "overwrite" else 2)
