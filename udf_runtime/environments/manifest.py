@@ -152,8 +152,8 @@ class Manifest:
             return Manifest(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UdfDefinitionError(
-                f"The stored manifest cannot be read: {end_sentence(str(error))} Values: {show_value(values)}. Build "
-                "the manifest again, with this release."
+                f"The argument values={show_value(values)} is no stored manifest: {end_sentence(str(error))} Build the "
+                "manifest again, with this release."
             ) from error
 
     @staticmethod
@@ -169,7 +169,7 @@ class Manifest:
                 raise ValueError(f"an object is expected, not {type(values).__name__}")  # noqa: TRY004, TRY301
         except (ValueError, RecursionError) as error:
             raise UdfDefinitionError(
-                f"The manifest is no JSON: {end_sentence(str(error))} Payload: {payload[:200]!r}. Give the text of "
+                f"The argument payload={payload[:200]!r} is no JSON: {end_sentence(str(error))} Give the text of "
                 "Manifest.to_json()."
             ) from error
         return Manifest.from_dict(values)
