@@ -6,10 +6,22 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import griffe
+
 ROOT = Path(__file__).parents[1]
 PAGES = ("CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md")
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
-_ROLE = re.compile(r":(?:meth|class|func|attr|mod|exc|data|obj):<code>~?")
+_ROLE = re.compile(r":(?:meth|class|func|attr|mod|exc|data|obj):(`)~?")
+_EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
+
+
+class Docstrings(griffe.Extension):
+    """Makes docstrings what mkdocstrings reads: sections of examples, and no roles of Sphinx."""
+
+    def on_instance(self, *, obj: Any, **_: Any) -> None:
+        """Changes the docstring of an object."""
+        if isinstance(obj, griffe.Object) and obj.docstring is not None:
+            obj.docstring.value = _EXAMPLE.sub("Examples:", _ROLE.sub(r"\1", obj.docstring.value))
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -48,11 +60,6 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         return f"{match[1]}{up}{moved}{match[3] or ''}{match[4]}"
 
     return _LINK.sub(move, markdown)
-
-
-def on_page_content(html: str, **_: Any) -> str:
-    """Drops roles of Sphinx in front of names, which Markdown shows as text."""
-    return _ROLE.sub("<code>", html)
 
 
 def command_line() -> str:
