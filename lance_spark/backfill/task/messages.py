@@ -142,8 +142,8 @@ class BackfillSpec:
 
     @property
     def recomputes(self) -> bool:
-        """Whether the job also selects rows with a value, unless the value is up to date."""
-        return self.redefined or self.stale
+        """Whether to select also rows with an outdated value. A filter selects by itself."""
+        return self.stale or (self.redefined and self.where is None)
 
     @property
     def calls_filtered(self) -> bool:

@@ -156,6 +156,18 @@ def test_values_of_another_udf_after_a_compaction_are_replaced_and_values_of_a_w
     assert values(table, "v") == {i: (-i,) for i in range(ROWS)}
 
 
+def test_a_filter_selects_rows_with_a_value_after_the_udf_of_their_column_was_replaced(lab: InlineLab):
+    table = lab.make(IDS, rows_per_file=10)
+    table.add_columns({"v": opposite(pa.int64())})
+    table.alter_columns({"path": "v", "udf": lab.udf()})
+    table.backfill("v")
+    lab.calls()
+    assert table.plan_backfill("v", where="id >= 35").total_rows_pending == 5
+    assert table.backfill("v", where="id >= 35").rows_selected == 5
+    assert lab.calls() == [35, 36, 37, 38, 39]
+    assert table.backfill("v").versions == ()
+
+
 def test_a_checkpoint_that_vanishes_while_it_is_read_leaves_no_row_without_a_value(
     lab: InlineLab, monkeypatch: pytest.MonkeyPatch
 ):
