@@ -169,8 +169,8 @@ class Manifest:
                 raise ValueError(f"an object is expected, not {type(values).__name__}")  # noqa: TRY004, TRY301
         except (ValueError, RecursionError) as error:
             raise UdfDefinitionError(
-                f"The argument payload={payload[:200]!r} is no JSON: {end_sentence(str(error))} Give the text of "
-                "Manifest.to_json()."
+                f"The argument payload={payload[:200]!r} is no JSON of a manifest: {end_sentence(str(error))} Give the "
+                "text of Manifest.to_json()."
             ) from error
         return Manifest.from_dict(values)
 
