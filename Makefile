@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # What `make smoke`, a source distribution and `make canary` run of the tests.
 SMOKE_TESTS := tests/test_architecture.py tests/canary $(addprefix tests/lance_spark/,test_options.py types/test_table_of_types.py read/test_columns.py)
-CANARY_TESTS := tests/canary tests/test_java_build.py $(addprefix tests/lance_spark/,commit types conflicts/test_table_of_conflicts.py conflicts/test_jobs_in_turn.py pushdown/test_rule.py write read/test_spark.py)
+CANARY_TESTS := tests/canary $(addprefix tests/lance_spark/,commit types conflicts/test_table_of_conflicts.py conflicts/test_jobs_in_turn.py pushdown/test_rule.py write read/test_spark.py)
 # Requirements without our bounds. An earlier or later release of one: make canary-newest CANARY_NEWEST='pyspark[connect]==4.4.0.dev1 pylance'
 CANARY_NEWEST ?= pyspark[connect] pylance
 
