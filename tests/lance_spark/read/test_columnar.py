@@ -8,11 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lance
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F everywhere
+from pyspark.sql.types import StringType
+
+
+@F.pandas_udf(StringType())  # type: ignore[call-overload]
+def shout(texts: pd.Series) -> pd.Series:
+    """Returns texts in upper case."""
+    return texts.str.upper()
+
 
 ROWS = 200
 BATCH_ROWS = 7
@@ -40,6 +49,10 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "exploded": lambda rows: rows.select("id", F.explode_outer("list"), "s"),
     "expressions": lambda rows: rows.select(
         "id", F.concat_ws("-", "s", "k"), F.trim("s"), F.coalesce("s", F.lit("none")), F.struct("s", "struct", "list")
+    ),
+    "Python functions": lambda rows: rows.where(shout("s") > "F").select("id", "s", shout("s"), shout(shout("s"))),
+    "a union below a Python function": lambda rows: (
+        rows.select("id", "s").union(rows.select("id", "struct.x")).select("id", shout("s"))
     ),
     "cached": lambda rows: rows.select("id", "s", "struct", "list").cache(),
 }
@@ -85,13 +98,14 @@ def test_values_outlive_their_batch(
     assert sorted(map(str, ours.collect())) == sorted(map(str, expected.collect()))
 
 
-def test_spark_gets_columns_but_for_vectors_in_two_columns(spark: SparkSession, table_path: str) -> None:
+def test_vectors_in_two_columns_and_inputs_of_python_functions_are_rows(spark: SparkSession, table_path: str) -> None:
     vectors = pa.array([[float(n)] * 16 for n in range(3)], pa.list_(pa.float32(), 16))
     lance.write_dataset(pa.table({"id": [1, 2, 3], "v": vectors}), table_path)
     rows = spark.read.format("lance").load(table_path)
     assert "ColumnarToRow" in plan_of(rows.select("id"))
     assert "ColumnarToRow" in plan_of(rows.selectExpr("v[0]"))
     assert "ColumnarToRow" not in plan_of(rows)
+    assert "ColumnarToRow" not in plan_of(rows.selectExpr("id", "CAST(id AS STRING) AS s").select(shout("s")))
 
 
 def plan_of(rows: DataFrame) -> str:

@@ -76,7 +76,11 @@ public class LancePushdown extends Rule<LogicalPlan> {
       refusal = LanceCommands.refusal(plan);
       // Spark first optimizes each subquery alone. The whole query follows and merges subqueries.
       if (plan instanceof Subquery) return plan;
-      if (refusal == null) return rewrite(LanceMerging.merged(plan, conf()), null);
+      if (refusal == null) {
+        LogicalPlan newPlan = rewrite(LanceMerging.merged(plan, conf()), null);
+        readRowsBelowPython(newPlan, false);
+        return newPlan;
+      }
     } catch (Throwable error) {
       // Errors of the package tell the user what to change. After any other error, the plan is
       // correct without this rule.
@@ -89,6 +93,18 @@ public class LancePushdown extends Rule<LogicalPlan> {
       return plan;
     }
     throw Errors.thrown(refusal);
+  }
+
+  /** Lets the scans below functions of Python return rows. */
+  private static void readRowsBelowPython(LogicalPlan plan, boolean isBelow) {
+    boolean isPython = isBelow || plan instanceof BaseEvalPython;
+    if (isPython
+        && plan instanceof DataSourceV2ScanRelation relation
+        && relation.scan() instanceof LanceScan scan) {
+      scan.isBelowPython = true;
+    }
+    Trees.children(plan).forEach(child -> readRowsBelowPython(child, isPython));
+    Scala.list(plan.subqueries()).forEach(query -> readRowsBelowPython(query, false));
   }
 
   private LogicalPlan rewrite(LogicalPlan plan, Integer limit) {

@@ -61,6 +61,12 @@ public final class LanceScan
   /** Columns below conditions known only while the query runs. */
   NamedReference[] keys = {};
 
+  /**
+   * Whether a Python function reads the scan. Such a function keeps a batch of columns while it
+   * asks for the next, which overwrites the batch.
+   */
+  boolean isBelowPython;
+
   /** Values of the aggregates, if they need no read; else null. */
   final List<Object> answer;
 
@@ -136,7 +142,7 @@ public final class LanceScan
    * NULL elements as a whole, and the expression above the scan would hide that there are none.
    */
   private boolean isColumnar() {
-    return dense.isEmpty();
+    return dense.isEmpty() && !isBelowPython;
   }
 
   @Override
