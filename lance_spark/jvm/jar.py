@@ -31,8 +31,7 @@ def jar() -> str:
 
     Pass the path to `spark-submit --jars`, to `spark.jars`, to the libraries of a cluster, or to an
     image. With `spark.sql.extensions=lancespark.LanceExtensions`, a session or a stock Connect
-    server
-    then has pushdown, and its catalogs are settings (docs/sql.md).
+    server then has pushdown, and its catalogs are settings (docs/sql.md).
 
     Raises:
         GatewayError: This is a checkout without compiled Java.

@@ -78,8 +78,7 @@ def is_exact(predicate: Predicate, schema: pa.Schema) -> bool:
     """Tells whether :func:`translate` selects exactly the rows that Spark keeps.
 
     Lance may then apply a limit above Spark's filter. Always false for long predicates, because
-    their
-    translation may leave parts out.
+    their translation may leave parts out.
     """
     return len(json.dumps(predicate)) <= MAX_EXACT_CHARS and _is_exact(predicate, False, schema, depth=0)
 
@@ -196,8 +195,7 @@ def _column(value: Predicate, schema: pa.Schema) -> _Column:
 
     Raises:
         UntranslatableError: The value is not a column, is stored differently, is inside a list, or
-            has
-            a name that Lance SQL cannot express.
+            has a name that Lance SQL cannot express.
     """
     if value.get("op") != "col":
         raise UntranslatableError

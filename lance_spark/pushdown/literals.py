@@ -64,8 +64,7 @@ class Discrete(Domain):
     """Types with whole numbers of some unit: integers, decimals, dates, timestamps.
 
     A literal is converted exactly to the stored unit. If it falls between two stored values or
-    outside
-    of their range, the comparison uses the neighbouring value, `FALSE`, or `IS NOT NULL`.
+    outside of their range, the comparison uses the neighbouring value, `FALSE`, or `IS NOT NULL`.
 
     Attributes:
         spark_types: As in :class:`Domain`.
@@ -122,9 +121,8 @@ class Floating(Domain):
     """Floats of 16, 32 and 64 bits.
 
     In Spark, all NaNs are equal and greater than all other values, and -0.0 equals 0.0. Lance
-    treats
-    zeros alike, but compares NaNs by their bits, so NaNs with the sign bit are less than all other
-    values. Every "greater" therefore adds `isnan`, and every "less" excludes it.
+    treats zeros alike, but compares NaNs by their bits, so NaNs with the sign bit are less than all
+    other values. Every "greater" therefore adds `isnan`, and every "less" excludes it.
 
     Attributes:
         spark_types: As in :class:`Domain`.

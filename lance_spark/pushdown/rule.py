@@ -34,27 +34,21 @@ def enable_pushdown(spark: SparkSession) -> bool:
     """Pushes columns, filters, limits and simple aggregates of a session down to Lance.
 
     Runs on the driver. Sessions made later from this session (`spark.newSession()`) also have the
-    rule.
-    A second call changes nothing. Other rules in the session's `experimental.extraOptimizations`
-    stay.
-    If the JVM has not used Arrow yet, Arrow reads batches without bounds checks from then on,
-    unless
-    the JVM's properties say otherwise (docs/performance.md). With a local master, this also applies
-    to
-    tasks.
+    rule. A second call changes nothing. Other rules in the session's
+    `experimental.extraOptimizations` stay. If the JVM has not used Arrow yet, Arrow reads batches
+    without bounds checks from then on, unless the JVM's properties say otherwise
+    (docs/performance.md). With a local master, this also applies to tasks.
 
     Args:
         spark: A session. A Spark Connect session has no JVM for the rule. Everything works without
-            the
-            rule, only slower, and the options `columns` and `filter` push down explicitly.
+            the rule, only slower, and the options `columns` and `filter` push down explicitly.
 
     Returns:
         Whether the rule is active. If not, the reason is logged at level INFO.
 
     Raises:
         WorkerPythonError: The session is local, and its Python workers run an interpreter without
-            this
-            package.
+            this package.
     """
     try:
         require_pushdown(spark)
@@ -110,8 +104,7 @@ def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
     """Sets Arrow's properties in the driver's JVM, unless the user has set them.
 
     Arrow reads the properties on first use and ignores later changes. Executors of a cluster have
-    their
-    own JVMs.
+    their own JVMs.
     """
     system = jvm.java.lang.System
     for name, value in ARROW_SETTINGS.items():

@@ -56,8 +56,7 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
     Raises:
         ColumnNotFoundError: `columns` names a column that does not exist, or an ambiguous name.
         OptionError: `columns` names one column twice, or `with_row_versions` is set on a table
-            without
-            stable row ids.
+            without stable row ids.
         UnsupportedTypeError: Spark cannot hold a column, or Lance cannot read it.
     """
     names = [resolve_name(n, dataset, ref.uri) for n in options.columns or dataset.schema.names]
@@ -140,8 +139,7 @@ class Projection:
     """The columns of one scan: the paths to fetch, and the assembly of the requested columns.
 
     A pruned struct is never NULL: a NULL struct becomes a struct of NULL fields. Lance reports
-    whether
-    a struct is NULL only if all of its fields are fetched.
+    whether a struct is NULL only if all of its fields are fetched.
 
     Attributes:
         paths: Paths to fetch, in this order. Fields of pruned structs have flattened names.
@@ -160,8 +158,7 @@ class Projection:
             handling: Blob handling.
             uri: Location, for errors.
             prune: Whether to fetch only the requested fields of a struct. Otherwise structs are
-                fetched
-                whole.
+                fetched whole.
 
         Raises:
             ColumnNotFoundError: The table does not have a column.

@@ -45,10 +45,8 @@ def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHa
     """Validates a user's filter in Lance SQL by planning it. Reads no data.
 
     Lance parses a filter as the end of a statement and ignores trailing text: `id = 1 LIMIT 3` and
-    even
-    `id = 1) nonsense` select `id = 1`. Inside parentheses, the first filter raises an error.
-    Unbalanced
-    parentheses are checked separately.
+    even `id = 1) nonsense` select `id = 1`. Inside parentheses, the first filter raises an error.
+    Unbalanced parentheses are checked separately.
 
     Raises:
         FilterError: The filter does not parse, names an unknown column or function, or is not
@@ -168,8 +166,7 @@ def ask_index(ref: DatasetRef, filter: str) -> IndexAnswer | None:
 
     Runs on the driver and finds at most MAX_INDEX_MATCHES rows. A point look-up then reads a single
     fragment, and the executors do not search the index again. The result is cached, because a
-    process
-    describes a scan and then plans it.
+    process describes a scan and then plans it.
 
     Returns:
         None if no index takes part in the filter.

@@ -47,8 +47,7 @@ class ScanTask(InputPartition):
         stop: Row after the last row of the range, or None for whole fragments.
         rows: Rows of the partition before any filter: exact without a filter, else an upper bound.
         filter: Filter in Lance SQL, or None. The filter travels with the task, because Spark
-            pickles
-            the reader before it asks for the partitions.
+            pickles the reader before it asks for the partitions.
         limit: Maximum number of rows to return after the filter, or None.
         use_index: Whether scalar indexes may evaluate the filter.
         batch_rows: Maximum number of rows per batch.

@@ -155,11 +155,9 @@ class ScanSpec:
 
     Attributes:
         columns: Columns of the query, in the order of the result, with pruned structs. None means
-            all
-            columns.
+            all columns.
         elements: Number of leading elements in use, by vector column. Vectors without an entry are
-            used
-            whole. The data source removes the entries of vectors it does not shorten.
+            used whole. The data source removes the entries of vectors it does not shorten.
         predicate: Spark's predicate as an expression tree. None without a predicate, or after its
             translation.
         filtered: Whether Spark filters the rows above this scan. The translation keeps this flag,
@@ -169,11 +167,9 @@ class ScanSpec:
         exact: Whether `filter_sql` keeps exactly the rows of Spark's predicate. Set by the data
             source.
         limit: Number of required rows, or None. Without a filter, the first rows of the table. With
-            a
-            filter, an upper bound per partition.
+            a filter, an upper bound per partition.
         aggregate: Aggregates to compute. Each partition returns a row of partial results, or
-            several
-            per group with grouping columns. Empty means rows instead of aggregates.
+            several per group with grouping columns. Empty means rows instead of aggregates.
         whole_fragments: Whether all rows of a fragment must arrive in the same partition.
         nearest: Sort by distance whose first rows are enough, or None.
         top: Sort by a column whose first rows are enough, or None.
@@ -181,8 +177,8 @@ class ScanSpec:
         runtime_sql: The runtime condition in Lance SQL. Set by the data source.
         dense: Vector columns returned as two columns
             (:mod:`lance_spark.read.transfer.split_null_vectors`). Set by the data source.
-        unscaled: Decimals returned as integers
-            (:mod:`lance_spark.read.transfer.decimal_as_long`). Set by the data source.
+        unscaled: Decimals returned as integers (:mod:`lance_spark.read.transfer.decimal_as_long`).
+            Set by the data source.
     """
 
     columns: StructType | None = None

@@ -137,8 +137,7 @@ class LanceReader(DataSourceReader):
     """Reads one version of a table, in partitions.
 
     `pushFilters` is not implemented on purpose. Spark keeps pushed filters in an object shared by
-    all
-    queries over a DataFrame, and then returns wrong rows (see docs/reading.md).
+    all queries over a DataFrame, and then returns wrong rows (see docs/reading.md).
 
     Attributes:
         ref: The table and its pinned version.

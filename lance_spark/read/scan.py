@@ -46,9 +46,8 @@ def read_batches(
     """Yields the rows of a partition in the order of the table. Runs on an executor.
 
     Lance decodes ahead of the consumer: at most one batch per core, each of at most
-    `task.batch_rows`
-    rows and about BATCH_BYTES_LIMIT bytes (a single row may exceed the limit). Lance also holds the
-    file pages of these batches.
+    `task.batch_rows` rows and about BATCH_BYTES_LIMIT bytes (a single row may exceed the limit).
+    Lance also holds the file pages of these batches.
 
     Raises:
         TableUnreadableError: A file of the table is missing or damaged.

@@ -53,8 +53,7 @@ class ScanPlan:
         tasks: The partitions.
         rows: Maximum number of rows in the result.
         stored_bytes: Estimated bytes to read: the bytes on storage, or Spark's estimate for files
-            if
-            larger (:class:`~lance_spark.read.sizes.ScanSize`).
+            if larger (:class:`~lance_spark.read.sizes.ScanSize`).
         splits: Whether a fragment is cut into several partitions.
         filter: The filter that Lance applies, in Lance SQL, or None.
         pushed: The pushed-down part of the filter, or None.
@@ -86,12 +85,10 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
     """Plans a scan of the given columns.
 
     Runs on the driver. Reads the manifest, and a scalar index if the filter has one. The option
-    `limit`
-    applies before everything that Spark pushes down, so Spark alone applies a filter above it.
-    Without
-    a filter, the limit selects the first rows of the table from the counts of live rows. With a
-    filter,
-    a single partition reads the matching rows in table order until it has enough.
+    `limit` applies before everything that Spark pushes down, so Spark alone applies a filter above
+    it. Without a filter, the limit selects the first rows of the table from the counts of live
+    rows. With a filter, a single partition reads the matching rows in table order until it has
+    enough.
 
     Raises:
         OptionError: `fragments` names a fragment that does not exist.

@@ -30,8 +30,7 @@ def encode_read(reader: DataSourceReader, schema: StructType) -> str:
     """Plans a read, and returns the pickled read function and partitions as text.
 
     The text is Base64 of a zlib stream of Spark's own encoding. Each pickle is preceded by its
-    length,
-    and the partitions by their number, in big-endian 32 bits. Runs on the driver.
+    length, and the partitions by their number, in big-endian 32 bits. Runs on the driver.
     """
     sent = io.BytesIO()
     write_read_func_and_partitions(

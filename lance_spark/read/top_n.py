@@ -51,8 +51,7 @@ def first_rows(batches: Iterable[pa.RecordBatch], top: TopN) -> npt.NDArray[np.u
 
     Returns:
         None if a key is NaN, fewer rows than requested have a key, or too many rows share the key
-        of
-        the last candidate.
+        of the last candidate.
     """
     candidates = _Candidates(top)
     for batch in batches:

@@ -42,15 +42,12 @@ def changed_rows(
     """Returns a mask of the rows with a changed value in any of the columns.
 
     Rows of the fragment `base_id` of an older version are live rows of `head_id` in a newer
-    version.
-    NULL equals NULL, and NaN equals NaN. A row deleted in the older version and restored since
-    counts
-    as changed.
+    version. NULL equals NULL, and NaN equals NaN. A row deleted in the older version and restored
+    since counts as changed.
 
     Columns are matched by field id. A column dropped since the older version cannot have changed. A
     column cast, recreated or added since then counts as changed. With `by_name`, both versions have
-    the
-    columns under these names, and values of another type are cast to the newer type.
+    the columns under these names, and values of another type are cast to the newer type.
 
     Raises:
         TableUnreadableError: A file of the older version was deleted, or a file is damaged.

@@ -41,8 +41,7 @@ class Origin:
 
     Attributes:
         fragment: The fragment in the older version. If the older version cannot be opened, the
-            fragment
-            before its compaction.
+            fragment before its compaction.
         mapping: Mapping from the rows of the fragment to current rows.
         same: Whether the inputs of the rows are certainly unchanged. Otherwise they are compared.
         compared: Current rows whose inputs were compared.

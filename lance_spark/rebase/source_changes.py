@@ -162,10 +162,8 @@ class SourceChanges:
     """Compares the rows of two versions of a table. Belongs to one thread.
 
     `groups` are groups of columns whose changes are reported separately. With `by_name`, columns
-    are
-    matched by name, otherwise by field id. With `strict`, incomparable rows raise an error.
-    Otherwise
-    they count as changed.
+    are matched by name, otherwise by field id. With `strict`, incomparable rows raise an error.
+    Otherwise they count as changed.
     """
 
     def __init__(
@@ -231,8 +229,7 @@ class SourceChanges:
         """Returns the origins of rows, including rows restored since the old version.
 
         A restored row has its old physical place, or a compaction moved the row. The old version
-        had
-        deleted it.
+        had deleted it.
         """
         origins_of_rows = origins.of(fragment)
         unrevived, back = [], RowSet.empty()

@@ -30,9 +30,8 @@ def judge_stale(stale: RowMapping, *, current: Values, before: Values, staged: V
     """Finds the stale values of rows with changed inputs.
 
     `current` reads by new offsets. `before` and `staged` read the snapshot and the staged values by
-    old
-    offsets. Returns the rows with a copied value, ascending, and the total number of rows without a
-    valid value.
+    old offsets. Returns the rows with a copied value, ascending, and the total number of rows
+    without a valid value.
     """
     order = np.argsort(stale.new)
     copies, empty = np.zeros(len(order), dtype=np.bool_), np.zeros(len(order), dtype=np.bool_)

@@ -190,8 +190,7 @@ def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema
     """Returns the columns for values of a UDF: a single column, or a column per field.
 
     A NULL value is NULL in all columns. Buffers are aligned for Lance, unlike the buffers of a
-    decoded
-    checkpoint.
+    decoded checkpoint.
     """
     if not outputs[0][0]:
         return pa.RecordBatch.from_arrays([aligned(values)], schema=schema)

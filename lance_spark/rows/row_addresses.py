@@ -131,8 +131,7 @@ class SnapshotRows:
 
         Raises:
             TableUnreadableError: The fragment does not exist. Or the metadata of a large fragment
-                claims
-                rows that its data files do not have. Work on such rows would take hours.
+                claims rows that its data files do not have. Work on such rows would take hours.
         """
         fragment = self.fragment(fragment_id)
         if fragment is None:
@@ -213,8 +212,7 @@ class Verifier:
         """Returns a mask of the rows with the values of the table, and counts the other rows.
 
         Takes valid addresses, distinct and ascending within each fragment. The compared columns
-        have the
-        types of the table.
+        have the types of the table.
         """
         equal = np.ones(len(addresses), dtype=np.bool_)
         if not self._columns:
@@ -295,8 +293,7 @@ def addresses_in(
     """Reads the address column of a batch: valid addresses, and a mask of their rows.
 
     Counts NULLs, negative numbers and unknown ids. `ids_of` is the snapshot if the column holds
-    stable
-    row ids.
+    stable row ids.
     """
     usable = _as_mask(column.is_valid())
     rejected.add(NULLS, int((~usable).sum()))

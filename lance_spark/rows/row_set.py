@@ -124,8 +124,7 @@ class RowSet:
         """Returns the portable serialisation of roaring bitmaps, with runs if they are shorter.
 
         A full set of a million rows takes 230 bytes, and 5,000 scattered rows take 10 kB. Many full
-        sets
-        compress well. Equal sets may have different serialisations.
+        sets compress well. Equal sets may have different serialisations.
         """
         packed = BitMap(self.bitmap)
         packed.run_optimize()
@@ -137,8 +136,7 @@ class RowSet:
 
         Raises:
             ValueError: The bytes are not a row set, or are truncated. Detecting other damage
-                requires a
-                checksum.
+                requires a checksum.
         """
         try:
             bitmap = FrozenBitMap.deserialize(payload)

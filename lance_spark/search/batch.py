@@ -58,22 +58,16 @@ class BatchSearch(Search):
     """A vector search for each row of a Spark DataFrame, 10 rows per query without a `limit`.
 
     :meth:`lance_spark.Table.search` makes a batch search from a DataFrame. The result is a
-    DataFrame
-    with the columns of the queries, the selected columns of the table, and `_distance` (float,
-    smaller
-    is nearer). Each query has a row per match, and the order of the queries is undefined. A query
-    with
-    a NULL vector has no rows. The query vectors are arrays of numbers. Their column has the name of
-    the
-    table's vector column, or is the only column of vectors.
+    DataFrame with the columns of the queries, the selected columns of the table, and `_distance`
+    (float, smaller is nearer). Each query has a row per match, and the order of the queries is
+    undefined. A query with a NULL vector has no rows. The query vectors are arrays of numbers.
+    Their column has the name of the table's vector column, or is the only column of vectors.
 
     Executors do all of the work. Tasks compare rows with all queries exactly, in parts of about the
     session's `target_partition_bytes`. If the index has vectors of 100,000,000 elements or more and
-    the
-    requested metric, the index covers its rows instead. The shuffle moves the query vectors, once
-    per part, and `limit` row ids per query and part. A worker needs about 550 MiB, a batch of
-    queries
-    (Spark's `arrow.maxRecordsPerBatch`, 10,000 rows), and 32 MiB of result rows.
+    the requested metric, the index covers its rows instead. The shuffle moves the query vectors,
+    once per part, and `limit` row ids per query and part. A worker needs about 550 MiB, a batch of
+    queries (Spark's `arrow.maxRecordsPerBatch`, 10,000 rows), and 32 MiB of result rows.
 
     Attributes:
         queries: The DataFrame.

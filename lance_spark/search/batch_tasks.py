@@ -50,8 +50,7 @@ class FindNearest:
     """Finds the nearest rows of a part for each query, for Spark's `mapInArrow`.
 
     Memory: a batch of queries (`spark.sql.execution.arrow.maxRecordsPerBatch`, 10,000 by default),
-    a
-    batch of vectors, 64 MiB of matches and 50 MiB of distances. A part is read once per group of
+    a batch of vectors, 64 MiB of matches and 50 MiB of distances. A part is read once per group of
     queries. A group has 4,194,304 / k queries, and at most a batch.
 
     Attributes:
@@ -161,8 +160,7 @@ class TakeNearest:
     """Reads the nearest rows of each query, for Spark's `mapInArrow`.
 
     The input is sorted by query and distance. The columns of a query precede its rows. Memory: a
-    batch
-    of matches, and `rows` rows of the table.
+    batch of matches, and `rows` rows of the table.
 
     Attributes:
         ref: The table at a version.

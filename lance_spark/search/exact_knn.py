@@ -27,8 +27,7 @@ class ExactKnn:
     """The nearest rows of each query, among the rows added so far.
 
     Memory: 16 bytes for each of the `k` rows of a query, and about 50 MiB while adding rows.
-    Vectors
-    with a NaN never match, and zero vectors have no cosine distance.
+    Vectors with a NaN never match, and zero vectors have no cosine distance.
     """
 
     def __init__(self, queries: Numbers, k: int, metric: Metric) -> None:

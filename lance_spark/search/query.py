@@ -52,8 +52,7 @@ class Query:
     """A query over a table. Each shaping method returns a new query, and reads no data.
 
     :meth:`lance_spark.Table.search` starts a query. The methods `to_*` read the rows: `to_spark`
-    with
-    Spark tasks, the other methods with Lance in this process.
+    with Spark tasks, the other methods with Lance in this process.
 
     Attributes:
         source: The table.
@@ -91,12 +90,10 @@ class Query:
 
         Args:
             columns: A list of names in the order of the result, or a dict of names. A list may also
-                hold
-                UDFs with the return type `Columns[T]`, or `UnpackedUDF`. The values of a dict are
-                expressions in Lance SQL, UDFs with parameters named like columns of the table, or
-                `(udf, ["a", "b"])`, which binds the parameters to these columns in order. UDF
-                columns are
-                for materialized views.
+                hold UDFs with the return type `Columns[T]`, or `UnpackedUDF`. The values of a dict
+                are expressions in Lance SQL, UDFs with parameters named like columns of the table,
+                or `(udf, ["a", "b"])`, which binds the parameters to these columns in order. UDF
+                columns are for materialized views.
 
         Raises:
             OptionError: The argument is not a list or dict, or is empty.

@@ -34,10 +34,8 @@ class Search(Query):
     """A search of a table: rows in rank order, 10 rows without a `limit`.
 
     :meth:`lance_spark.Table.search` starts a search. The result has the selected columns, followed
-    by
-    `_distance` (smaller is nearer), `_score` (larger is better), or both and `_relevance_score`.
-    Rows
-    with a NULL vector never match. Each `to_*` reads the latest version, or the checked-out
+    by `_distance` (smaller is nearer), `_score` (larger is better), or both and `_relevance_score`.
+    Rows with a NULL vector never match. Each `to_*` reads the latest version, or the checked-out
     version.
 
     Attributes:
@@ -77,8 +75,7 @@ class Search(Query):
         Args:
             condition: The condition.
             prefilter: Whether the condition applies before the search. Otherwise the condition
-                removes
-                rows from the matches, and fewer rows than the limit may remain.
+                removes rows from the matches, and fewer rows than the limit may remain.
 
         Raises:
             OptionError: The condition is not a string, or an earlier condition has another
@@ -174,8 +171,7 @@ class Search(Query):
         """Computes exact distances for `refine_factor` times the requested rows.
 
         A compressed index (PQ, SQ) only approximates distances. With 1, the index selects the rows
-        and
-        their `_distance` is exact.
+        and their `_distance` is exact.
 
         Example:
             ```python

@@ -76,8 +76,7 @@ class ReadConverter:
     """Converts batches of a Lance scan to the schema of Spark.
 
     Columns with the same layout pass through without copies or checks. Runs on executors.
-    Picklable,
-    but not thread-safe.
+    Picklable, but not thread-safe.
     """
 
     def __init__(self, source: pa.Schema, target: StructType) -> None:
@@ -113,8 +112,7 @@ class ReadConverter:
 
         Raises:
             ValueConversionError: A value does not fit Spark's type, or a column of the batch has
-                more than
-                2 GiB of text (see :meth:`convert_split`).
+                more than 2 GiB of text (see :meth:`convert_split`).
         """
         try:
             return self._convert(batch)
@@ -160,8 +158,7 @@ class WriteConverter:
     """Converts batches of a DataFrame, or Arrow data, to the exact types of a Lance table.
 
     Every value is checked. Columns with the same layout are not copied, except for buffers at
-    addresses
-    that make Lance panic. Runs on executors. Picklable, but not thread-safe.
+    addresses that make Lance panic. Runs on executors. Picklable, but not thread-safe.
     """
 
     def __init__(self, source: StructType | pa.Schema, target: pa.Schema) -> None:
@@ -193,8 +190,7 @@ class WriteConverter:
 
         Raises:
             ValueConversionError: A value does not fit, or a NULL falls into a non-nullable column.
-                Names
-                column and row.
+                Names column and row.
         """
         if not batch.schema.equals(self._plan.source, check_metadata=True):
             # The session determines time zones, and its settings determine large types.
@@ -253,9 +249,8 @@ def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = N
     """Checks before a write that a table can hold a DataFrame.
 
     Runs on the driver; pure. Columns are matched by name. Table columns absent from the DataFrame
-    must
-    be nullable. A NULL for a non-nullable column, or a value outside of its type, raises an error
-    during the write, before the commit.
+    must be nullable. A NULL for a non-nullable column, or a value outside of its type, raises an
+    error during the write, before the commit.
 
     Args:
         schema: Schema of the DataFrame.
@@ -264,8 +259,7 @@ def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = N
 
     Raises:
         SchemaMismatchError: A column is unknown, absent, or has a type without a conversion. Shows
-            both
-            schemas side by side.
+            both schemas side by side.
         UnsupportedTypeError: Lance cannot store a column.
     """
     if not schema.fields:

@@ -135,8 +135,7 @@ class _Demand(NamedTuple):
         """Tells whether Lance accepts a buffer.
 
         Arrow allows an array without values to have no offset, but Lance reads the first. Data from
-        Arrow's
-        C interface then claims to have an offset, with an arbitrary value.
+        Arrow's C interface then claims to have an offset, with an arbitrary value.
         """
         if buffer is None:
             return True
@@ -192,8 +191,7 @@ def aligned(array: Array) -> Array:
 
     Lance panics on a buffer whose address is not a multiple of the width of its values (16 for
     decimals). This was measured for each type. Text and lists without values get an offset, which
-    Spark
-    4.1 omits.
+    Spark 4.1 omits.
     """
     kind = plain_type(array.type)  # Not every extension type is hashable.
     if all(demand.is_met(b) for b, demand in zip(array.buffers(), _demands(kind), strict=False)):

@@ -86,9 +86,8 @@ def check_text(have: Kind) -> Step | None:
     """Returns a check that text is UTF-8, as Arrow promises.
 
     Spark's strings may hold any bytes, for example `CAST(X'C1' AS STRING)`. Lance writes such
-    bytes,
-    and then cannot read any row of their page (measured, pylance 14). Bytes hidden by a NULL are
-    dropped.
+    bytes, and then cannot read any row of their page (measured, pylance 14). Bytes hidden by a NULL
+    are dropped.
     """
     kind = have.value_type if pa.types.is_dictionary(have) else have
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
@@ -377,10 +376,8 @@ def _check_json(array: Array) -> Array:
     """Raises an error for text that Lance would reject without a position, or would change.
 
     Lance stores JSON in a binary form. With pylance 14, empty text and a number beyond the range of
-    a
-    double came back as `null`, and an integer of more than 64 bits as a rounded float. Python
-    checks
-    each value, only in JSON columns.
+    a double came back as `null`, and an integer of more than 64 bits as a rounded float. Python
+    checks each value, only in JSON columns.
     """
     for index, text in enumerate(array.to_pylist()):
         if text is None:

@@ -113,8 +113,7 @@ def requested_columns(names: Iterable[str]) -> dict[str, str] | list[str]:
 
     Args:
         names: Top-level columns, and dotted paths of nested fields. A path with dots in its parts
-            has
-            each part in backticks.
+            has each part in backticks.
 
     Returns:
         Expressions by name, in the order of the names; an empty list for no columns.

@@ -51,8 +51,7 @@ def parse_spark_schema(text: str) -> spark.StructType:
     """Parses a Spark schema from JSON without importing or unpickling a class.
 
     PySpark imports the class of a user-defined type, and releases before 4.3 unpickle a class in
-    the
-    JSON. The metadata of a Parquet file control both.
+    the JSON. The metadata of a Parquet file control both.
 
     Raises:
         UnsupportedTypeError: A column has a user-defined type of another package, or a type that
@@ -125,17 +124,14 @@ def to_lance_schema(schema: spark.StructType, column_options: Mapping[str, Mappi
     """Returns the Arrow schema of a new table for a DataFrame. Runs on the driver.
 
     Columns are nullable at every depth, as in Spark's own file sources, regardless of the
-    nullability
-    of the DataFrame. The exception is a NOT NULL column of a Lance table without NULLs according to
-    Spark: it stays NOT NULL. Metadata `lance.field` applies if it matches the column's Spark type,
-    and
-    is ignored after a change of type. Other Spark metadata is not stored.
+    nullability of the DataFrame. The exception is a NOT NULL column of a Lance table without NULLs
+    according to Spark: it stays NOT NULL. Metadata `lance.field` applies if it matches the column's
+    Spark type, and is ignored after a change of type. Other Spark metadata is not stored.
 
     Args:
         schema: Schema of the DataFrame.
         column_options: Options by column (a dotted path for a nested column, case-insensitive).
-            They
-            override column metadata with the same names.
+            They override column metadata with the same names.
 
     Raises:
         UnsupportedTypeError: Lance cannot store a column.

@@ -94,8 +94,7 @@ class ConversionPlanner:
 
     Attributes:
         writing: Whether every NULL in a non-nullable target is an error. Otherwise NULLs are
-            checked
-            only in nullable sources.
+            checked only in nullable sources.
         problems: Dotted path and description of each field without a conversion.
     """
 
@@ -331,8 +330,7 @@ def _with_gaps(child: Array, offsets: np.ndarray[Any, Any], valid: np.ndarray[An
     """Returns the elements with `size` fillers in place of each NULL vector.
 
     Fillers are NULLs, or zeros for non-nullable elements: Lance rejects a NULL element of a NULL
-    vector
-    if the element field is not nullable (pylance 14, file formats 2.1 and 2.2).
+    vector if the element field is not nullable (pylance 14, file formats 2.1 and 2.2).
     """
     size = want.list_size
     places = (offsets[:-1, None] + np.arange(size)).ravel()

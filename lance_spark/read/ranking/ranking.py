@@ -261,8 +261,7 @@ def fused(near: pa.Table, good: pa.Table) -> pa.Table:
 
     Returns:
         `_rowid`, `_distance`, `_score` and `_relevance_score`. `_distance` or `_score` is NULL if
-        only
-        the other search returned the row. Rows of equal relevance are ordered by id.
+        only the other search returned the row. Rows of equal relevance are ordered by id.
     """
     ids, places = np.unique(np.concatenate([t[ROW_ID].to_numpy() for t in (near, good)]), return_inverse=True)
     relevance = np.zeros(len(ids))

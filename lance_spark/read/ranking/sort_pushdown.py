@@ -120,8 +120,7 @@ def plan_nearest(
     """Returns the search for a sort by distance, or the reason for its absence.
 
     Runs on the driver. Reads the manifest. If rows without a vector come first, also reads a column
-    of
-    up to CHECKED_BYTES.
+    of up to CHECKED_BYTES.
 
     Args:
         ref: The table at a version.
