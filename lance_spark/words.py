@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 _CHARS = 200
-_PACKAGES = tuple(f"{Path(__file__).parents[1] / name}{os.sep}" for name in ("lance_spark", "udf_runtime"))
+_PACKAGES = ("lance_spark", "udf_runtime")
 
 
 class InWords:
@@ -52,7 +50,8 @@ def listed(*parts: str | tuple[int, str]) -> str:
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Warns at the line outside of the packages that made the call."""
     level, frame = 1, sys._getframe()  # noqa: SLF001 - there is no public way before Python 3.12
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+    # The generated methods of a dataclass have no file. Their module is the one of the class.
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 

@@ -48,7 +48,7 @@ def seen_by_client(url: str, path: str) -> dict[str, object]:
     )
     assert process.returncode == 0, process.stderr[-4000:]
     report: dict[str, object] = json.loads(process.stdout.splitlines()[-1])
-    assert "start the server" in str(report.pop("refused"))
+    assert "Start the server" in str(report.pop("refused"))
     return report
 
 
