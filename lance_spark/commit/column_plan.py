@@ -1,4 +1,4 @@
-"""What one round of a commit of column files sends to the latest version: :class:`Planner`."""
+"""Plans each round of a commit of column files, for the latest version: :class:`Planner`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is to be committed, as :func:`~lance_spark.commit.column_commit.commit_columns` says."""
+    """The request of :func:`~lance_spark.commit.column_commit.commit_columns`: its arguments."""
 
     snapshot: DatasetRef
     change: ColumnsToCommit
@@ -40,15 +40,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one round commits.
+    """The contents of one round's commit.
 
     Attributes:
-        parts: Column files, by the fragment of the head that they are for.
-        rebased: Those that a rebaser has staged, by fragment, also where nothing is to be written.
-        gone: Fragments of the job whose rows are nowhere.
+        parts: Column files, by the target fragment in the head.
+        rebased: Results of the rebaser by fragment, including fragments without a file to write.
+        gone: Fragments of the job whose rows are in no fragment of the head.
         conflicts: Why other fragments are left out.
-        new_rows: Rows that the snapshot did not have.
-        coverage: What the job covers once it is committed; None where nothing was rebased.
+        new_rows: Number of rows that are absent from the snapshot.
+        coverage: Coverage of the job after this commit; None if nothing was rebased.
     """
 
     head: Head
@@ -62,16 +62,16 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class Planner:
-    """Plans the rounds of one commit, and keeps what earlier ones have learned and made.
+    """Plans the rounds of one commit. Keeps the history and the files of earlier rounds.
 
     Attributes:
         parts: The job's column files, by fragment.
-        events: Transactions that were read, by version.
-        token: What is in the metadata of the columns that it has added; None before.
-        blanks: Names of the files of NULLs that it has added.
-        rebased: What was rebased to the last version that was looked at.
+        events: The transactions read so far, by version.
+        token: Token in the metadata of the columns added by this commit; None before.
+        blanks: Names of the files of NULLs added by this commit.
+        rebased: Results of the rebaser for the latest planned version.
         landed: The plan that was committed last.
-        counted: What was rebased in plans that were committed, by fragment.
+        counted: Results of the rebaser in committed plans, by fragment.
     """
 
     job: Job
@@ -87,86 +87,93 @@ class Planner:
 
     @property
     def changes(self) -> list[Change]:
-        """What happened since the version that the values belong to: not all that was read."""
+        """Changes after the version of the values. The history may reach further back."""
         return [change for change in self.history.changes if change.version > self.job.change.read_version]
 
     def look(self, dataset: lance.LanceDataset | None) -> Head:
-        """Reads a version, and what happened up to it.
+        """Reads a version, and the history up to this version.
 
         Raises:
-            CommitImpossibleError: There is no table any more, or it was made anew.
+            CommitImpossibleError: The table was deleted, or deleted and created again.
         """
         change, uri = self.job.change, self.job.snapshot.uri
         if dataset is None or dataset.version < change.read_version:
-            anew = "" if dataset is None else f" and made anew since version {change.read_version} of it was read"
-            raise CommitImpossibleError(f"the table was deleted{anew} - at {uri} - {change.advice}", uri=uri)
+            recreation = "" if dataset is None else f" and made anew since version {change.read_version} of it was read"
+            raise CommitImpossibleError(f"the table was deleted{recreation} - at {uri} - {change.advice}", uri=uri)
         self.history.look(dataset, change.read_version, self.events)
         return Head.of(dataset)
 
     def plan(self, head: Head) -> Plan:
-        """Judges columns and fragments, and has those rebased that need it.
+        """Judges columns and fragments, and rebases fragments if necessary.
 
         Raises:
-            CommitError: Something stands in the way, as
-                :func:`~lance_spark.commit.column_commit.commit_columns` says.
+            CommitError: The columns or fragments do not allow the commit, as described
+                in :func:`~lance_spark.commit.column_commit.commit_columns`.
         """
         change, changes, uri = self.landed_change(), self.changes, self.job.snapshot.uri
         refuse_other_columns(change, head, changes, token=self.token, uri=uri)
         judge = fragment_judge(change, head, changes, self.blanks)
-        # Once they are committed, their coverage says what became of them.
+        # After the first commit, the coverage tracks the job's own files.
         judged = {} if self.landed else {number: judge(part) for number, part in self.parts.items()}
-        parts = {number: self.parts[number] for number, one in judged.items() if one.verdict is Verdict.VALID}
+        parts = {
+            number: self.parts[number] for number, judgement in judged.items() if judgement.verdict is Verdict.VALID
+        }
         if judged and not parts:
             refuse_overwritten(change, head, changes, uri)
-        conflicts = {number: one.reason for number, one in judged.items() if one.verdict is Verdict.CONFLICT}
+        conflicts = {
+            number: judgement.reason for number, judgement in judged.items() if judgement.verdict is Verdict.CONFLICT
+        }
         if self.job.rebaser and (self.landed or conflicts or any(change.moves for change in changes)):
             return self._plan_rebased(self.job.rebaser, head, judge, parts)
         if parts:
             refuse_renamed(change, head, uri)
-        known = self.job.snapshot_fragments or self.parts.keys()
+        snapshot_ids = self.job.snapshot_fragments or self.parts.keys()
         return Plan(
             head=head,
             parts=parts,
             rebased={},
-            gone=tuple(number for number, one in judged.items() if one.verdict is Verdict.GONE),
+            gone=tuple(number for number, judgement in judged.items() if judgement.verdict is Verdict.GONE),
             conflicts=conflicts,
-            new_rows=sum(head.fragments[number].num_rows for number in head.fragments if number not in known),
+            new_rows=sum(head.fragments[number].num_rows for number in head.fragments if number not in snapshot_ids),
         )
 
     def _plan_rebased(
         self, rebaser: Rebaser, head: Head, judge: FragmentJudge, valid: Mapping[int, FragmentColumns]
     ) -> Plan:
-        """Plans where rows may be in other fragments by now, or have other inputs."""
+        """Plans a commit whose rows may have moved, or may have changed inputs."""
         coverage = self._coverage()
         lineage = self.history.lineage(head.dataset, coverage.version)
-        # Fragments that the snapshot had and that nothing has moved rows to or from need no look,
-        # and are most of a huge table.
-        still = coverage.others if lineage.complete and not lineage.replaced else frozenset()
-        still -= lineage.compacted
-        fragments = [head.fragments[number] for number in head.fragments if number not in still]
-        now = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
-        if now.open:
+        # Skip fragments of the snapshot without any moved rows: most fragments of a huge table.
+        skipped_ids = coverage.others if lineage.complete and not lineage.replaced else frozenset()
+        skipped_ids -= lineage.compacted
+        fragments = [head.fragments[number] for number in head.fragments if number not in skipped_ids]
+        current = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
+        if current.open:
             refuse_renamed(self.landed_change(), head, self.job.snapshot.uri)
-        parts = {number: valid[number] for number in now.open if number in valid}
-        # Where every fragment has all the rows that it had, none of them is elsewhere, whatever
-        # happened to other fragments.
-        then = self.landed.head.fragments if self.landed else {n: part.fragment for n, part in self.parts.items()}
-        right = valid.keys() | {number for number, one in now.covered.items() if one.done}
+        parts = {number: valid[number] for number in current.open if number in valid}
+        # If every covered fragment still has all its rows, no covered row is in another fragment,
+        # regardless of changes to other fragments.
+        starting_fragments = (
+            self.landed.head.fragments if self.landed else {n: part.fragment for n, part in self.parts.items()}
+        )
+        resolved_ids = valid.keys() | {number for number, covered in current.covered.items() if covered.done}
         has_all_rows = all(
-            number in right and head.fragments[number].num_deletions == then[number].num_deletions
+            number in resolved_ids and head.fragments[number].num_deletions == starting_fragments[number].num_deletions
             for number in coverage.covered
         )
-        elsewhere = [] if has_all_rows else [number for number in now.open if number not in valid]
-        again = [number for number in elsewhere if not self._still_fits(head, number, judge)]
-        fresh: Sequence[RebasedColumns] = ()
-        if again:
-            fresh = rebaser(head.dataset, self.history.lineage(head.dataset, self.job.change.read_version), again)
-        known = {**self.rebased, **{one.fragment_id: one for one in fresh}}
-        self.rebased = rebased = {number: known[number] for number in elsewhere}
-        parts.update({number: one.columns for number, one in rebased.items() if one.columns is not None})
-        new_rows = sum(head.fragments[number].num_rows for number in now.new)
-        new_rows += sum(head.fragments[number].num_rows - one.covered for number, one in rebased.items())
-        done = now.settled(dict.fromkeys(now.open))
+        moved_ids = [] if has_all_rows else [number for number in current.open if number not in valid]
+        stale_ids = [number for number in moved_ids if not self._still_fits(head, number, judge)]
+        new_results: Sequence[RebasedColumns] = ()
+        if stale_ids:
+            new_results = rebaser(
+                head.dataset, self.history.lineage(head.dataset, self.job.change.read_version), stale_ids
+            )
+        rebased_by_id = {**self.rebased, **{result.fragment_id: result for result in new_results}}
+        self.rebased = rebased = {number: rebased_by_id[number] for number in moved_ids}
+        parts.update({number: result.columns for number, result in rebased.items() if result.columns is not None})
+        new_rows = sum(head.fragments[number].num_rows for number in current.new)
+        new_rows += sum(head.fragments[number].num_rows - result.covered for number, result in rebased.items())
+        settled = current.settled(dict.fromkeys(current.open))
         return Plan(
             head=head,
             parts=parts,
@@ -174,57 +181,58 @@ class Planner:
             gone=tuple(number for number in self.parts if number not in head.fragments),
             conflicts={},
             new_rows=new_rows,
-            coverage=replace(done, others=done.others | still),
+            coverage=replace(settled, others=settled.others | skipped_ids),
         )
 
     def note(self, plan: Plan) -> None:
-        """Takes note of a plan that was committed."""
+        """Records a committed plan."""
         self.landed = plan
         self.counted.update(plan.rebased)
 
     def landed_change(self) -> ColumnsToCommit:
-        """Returns what is to be committed; a new column that was filled is known by its id."""
+        """Returns the change. After the first commit, new columns have their field ids."""
         if self.landed is None:
             return self.job.change
         filled = {column.name: column for column in self.landed.head.fields}
-        targets = (filled.get(one.name, one) if one.id < 0 else one for one in self.job.change.targets)
+        targets = (filled.get(target.name, target) if target.id < 0 else target for target in self.job.change.targets)
         return replace(self.job.change, targets=tuple(targets))
 
     def _coverage(self) -> Coverage:
-        """Returns what the job covered when it last committed; before, at its snapshot."""
+        """Returns the coverage at the job's last commit, or at its snapshot."""
         landed = self.landed
         if landed is None:
             version, fragments = self.job.change.read_version, {n: part.fragment for n, part in self.parts.items()}
-            others = self.job.snapshot_fragments
+            other_ids = self.job.snapshot_fragments
         elif landed.coverage is None:
             version, fragments = landed.head.dataset.version, {n: landed.head.fragments[n] for n in landed.parts}
-            others = frozenset(landed.head.fragments)
+            other_ids = frozenset(landed.head.fragments)
         else:
             return landed.coverage
         covered = {
             number: Covered(identity=fragment_identity(fragment, self.input_ids), done=landed is not None)
             for number, fragment in fragments.items()
         }
-        return Coverage(version=version, covered=covered, others=others - covered.keys())
+        return Coverage(version=version, covered=covered, others=other_ids - covered.keys())
 
     def _still_fits(self, head: Head, fragment: int, judge: FragmentJudge) -> bool:
-        """Tells whether what was rebased to an earlier version still fits, and its counts do."""
-        one = self.rebased.get(fragment)
-        if one is None or one.columns is None or judge(one.columns).verdict is not Verdict.VALID:
+        """Tells whether a rebase to an earlier version still fits, including its row counts."""
+        result = self.rebased.get(fragment)
+        if result is None or result.columns is None or judge(result.columns).verdict is not Verdict.VALID:
             return False
-        return head.fragments[fragment].num_deletions == one.columns.fragment.num_deletions
+        return head.fragments[fragment].num_deletions == result.columns.fragment.num_deletions
 
     def make_room(self, plan: Plan) -> lance.LanceDataset | Lost | Unknown | None:
-        """Makes a version with the columns, and in each fragment files of all or none of them.
+        """Makes a version with the columns, and with files of all or none of them per fragment.
 
-        Another plan is to be made for it; None where the plan can be committed as it is.
+        Returns the new version, and the caller plans again for this version. Returns None if the
+        plan can be committed as it is.
         """
         head, change = plan.head, self.job.change
-        there = {column.name for column in head.fields}
-        missing = [arrow for arrow in change.new_columns if arrow.name not in there]
-        if missing:
+        names_in_head = {column.name for column in head.fields}
+        missing_columns = [arrow for arrow in change.new_columns if arrow.name not in names_in_head]
+        if missing_columns:
             token = self.token or uuid.uuid4().hex
-            outcome = add_null_columns(head.dataset, missing, token)
+            outcome = add_null_columns(head.dataset, missing_columns, token)
             if outcome is not None:
                 return outcome
             self.token = token
@@ -233,23 +241,24 @@ class Planner:
 
     def _blank(self, dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
         staged = self.job.stage.blank(dataset, fragment, names)
-        # Before the commit: where its answer is lost, the next round meets these files.
+        # Record the name before the commit: after a lost answer, the next round meets this file.
         self.blanks.add(staged.name)
         return staged
 
     def result(self, plan: Plan, retries: int, earlier: CommitResult | None) -> CommitResult:
-        """Returns what the commit of a plan will have done, but for its version.
+        """Returns the result of committing a plan; the version is still 0.
 
-        `earlier` is what the job has committed before: some of its values are replaced then.
+        `earlier` is the result of the job's previous commit, some of whose values this
+        plan replaces.
         """
         change = self.job.change
-        carried = sum(one.carried for one in plan.rebased.values())
-        nulled = sum(one.nulled for one in plan.rebased.values())
+        carried = sum(rebased.carried for rebased in plan.rebased.values())
+        nulled = sum(rebased.nulled for rebased in plan.rebased.values())
         if earlier is not None:
-            # Of a fragment that was rebased before, those rows were counted then.
-            before = [self.counted[number] for number in plan.rebased if number in self.counted]
-            carried -= sum(one.carried for one in before)
-            nulled -= sum(one.nulled for one in before)
+            # An earlier rebase of the same fragment has already counted these rows.
+            previous = [self.counted[number] for number in plan.rebased if number in self.counted]
+            carried -= sum(rebased.carried for rebased in previous)
+            nulled -= sum(rebased.nulled for rebased in previous)
             return replace(
                 earlier,
                 rows=earlier.rows - nulled,
@@ -257,7 +266,7 @@ class Planner:
                 rows_nulled=earlier.rows_nulled + nulled,
                 retries=earlier.retries + retries + 1,
             )
-        given = sum(part.rows for number, part in self.parts.items() if number not in plan.conflicts)
+        given_rows = sum(part.rows for number, part in self.parts.items() if number not in plan.conflicts)
         rows = carried
         for number, part in plan.parts.items():
             if number not in plan.rebased:
@@ -279,6 +288,6 @@ class Planner:
             fragments_gone=plan.gone,
             rows_carried=carried,
             rows_nulled=nulled,
-            rows_gone=max(0, given - rows - nulled),
+            rows_gone=max(0, given_rows - rows - nulled),
             new_rows=plan.new_rows,
         )

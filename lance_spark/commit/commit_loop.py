@@ -1,8 +1,9 @@
-"""The retry loop of every commit: look at the head, build the operation, commit once, look again.
+"""The retry loop of every commit: open the latest version, build the operation, commit, repeat.
 
-An operation is never sent again as it is: each round builds it anew against the head that it looked
-at. Each round first looks for the job's own transaction, so a reply that was lost, or a commit that
-is repeated with the same job id, finds its result and does not commit twice.
+Each round builds the operation again, for the latest version that the round opened. Operations of
+earlier rounds are never resent. Each round first searches the history for the job's own
+transaction. A lost reply, or a second commit with the same job id, therefore returns the first
+result and commits nothing.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 Check = Callable[["lance.LanceDataset", int], None]
-"""Checks a version that a commit made above a version that the round has looked at. Raises if what
-came between does not fit."""
+"""Checks a landed version (first argument) against the version that the round opened (the number).
+Raises if the commits between the two do not fit."""
 
 _T = TypeVar("_T")
 
 Round = Callable[["lance.LanceDataset | None", int], _T | Lost | Unknown]
-"""Builds the operation for the latest version (None: no table) and commits it once; the number is
-that of the rounds before. A `CommitError` says that no further round can help."""
+"""Builds the operation for the latest version (None: no table) and commits once. The number counts
+the earlier rounds. A `CommitError` means that further rounds cannot help."""
 
 
 def run_rounds(
@@ -56,8 +57,8 @@ def run_rounds(
 ) -> CommitResult:
     """Commits the result of a job, as :func:`commit_with_retries` does.
 
-    Before each round the job's own transaction is looked for in the versions after `since`; what is
-    read for that is added to `known`. `check` looks at a commit whose reply was lost.
+    Each round first searches the versions after `since` for the job's own transaction, and adds the
+    transactions read to `known`. `check` validates a commit whose reply was lost.
     """
     looked_at: dict[int, int] = {}
 
@@ -67,13 +68,13 @@ def run_rounds(
         return one_round(head, retries)
 
     def find(head: lance.LanceDataset, after: int) -> CommitResult | None:
-        mine = find_job(head, job_id, after=after, known=known)
-        if mine is None:
+        prior_result = find_job(head, job_id, after=after, known=known)
+        if prior_result is None:
             return None
-        read = looked_at.get(mine.retries)
+        read = looked_at.get(prior_result.retries)
         if check is not None and read is not None:
-            check(head.checkout_version(mine.version), read)
-        return dataclasses.replace(mine, uri=ref.uri)
+            check(head.checkout_version(prior_result.version), read)
+        return dataclasses.replace(prior_result, uri=ref.uri)
 
     advice = (
         f"job {job_id} - written files are kept; call lance_spark.last_commit(path) when the store answers again: it "
@@ -93,22 +94,23 @@ def commit_with_retries(
     head: lance.LanceDataset | None = None,
     make_rounds: Callable[[CommitPolicy], Rounds] = lambda policy: Rounds(policy=policy),
 ) -> _T:
-    """Runs rounds until one commits, one raises, or the policy ends it. The only such loop.
+    """Runs rounds until a round commits or raises, or the policy ends the loop. The only such loop.
 
     Args:
         ref: The table.
         one_round: Makes one attempt on the latest version.
-        find: Returns the result of an earlier attempt, if a version after the given one has it.
+        find: Returns the result of an earlier attempt, if a version after the given number has
+            the attempt.
         policy: Bounds the rounds.
-        since: The version after which the first round looks for an earlier attempt.
-        advice: What to do if the store gives no answer, for the error.
-        head: The latest version, if the caller has just opened it.
+        since: The first round searches the versions after this number for an earlier attempt.
+        advice: What to do if the store does not answer, for the error.
+        head: The latest version, if the caller has just opened the table.
         make_rounds: Tests inject clock and sleep.
 
     Raises:
-        CommitConflictError: Other writers kept coming first.
-        CommitOutcomeUnknownError: The store did not answer, and whether the commit happened is not
-            known. The files must be kept.
+        CommitConflictError: Other writers kept committing first.
+        CommitOutcomeUnknownError: The store did not answer, and the commit may or may not have
+            happened. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
     refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
@@ -119,13 +121,13 @@ def commit_with_retries(
         try:
             head = _open_head(ref) if head is None else head
             if head is not None:
-                mine = find(head, since)
-                if mine is not None:
-                    return mine
+                prior_result = find(head, since)
+                if prior_result is not None:
+                    return prior_result
                 since = max(since, head.version)
             outcome = one_round(head, rounds.retries)
         except (OSError, CommitError) as error:
-            # Only an object store can still make a version of a request that it did not answer.
+            # Only an object store may still execute a request after a call without an answer.
             is_final = isinstance(error, CommitError) and is_local(ref.uri)
             if unanswered is None or is_final or isinstance(error, CommitOutcomeUnknownError):
                 _raise_typed(ref, error)
@@ -136,8 +138,8 @@ def commit_with_retries(
         if isinstance(outcome, Unknown):
             unanswered = outcome.error
         _logger.debug("commit to %s did not land: %s", ref.uri, outcome.error)
-        lasts = isinstance(outcome, Unknown) and outcome.lasts
-        if lasts or not rounds.again(race=isinstance(outcome, Lost) and outcome.race):
+        is_lasting = isinstance(outcome, Unknown) and outcome.lasts
+        if is_lasting or not rounds.again(race=isinstance(outcome, Lost) and outcome.race):
             break
     if unanswered is not None:
         return _resolve_unknown(ref, find, since, unanswered, advice)
@@ -156,7 +158,7 @@ def _open_head(ref: DatasetRef) -> lance.LanceDataset | None:
 
 
 def _raise_typed(ref: DatasetRef, error: Exception) -> NoReturn:
-    """Raises an error that came before the commit, as an error of ours."""
+    """Raises a failure before the commit as an error of this package."""
     if isinstance(error, LanceSparkError):
         raise error
     raise CommitError(
@@ -173,19 +175,19 @@ def _resolve_unknown(
     error: Exception,
     advice: str,
 ) -> _T:
-    """Finds out what became of a commit that got no answer, as far as that can be known.
+    """Searches the table for a commit without an answer. Returns its result, or raises.
 
-    On a local file system a failed call leaves nothing under way, so what cannot be found did not
-    happen; on an object store a request may still arrive.
+    On a local file system a failed call has ended, so a commit missing from the history did not
+    happen. On an object store a request may still arrive.
     """
     try:
         head = _open_head(ref)
-        mine = None if head is None else find(head, since)
-    except OSError as again:
-        error = again
+        prior_result = None if head is None else find(head, since)
+    except OSError as second_error:
+        error = second_error
     else:
-        if mine is not None:
-            return mine
+        if prior_result is not None:
+            return prior_result
         if is_local(ref.uri):
             raise CommitError(
                 f"the commit failed: {error} - at {ref.uri} - nothing was committed; check permissions and space there",
@@ -198,6 +200,6 @@ def _resolve_unknown(
 
 
 def properties_of(result: CommitResult, message: str | None, given: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-    """Returns what a transaction of ours carries: the job, its summary, and what the user gave."""
+    """Returns the properties of a transaction: the job, its summary, and the user's properties."""
     properties = {**dict(given), JOB_KEY: result.job_id, SUMMARY_KEY: result.to_json()}
     return properties if message is None else {**properties, MESSAGE_KEY: message}
