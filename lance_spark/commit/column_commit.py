@@ -1,23 +1,23 @@
-"""Commits column files on top of whatever came first: :func:`commit_columns`.
+"""Commits column files to the latest version of a table: :func:`commit_columns`.
 
-Each round looks at the latest version, judges every fragment by identity
-(:mod:`lance_spark.commit.conflicts.verdicts`), adds the columns that are new as all-NULL ones, and
-commits the column files of all valid fragments with one DataReplacement. A DataFrame write has the
-other fragments rebased, and everything is committed at once or not at all; a job leaves them out,
-and computes them again.
+Each round opens the latest version and judges every fragment by identity
+(:mod:`lance_spark.commit.conflicts.verdicts`). New columns are added as all NULL. One
+DataReplacement then commits the column files of all valid fragments. A DataFrame write rebases the
+other fragments, and commits all fragments at once or none. A job leaves the other fragments out,
+and recomputes their values.
 
-Something may slip in between a look and its commit. Measured with pylance 14, which looks at what
-came meanwhile also with `max_retries=0`:
+Concurrent commits may land between the reading of a version and the commit on top. pylance checks
+these commits even with `max_retries=0`. Measured with pylance 14:
 
-- it accepts appends, deletions of rows, drops and renames of other columns, a rename of the target,
-  whatever was done to other fragments, and an *in-place rewrite of an input* of the same fragment;
-- it refuses whatever moved rows of the fragment or rewrote its target, every Merge (an added or
-  cast column), an index of the target, a drop of it, Overwrite and Restore;
-- where the transaction of what came was cleaned up in that moment, it accepts all of that, as long
-  as there is a fragment of the id.
+- pylance accepts appends, deletions of rows, drops and renames of other columns, a rename of the
+  target, any change to other fragments, and an *in-place rewrite of an input* of the same fragment;
+- pylance refuses every move of rows of the fragment, every rewrite of its target, every Merge (an
+  added or cast column), an index of the target, a drop of the target, Overwrite and Restore;
+- if the transaction of the concurrent commit was cleaned up in that moment, pylance accepts all of
+  the refused changes, as long as a fragment of the same id exists.
 
-So a commit that did not make the version after the one looked at is followed by another round like
-any other. It begins with what has landed, and mostly finds nothing to do.
+A commit therefore needs another round if its version does not directly follow the version that the
+round opened. The extra round starts from the landed version, and mostly has nothing to commit.
 """
 
 from __future__ import annotations
@@ -62,28 +62,29 @@ def commit_columns(
 ) -> Outcome:
     """Commits column files as one version.
 
-    A new column takes a version more: it is added as all NULL first, since a Merge that carried
-    values would have to be sent again on a conflict, and pylance then drops other columns or brings
-    deleted rows back. A death between the two leaves the column all NULL.
+    A new column takes an extra version, and is first added as all NULL. A Merge with values would
+    have to be resent after a conflict, and pylance then drops other columns or restores deleted
+    rows. A crash between the two versions leaves the column all NULL.
 
     Args:
-        snapshot: The table, at the version that the values belong to, which need not be there.
+        snapshot: The table, at the version that the values belong to. The version may have been
+            cleaned up.
         change: The column files.
         job_id: A second commit with the same id returns the result of the first.
-        stage: Stages files beside the job's own.
-        snapshot_fragments: Ids of the snapshot's fragments, those of `change` included or not; none
-            where the snapshot was cleaned up.
-        rebaser: Brings fragments that cannot be committed as they are to the latest version; then
-            the commit is all or nothing. Without it they are left out.
-        policy: Bounds of the retries; by default as the environment says.
-        history: What earlier commits of the job have read; is added to.
+        stage: Stages further files, in addition to the job's own.
+        snapshot_fragments: Ids of the snapshot's fragments, with or without the fragments of
+            `change`; empty if the snapshot was cleaned up.
+        rebaser: Rebases invalid fragments to the latest version, and makes the commit all or
+            nothing. Without a rebaser, invalid fragments are left out.
+        policy: Bounds of the retries; by default from the environment.
+        history: History read by earlier commits of the job. This commit extends the history.
 
     Raises:
-        CommitConflictError: A concurrent writer renamed a target or added the same column, or as
-            `rebaser` says. Nothing was committed, or it was taken back.
+        CommitConflictError: A concurrent writer renamed a target or added the same column, or
+            `rebaser` raised the error. Nothing was committed, or the commit was undone.
         CommitImpossibleError: The column was dropped or changed, or the table was overwritten,
             restored or deleted. Nothing was committed.
-        CommitOutcomeUnknownError: Whether the commit happened is not known, or it lacks files. The
+        CommitOutcomeUnknownError: The commit may or may not have happened, or lacks files. The
             files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
@@ -125,14 +126,14 @@ class _ColumnCommit:
     """One commit over its rounds.
 
     Attributes:
-        unanswered: Plans whose commit was not answered, by the retries of their result.
-        first: The plan that was committed first; its version is what a taken back commit restores.
-            None before, and where an earlier attempt has committed.
-        result: What the table has of the job by now.
-        parts: The column files that it has, by fragment.
-        files: Names of all files that versions have of the job.
-        again: Whether something may have slipped in beside the last commit.
-        landed: The version that it made; None where its answer was lost.
+        unanswered: Plans whose commit got no answer, by the retries of their result.
+        first: The plan that was committed first. An undo restores the values of its version. None
+            before, and if an earlier attempt has committed.
+        result: The job's committed result so far.
+        parts: The job's committed column files, by fragment.
+        files: Names of all files of the job in any version.
+        again: Whether a concurrent commit may have landed just before the last commit.
+        landed: The version made by the last commit; None if its answer was lost.
     """
 
     job: Job
@@ -146,9 +147,10 @@ class _ColumnCommit:
     landed: lance.LanceDataset | None = None
 
     def run(self, since: int) -> CommitResult:
-        """Commits, and again until nothing has slipped in.
+        """Commits until no concurrent commit has landed just before the job's commit.
 
-        Where something slips in beside each commit, it ends as races that are lost for ever do.
+        If concurrent commits land in front of every commit until the policy's timeout, the loop
+        ends like an endless series of lost races.
         """
         job, began, slips = self.job, time.monotonic(), 0
         while True:
@@ -159,18 +161,20 @@ class _ColumnCommit:
                 )
                 plan = self.unanswered.pop(result.retries, None)
                 if plan is not None:
-                    # Its answer was lost, and it was found in the history: checked as any other.
+                    # The answer was lost, and the history has the commit: validate as usual.
                     self._land(plan, result, None)
             except BaseException as error:
-                # A job looks at what it has committed in its next round.
+                # A job reads its committed values in its next round.
                 passes = job.rebaser is None and not isinstance(error, CommitError)
                 if self.first is None or passes or isinstance(error, CommitOutcomeUnknownError):
                     raise
-                said = self._take_back(self.first, since)
+                undo_report = self._take_back(self.first, since)
                 if not isinstance(error, CommitError):
                     raise
                 fragments = getattr(error, "fragments", ())
-                raise CommitConflictError(f"{error}; {said}", uri=job.snapshot.uri, fragments=fragments) from error
+                raise CommitConflictError(
+                    f"{error}; {undo_report}", uri=job.snapshot.uri, fragments=fragments
+                ) from error
             if not self.again:
                 return self.result or result
             since, slips = result.version, slips + 1
@@ -185,26 +189,26 @@ class _ColumnCommit:
             )
 
     def _run_round(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
-        """Does one round, as :data:`~lance_spark.commit.commit_loop.Round` says."""
+        """Runs one round, as defined by :data:`~lance_spark.commit.commit_loop.Round`."""
         if self.again and self.landed is not None:
-            dataset = self.landed  # only what slipped in is looked for, not what came after
+            dataset = self.landed  # judge commits up to the landed version, not later commits
         self.again = False
         while True:
             plan = self.planner.plan(self.planner.look(dataset))
             if self.result is not None and not plan.parts:
                 return self.result
-            made = self.planner.make_room(plan)
-            if made is None:
+            outcome = self.planner.make_room(plan)
+            if outcome is None:
                 return self._send(plan, self.planner.result(plan, retries, self.result))
-            if isinstance(made, (Lost, Unknown)):
-                return made
-            dataset = made
+            if isinstance(outcome, (Lost, Unknown)):
+                return outcome
+            dataset = outcome
 
     def _send(self, plan: Plan, result: CommitResult) -> CommitResult | Lost | Unknown:
         from lance import LanceOperation
 
         dataset, numbers = plan.head.dataset, sorted(plan.parts)
-        # A write without any value left still leaves its counts: a version without a change.
+        # A write without remaining values still commits its counts, as a version without changes.
         reports = self.job.rebaser is not None and self.result is None and bool(self.job.change.fragments)
         if not numbers and not reports:
             return self._note(plan, replace(result, version=dataset.version))
@@ -224,7 +228,7 @@ class _ColumnCommit:
         return self._land(plan, replace(result, version=outcome.dataset.version), outcome.dataset)
 
     def _land(self, plan: Plan, result: CommitResult, landed: lance.LanceDataset | None) -> CommitResult:
-        """Checks what was committed."""
+        """Validates a landed commit."""
         refuse_lost_files(self.job.snapshot, result.version, plan.parts, self.job.stage)
         self.again, self.landed = result.version != plan.head.dataset.version + 1, landed
         return self._note(plan, result)
@@ -237,13 +241,13 @@ class _ColumnCommit:
         return result
 
     def _take_back(self, first: Plan, since: int) -> str:
-        """Gives fragments their previous values again, and says so, for a message."""
+        """Restores the previous values of the fragments. Returns a clause for the error message."""
         from lance import LanceOperation
 
         before, upto = first.head, self.result.version if self.result else 0
         names = [column.name for column in self.job.change.targets]
         staged: dict[int, StagedColumns] = {}
-        left: set[int] = set()
+        changed_ids: set[int] = set()
 
         def undo(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
             head = self.planner.look(dataset)
@@ -251,18 +255,18 @@ class _ColumnCommit:
             moving = [change for change in self.planner.changes if change.version > upto]
             groups = []
             for fragment, part in self.parts.items() if live else ():
-                now = head.fragments.get(fragment)
-                mine = None if now is None else file_named(now, part.staged.name)
-                restorable = mine is not None and fragment in before.fragments
-                if (now is not None and not restorable) or any(change.took_from(fragment) for change in moving):
-                    left.add(fragment)
-                if mine is not None and restorable and live.intersection(mine.fields):
+                metadata = head.fragments.get(fragment)
+                entry = None if metadata is None else file_named(metadata, part.staged.name)
+                restorable = entry is not None and fragment in before.fragments
+                if (metadata is not None and not restorable) or any(change.took_from(fragment) for change in moving):
+                    changed_ids.add(fragment)
+                if entry is not None and restorable and live.intersection(entry.fields):
                     staged[fragment] = staged.get(fragment) or self.job.stage.restore(before.dataset, fragment, names)
-                    # It has the columns of the file that it replaces, under their ids: names may
-                    # have changed.
-                    groups.append(LanceOperation.DataReplacementGroup(fragment, same_columns(mine, staged[fragment])))
+                    # The file keeps the columns and field ids of the replaced file: names may have
+                    # changed.
+                    groups.append(LanceOperation.DataReplacementGroup(fragment, same_columns(entry, staged[fragment])))
             return LanceOperation.DataReplacement(groups) if groups else None
 
         take_back(self.job.snapshot, undo, job_id=self.job.job_id, since=since, policy=self.job.policy)
-        but = " but for fragments {}, whose values others have moved or rewritten since: write these again"
-        return f"the commit was taken back{but.format(sorted(left)) if left else ''}"
+        unrestored = " but for fragments {}, whose values others have moved or rewritten since: write these again"
+        return f"the commit was taken back{unrestored.format(sorted(changed_ids)) if changed_ids else ''}"

@@ -1,4 +1,4 @@
-"""What a write or a job gives to a commit of column files, and what it gets back."""
+"""The arguments and the outcome of a commit of column files, for writes and jobs."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 
 class Stage(Protocol):
-    """Stages column files in which no row gets a new value."""
+    """Stages column files without new values for any row."""
 
     def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
-        """Stages the values that columns of a version's fragment have, for a commit taken back."""
+        """Stages the values of columns in a version's fragment, to undo a commit."""
 
     def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
-        """Stages NULLs for those target columns of a version's fragment that have no file."""
+        """Stages NULLs for the target columns without a file in a version's fragment."""
 
     def missing(self, names: Sequence[str]) -> Collection[str]:
-        """Returns those data files that are not there."""
+        """Returns the names of the data files that do not exist."""
 
 
 Rebaser = Callable[["lance.LanceDataset", Lineage, Sequence[int]], Sequence[RebasedColumns]]
-"""Stages values of a version's fragments row by row; the lineage is that since the snapshot.
+"""Stages values of a version's fragments row by row. The lineage begins at the snapshot.
 
-It raises a `CommitConflictError` where the user refuses changed inputs, or that as much is carried
-over, and a `CommitImpossibleError` where what tells where rows have moved to was cleaned up."""
+Raises a `CommitConflictError` if the user refuses changed inputs, or if the carried values exceed
+the user's limit. Raises a `CommitImpossibleError` if the history of row moves was cleaned up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a commit.
+    """The outcome of a commit.
 
     Attributes:
-        result: What was committed.
-        conflicts: Why fragments were not committed; only without a :data:`Rebaser`.
-        files: Names of the files that the version has of this commit; None where an earlier attempt
-            had committed already.
+        result: The committed result.
+        conflicts: Reasons for fragments left out; only without a :data:`Rebaser`.
+        files: Names of the files of this commit in the version; None if an earlier attempt had
+            already committed.
     """
 
     result: CommitResult
