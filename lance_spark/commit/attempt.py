@@ -1,6 +1,6 @@
-"""One attempt at a commit, and its three outcomes: it landed, it lost, or it is not known.
+"""One attempt at a commit, with three outcomes: landed, lost, or unknown.
 
-The only place that calls pylance's commit, but for changes that Lance commits by itself.
+The only module with calls of pylance's commit, except for changes that Lance commits by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Landed:
 class Lost:
     """The commit certainly made no version.
 
-    In a `race` it lost only a version slot; Lance had nothing against its content.
+    In a `race` the commit lost only a version slot, and Lance did not object to its content.
     """
 
     race: bool
@@ -46,22 +46,22 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """The store failed before it answered; the commit may have made a version."""
+    """The store failed before its answer. The commit may have made a version."""
 
     error: Exception
 
     @property
     def lasts(self) -> bool:
-        """Whether the same would happen again: a full disk, a limit, or a missing permission."""
-        # Pylance tells them by text alone.
+        """Whether a retry would fail too: a full disk, a limit, or a missing permission."""
+        # Pylance reports these errors only as text.
         return any(f"(os error {number})" in str(self.error) for number in _LASTING)
 
 
 def this_user() -> str:
-    """Returns who runs this process."""
+    """Returns the user and the host of this process."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
+    except (KeyError, OSError):  # a container may run under a user id without a name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 
@@ -75,16 +75,15 @@ def attempt_commit(
     storage_options: Mapping[str, str],
     enable_stable_row_ids: bool | None = None,
 ) -> Landed | Lost | Unknown:
-    """Commits once, without pylance's own retries: they send it to versions not looked at.
+    """Commits once, without pylance's own retries, which would commit to versions not yet judged.
 
-    The transaction carries who commits, beside `properties`.
+    The transaction carries the user, in addition to `properties`.
 
-    (Even so pylance takes commits that came between `read_version` and now into account by itself,
-    and accepts some of them: the caller compares the version that it got with the one that it
-    expected.)
+    Even without retries pylance rebases over commits after `read_version`, and accepts some of
+    these. The caller therefore compares the landed version with the expected version.
 
     Raises:
-        CommitError: Lance refuses the operation as such; nothing was committed, and trying again
+        CommitError: Lance rejects the operation itself. Nothing was committed, and a retry
             cannot help.
     """
     import lance
@@ -115,10 +114,10 @@ def attempt_empty_table(
     storage_options: Mapping[str, str],
     enable_stable_row_ids: bool,
 ) -> Landed | Lost | Unknown:
-    """Creates a table without rows, once. A commit takes the file format from fragments alone.
+    """Creates a table without rows, once. A commit takes the file format only from fragments.
 
     Raises:
-        CommitError: Lance refuses the table as such; nothing was committed.
+        CommitError: Lance rejects the table itself. Nothing was committed.
     """
     import lance
 
@@ -140,10 +139,10 @@ def attempt_empty_table(
 def attempt(
     uri: str, storage_options: Mapping[str, str], commit: Callable[[], lance.LanceDataset]
 ) -> Landed | Lost | Unknown:
-    """Runs one commit of pylance, and sorts its outcome. Errors of ours pass.
+    """Runs one commit of pylance, and classifies its outcome. Errors of this package pass through.
 
     Raises:
-        CommitError: Lance refuses the commit as such; nothing was committed.
+        CommitError: Lance rejects the commit itself. Nothing was committed.
     """
     from lance.commit import CommitConflictError
 
@@ -158,8 +157,8 @@ def attempt(
         if isinstance(error, OSError):
             if is_conflict(error):
                 return Lost(race=False, error=error)
-            # A fragment may have gone between our look and the commit, and the transaction that
-            # says so been cleaned up.
+            # A fragment may disappear between the reading of the version and the commit, and a
+            # cleanup may delete the transaction of its removal.
             if (is_created := is_created_meanwhile(error)) or is_fragment_gone(error):
                 return Lost(race=is_created, error=error)
             if not is_bad_request(error):

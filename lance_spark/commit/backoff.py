@@ -1,8 +1,8 @@
-"""When to try a commit again: slot backoff and its bounds.
+"""Decides when to retry a commit: slot backoff and its bounds.
 
-A commit that lost a race waits for a random number of slots, each as long as its first attempt
-took, out of a number of slots that doubles with every loss. So writers that collided spread out, on
-a fast store as on a slow one.
+A slot lasts as long as the first attempt of the commit. After a lost race the commit waits for a
+random number of slots. The upper bound of this number doubles with every loss. Colliding writers
+therefore spread out, on fast and slow stores alike.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ _LONGEST_WAIT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPolicy:
-    """How long a commit is tried.
+    """Bounds the retries of a commit.
 
     Attributes:
-        max_retries: Rounds without progress after which it gives up. Losing a race for a version
-            slot is not counted: another writer made progress, and there is nothing wrong with what
-            was sent.
-        timeout_s: Seconds after which it gives up in any case.
-        allow_unsafe: Whether to commit to an object store on which writers at once lose each
+        max_retries: Number of rounds without progress before the commit gives up. Lost races for a
+            version slot are not counted: another writer made progress, and the content is fine.
+        timeout_s: Seconds before the commit gives up in any case.
+        allow_unsafe: Whether to commit to an object store on which concurrent writers lose each
             other's work.
     """
 
@@ -45,7 +44,7 @@ class CommitPolicy:
     def of(
         max_retries: int | None, timeout_s: float | None = None, *, allow_unsafe: bool | None = None
     ) -> CommitPolicy:
-        """Returns the policy for the options' values; by default as the environment says.
+        """Returns the policy for the options' values; by default from the environment.
 
         Raises:
             OptionError: The environment variable is not a number.
@@ -64,7 +63,7 @@ class CommitPolicy:
 
 @dataclass(slots=True, kw_only=True)
 class Rounds:
-    """Counts the rounds of one commit, and waits between them. Belongs to one thread."""
+    """Counts the rounds of one commit, and waits between the rounds. Belongs to one thread."""
 
     policy: CommitPolicy
     clock: Callable[[], float] = time.monotonic
@@ -77,26 +76,26 @@ class Rounds:
     _attempt_began: float = field(default=0.0)
 
     def begin(self) -> None:
-        """Notes that an attempt begins."""
+        """Records the start of an attempt."""
         self._attempt_began = self.clock()
         if self._began is None:
             self._began = self._attempt_began
 
     def again(self, *, race: bool) -> bool:
-        """Waits for the next round, or returns False if there is to be none.
+        """Waits for the next round, or returns False if the policy ends the loop.
 
         In a `race` the attempt only lost a version slot.
         """
-        now = self.clock()
+        now_s = self.clock()
         if self._slot_s is None:
-            self._slot_s = now - self._attempt_began
+            self._slot_s = now_s - self._attempt_began
         if not race:
             if self._fruitless >= self.policy.max_retries:
                 return False
             self._fruitless += 1
         slots = 1 << min(self.retries + 1, _MOST_DOUBLINGS)
         wait = min(self._slot_s * self.uniform(0, slots), _LONGEST_WAIT_S)
-        if now + wait - (now if self._began is None else self._began) > self.policy.timeout_s:
+        if now_s + wait - (now_s if self._began is None else self._began) > self.policy.timeout_s:
             return False
         self.retries += 1
         self.sleep(wait)

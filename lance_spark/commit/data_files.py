@@ -1,4 +1,7 @@
-"""Entries of manifests for column files that no version names yet, and the room that they need."""
+"""Manifest entries for unreferenced column files, and preparations of their commit.
+
+The preparations add new columns as all NULL, and files of NULLs for incomplete fragments.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,13 @@ if TYPE_CHECKING:
 
 
 def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> list[DataFile]:
-    """Returns the entries for files that all hold the same columns, with this version's field ids.
+    """Returns the entries for files with the same columns, with this version's field ids.
 
-    pylance reads the footer of one of them for that; the others differ only in name and size.
+    pylance reads the footer of the first file. The other files differ only in name and size.
 
     Raises:
-        CommitConflictError: It cannot be read: a cleanup may come between two rounds.
+        CommitConflictError: The first file is unreadable, for example after a cleanup between
+            two rounds.
     """
     from lance.fragment import DataFile
 
@@ -42,7 +46,7 @@ def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> 
 
 
 def same_columns(like: DataFile, staged: StagedColumns) -> DataFile:
-    """Returns the entry of a file that holds the same columns as another one."""
+    """Returns the entry of a file with the same columns as the file of `like`."""
     from lance.fragment import DataFile
 
     version = like.file_major_version, like.file_minor_version
@@ -50,16 +54,17 @@ def same_columns(like: DataFile, staged: StagedColumns) -> DataFile:
 
 
 def file_named(fragment: FragmentMetadata, name: str) -> DataFile | None:
-    """Returns the entry of a data file of a fragment by its name, or None."""
+    """Returns the entry of a fragment's data file by name, or None."""
     return next((file for file in fragment.files if file.path == name), None)
 
 
 def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]], token: str) -> Lost | Unknown | None:
-    """Adds columns as all NULL, with a token in their metadata. Returns None when they are there.
+    """Adds columns as all NULL, with a token in their metadata. Returns None on success.
 
     Raises:
-        CommitError: Lance cannot add them.
-        CommitOutcomeUnknownError: It has, over commits that were cleaned up in the same moment.
+        CommitError: Lance cannot add the columns.
+        CommitOutcomeUnknownError: Lance added the columns on top of commits that were cleaned up in
+            the same moment.
     """
     import pyarrow as pa
     from lance.commit import CommitConflictError as LanceConflict
@@ -70,9 +75,9 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
         metadata[TOKEN_KEY] = token
         stamped.append(arrow.with_nullable(True).with_metadata(metadata))
     try:
-        # pylance builds the Merge from this handle's version and refuses it if anything but an
-        # index or the configuration came first (measured), so no column or deletion of another
-        # writer is overwritten; but not where what came first was cleaned up meanwhile.
+        # pylance builds the Merge from this handle's version. Measured: pylance refuses the Merge
+        # after any concurrent commit except an index or the configuration. Columns and deletions
+        # of other writers therefore stay, unless a cleanup deleted their transactions.
         head.add_columns(pa.schema(stamped))
     except LanceConflict as error:
         return Lost(race=True, error=error)
@@ -84,11 +89,11 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
             "was committed",
             uri=head.uri,
         ) from error
-    lost = [event.version for event in events_between(head, before, head.version - 1) if event.operation is None]
-    if lost:
+    versions = [event.version for event in events_between(head, before, head.version - 1) if event.operation is None]
+    if versions:
         raise CommitOutcomeUnknownError(
-            f"columns were added to version {before}, and commits that came first (version {lost[0]} and later) were "
-            "cleaned up in that moment: what they changed may be undone - "
+            f"columns were added to version {before}, and commits that came first (version {versions[0]} and later) "
+            "were cleaned up in that moment: what they changed may be undone - "
             f"at {head.uri}, version {head.version} - look at the rows that they changed, and write again",
             uri=head.uri,
         )
@@ -102,18 +107,19 @@ def fill_gaps(
     blank: Callable[[lance.LanceDataset, int, Sequence[str]], StagedColumns],
     storage: Mapping[str, str],
 ) -> lance.LanceDataset | Lost | Unknown | None:
-    """Gives fragments that have files of some target columns files of NULLs of the others too.
+    """Adds files of NULLs to fragments with files of some but not all target columns.
 
-    Returns the dataset with them; None where there was nothing to do. Measured: a DataReplacement
-    replaces a file of a fragment, or adds one, but does not do both.
+    Returns the dataset with the new files, or None if every fragment has files of all or none.
+    Measured: a DataReplacement either replaces files of a fragment or adds files, and does not
+    combine the two.
     """
     from lance import LanceOperation
 
     gaps: dict[tuple[str, ...], list[int]] = {}
     for fragment in fragments:
-        without = tuple(c.name for c in targets if not files_of(head.fragments[fragment], c.ids))
-        if without and len(without) < len(targets):
-            gaps.setdefault(without, []).append(fragment)
+        null_names = tuple(c.name for c in targets if not files_of(head.fragments[fragment], c.ids))
+        if null_names and len(null_names) < len(targets):
+            gaps.setdefault(null_names, []).append(fragment)
     dataset = None
     for names, numbers in gaps.items():
         base = dataset or head.dataset
