@@ -1,4 +1,4 @@
-"""Changes of a table without rows of a job: of columns, indexes, settings, and small appends."""
+"""Table changes without a job's rows: columns, indexes, settings, and small appends."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from lance import LanceOperation
 
 Change = Callable[["lance.LanceDataset"], "LanceOperation.BaseOperation | None"]
-"""Checks its preconditions on the latest version, and returns the operation to commit. Where only
-Lance itself can commit a change, the function makes that commit through the handle and returns
-None. None also says that there is nothing to change."""
+"""Validates its preconditions on the latest version, and returns the operation to commit. If only
+Lance can commit a change, the function commits through the handle and returns None. None also means
+that the table needs no change."""
 
 
 def change_schema(
@@ -36,21 +36,21 @@ def change_schema(
 ) -> lance.LanceDataset:
     """Applies a change to the latest version, and returns the table with the change.
 
-    Runs anywhere. Races with other writers and lost replies of the store are retried; a change
-    whose reply was lost is found by its transaction, and applied once.
+    Runs anywhere. Races with other writers and lost replies of the store are retried. A change with
+    a lost reply is recognized by its transaction, and applied once.
 
     Args:
         ref: The table.
-        change: The change. Every round calls the function anew.
-        policy: Bounds the rounds; by default as the environment says.
+        change: The change. Every round calls the function again.
+        policy: Bounds the rounds; by default from the environment.
         properties: Properties of the transaction.
-        has_landed: Tells whether a version has the change. The loop asks after an attempt without
-            an answer, for changes that Lance itself commits.
-        head: The latest version, if the caller has just opened it.
+        has_landed: Tells whether a version has the change. The loop calls the function after an
+            attempt without an answer, for changes that Lance itself commits.
+        head: The latest version, if the caller has just opened the table.
 
     Raises:
-        CommitConflictError: Other writers kept coming first.
-        CommitOutcomeUnknownError: The store did not answer. The change may be there.
+        CommitConflictError: Other writers kept committing first.
+        CommitOutcomeUnknownError: The store did not answer. The change may have landed.
         CommitError: Lance refuses the change.
     """
     change_id = uuid.uuid4().hex
@@ -58,8 +58,8 @@ def change_schema(
     is_first_look, unanswered = True, False
 
     def find(dataset: lance.LanceDataset, after: int) -> lance.LanceDataset | None:
-        # Every attempt lands above the version of its round, so each look begins where the look
-        # before ended.
+        # Every attempt lands above the version of its round, so each search begins at the end of
+        # the previous search.
         events = () if is_first_look else events_between(dataset, after, dataset.version)
         is_there = any(event.properties.get(CHANGE_KEY) == change_id for event in events)
         return dataset if is_there or (unanswered and has_landed(dataset)) else None
@@ -96,14 +96,14 @@ def _attempt(
 
 
 def open_or_create(ref: DatasetRef, schema: pa.Schema, policy: CommitPolicy) -> lance.LanceDataset:
-    """Opens the latest version, of an empty table where there was none.
+    """Opens the latest version; creates an empty table if necessary.
 
-    The table is made neither by the first append nor by `mode="create"`: of two that come at once
-    pylance makes one an overwrite, which drops the rows that the other has appended since
-    (measured). A creation at read version 0 is refused then.
+    Neither the first append nor `mode="create"` creates the table. If two of these run
+    concurrently, pylance turns one into an overwrite, which drops the rows appended by the other
+    writer (measured). pylance refuses a concurrent creation at read version 0, as used here.
 
     Raises:
-        CommitError: The table cannot be made.
+        CommitError: The table cannot be created.
     """
     import lance
 
@@ -118,14 +118,14 @@ def open_or_create(ref: DatasetRef, schema: pa.Schema, policy: CommitPolicy) -> 
 
 
 def drop_operation(head: lance.LanceDataset, columns: Sequence[str]) -> LanceOperation.BaseOperation:
-    """Returns the operation that drops columns of a version."""
+    """Returns the operation to drop columns of a version."""
     from lance import LanceOperation
 
     return LanceOperation.Project(without_fields(head.lance_schema, columns), preserves_nullability=True)
 
 
 def set_config(values: Mapping[str, str | None]) -> LanceOperation.BaseOperation:
-    """Returns the operation that sets keys of a table's configuration; None removes a key."""
+    """Returns the operation to set keys of a table's configuration; None removes a key."""
     from lance import LanceOperation
 
     return LanceOperation.UpdateConfig(config_updates=LanceOperation.UpdateMap(dict(values), replace=False))
@@ -134,21 +134,21 @@ def set_config(values: Mapping[str, str | None]) -> LanceOperation.BaseOperation
 def set_field_metadata(
     head: lance.LanceDataset, values: Mapping[str, Mapping[str, str | None]]
 ) -> LanceOperation.BaseOperation:
-    """Returns the operation that sets keys of the metadata of columns; None removes a key.
+    """Returns the operation to set keys of the metadata of columns; None removes a key.
 
     Args:
-        head: The version that has the columns.
+        head: The version with the columns.
         values: The keys by the paths of columns.
 
     Raises:
-        ColumnNotFoundError: There is no such column.
+        ColumnNotFoundError: A path is not a column of the version.
     """
     from lance import LanceOperation
 
     updates = {}
-    for path, given in values.items():
+    for path, metadata in values.items():
         field = head.lance_schema.field(path)
         if field is None:
             raise ColumnNotFoundError(path, head.uri, hint=f"the columns are {', '.join(head.schema.names)}")
-        updates[field.id()] = LanceOperation.UpdateMap(dict(given), replace=False)
+        updates[field.id()] = LanceOperation.UpdateMap(dict(metadata), replace=False)
     return LanceOperation.UpdateConfig(field_metadata_updates=updates)

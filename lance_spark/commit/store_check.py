@@ -1,11 +1,13 @@
-"""Finds out, before the first commit to an object store, whether it keeps writers apart.
+"""Tests, before the first commit to an object store, whether the store isolates concurrent writers.
 
-Each version of a table is one object, and two writers are kept apart by a conditional put: it makes
-the object only where there is none. A store that ignores the condition takes both puts, and tells
-both writers that they succeeded, while one's rows are gone. No error ever says so; that is why it
-is looked for. What is looked at is the put itself, with a table of our own in a folder of a random
-name, so the answer does not depend on time or luck: version 2 is made twice from version 1. A store
-that takes it twice ignores conditions.
+Each version of a table is one object. A conditional put creates the object only if no object of the
+name exists, and so isolates two writers. A store without conditions accepts both puts and reports
+success to both writers, although one writer's rows are lost. No error ever reports the loss, so
+this module probes the store.
+
+The probe tests the put itself, on its own table in a folder with a random name. The answer is
+therefore independent of timing and luck. The probe creates version 2 from version 1 twice. A store
+that accepts both ignores conditions.
 """
 
 from __future__ import annotations
@@ -28,21 +30,20 @@ from lance_spark.options import environment_flag
 _logger = logging.getLogger(__name__)
 
 ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_UNSAFE_COMMITS"
-"""Environment variable of the driver: whether commits to a store that ignores conditional puts are
-allowed."""
+"""Environment variable of the driver: whether to allow commits to a store that ignores
+conditional puts."""
 
 ALLOW_OPTION = "allow_unsafe_commits"
 
 PROBES = f"{FOLDER}/probe"
-"""Folder of a table in which probes are made; each has a folder of its own there, and takes it
-away."""
+"""Folder of a table for probes. Each probe uses its own subfolder, and deletes the subfolder."""
 
 _SAFE_SCHEMES = frozenset({"file", "file-object-store", "memory", "shared-memory", "s3+ddb"})
-"""Schemes that need no probe. Lance itself makes files of the first two under a name only where
-there is none, and objects of the next two under a lock of this process (all four measured with
-pylance 14). `s3+ddb` has its condition in DynamoDB, whatever S3 does, and a probe would leave rows
-there that Lance cannot take away. `file+uring` is not among them: its commits are not conditional
-(measured)."""
+"""Schemes without a probe. For the first two, Lance itself creates a file only if the name is
+free. For the next two, Lance creates objects under a lock of this process (all four measured with
+pylance 14). `s3+ddb` has its condition in DynamoDB, regardless of S3, and a probe would leave
+rows in DynamoDB that Lance cannot delete. `file+uring` is excluded: its commits are not
+conditional (measured)."""
 
 _SECRETS = (
     "authorization",
@@ -56,7 +57,7 @@ _SECRETS = (
     "signature",
     "token",
 )
-"""Words in names of storage options that say who asks, not which store is asked."""
+"""Words in names of storage options that identify the user, not the store."""
 
 _USER_IN_URL = re.compile(r"://[^/]*@")
 
@@ -65,21 +66,21 @@ _lock = threading.Lock()
 
 
 def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) -> None:
-    """Refuses a location whose store ignores conditional puts.
+    """Raises if the store of a location ignores conditional puts.
 
-    Runs where commits are made; asks each location once per process. It costs some 16 small
-    requests, and 12 on a store that is refused. Local paths and stores that are known to be safe
-    cost none. Where the user takes the risk (`allow`), nothing is asked.
+    Runs in the committing process, and probes each location once per process. A probe costs about
+    16 small requests, or 12 on an unsafe store. Local paths and known safe stores cost none. With
+    `allow`, the user takes the risk, and the store is not probed.
 
     Raises:
         UnsafeStoreError: The store ignores conditional puts.
-        CommitError: It could not be found out, because the store fails or refuses small objects
-            below the table. It is asked again next time.
+        CommitError: The probe failed, because the store fails or refuses small objects below the
+            table. The next commit probes again.
     """
     if allow or "://" not in uri or urlsplit(uri).scheme in _SAFE_SCHEMES:
         return
     location = _location(uri, storage)
-    # One at a time: other threads wait for the answer instead of asking too.
+    # One probe at a time: other threads wait for the answer.
     with _lock:
         safe = _verdicts.get(location)
         if safe is None:
@@ -106,7 +107,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def allowed_by_environment() -> bool:
-    """Tells whether the driver's environment allows commits to such a store; by default not.
+    """Tells whether the driver's environment allows commits to an unsafe store; by default not.
 
     Raises:
         OptionError: The variable is no flag.
@@ -115,7 +116,7 @@ def allowed_by_environment() -> bool:
 
 
 def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
-    """Tells whether a store keeps conditional puts, with a table of no rows at an unused location.
+    """Probes a store for conditional puts, with a table without rows at an unused location.
 
     Raises:
         CommitError: The store failed.
@@ -124,15 +125,17 @@ def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
     from lance import LanceOperation
 
     operation = LanceOperation.Overwrite(pa.schema([("probe", pa.int64())]), [])
-    made = attempt_commit(probe, operation, read_version=0, properties={}, storage_options=storage)
-    if not isinstance(made, Landed):
-        raise _unknown(probe, made.error)
+    creation = attempt_commit(probe, operation, read_version=0, properties={}, storage_options=storage)
+    if not isinstance(creation, Landed):
+        raise _unknown(probe, creation.error)
     try:
         for _ in range(2):
-            # An overwrite that may not be tried again is put as the version after the one that was
-            # read, and nothing is looked at before (measured with pylance 14; other operations, and
-            # a creation, look first, and then never meet the condition).
-            outcome = attempt_commit(made.dataset, operation, read_version=1, properties={}, storage_options=storage)
+            # Without retries, pylance puts an overwrite directly as the version after the read
+            # version. Other operations and a creation first look for newer versions, and then never
+            # reach the condition (measured with pylance 14).
+            outcome = attempt_commit(
+                creation.dataset, operation, read_version=1, properties={}, storage_options=storage
+            )
             if isinstance(outcome, Lost) and outcome.race:
                 return True
             if not isinstance(outcome, Landed):
@@ -165,14 +168,14 @@ def _remove(probe: str, storage: Mapping[str, str]) -> None:
         for path in objects.list(""):
             objects.delete(path)
     except (OSError, ValueError, RuntimeError) as error:
-        # The answer is known; what is left is a few small objects in a folder that nothing reads.
+        # The probe has its answer. Only a few small objects remain, in a folder without readers.
         _logger.warning("a probe could not be deleted: %s - at %s", error, probe)
 
 
 def _location(uri: str, storage: Mapping[str, str]) -> tuple[object, ...]:
-    """Returns what tells one store from another: all options but those of identity.
+    """Returns the key of a store: scheme, host, and all options except identity options.
 
-    One more question costs less than a wrong answer.
+    An extra probe costs less than a wrong answer.
     """
     parts = urlsplit(uri)
     options = {key.lower(): value for key, value in without_secrets(storage).items()}
@@ -180,7 +183,7 @@ def _location(uri: str, storage: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def without_secrets(storage: Mapping[str, str]) -> dict[str, str]:
-    """Returns the storage options without keys, tokens, headers, and URLs that name a user."""
+    """Returns the storage options without keys, tokens, headers, and URLs with a user name."""
     return {
         key: value
         for key, value in storage.items()
