@@ -1,1 +1,1 @@
-"""Commits: what was written, whether it still fits the latest version, and the retry loop."""
+"""Commits: requests and results, checks against the latest version, and the retry loop."""

@@ -1,6 +1,7 @@
-"""What a job wrote and what became of it: picklable values that the commit takes and returns.
+"""Picklable requests and results of commits: the files written by a job, and their outcome.
 
-Nothing here touches storage. Lance objects in them (fragments, data files) pylance pickles itself.
+This module does not touch storage. pylance itself pickles the Lance objects in the values
+(fragments, data files).
 """
 
 from __future__ import annotations
@@ -23,27 +24,26 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
 InputsFrom = Literal["option", "plan", "all"]
-"""How the input columns of a backfill were determined: named by the option, read in the write's
-plan, or taken to be all others."""
+"""Source of a backfill's input columns: the option, the plan of the write, or all other columns."""
 
 _LISTED_FRAGMENTS = 1000
-"""Fragment ids that the summary in a transaction lists at most; manifests keep it for as long as
-the version lives."""
+"""Maximum number of fragment ids in a transaction's summary. Manifests keep the summary for the
+lifetime of the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitNote:
-    """What the user says of a commit: a message, and properties by name."""
+    """The user's annotation of a commit: a message, and properties by name."""
 
     message: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def of(message: str | None, properties: Mapping[str, str] | None) -> CommitNote:
-        """Checks what was given.
+        """Validates the message and the properties.
 
         Raises:
-            OptionError: It is no text, or a name belongs to Lance or to this package.
+            OptionError: A value is no text, or a name belongs to Lance or to this package.
         """
         if message is not None and not isinstance(message, str):
             raise OptionError("commit_message", message, "a text")
@@ -59,16 +59,17 @@ NO_NOTE = CommitNote()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsToCommit:
-    """New rows, written as fragments that no version names yet.
+    """New rows, written as fragments not yet part of any version.
 
     Attributes:
-        mode: `create` makes a new table; `append` adds to the table and creates it where there is
-            none; `overwrite` makes a version of only these rows.
-        fields: The fields whose ids the fragments' data files name: of the table at `read_version`,
-            or as a new table numbers them.
-        fragments: The fragments, in the order that they get ids in.
-        read_version: The version that the write was planned on; None where there was no table.
-        data_storage_version: File format of a new table. A new table with fragments has theirs.
+        mode: `create` makes a new table; `append` adds to the table, or creates a missing table;
+            `overwrite` makes a version of only these rows.
+        fields: The fields with the ids in the fragments' data files: of the table at
+            `read_version`, or as numbered by a new table.
+        fragments: The fragments, in the order of their future ids.
+        read_version: The version of the write's plan; None if no table existed.
+        data_storage_version: File format of a new table. A new table with fragments has
+            their format.
     """
 
     mode: Literal["create", "append", "overwrite"]
@@ -85,7 +86,7 @@ class RowsToCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedColumns:
-    """A column file in the table's `data` folder that no version names yet."""
+    """A column file in the table's `data` folder, not yet part of any version."""
 
     name: str
     size_bytes: int | None
@@ -96,11 +97,11 @@ class FragmentColumns:
     """New values of columns for every physical row of one fragment, staged in one file.
 
     Attributes:
-        fragment: The fragment as it was when the values were written for it.
-        staged: The file; it holds all target columns, and exactly as many rows as the fragment has
+        fragment: The fragment as of the write of its values.
+        staged: The file with all target columns, and exactly the fragment's number of
             physical rows.
-        given: Rows that the job gave values for; the others have in the file what they had in the
-            table.
+        given: Rows with values from the job. For all other rows the file repeats the
+            table's values.
     """
 
     fragment: FragmentMetadata
@@ -114,20 +115,19 @@ class FragmentColumns:
 
     @property
     def rows(self) -> int:
-        """Number of rows that the job gave values for."""
+        """Number of rows with values from the job."""
         return len(self.given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebasedColumns:
-    """Values of one fragment of the latest version: of rows that moved there or were changed.
+    """Values for moved or changed rows in one fragment of the latest version.
 
     Attributes:
-        columns: Their values, staged for that fragment; None where nothing has to be written.
-        carried: Rows that get the job's value.
-        nulled: Rows that are NULL, because their inputs are not those that the value was computed
-            from.
-        covered: Live rows of the fragment that the snapshot had.
+        columns: The values, staged for this fragment; None if no value needs writing.
+        carried: Number of rows with the job's value.
+        nulled: Number of NULL rows: their inputs differ from the inputs of the computed value.
+        covered: Number of the fragment's live rows from the snapshot.
     """
 
     fragment_id: int
@@ -142,10 +142,10 @@ class ColumnsToCommit:
     """Column files for fragments of a snapshot.
 
     Attributes:
-        targets: The columns that are written, with their identity in the snapshot; id -1 where the
-            column is to be added.
-        new_columns: Arrow fields of the columns that are to be added, in the order of `targets`.
-        inputs: The columns that the values depend on, as the snapshot had them.
+        targets: The columns to write, with their identity in the snapshot; id -1 if the commit adds
+            the column.
+        new_columns: Arrow fields of the columns to add, in the order of `targets`.
+        inputs: The input columns of the values, as of the snapshot.
         advice: The end of an error's message: what was committed, and what to do.
         by_name: Whether the values fit any target of the same id, name and type. A load matches by
             key, so an unknown history of its column does no harm.
@@ -165,14 +165,14 @@ class ColumnsToCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsToReplace:
-    """Rows that go and rows that come, in one version.
+    """Rows to delete and rows to add, in one version.
 
     Attributes:
-        read_version: The version that the deletions are of; they fit no other one.
-        updated: Fragments of it with more rows deleted.
-        removed: Ids of fragments of which no row stays.
-        fragments: New ones.
-        rows: Rows in these.
+        read_version: The only version that the deletions apply to.
+        updated: Fragments of this version with more rows deleted.
+        removed: Ids of fragments without remaining rows.
+        fragments: New fragments.
+        rows: Number of rows in the new fragments.
         stamp: Further properties of the transaction.
     """
 
@@ -186,18 +186,18 @@ class RowsToReplace:
 
     @property
     def deletes(self) -> bool:
-        """Whether any row goes."""
+        """Whether the commit deletes any row."""
         return bool(self.updated or self.removed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbsentKeys:
-    """Keys that a merge did not find: a commit that changes which keys exist invalidates the merge.
+    """Keys that a merge did not find. A commit that adds or removes keys invalidates the merge.
 
     Attributes:
-        fields: Ids of the fields that the merge compares.
-        after_appends: Whether the merge is evaluated again after a concurrent append. If not, the
-            appended rows count as appended after the merge.
+        fields: Ids of the fields compared by the merge.
+        after_appends: Whether a concurrent append makes the merge run again. If not, the appended
+            rows count as appended after the merge.
     """
 
     fields: frozenset[int]
@@ -206,21 +206,21 @@ class AbsentKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowEdits:
-    """What one statement does to the rows of a version.
+    """The edits of one statement to the rows of a version.
 
     Attributes:
-        read_version: The version that the statement read.
-        fields: The columns that it had.
-        before: The fragments that are edited, as they were, by id.
-        updated: Those of them that stay, with more rows deleted, or other column files.
-        removed: Ids of those of which no row stays.
-        new: New fragments; those of rows that were moved carry their row ids.
-        modified: Ids of the fields that column files were written for; none where rows move.
-        offsets: Rows of each fragment that these have new values for, as roaring bitmaps.
-        predicate: What a deletion was asked for, as Lance SQL.
-        reads_others: Whether what is done to a row may depend on rows of other fragments, as it
-            does with a subquery over the table.
-        absence: What the edits know of keys that the table lacks; None where they do not depend on
+        read_version: The version read by the statement.
+        fields: The columns of this version.
+        before: The edited fragments before the edits, by id.
+        updated: Remaining edited fragments, with more rows deleted, or other column files.
+        removed: Ids of edited fragments without remaining rows.
+        new: New fragments. Fragments of moved rows carry the row ids.
+        modified: Ids of the fields with new column files; empty if rows move.
+        offsets: Rows of each fragment with new values in the column files, as roaring bitmaps.
+        predicate: The condition of a deletion, as Lance SQL.
+        reads_others: Whether the edit of a row may depend on rows of other fragments, as with a
+            subquery over the table.
+        absence: Knowledge of keys absent from the table; None if the edits do not depend on
             absent keys.
     """
 
@@ -245,35 +245,36 @@ class RowEdits:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CommitResult(InWords):
-    """What a commit did.
+    """The result of a commit.
 
     Attributes:
         uri: Location of the table.
         operation: `create`, `append`, `overwrite`, `backfill`, `refresh`, `update`, `delete`,
             `merge` or `index`.
         job_id: Id of the job, as stamped into the transaction.
-        version: The version that was made; where a backfill found no fragment any more that it
-            could write to, the one that it looked at.
-        read_version: The version that the job read; None where there was no table.
-        rows: Rows written; of a backfill, rows whose value is in `version`.
-        fragments: Fragments written to.
-        retries: How often the commit was tried again.
-        columns: Columns that a backfill filled.
-        added_columns: Those of them that it added.
-        input_columns: Columns that the values were taken to depend on.
-        inputs_from: How these were determined; None where the operation was not a backfill.
-        fragments_gone: Fragments that concurrent writers removed; their values were not needed any
-            more.
-        rows_carried: Those of `rows` that concurrent writers had moved, or whose fragment they had
-            changed: their values were carried over.
-        rows_nulled: Rows given that are NULL in `version`, because their inputs changed meanwhile.
-        rows_gone: Rows given whose value is in no fragment of `version`, mostly because they were
-            deleted meanwhile. An upper bound where only some rows of a fragment were given.
-        new_rows: Live rows of `version` in fragments that the snapshot did not have; they got no
-            value from this job.
-        rows_inserted: Rows that a merge added.
-        rows_updated: Rows that an update or a merge changed.
-        rows_deleted: Rows that a deletion or a merge removed.
+        version: The new version. If a backfill has no fragment left to write to, the latest version
+            of its round.
+        read_version: The version that the job read; None if no table existed.
+        rows: Rows written. For a backfill, rows whose value is in `version`.
+        fragments: Number of fragments written to.
+        retries: Number of retries of the commit.
+        columns: Columns filled by a backfill.
+        added_columns: Subset of `columns` added by the backfill.
+        input_columns: Assumed input columns of the values.
+        inputs_from: Source of `input_columns`; None if the operation was not a backfill.
+        fragments_gone: Fragments removed by concurrent writers, whose values became unnecessary.
+        rows_carried: Subset of `rows` moved by concurrent writers, or in fragments changed by
+            concurrent writers. The commit carried over their values.
+        rows_nulled: Rows of the job that are NULL in `version`, because their inputs
+            changed concurrently.
+        rows_gone: Rows of the job whose value is in no fragment of `version`, mostly because
+            of concurrent deletions. An upper bound if the job gave values for only some rows
+            of a fragment.
+        new_rows: Live rows of `version` in fragments absent from the snapshot, without a value from
+            this job.
+        rows_inserted: Rows added by a merge.
+        rows_updated: Rows changed by an update or a merge.
+        rows_deleted: Rows removed by a deletion or a merge.
     """
 
     uri: str
@@ -299,19 +300,19 @@ class CommitResult(InWords):
 
     @property
     def text(self) -> str:
-        """What it did, in words: `backfill of 1,000 rows in 4 fragments, version 3`."""
-        changed = listed(
+        """Summary of the commit, such as `backfill of 1,000 rows in 4 fragments, version 3`."""
+        row_counts = listed(
             (self.rows_inserted, "inserted"), (self.rows_updated, "updated"), (self.rows_deleted, "deleted")
         )
-        done = changed or f"{counted(self.rows, 'row')} in {counted(self.fragments, 'fragment')}"
-        return f"{self.operation} of {done}, version {self.version}"
+        size = row_counts or f"{counted(self.rows, 'row')} in {counted(self.fragments, 'fragment')}"
+        return f"{self.operation} of {size}, version {self.version}"
 
     def at(self, version: int) -> CommitResult:
-        """Returns the result of a commit that made a version."""
+        """Returns the result with the version of the commit."""
         return dataclasses.replace(self, version=version)
 
     def to_json(self) -> str:
-        """Returns what is stamped into the transaction: all but the version, not known yet."""
+        """Returns the transaction's summary, without the location and the still unknown version."""
         values = dataclasses.asdict(self)
         del values["version"], values["uri"]
         values["fragments_gone"] = list(self.fragments_gone[:_LISTED_FRAGMENTS])
@@ -319,13 +320,13 @@ class CommitResult(InWords):
 
     @staticmethod
     def from_json(text: str, *, uri: str, version: int) -> CommitResult:
-        """Returns the result of a summary. Keys that a newer release added are left out.
+        """Returns the result of a summary. Keys from a newer release are dropped.
 
         Raises:
             ValueError: The text is no summary of lance-spark.
         """
-        known = {field.name for field in dataclasses.fields(CommitResult)}
-        read = {k: v for k, v in load_object(text, _SUMMARY_KINDS).items() if k in known}
+        names = {field.name for field in dataclasses.fields(CommitResult)}
+        read = {k: v for k, v in load_object(text, _SUMMARY_KINDS).items() if k in names}
         check_fields(read, dict.fromkeys(read.keys() & _COUNTS, int))
         check_fields(read, dict.fromkeys(read.keys() & _LISTS, list))
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read.items()}

@@ -1,4 +1,4 @@
-"""Checks that the files of a landed commit are there; takes back a commit that must not stay."""
+"""Verifies the files of a landed commit, and undoes commits that must not stay."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from lance import LanceOperation
 
 _LATEST_MANIFEST = (1 << 64) - 1
-"""Manifests are named by this less their version, so that a listing begins with the latest."""
+"""A manifest's name is this number minus its version, so a listing begins with the latest."""
 
 _SOME = 16
-"""Fragments whose other files tell whether the table is there, and that a message names."""
+"""Number of fragments in a message, and of fragments whose other files reveal a deleted table."""
 
 
 def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, FragmentColumns], stage: Stage) -> None:
-    """Refuses a version that names files of its commit that are not there.
+    """Raises if the version refers to files of its commit that do not exist.
 
-    Lance commits without an error what was deleted a moment before: files that no version names, by
-    a cleanup, or the whole table. Of a fragment that was compacted, deleted or filled again since
-    the commit nothing is lost: its file may rightly have gone with an old version.
+    Lance commits files without an error even if a cleanup of unreferenced files, or a deletion of
+    the whole table, has just deleted the files. Fragments that were compacted, deleted or filled
+    again since the commit have lost nothing: a cleanup of old versions may delete their files.
 
     Raises:
-        CommitImpossibleError: All of the table went.
+        CommitImpossibleError: The whole table was deleted.
         CommitOutcomeUnknownError: Files are missing.
     """
-    missing = set(stage.missing([part.staged.name for part in parts.values()]))
-    if not missing:
+    missing_names = set(stage.missing([part.staged.name for part in parts.values()]))
+    if not missing_names:
         return
-    # Opened after the look at the files: a cleanup never takes those that the latest version names.
+    # Open the latest version after the file check: a cleanup never deletes files of this version.
     try:
         latest = Head.of(snapshot.open_latest())
     except TableNotFoundError as error:
@@ -51,17 +51,17 @@ def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, Fr
     lost = [
         number
         for number, part in parts.items()
-        if part.staged.name in missing
+        if part.staged.name in missing_names
         and number in latest.fragments
         and file_named(latest.fragments[number], part.staged.name) is not None
     ]
     if not lost:
         return
-    # Those in the table's own folder, not in one that it was cloned from.
+    # Only files in the table's own folder, not in the folder of a clone's source.
     files = [file for number in lost[:_SOME] for file in latest.fragments[number].files if file.base_id is None]
-    others = [file.path for file in files if file.path not in missing]
-    if others and len(stage.missing(others)) == len(others):
-        # Lance commits all the same: to a folder that it makes, or to a table that was made anew.
+    other_names = [file.path for file in files if file.path not in missing_names]
+    if other_names and len(stage.missing(other_names)) == len(other_names):
+        # Lance commits even so: to a new folder, or to a table that was created again.
         raise _deleted(
             snapshot,
             f"version {version} there names files that are gone; delete "
@@ -92,26 +92,30 @@ def take_back(
     since: int,
     policy: CommitPolicy,
 ) -> None:
-    """Takes a commit back, on top of whatever came first.
+    """Undoes a commit, on top of any concurrent commits.
 
-    `undo` makes the operation for the latest version; None where nothing of the commit is there.
-    Versions after `since` may be of an earlier attempt.
+    `undo` builds the operation for the latest version, or returns None if the version has nothing
+    of the commit. Versions after `since` may belong to an earlier attempt.
 
     Raises:
-        CommitOutcomeUnknownError: It was not possible.
+        CommitOutcomeUnknownError: The commit could not be undone.
     """
-    nothing = CommitResult(
+    null_result = CommitResult(
         uri=ref.uri, operation="backfill", job_id=job_id, version=0, read_version=None, rows=0, fragments=0
     )
 
     def one_round(head: lance.LanceDataset | None, _retries: int) -> CommitResult | Lost | Unknown:
         operation = None if head is None else undo(head)
         if head is None or operation is None:
-            return nothing
+            return null_result
         outcome = attempt_commit(
             head, operation, read_version=head.version, properties={UNDONE_KEY: job_id}, storage_options=ref.storage
         )
-        return dataclasses.replace(nothing, version=outcome.dataset.version) if isinstance(outcome, Landed) else outcome
+        return (
+            dataclasses.replace(null_result, version=outcome.dataset.version)
+            if isinstance(outcome, Landed)
+            else outcome
+        )
 
     try:
         run_rounds(ref, f"{job_id}-undo", since, one_round, policy)
@@ -126,10 +130,10 @@ def take_back(
 def take_back_rows(
     ref: DatasetRef, landed: lance.LanceDataset, paths: Collection[str], *, job_id: str, policy: CommitPolicy
 ) -> None:
-    """Deletes the new fragments of a commit again; `paths` are their data files.
+    """Deletes the new fragments of a commit; `paths` are their data files.
 
     Raises:
-        CommitOutcomeUnknownError: It was not possible, or a concurrent writer moved the rows first.
+        CommitOutcomeUnknownError: The deletion failed, or a concurrent writer moved the rows first.
     """
     from lance import LanceOperation
 
@@ -138,8 +142,10 @@ def take_back_rows(
         return [f.fragment_id for f in fragments if any(path_of(file) in paths for file in f.metadata.files)]
 
     def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
-        ids, undone = numbers(head), "rows of a commit that is undone"
-        return LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=ids, predicate=undone) if ids else None
+        ids, predicate = numbers(head), "rows of a commit that is undone"
+        return (
+            LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=ids, predicate=predicate) if ids else None
+        )
 
     take_back(ref, undo, job_id=job_id, since=landed.version, policy=policy)
     _refuse_moved(ref, numbers(landed), landed.version)
