@@ -56,8 +56,8 @@ class Watch:
         """
         with self._looked:
             # The running look may have begun before the change that the caller waits for.
-            wanted = self._looks + 2
-            if not self._looked.wait_for(lambda: self._looks >= wanted or not self.is_active, longest_wait_s(timeout)):
+            target = self._looks + 2
+            if not self._looked.wait_for(lambda: self._looks >= target or not self.is_active, longest_wait_s(timeout)):
                 raise JobTimeoutError(
                     f"the watch of {self._ref.uri} has not looked at it within {timeout} - wait longer, or see .error",
                     job=self,

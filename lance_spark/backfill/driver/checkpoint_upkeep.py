@@ -32,10 +32,10 @@ class CheckpointUpkeep:
         """Takes the first round's spec, and the checkpoints from before the job."""
         self._spec = spec
         self._store = store_of(spec)
-        others = [entry for some in entries.values() for entry in some if entry.job_id != spec.job_id]
-        jobs = JobHistory(spec.snapshot).intact_jobs() if others else []
+        other_entries = [entry for some in entries.values() for entry in some if entry.job_id != spec.job_id]
+        jobs = JobHistory(spec.snapshot).intact_jobs() if other_entries else []
         running = {job.job_id for job in jobs if job.status == "RUNNING"}
-        self._left_over = frozenset(entry.path for entry in others if entry.job_id not in running)
+        self._left_over = frozenset(entry.path for entry in other_entries if entry.job_id not in running)
 
     def after_commit(self, outcomes: Sequence[RangeOutcome]) -> None:
         """Deletes the checkpoints of committed rows: records and column files have their values."""
@@ -86,8 +86,8 @@ class CheckpointUpkeep:
         count = rows.count(entry.start, entry.stop)
         if is_own or count < entry.rows or count == entry.stop - entry.start:
             return count >= entry.rows
-        found = self._store.read(entry, self._spec.key, outcome.source)
-        return found is None or RowSet.of(found[0].to_numpy()) <= rows
+        stored = self._store.read(entry, self._spec.key, outcome.source)
+        return stored is None or RowSet.of(stored[0].to_numpy()) <= rows
 
     def _sweep_ended_jobs(self) -> None:
         """Deletes files without a checkpoint of earlier jobs of the same values.

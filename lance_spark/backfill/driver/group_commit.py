@@ -62,8 +62,8 @@ class GroupCommits:
         self._job = job
         self._prepared = prepared
         self._spec = prepared.spec
-        known = {column.name: column for column in field_identities(prepared.dataset.lance_schema)}
-        self._targets = tuple(known[column] for column in prepared.columns)
+        identities = {column.name: column for column in field_identities(prepared.dataset.lance_schema)}
+        self._targets = tuple(identities[column] for column in prepared.columns)
         self._fragment_ids = frozenset(fragment.fragment_id for fragment in prepared.dataset.get_fragments())
 
     def commit(self, outcomes: Sequence[RangeOutcome]) -> None:
@@ -94,29 +94,31 @@ class GroupCommits:
             outcome = self._commit(group)
         except CommitConflictError as error:
             # Concurrent writers kept committing first. The next round looks at their changes.
-            self._job.states.conflicts(dict.fromkeys((one.fragment_id for one in group), str(error)))
+            self._job.states.conflicts(dict.fromkeys((outcome.fragment_id for outcome in group), str(error)))
             return
         self._note(group, outcome)
         definition.refuse_changed(self._spec.snapshot, when)
 
     def record_inherited(self, outcomes: Sequence[RangeOutcome]) -> None:
         """Records the rows of compacted fragments from the records of the old fragments."""
-        found = []
+        inherited = []
         for outcome in outcomes:
             files = files_of(self._fragment(outcome.fragment_id), self._spec.target_ids)
             if len(files) == 1:
-                found.append((outcome, files[0].partition(":")[0]))
-        self._record(found, self._spec.snapshot.version or 0)
+                inherited.append((outcome, files[0].partition(":")[0]))
+        self._record(inherited, self._spec.snapshot.version or 0)
 
     def _without_missing(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
         """Returns the outcomes whose files exist. A concurrent cleanup may have deleted some."""
         uri, options = self._spec.snapshot.uri, self._spec.snapshot.storage_options
-        missing = set(missing_data_files(uri, options, [one.file or "" for one in outcomes]))
+        missing_files = set(missing_data_files(uri, options, [outcome.file or "" for outcome in outcomes]))
         reason = (
             "its column file is not there any more, as after a cleanup beside the job - %s - run the backfill again"
         )
-        self._job.states.conflicts({one.fragment_id: reason % one.file for one in outcomes if one.file in missing})
-        return [one for one in outcomes if one.file not in missing]
+        self._job.states.conflicts(
+            {outcome.fragment_id: reason % outcome.file for outcome in outcomes if outcome.file in missing_files}
+        )
+        return [outcome for outcome in outcomes if outcome.file not in missing_files]
 
     def _fragment(self, fragment_id: int) -> FragmentMetadata:
         fragment = self._prepared.dataset.get_fragment(fragment_id)
@@ -163,17 +165,17 @@ class GroupCommits:
         job.retries += outcome.result.retries
         # None: the commit was found in the history. An unnamed file may stay then, because a named
         # file must not be deleted.
-        files = frozenset(one.file or "" for one in group) if outcome.files is None else outcome.files
-        job.landed.update(one.fragment_id for one in group if one.file in files)
+        files = frozenset(member.file or "" for member in group) if outcome.files is None else outcome.files
+        job.landed.update(member.fragment_id for member in group if member.file in files)
         job.files.update(files)
         # Without files no fragment of the group fits, and the commit made no version.
         if files and version not in job.versions:
             job.versions.append(version)
-        group = [one for one in group if one.fragment_id not in outcome.conflicts]
-        for one in group:
-            job.states.committed(one.fragment_id, one.file or "")
-        present = [one for one in group if one.fragment_id not in outcome.result.fragments_gone]
-        self._record([(one, one.file or "") for one in present], version)
+        group = [member for member in group if member.fragment_id not in outcome.conflicts]
+        for member in group:
+            job.states.committed(member.fragment_id, member.file or "")
+        present = [member for member in group if member.fragment_id not in outcome.result.fragments_gone]
+        self._record([(member, member.file or "") for member in present], version)
         job.upkeep.after_commit(present)
 
     def _record(self, outcomes: Sequence[tuple[RangeOutcome, str]], version: int) -> None:
@@ -205,10 +207,10 @@ class GroupCommits:
         A later run of a job with a filter skips only the rows of that job. The empty text stands
         for no job.
         """
-        jobs, left = {self._spec.job_id: outcome.rows.own}, outcome.rows.computed - outcome.rows.own
-        for record in self._prepared.records.of(outcome.fragment_id) if left else ():
-            part = record.computed & left if record.key == self._spec.key.digest else RowSet.empty()
+        jobs, unattributed = {self._spec.job_id: outcome.rows.own}, outcome.rows.computed - outcome.rows.own
+        for record in self._prepared.records.of(outcome.fragment_id) if unattributed else ():
+            part = record.computed & unattributed if record.key == self._spec.key.digest else RowSet.empty()
             if part:
                 jobs[record.job_id] = jobs.get(record.job_id, RowSet.empty()) | part
-                left -= part
-        return {**jobs, "": left} if left else jobs
+                unattributed -= part
+        return {**jobs, "": unattributed} if unattributed else jobs

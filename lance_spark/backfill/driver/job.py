@@ -211,10 +211,10 @@ class BackfillJob:
             self._settled = prepared is None
             if prepared is None or self._cancelled.is_set():
                 return
-            now = time.monotonic()
-            if fruitless > policy.max_retries or (fruitless and now - last_settled > policy.timeout_s):
+            current_s = time.monotonic()
+            if fruitless > policy.max_retries or (fruitless and current_s - last_settled > policy.timeout_s):
                 return
-            if rounds > policy.max_retries and now - first > policy.timeout_s:
+            if rounds > policy.max_retries and current_s - first > policy.timeout_s:
                 return
             rounds += 1
             self._beat()
@@ -245,7 +245,7 @@ class BackfillJob:
         spec, request = prepared.spec, prepared.request
         self._states.begin_round([plan.fragment_id for plan in prepared.plans])
         tasks = plan_tasks(prepared.plans, prepared.task_rows(self._spark))
-        work = {one.fragment_id: one for task in tasks for one in task.work}
+        work = {fragment_work.fragment_id: fragment_work for task in tasks for fragment_work in task.work}
         columns = ", ".join(prepared.columns)
         what = f"{self._noun} of {columns} in {self._table_name}"
         description = f"lance-spark: {what}, fragments {min(work)} to {max(work)}"
@@ -302,7 +302,7 @@ class BackfillJob:
             rows = RowSet.loads(bytes(row["rows"]))
             matched[row["fragment_id"]] = matched.get(row["fragment_id"], RowSet.empty()) | rows
         following = [self._states.joined(work[number], matched.get(number, RowSet.empty())) for number in todo]
-        whole = [one for one in following if one is not None]
+        whole = [fragment_work for fragment_work in following if fragment_work is not None]
         yield from scheduler.run(pack_whole(whole, prepared.task_rows(self._spark)), refresh_s)
 
     def _join_failed(self, spec: BackfillSpec, failure: SparkFailure, work: Sequence[FragmentWork]) -> None:
@@ -310,12 +310,12 @@ class BackfillJob:
             return
         reason = failure.text
         if failure.is_a(*_GONE_ERRORS) and _is_gone(spec):
-            for one in work:
-                self._states.voids(one.fragment_id, reason)
+            for fragment_work in work:
+                self._states.voids(fragment_work.fragment_id, reason)
             return
         record_ranges(spec, work, error_type=failure.error_type, message=failure.message, trace=failure.trace)
-        for one in work:
-            self._states.fails(one.fragment_id, reason)
+        for fragment_work in work:
+            self._states.fails(fragment_work.fragment_id, reason)
 
     def _take(
         self,
@@ -329,8 +329,8 @@ class BackfillJob:
         Submits the assembly of a fragment after the last of its ranges.
         """
         if isinstance(answer, LostTask):
-            for one in answer.task.work:
-                self._states.fails(one.fragment_id, answer.error)
+            for fragment_work in answer.task.work:
+                self._states.fails(fragment_work.fragment_id, answer.error)
             return []
         raise_if_fatal(answer, spec)
         is_void = answer.error is not None and is_error(answer.error_type, *_GONE_ERRORS) and _is_gone(spec)
@@ -447,9 +447,9 @@ class BackfillJob:
 
     def _beat(self) -> None:
         """Writes a heartbeat, at most every few seconds."""
-        now = time.monotonic()
-        if self._prepared.request.enable_job_tracker_saves and now - self._last_beat >= HEARTBEAT_S:
-            self._last_beat = now
+        current_s = time.monotonic()
+        if self._prepared.request.enable_job_tracker_saves and current_s - self._last_beat >= HEARTBEAT_S:
+            self._last_beat = current_s
             self._try(lambda: self._history.beat(self._prepared.spec.staging.job_id))
 
     def _show(self) -> None:

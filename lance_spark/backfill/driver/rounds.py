@@ -66,9 +66,9 @@ class FollowUps:
             number: Covered(identity=fragment_identity(handles[number].metadata, *ids), done=False)
             for number in self._covered
         }
-        others = frozenset(handles.keys() - covered.keys())
-        self._first_inputs = {number: one.identity.inputs for number, one in covered.items()}
-        self._coverage = Coverage(version=self._versions[0], covered=covered, others=others)
+        uncovered = frozenset(handles.keys() - covered.keys())
+        self._first_inputs = {number: fragment.identity.inputs for number, fragment in covered.items()}
+        self._coverage = Coverage(version=self._versions[0], covered=covered, others=uncovered)
 
     def next_round(
         self, done: Mapping[int, str | None], landed: Collection[int], failed: Collection[int]
@@ -110,7 +110,9 @@ class FollowUps:
             finished=self._covered.intersection({*done, *landed}),
             committed=frozenset(landed),
             unchanged=frozenset(
-                number for number, one in look.covered.items() if one.identity.inputs == self._first_inputs.get(number)
+                number
+                for number, fragment in look.covered.items()
+                if fragment.identity.inputs == self._first_inputs.get(number)
             ),
             on_stale=self._first.request.on_stale,
         )

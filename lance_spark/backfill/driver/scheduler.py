@@ -114,9 +114,9 @@ class Scheduler:
                         self.spark_jobs.cancel()
                     if not running:
                         break
-                    done, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
-                    answers: list[RangeOutcome | LostTask[Task]] = [] if done else [*self._new(self._reports())]
-                    for future in done:
+                    futures, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
+                    answers: list[RangeOutcome | LostTask[Task]] = [] if futures else [*self._new(self._reports())]
+                    for future in futures:
                         answers += self._ended(future, running.pop(future))
                     yield answers
             finally:

@@ -99,12 +99,12 @@ class Definition:
         if before is None:
             return
         try:
-            now = binding_of(snapshot.open_latest(), column)
+            latest = binding_of(snapshot.open_latest(), column)
         except ColumnNotFoundError:
             return  # the commit raises the error
-        if now is None or (now.payload, now.redefined) == (before.payload, before.redefined):
+        if latest is None or (latest.payload, latest.redefined) == (before.payload, before.redefined):
             return
-        old, new = (f"{binding.udf_name!r} version {binding.udf_version}" for binding in (before, now))
+        old, new = (f"{binding.udf_name!r} version {binding.udf_version}" for binding in (before, latest))
         change = f"got another UDF {when}: {new} instead of {old}" if new != old else f"got its UDF anew {when}: {new}"
         raise CommitImpossibleError(
             f"the column has {change} - column {column!r} of {snapshot.uri} - nothing more is committed; run the "

@@ -140,8 +140,8 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
     spec, dataset = prepared.spec, prepared.dataset
     work = prepared.work(scan=exact)
     inside = {plan.fragment_id for plan in prepared.plans}
-    others = () if outside is None else tuple(plan for plan in outside.plans if plan.fragment_id not in inside)
-    beyond = replace(prepared, plans=others).work(scan=exact)
+    outside_plans = () if outside is None else tuple(plan for plan in outside.plans if plan.fragment_id not in inside)
+    beyond = replace(prepared, plans=outside_plans).work(scan=exact)
     pending = sum(plan.rows_to_do for plan in work)
     stale = count_stale(prepared, with_nulls=True)
     return BackfillPlan(
@@ -153,7 +153,7 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
         udf_version=spec.key.udf_version,
         where=spec.where,
         exact=exact,
-        total_fragments=len(inside) + len(others),
+        total_fragments=len(inside) + len(outside_plans),
         total_rows=dataset.count_rows(),
         fragments=len(work),
         total_tasks=len(plan_tasks(work, prepared.task_rows(SparkSession.getActiveSession()))),

@@ -102,17 +102,17 @@ def plan_fragments(
         live = fragment.physical_rows - fragment.num_deletions
         if live <= 0:
             continue
-        done = done_rows(spec, fragment, records)
+        recorded_rows = done_rows(spec, fragment, records)
         if finder is not None and fragment.id not in recorded and followed < COUNTED_FRAGMENTS:
             followed += 1
-            done |= finder.inherited(fragment)
+            recorded_rows |= finder.inherited(fragment)
         plans.append(
             FragmentPlan(
                 fragment_id=fragment.id,
                 physical_rows=fragment.physical_rows,
                 live_rows=live,
-                done=done,
-                pending=_pending(spec, fragment, live, done.skip),
+                done=recorded_rows,
+                pending=_pending(spec, fragment, live, recorded_rows.skip),
                 search=bool(spec.bases) or fragment.id in recorded or source_of(spec, fragment) in sources,
                 input_bytes=int(fragment.physical_rows * row_bytes),
             )
@@ -180,11 +180,13 @@ def pack_whole(work: Sequence[FragmentWork], task_rows: int) -> list[Task]:
     """Packs whole fragments with values in checkpoints into tasks. Pure."""
     tasks: list[Task] = []
     packed: list[FragmentWork] = []
-    for one in work:
-        if len(packed) >= _TASK_FRAGMENTS or (packed and sum(other.stop for other in packed) + one.stop > task_rows):
+    for fragment_work in work:
+        if len(packed) >= _TASK_FRAGMENTS or (
+            packed and sum(packed_work.stop for packed_work in packed) + fragment_work.stop > task_rows
+        ):
             tasks.append(Task(number=len(tasks), work=tuple(packed)))
             packed = []
-        packed.append(one)
+        packed.append(fragment_work)
     return [*tasks, Task(number=len(tasks), work=tuple(packed))] if packed else tasks
 
 

@@ -111,13 +111,13 @@ class Prepared:
     def task_rows(self, spark: SparkSession | None) -> int:
         """Returns the rows of a task on a cluster, or on the available slots without a cluster."""
         request, udf = self.request, self.definition.loaded or self.definition.stored
-        known = None if spark is None else known_slots(spark)
-        slots = known or request.concurrency or os.cpu_count() or 1
+        cluster_slots = None if spark is None else known_slots(spark)
+        slots = cluster_slots or request.concurrency or os.cpu_count() or 1
         if request.concurrency is not None:
             slots = min(slots, request.concurrency)
-        asked = request.task_size or (udf and udf.task_size)
+        task_size = request.task_size or (udf and udf.task_size)
         # By default each slot gets two tasks.
-        return asked or max(1, self.dataset.count_rows() // slots // 2)
+        return task_size or max(1, self.dataset.count_rows() // slots // 2)
 
     def concurrency(self, spark: SparkSession) -> int | None:
         """Returns the maximum number of running tasks, within the CPUs that the UDF requests."""
@@ -200,8 +200,8 @@ def _first_spec(
 ) -> BackfillSpec:
     """Returns the spec of the first round, without the effects of earlier jobs."""
     columns = [column for _, column in definition.outputs]
-    known = {column.name: column for column in field_identities(dataset.lance_schema)}
-    first, udf = known[columns[0]], definition.loaded
+    identities = {column.name: column for column in field_identities(dataset.lance_schema)}
+    first, udf = identities[columns[0]], definition.loaded
     job_id = request.job_id or uuid.uuid4().hex
     return BackfillSpec(
         snapshot=snapshot,
@@ -213,7 +213,7 @@ def _first_spec(
         reads=definition.reads,
         outputs=definition.outputs,
         targets=targets_of(dataset, columns),
-        target_ids=tuple(number for column in columns for number in known[column].ids),
+        target_ids=tuple(number for column in columns for number in identities[column].ids),
         column=first.token or f"{first.id}:{first.name}",
         where=request.where,
         redefined=definition.stored is not None and definition.stored.redefined > 0,
@@ -258,17 +258,23 @@ def _bases(
     entries: Mapping[str, Sequence[CheckpointEntry]],
 ) -> tuple[int, ...]:
     """Returns the versions at which now moved rows were computed."""
-    known = bool(len(records) or entries)
-    now = {handle.fragment_id: source_of(spec, handle.metadata) for handle in dataset.get_fragments()} if known else {}
+    has_results = bool(len(records) or entries)
+    fragment_sources = (
+        {handle.fragment_id: source_of(spec, handle.metadata) for handle in dataset.get_fragments()}
+        if has_results
+        else {}
+    )
     # An update may have moved rows into a fragment without records.
-    unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(now)
-    sources = set(now.values())
-    left = [entry for source, some in entries.items() if unknown or source not in sources for entry in some]
+    unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(fragment_sources)
+    sources = set(fragment_sources.values())
+    unmatched_entries = [
+        entry for source, some in entries.items() if unknown or source not in sources for entry in some
+    ]
     ours = (record for record in records if record.key == spec.key.digest)
-    moved = [record for record in ours if now.get(record.fragment_id) != record.source]
-    first = JobHistory(ref).first_versions() if left or moved else {}
-    bases = {first.get(record.job_id, record.table_version) for record in moved}
-    bases |= {first[entry.job_id] for entry in left if entry.job_id in first}
+    moved_records = [record for record in ours if fragment_sources.get(record.fragment_id) != record.source]
+    first = JobHistory(ref).first_versions() if unmatched_entries or moved_records else {}
+    bases = {first.get(record.job_id, record.table_version) for record in moved_records}
+    bases |= {first[entry.job_id] for entry in unmatched_entries if entry.job_id in first}
     if unknown and len(records):
         bases.add(max(record.table_version for record in records))
     if spec.stale:

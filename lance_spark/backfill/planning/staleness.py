@@ -55,8 +55,8 @@ def count_stale(prepared: Prepared, *, with_nulls: bool, but_selected: bool = Fa
     context = RoundContext(spec)
     history = ValueHistory(context, rows)
     for plan in suspects:
-        found = _stale_rows(context, rows, history, plan, with_nulls=with_nulls, but_selected=but_selected)
-        count += StaleCount(rows=len(found.rows), unverified=len(found.unverified))
+        stale = _stale_rows(context, rows, history, plan, with_nulls=with_nulls, but_selected=but_selected)
+        count += StaleCount(rows=len(stale.rows), unverified=len(stale.unverified))
     return count
 
 

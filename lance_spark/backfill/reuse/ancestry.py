@@ -71,12 +71,12 @@ class Ancestry:
 
     def _walk(self) -> Iterator[Step]:
         dataset, changes, cost = self._dataset, list[Change](), 0
-        kept = {version["version"] for version in dataset.version_refs()}
+        readable_versions = {version["version"] for version in dataset.version_refs()}
         at = dataset.version
         is_open = is_gap = False
         inputs_at: int | None = None
         while at > self._bound_at:
-            change = self._change(at, there=at in kept)
+            change = self._change(at, there=at in readable_versions)
             if change.operation == "Overwrite":
                 break
             if change.operation == "Clone":
@@ -84,11 +84,11 @@ class Ancestry:
             changes.append(change)
             if change.inputs_at is not None and change.inputs_at < at - 1:
                 inputs_at = change.inputs_at
-            cost += 1000 * (at in kept)
+            cost += 1000 * (at in readable_versions)
             is_gap |= change.operation is None
             is_open |= change.restored is None and change.operation not in _KEEPS_VALUES
             at = at - 1 if change.restored is None else change.restored
-            if is_open and (at in kept or not at):
+            if is_open and (at in readable_versions or not at):
                 cost += len(dataset.fragment_ids())
                 base = self._open(at) if at and cost <= MAX_COST else None
                 lineage = Lineage(dataset, at, dataset.version, changes)

@@ -37,5 +37,5 @@ class CheckpointPiece:
         if chunk is None:
             raise MissingFileError(self.entry.path, "checkpoint")
         offsets, values = chunk
-        wanted = np.isin(offsets, self.offsets, assume_unique=True)
-        yield offsets[wanted], values if wanted.all() else values.filter(pa.array(wanted))
+        selection = np.isin(offsets, self.offsets, assume_unique=True)
+        yield offsets[selection], values if selection.all() else values.filter(pa.array(selection))

@@ -134,7 +134,7 @@ class Records:
         return bool(pc.any(pc.invert(loads)).as_py())
 
     def _usable(self, first: int, last: int) -> Iterator[FragmentRecord]:
-        seen = set()
+        record_ids = set()
         for row in self._rows.slice(first, last - first).to_pylist():
             record_id = row.pop("record_id")
             try:
@@ -142,8 +142,8 @@ class Records:
             except ValueError as error:
                 logger.warning("A record of fragment %s is damaged and not used: %s", row["fragment_id"], error)
                 continue
-            if record_id not in seen:
-                seen.add(record_id)
+            if record_id not in record_ids:
+                record_ids.add(record_id)
                 yield record
 
 

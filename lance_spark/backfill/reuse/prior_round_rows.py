@@ -54,7 +54,7 @@ def prior_round_rows(
     """Returns the results of earlier rounds for a fragment of the version of the round."""
     first = finder.origins(follow_up.snapshot_version).of(fragment)
     unknown = RowSet.of(first.unknown)
-    known = PriorRoundRows(
+    results = PriorRoundRows(
         covered=unknown,
         unfinished=unknown,
         have_moved=bool(unknown),
@@ -63,11 +63,11 @@ def prior_round_rows(
     )
     for origin in first.origins:
         if origin.fragment.id in follow_up.covered:
-            now = RowSet.of(origin.mapping.new)
-            known.covered |= now
+            current_rows = RowSet.of(origin.mapping.new)
+            results.covered |= current_rows
             if origin.fragment.id not in follow_up.finished:
-                known.unfinished |= now
-                known.have_moved |= origin.fragment.id != fragment.id
+                results.unfinished |= current_rows
+                results.have_moved |= origin.fragment.id != fragment.id
     target = target_files(spec, fragment)
     for version in spec.bases:
         for origin in finder.origins(version).of(fragment).origins:
@@ -80,18 +80,18 @@ def prior_round_rows(
             if spec.joins and version == follow_up.snapshot_version and origin.fragment.id in follow_up.finished:
                 # The join had no value for the rows, and may have values for their current keys.
                 absent = RowSet.span(0, origin.fragment.physical_rows) - own.computed - own.failed
-                known.unfinished |= finder.changed(version, fragment, origin, origin.mapping.new_rows(absent))
+                results.unfinished |= finder.changed(version, fragment, origin, origin.mapping.new_rows(absent))
             own = own.mapped(origin.mapping)
             # If several versions recorded the row, use the newest.
-            rows = (own.computed | own.failed) - known.attempted
+            rows = (own.computed | own.failed) - results.attempted
             if not rows:
                 continue
             changed = finder.changed(version, fragment, origin, rows)
             right = (own.computed & rows) - changed
-            known.attempted |= rows
-            known.computed |= own.computed & rows
-            known.changed |= own.computed & changed
-            known.failed |= (own.failed & rows) - changed
+            results.attempted |= rows
+            results.computed |= own.computed & rows
+            results.changed |= own.computed & changed
+            results.failed |= (own.failed & rows) - changed
             if origin.fragment.id == fragment.id and len(target) == 1 and target <= files:
-                known.kept |= FragmentRows(computed=right, nulls=own.nulls & right)
-    return known
+                results.kept |= FragmentRows(computed=right, nulls=own.nulls & right)
+    return results

@@ -83,11 +83,11 @@ _CONTEXTS = _Contexts()
 
 def context_of(spec: BackfillSpec) -> RoundContext:
     """Returns this thread's context of a round."""
-    kept, key = _CONTEXTS.kept, (spec.staging.job_id, spec.round)
-    context = kept.pop(key, None) or RoundContext(spec)
-    kept[key] = context
-    while len(kept) > _KEPT:
-        kept.popitem(last=False)
+    contexts, key = _CONTEXTS.kept, (spec.staging.job_id, spec.round)
+    context = contexts.pop(key, None) or RoundContext(spec)
+    contexts[key] = context
+    while len(contexts) > _KEPT:
+        contexts.popitem(last=False)
     return context
 
 
@@ -125,7 +125,9 @@ def target_files(spec: BackfillSpec, fragment: FragmentMetadata) -> frozenset[st
 def fitting_records(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> Iterator[FragmentRecord]:
     """Returns the records of values of this UDF, computed from a fragment's current inputs."""
     identity = (spec.key.digest, source_of(spec, fragment), fragment.physical_rows)
-    return (one for one in records.of(fragment.id) if (one.key, one.source, one.physical_rows) == identity)
+    return (
+        record for record in records.of(fragment.id) if (record.key, record.source, record.physical_rows) == identity
+    )
 
 
 def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> FragmentRows:
@@ -136,7 +138,7 @@ def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) 
     an interruption of the same job.
     """
     holds = target_files(spec, fragment)
-    done = FragmentRows()
+    results = FragmentRows()
     for record in fitting_records(spec, fragment, records):
         if record.target_file not in holds:
             continue
@@ -147,8 +149,8 @@ def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) 
             skip = computed if spec.recomputes else record.nulls
         elif spec.is_served_by(record.job_id):
             skip = computed
-        done |= FragmentRows(computed=computed, nulls=record.nulls, skip=skip)
-    return done
+        results |= FragmentRows(computed=computed, nulls=record.nulls, skip=skip)
+    return results
 
 
 def computed_once(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> RowSet:

@@ -26,7 +26,9 @@ def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[i
         fragments = by_version.setdefault(version, {})
         fragments.setdefault(address >> 32, []).append(address & 0xFFFFFFFF)
     head = SnapshotRows(ref.open_latest())
-    return sorted({row for version, wanted in by_version.items() for row in _translate(ref, head, version, wanted)})
+    return sorted(
+        {row for version, fragments in by_version.items() for row in _translate(ref, head, version, fragments)}
+    )
 
 
 def _translate(ref: DatasetRef, head: SnapshotRows, version: int, wanted: dict[int, list[int]]) -> Iterable[int]:

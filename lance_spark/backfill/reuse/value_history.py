@@ -95,15 +95,15 @@ class ValueHistory:
         if number not in self._origins:
             self._origins[number] = Origins(step.base, self._rows, step.lineage, self._spec.inputs)
         origins = self._origins[number]
-        found = origins.of(fragment)
+        fragment_origins = origins.of(fragment)
         run.decide_written(step)
         if step.is_gap and step.base is not None:
-            run.suspend(run.left - found.known)
-        run.decide(run.left - found.known)
+            run.suspend(run.left - fragment_origins.known)
+        run.decide(run.left - fragment_origins.known)
         if step.base is None:
             return
-        run.lose(RowSet.of(found.unknown))
-        for origin in found.origins:
+        run.lose(RowSet.of(fragment_origins.unknown))
+        for origin in fragment_origins.origins:
             rows = run.left & RowSet.of(origin.mapping.new)
             identity = self._identity(origin.fragment)
             if not rows or identity in run.compared:
@@ -111,24 +111,24 @@ class ValueHistory:
             run.compared.add(identity)
             try:
                 followed = rows - functools.reduce(operator.or_, run.written.values(), RowSet.empty())
-                kept = rows - self._written(step.base, origin, fragment, followed)
-                changed = origins.changed(fragment, origin, kept)
+                same_valued = rows - self._written(step.base, origin, fragment, followed)
+                changed = origins.changed(fragment, origin, same_valued)
             except TableUnreadableError as error:
                 _LOG.warning("values of version %s of %s are not compared: %s", step.base.version, step.base.uri, error)
                 run.lose(rows)
                 continue
             if step.is_gap:
                 # The order of the changes of value and inputs is unknown.
-                run.lose(origins.changed(fragment, origin, rows - kept))
-            run.differing = (run.differing - kept) | changed
-            run.find_written(rows - kept, step)
+                run.lose(origins.changed(fragment, origin, rows - same_valued))
+            run.differing = (run.differing - same_valued) | changed
+            run.find_written(rows - same_valued, step)
             self._decide_by_records(run, origin.fragment, origin.mapping)
 
     def _written(self, base: lance.LanceDataset, origin: Origin, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
         """Returns the rows with another value in the older version."""
-        moved = origin.mapping.restrict_to(rows)
-        flags = changed_rows(SnapshotRows(base), origin.fragment.id, self._rows, fragment.id, moved, self._targets)
-        return RowSet.of(moved.new[flags])
+        mapping = origin.mapping.restrict_to(rows)
+        flags = changed_rows(SnapshotRows(base), origin.fragment.id, self._rows, fragment.id, mapping, self._targets)
+        return RowSet.of(mapping.new[flags])
 
     def _decide_by_records(self, run: _Followed, fragment: FragmentMetadata, moved: RowMapping | None) -> None:
         """Decides about rows with a recorded value file."""
@@ -161,9 +161,9 @@ class ValueHistory:
         records, head = self._context.records, self._rows
         if not records.has_udf_values:
             return math.inf
-        found = ((number, head.fragment(number)) for number in sorted(records.fragment_ids))
-        left = (number for number, handle in found if handle is None or handle.metadata.num_deletions)
-        return next(left, math.inf)
+        handles = ((number, head.fragment(number)) for number in sorted(records.fragment_ids))
+        numbers = (number for number, handle in handles if handle is None or handle.metadata.num_deletions)
+        return next(numbers, math.inf)
 
     def _identity(self, fragment: FragmentMetadata) -> FragmentIdentity:
         return fragment_identity(fragment, self._spec.input_ids, self._spec.target_ids)

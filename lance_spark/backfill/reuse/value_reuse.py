@@ -66,10 +66,10 @@ class ValueFinder:
         Skips fragments with inputs or values rewritten in place since the compaction, because their
         records are outdated.
         """
-        done = FragmentRows()
-        for older, moved in self._compacted(fragment, (*self._spec.input_ids, *self._spec.target_ids)):
-            done |= done_rows(self._spec, older, self._context.records).mapped(moved)
-        return done
+        results = FragmentRows()
+        for older, mapping in self._compacted(fragment, (*self._spec.input_ids, *self._spec.target_ids)):
+            results |= done_rows(self._spec, older, self._context.records).mapped(mapping)
+        return results
 
     def find(
         self, fragment: FragmentMetadata, wanted: RowSet, without_value: Callable[[RowSet], RowSet] | None = None
@@ -80,11 +80,11 @@ class ValueFinder:
         `without_value` returns after a scan; by default all rows.
         """
         reused = ReusedValues()
-        missing = self._reuse(reused, fragment, wanted, any_job=without_value is None)
-        if missing and without_value is not None:
-            empty = without_value(missing)
-            missing = (missing - empty) | self._reuse(reused, fragment, empty, any_job=True)
-        reused.rows = wanted - missing
+        missing_rows = self._reuse(reused, fragment, wanted, any_job=without_value is None)
+        if missing_rows and without_value is not None:
+            empty = without_value(missing_rows)
+            missing_rows = (missing_rows - empty) | self._reuse(reused, fragment, empty, any_job=True)
+        reused.rows = wanted - missing_rows
         return reused
 
     def origins(self, version: int) -> Origins:
@@ -125,8 +125,8 @@ class ValueFinder:
     def _reuse(self, reused: ReusedValues, fragment: FragmentMetadata, missing: RowSet, *, any_job: bool) -> RowSet:
         """Adds values from all fragments of the missing rows, and returns the missing rows."""
         missing = self._reuse_from(reused, fragment, None, missing, any_job=any_job)
-        for older, moved in self._compacted(fragment, self._spec.input_ids) if missing else ():
-            missing = self._reuse_from(reused, older, moved, missing, any_job=any_job)
+        for older, mapping in self._compacted(fragment, self._spec.input_ids) if missing else ():
+            missing = self._reuse_from(reused, older, mapping, missing, any_job=any_job)
         for version in self._spec.bases:
             if not missing:
                 break
@@ -136,10 +136,10 @@ class ValueFinder:
                 if not rows or in_place or not (origin.same or self._has_results(origin.fragment)):
                     continue
                 rows -= self.changed(version, fragment, origin, rows)
-                left = self._reuse_from(
+                unserved = self._reuse_from(
                     reused, origin.fragment, origin.mapping.restrict_to(rows), rows, any_job=any_job
                 )
-                missing -= rows - left
+                missing -= rows - unserved
         return missing
 
     def _reuse_from(
@@ -202,17 +202,17 @@ class ValueFinder:
         if not computed or self._spec.targets.blobs:
             return RowSet.empty()
         if moved is None:
-            now = at = (computed & missing).to_numpy()
+            offsets = at = (computed & missing).to_numpy()
         else:
             old = computed.to_numpy()
-            now, inside = moved.restrict_to(missing).lookup(old)
-            order = np.argsort(now)
-            now, at = now[order], old[inside][order]
-        outputs = self._outputs_in(file) if len(now) else None
+            offsets, inside = moved.restrict_to(missing).lookup(old)
+            order = np.argsort(offsets)
+            offsets, at = offsets[order], old[inside][order]
+        outputs = self._outputs_in(file) if len(offsets) else None
         if outputs is None:
             return RowSet.empty()
-        reused.pieces.append(FilePiece(offsets=now, at=at, file=file, outputs=outputs, session=self._session))
-        return RowSet.of(now)
+        reused.pieces.append(FilePiece(offsets=offsets, at=at, file=file, outputs=outputs, session=self._session))
+        return RowSet.of(offsets)
 
     def _results(self, fragment: FragmentMetadata) -> Iterator[tuple[str, str, FragmentRows]]:
         """Yields results of whole fragments: file, job, rows. Reused rows of a job have no job."""
@@ -275,7 +275,7 @@ class ValueFinder:
         except (OSError, ValueError, RuntimeError) as error:
             _LOG.warning("the column file %s is not used, and its rows are computed again: %s", file, error)
             return None
-        names = {_identity(one): one.name for one in fields}
+        names = {_identity(field): field.name for field in fields}
         pairs = zip(spec.outputs, spec.targets.schema, strict=True)
         outputs = tuple((output, names.get(_identity(target), "")) for (output, _), target in pairs)
         return outputs if all(column for _, column in outputs) else None

@@ -41,9 +41,9 @@ class CheckpointBuffer:
     def hold(self, offsets: Offsets, values: pa.Array[Any], failed: list[int]) -> None:
         """Adds the values of a batch without its failed rows, given by position."""
         if failed:
-            kept = np.ones(len(offsets), dtype=np.bool_)
-            kept[failed] = False
-            offsets, values = offsets[kept], values.filter(pa.array(kept))
+            is_valid = np.ones(len(offsets), dtype=np.bool_)
+            is_valid[failed] = False
+            offsets, values = offsets[is_valid], values.filter(pa.array(is_valid))
         while True:
             room = len(offsets) if self._most is None else self._most - self._held_rows
             if len(offsets):
@@ -69,11 +69,11 @@ class CheckpointBuffer:
     def flush(self) -> None:
         """Writes the buffered values into a checkpoint."""
         began = time.perf_counter()
-        held, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
-        if held:
-            offsets = pa.array(np.concatenate([part[0] for part in held]))
-            values = pa.concat_arrays([part[1] for part in held])
-            held.clear()
+        parts, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
+        if parts:
+            offsets = pa.array(np.concatenate([part[0] for part in parts]))
+            values = pa.concat_arrays([part[1] for part in parts])
+            parts.clear()
             self._store.write(self._spec.key, self._source, job_id=self._spec.job_id, offsets=offsets, values=values)
         self._last_flush = time.perf_counter()
         self.seconds += self._last_flush - began

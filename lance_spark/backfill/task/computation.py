@@ -90,10 +90,10 @@ class Computation:
             sizer.record(len(offsets), result.seconds)
             self.retries += result.retries
             failed = [failure.row for failure in result.failures]
-            done = RowSet.of(np.delete(offsets, failed) if failed else offsets)
-            self.valued |= done
-            self.calls += len(done)
-            self.recomputed += len(done & own)
+            computed = RowSet.of(np.delete(offsets, failed) if failed else offsets)
+            self.valued |= computed
+            self.calls += len(computed)
+            self.recomputed += len(computed & own)
             self._note_failures(offsets, result.failures)
             self._checkpoints.hold(offsets, result.values, failed)
             yield offsets, result.values

@@ -101,14 +101,14 @@ def fail_ranges(
     record_ranges(spec, ranges, error_type=type_of(error), message=f"{what}{error}", trace=trace)
     return [
         RangeOutcome(
-            fragment_id=one.fragment_id,
-            start=one.start,
-            stop=one.stop,
-            assembled=one.assembles,
+            fragment_id=task_range.fragment_id,
+            start=task_range.start,
+            stop=task_range.stop,
+            assembled=task_range.assembles,
             error=f"{what}{error}",
             error_type=type_of(error),
         )
-        for one in ranges
+        for task_range in ranges
     ]
 
 
@@ -117,7 +117,7 @@ def record_ranges(
 ) -> None:
     """Records an error that ended ranges at their start, once per fragment."""
     log = ErrorLog(spec)
-    for fragment_id in sorted({one.fragment_id for one in ranges}):
+    for fragment_id in sorted({task_range.fragment_id for task_range in ranges}):
         log.add(fragment_id, None, error_type, message, trace)
     log.write()
 

@@ -338,4 +338,4 @@ class RangeOutcome:
 
 
 def _fields(value: FragmentRows | RowCounts) -> list[tuple[str, Any]]:
-    return [(one.name, getattr(value, one.name)) for one in dataclasses.fields(value)]
+    return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]

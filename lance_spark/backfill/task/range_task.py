@@ -142,12 +142,12 @@ class _RangeRun:
                 return self._part(own) if leaves_values else self._whole(own)
             except MissingFileError as error:
                 # A file of another, now ended job. The next pass finds own values in checkpoints.
-                missing = self._finder.missing_files
-                if error.file in missing or len(missing) >= _MOST_MISSING:
+                missing_files = self._finder.missing_files
+                if error.file in missing_files or len(missing_files) >= _MOST_MISSING:
                     raise TableUnreadableError(self._spec.snapshot.uri, str(error), hint=_HINT) from error
                 _LOG.warning("%s; its values are looked for elsewhere", error)
                 self._checkpoints.flush()
-                self._search_again({*missing, error.file})
+                self._search_again({*missing_files, error.file})
 
     def failed(self, error: Exception) -> RangeOutcome:
         """Returns the outcome of a range after an exception, and keeps the computed values."""
@@ -192,26 +192,26 @@ class _RangeRun:
                 selected = self._work.selected & RowSet.span(start, stop)
             else:
                 selected = self._selected_rows(rows, own)
-            known = own.computed | own.unknown
-            fresh = selected - known - own.attempted
+            prior_rows = own.computed | own.unknown
+            fresh = selected - prior_rows - own.attempted
             # Rows that failed in an earlier pass get no second call.
             failed = computation.failed & RowSet.span(start, stop)
-            left = selected - failed
-            served = self._find(rows, left)
-            if self._work.assembles and not self._has_refreshed and not left <= served.rows:
+            candidates = selected - failed
+            reused_values = self._find(rows, candidates)
+            if self._work.assembles and not self._has_refreshed and not candidates <= reused_values.rows:
                 # Another job may have committed the values of checkpoints, and deleted these.
                 self._search_again(self._finder.missing_files)
-                served = self._find(rows, left)
-            todo = left - served.rows
+                reused_values = self._find(rows, candidates)
+            todo = candidates - reused_values.rows
             if todo and self._spec.joins and self._work.assembles:
                 raise self._values_lost(len(todo))
             nulls_changed = follow_up is not None and follow_up.on_stale == "null"
             nulled = todo & own.changed if nulls_changed else RowSet.empty()
-        found = served.rows - computation.valued
+        reused = reused_values.rows - computation.valued
         self._counts += RowCounts(
-            selected=len(fresh), reused=len(found & fresh), carried=len(found & known), nulled=len(nulled)
+            selected=len(fresh), reused=len(reused & fresh), carried=len(reused & prior_rows), nulled=len(nulled)
         )
-        return _Selected(served=served, todo=todo - nulled, failed=failed | nulled, own=known)
+        return _Selected(served=reused_values, todo=todo - nulled, failed=failed | nulled, own=prior_rows)
 
     def _selected_rows(self, rows: RangeRows, own: PriorRoundRows) -> RowSet:
         history = ValueHistory(self._context, self._rows)
@@ -256,14 +256,14 @@ class _RangeRun:
                 self._computation.errors.write()
                 return replace(self._without_effect(), complete=True)
             with self._computation.timed("write"):
-                written = file.close()
+                closed_file = file.close()
         except BaseException:
             if file is not None:
                 file.discard()
             raise
         if spec.targets.blobs:
             self._checkpoints.flush()
-        return self._finish(written.staged, computed, nulls, failed | (file.given - computed))
+        return self._finish(closed_file.staged, computed, nulls, failed | (file.given - computed))
 
     def _part(self, own: PriorRoundRows) -> RangeOutcome:
         """Writes the values of a range into checkpoints."""

@@ -59,10 +59,10 @@ class SourceReader(InputReader):
         return offsets
 
     def _scan(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
-        taken: deque[Offsets] = deque()
+        batch_rows: deque[Offsets] = deque()
         most = _FIRST_ROWS
-        for batch in self._row_ids.batches(offsets, lambda: _MOST_ROWS, taken):
-            rows, ids = taken.popleft(), batch.column(0).to_numpy(zero_copy_only=False)
+        for batch in self._row_ids.batches(offsets, lambda: _MOST_ROWS, batch_rows):
+            rows, ids = batch_rows.popleft(), batch.column(0).to_numpy(zero_copy_only=False)
             first = 0
             while first < len(ids):
                 table = take_ids(
