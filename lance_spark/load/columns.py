@@ -42,19 +42,19 @@ def check_keys_of(dataset: lance.LanceDataset, source: Source, request: LoadRequ
             f"column {odd[0]!r} has a backtick in its name, and Lance cannot read it - in {dataset.uri} - rename it"
         )
     ours = to_spark_schema(pa.schema([dataset.schema.field(name) for name in request.keys]))
-    for mine, theirs in zip(ours.fields, source.schema(request.keys).fields, strict=True):
-        kind, other = bare(mine.dataType), bare(theirs.dataType)
-        alike = kind == other or (is_whole_number(kind) and is_whole_number(other))
-        shown = mine.dataType.simpleString()
+    for key, source_key in zip(ours.fields, source.schema(request.keys).fields, strict=True):
+        kind, source_kind = bare(key.dataType), bare(source_key.dataType)
+        alike = kind == source_kind or (is_whole_number(kind) and is_whole_number(source_kind))
+        text = key.dataType.simpleString()
         if not alike:
             raise SourceKeysError(
-                f"key {mine.name!r} is {shown} in the table and {theirs.dataType.simpleString()} in the source - "
+                f"key {key.name!r} is {text} in the table and {source_key.dataType.simpleString()} in the source - "
                 f"{dataset.uri} and {source.name} - cast it in the source: rows would match, or not, by accident",
                 source=source.name,
             )
-        if kind.simpleString() not in _HASHED and not shown.startswith("decimal"):
+        if kind.simpleString() not in _HASHED and not text.startswith("decimal"):
             raise SourceKeysError(
-                f"key {mine.name!r} is {shown}, whose values are no keys - in {dataset.uri} - use a column of numbers, "
+                f"key {key.name!r} is {text}, whose values are no keys - in {dataset.uri} - use a column of numbers, "
                 "text, bytes or times",
                 source=source.name,
             )
@@ -116,19 +116,19 @@ def add_new_columns(ref: DatasetRef, new: pa.Schema) -> None:
         fields.append(field.with_metadata({**metadata, TOKEN_KEY: uuid.uuid4().hex.encode()}))
 
     def add(head: lance.LanceDataset) -> None:
-        left = _not_there(head, fields)
-        if left:
-            head.add_columns(pa.schema(left))
+        absent_fields = _not_there(head, fields)
+        if absent_fields:
+            head.add_columns(pa.schema(absent_fields))
 
     change_schema(ref, add)
 
 
 def _not_there(head: lance.LanceDataset, fields: Sequence[pa.Field[Any]]) -> list[pa.Field[Any]]:
     """Returns the columns missing in the latest version. A concurrent load may add them, too."""
-    left = []
+    absent_fields = []
     for field in fields:
         if field.name not in head.schema.names:
-            left.append(field)
+            absent_fields.append(field)
         elif head.schema.field(field.name).type != field.type:
             raise ColumnExistsError([field.name], head.uri, hint="a concurrent writer has added it; load again")
-    return left
+    return absent_fields

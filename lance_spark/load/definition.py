@@ -61,9 +61,9 @@ def define_load(
     The key of checkpoints identifies the source, the keys, the columns, and the handling of rows
     without a match.
     """
-    known = {column.name: column for column in field_identities(dataset.lance_schema)}
+    identities = {column.name: column for column in field_identities(dataset.lance_schema)}
     kind = types_of([dataset.schema.field(name) for name in request.columns])
-    inputs = tuple(known[name] for name in request.keys)
+    inputs = tuple(identities[name] for name in request.keys)
     version = f"{source.identity}-{request.on_missing}"
     udf = stand_in(request, kind, version)
     key = CheckpointKey(

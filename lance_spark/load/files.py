@@ -119,8 +119,8 @@ def file_system_of(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, st
 
 def _named(options: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Returns options under PyArrow's names, without options of Lance alone."""
-    known = {name.lower(): value for name, value in options.items()}
-    return {ours: known[name] for ours, theirs in names.items() for name in theirs if name in known}
+    by_name = {name.lower(): value for name, value in options.items()}
+    return {ours: by_name[name] for ours, aliases in names.items() for name in aliases if name in by_name}
 
 
 def _endpoint(location: str) -> tuple[str, str]:
@@ -142,15 +142,15 @@ def list_files(
     """
     systems = [file_system_of(uri, options) for uri in source]
     system = systems[0][0]
-    if any(other != system for other, _ in systems):
+    if any(other_system != system for other_system, _ in systems):
         raise OptionError("source", ", ".join(source), "locations in one store")
-    found: dict[str, SourceFile] = {}
+    files_by_path: dict[str, SourceFile] = {}
     for uri, (_, path) in zip(source, systems, strict=True):
         files = _list(system, path, uri, asked)
         if not files:
             raise SourceError(f"there is no file to load - at {uri} - check the path, and source_format", source=uri)
-        found |= {file.path: file for file in files}
-    listed = tuple(found[path] for path in sorted(found))
+        files_by_path |= {file.path: file for file in files}
+    listed = tuple(files_by_path[path] for path in sorted(files_by_path))
     return system, asked or _format_of(listed, ", ".join(source)), listed
 
 
@@ -201,12 +201,12 @@ def _suffix(path: str) -> str:
 
 def _format_of(files: Sequence[SourceFile], source: str) -> SourceFormat:
     formats = {_SUFFIXES.get(_suffix(file.path)): file.path for file in files}
-    known = [one for one in formats if one is not None]
-    if len(formats) == 1 and known:
-        return known[0]
-    what = f"files of several formats: {', '.join(formats.values())}" if len(known) > 1 else "no format in their names"
+    kinds = [file_format for file_format in formats if file_format is not None]
+    if len(formats) == 1 and kinds:
+        return kinds[0]
+    what = f"files of several formats: {', '.join(formats.values())}" if len(kinds) > 1 else "no format in their names"
     unknown = formats.get(None)
-    example = f", such as {unknown}" if unknown is not None and len(known) <= 1 else ""
+    example = f", such as {unknown}" if unknown is not None and len(kinds) <= 1 else ""
     raise SourceError(
         f"the files have {what}{example} - at {source} - say source_format='parquet', 'lance' or 'ipc'", source=source
     )
@@ -305,9 +305,9 @@ def check_unchanged(system: FileSystem, files: Sequence[SourceFile]) -> None:
         SourceChangedError: A file was deleted or has changed.
     """
     for file, info in zip(files, system.get_file_info([file.path for file in files]), strict=True):
-        gone = info.size is None
-        if gone or _file(info) != file:
-            what = "is gone" if gone else "was written again"
+        is_deleted = info.size is None
+        if is_deleted or _file(info) != file:
+            what = "is gone" if is_deleted else "was written again"
             raise SourceChangedError(
                 f"a file {what} since the load began - {file.path} - nothing of it is committed; load again when the "
                 "source stays as it is",
@@ -373,10 +373,10 @@ class _Opened:
             return
         if isinstance(self._reader, pa.RecordBatchFileReader):
             numbers = range(piece.first, self.parts if piece.stop is None else piece.stop)
-            found: Iterator[pa.RecordBatch] = map(self._reader.get_batch, numbers)
+            file_batches: Iterator[pa.RecordBatch] = map(self._reader.get_batch, numbers)
         else:
-            found = iter(self._reader)
-        for batch in found:
+            file_batches = iter(self._reader)
+        for batch in file_batches:
             chosen = batch.select(columns)
             width = chosen.nbytes // max(chosen.num_rows, 1)
             rows = min(max(_BATCH_BYTES // max(width, 1), 16), _MOST_BATCH_ROWS)

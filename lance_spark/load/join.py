@@ -69,7 +69,7 @@ class LoadJoin:
         keeper = Keeper(
             spec=spec,
             values=StructType(
-                [StructField(n, one.dataType, True) for n, one in zip(values, loaded.fields, strict=True)]
+                [StructField(n, field.dataType, True) for n, field in zip(values, loaded.fields, strict=True)]
             ),
             refuses_missing=self.on_missing == "error",
             checkpoint_rows=self.checkpoint_rows,
@@ -78,16 +78,16 @@ class LoadJoin:
         if self.layout is not None and isinstance(self.source, FileSource):
             return self._looked_up(spark, spec, todo, keeper, self.source, self.layout)
         rows = self._rows_with_keys(spec, todo, _TASK_ROWS)
-        left = spark.range(0, len(rows.tasks), 1, len(rows.tasks)).mapInArrow(rows, rows.schema)
+        key_frame = spark.range(0, len(rows.tasks), 1, len(rows.tasks)).mapInArrow(rows, rows.schema)
         names = rows.schema.names[1:]
-        given = self.source.frame(spark, (*self.keys, *self.columns))
-        right = given.toDF(*(f"__source{name}" for name in names), *values).withColumn(FOUND, sf.lit(True))
+        source_frame = self.source.frame(spark, (*self.keys, *self.columns))
+        right = source_frame.toDF(*(f"__source{name}" for name in names), *values).withColumn(FOUND, sf.lit(True))
         size = self.source.stored_bytes
         if size is not None:
             # Spark would take the output of Python tasks for tiny, because its size is unknown.
             right = sf.broadcast(right) if size <= _BROADCAST_BYTES else right.hint("merge")
-        matches = [left[name] == right[f"__source{name}"] for name in names]
-        joined = left.join(right, on=matches, how="left").select(ROW_ADDRESS, FOUND, *values)
+        matches = [key_frame[name] == right[f"__source{name}"] for name in names]
+        joined = key_frame.join(right, on=matches, how="left").select(ROW_ADDRESS, FOUND, *values)
         if self.on_missing == "carry":
             joined = joined.where(FOUND)
         return (
@@ -121,7 +121,7 @@ class LoadJoin:
         dataset = spec.snapshot.open()
         keys = to_spark_schema(pa.schema([dataset.schema.field(name) for name in spec.input_names]))
         columns = [StructField(ROW_ADDRESS, LongType())]
-        columns += [StructField(f"__key_{number}", one.dataType) for number, one in enumerate(keys.fields)]
+        columns += [StructField(f"__key_{number}", field.dataType) for number, field in enumerate(keys.fields)]
         return KeyReader(spec=spec, schema=StructType(columns), tasks=tuple(_tasks(todo, task_rows)))
 
 
@@ -129,10 +129,10 @@ def _tasks(todo: Mapping[int, RowSet], task_rows: int) -> Iterator[tuple[tuple[i
     """Cuts rows into tasks: parts of large fragments, and groups of small fragments."""
     packed: list[tuple[int, RowSet]] = []
     rows = 0
-    for number, wanted in todo.items():
-        offsets = wanted.to_numpy() if len(wanted) > task_rows else None
-        starts = range(0, len(wanted), task_rows)
-        parts = [wanted] if offsets is None else [RowSet.of(offsets[first : first + task_rows]) for first in starts]
+    for number, row_set in todo.items():
+        offsets = row_set.to_numpy() if len(row_set) > task_rows else None
+        starts = range(0, len(row_set), task_rows)
+        parts = [row_set] if offsets is None else [RowSet.of(offsets[first : first + task_rows]) for first in starts]
         for part in parts:
             if packed and rows + len(part) > task_rows:
                 yield tuple(packed)

@@ -60,17 +60,17 @@ class KeyReader:
         )
         keys = StructType(
             [
-                StructField(name, one.dataType)
-                for name, one in zip(spec.input_names, self.schema.fields[1:], strict=True)
+                StructField(name, field.dataType)
+                for name, field in zip(spec.input_names, self.schema.fields[1:], strict=True)
             ]
         )
         converter = ReadConverter(pa.schema([rows.dataset.schema.field(name) for name in spec.input_names]), keys)
         whole = spark_arrow_schema(self.schema)
-        taken: deque[Offsets] = deque()
-        for batch in reader.batches(wanted.to_numpy(), lambda: _KEY_BATCH_ROWS, taken):
-            addresses = pa.array(taken.popleft() | (fragment_id << 32), pa.int64())
-            found = converter.convert(batch)
-            yield pa.RecordBatch.from_arrays([addresses, *found.columns], schema=whole)
+        batch_offsets: deque[Offsets] = deque()
+        for batch in reader.batches(wanted.to_numpy(), lambda: _KEY_BATCH_ROWS, batch_offsets):
+            addresses = pa.array(batch_offsets.popleft() | (fragment_id << 32), pa.int64())
+            key_batch = converter.convert(batch)
+            yield pa.RecordBatch.from_arrays([addresses, *key_batch.columns], schema=whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,34 +97,37 @@ class Keeper:
         """Stores the rows, and yields the stored rows by fragment."""
         spec = self.spec
         targets = pa.schema([value_field(field) for field in spec.targets.schema])
-        named = StructType(
-            [StructField(name, one.dataType, True) for name, one in zip(targets.names, self.values.fields, strict=True)]
+        value_schema = StructType(
+            [
+                StructField(name, field.dataType, True)
+                for name, field in zip(targets.names, self.values.fields, strict=True)
+            ]
         )
-        converter = WriteConverter(named, pa.schema([row_field(field) for field in spec.targets.schema]))
+        converter = WriteConverter(value_schema, pa.schema([row_field(field) for field in spec.targets.schema]))
         # Checkpoints name values by output, independent of the column's current name.
-        parts = [one.with_name(output) for one, (output, _) in zip(targets, spec.outputs, strict=True)]
+        parts = [target.with_name(output) for target, (output, _) in zip(targets, spec.outputs, strict=True)]
         rows = SnapshotRows(spec.snapshot.open())
         store = store_of(spec)
-        kept: _Fragment | None = None
+        fragment: _Fragment | None = None
         last: int | None = None
         for batch in batches:
             addresses = batch.column(0).to_numpy().view(np.uint64)
             self._check(batch, addresses, last)
-            found = pa.RecordBatch.from_arrays(batch.columns[2:], names=targets.names)
-            columns = converter.convert(found).columns
+            value_batch = pa.RecordBatch.from_arrays(batch.columns[2:], names=targets.names)
+            columns = converter.convert(value_batch).columns
             values = pa.StructArray.from_arrays(columns, fields=parts)
             for number, first, end in runs_of(fragments_of(addresses)):
-                if kept is None or kept.number != number:
-                    if kept is not None:
-                        yield kept.finish()
+                if fragment is None or fragment.number != number:
+                    if fragment is not None:
+                        yield fragment.finish()
                     source = source_of(spec, rows.existing_fragment(number).metadata)
-                    kept = _Fragment(number, CheckpointBuffer(spec, store, source, rows=self.checkpoint_rows))
+                    fragment = _Fragment(number, CheckpointBuffer(spec, store, source, rows=self.checkpoint_rows))
                 elif last is not None and addresses[first] < last:
-                    kept.persist()  # the rows of a checkpoint are in order
-                kept.add(offsets_of(addresses[first:end]), values.slice(first, end - first))
+                    fragment.persist()  # the rows of a checkpoint are in order
+                fragment.add(offsets_of(addresses[first:end]), values.slice(first, end - first))
             last = int(addresses[-1]) if len(addresses) else last
-        if kept is not None:
-            yield kept.finish()
+        if fragment is not None:
+            yield fragment.finish()
 
     def _check(self, batch: pa.RecordBatch, addresses: Addresses, last: int | None) -> None:
         twice = addresses[1:][addresses[1:] == addresses[:-1]].tolist()
@@ -137,10 +140,10 @@ class Keeper:
                 "the load began: load from what does not change; nothing of it is committed",
                 source=self.source,
             )
-        missing: Any = batch.column(1).null_count
-        if self.refuses_missing and missing:
+        unmatched: Any = batch.column(1).null_count
+        if self.refuses_missing and unmatched:
             raise SourceKeysError(
-                f"{counted(missing, 'row')} without a match - in {self.source} - they came, or got their keys, after "
+                f"{counted(unmatched, 'row')} without a match - in {self.source} - they came, or got their keys, after "
                 "the load began; complete the source, or use on_missing='carry' or 'null'",
                 source=self.source,
             )

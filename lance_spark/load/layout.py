@@ -110,23 +110,25 @@ def layout_of(
     if len(files) > _MOST_FILES or not any(of_kind(field.type) for of_kind in _ORDERED):
         return None
     with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
-        found = list(pool.map(lambda file: _groups_of(system, file, key, columns), files))
-    ranges = [(number, at, *one) for number, of_file in enumerate(found) for at, one in enumerate(of_file or ())]
-    source_rows = sum(one[2] for one in ranges)
-    if any(of_file is None for of_file in found) or not source_rows:
+        groups_by_file = list(pool.map(lambda file: _groups_of(system, file, key, columns), files))
+    ranges = [
+        (number, at, *group) for number, of_file in enumerate(groups_by_file) for at, group in enumerate(of_file or ())
+    ]
+    source_rows = sum(group[2] for group in ranges)
+    if any(of_file is None for of_file in groups_by_file) or not source_rows:
         return None
-    ranges = sorted((one for one in ranges if one[2]), key=lambda one: one[4])
+    ranges = sorted((group for group in ranges if group[2]), key=lambda one: one[4])
     try:
-        least, greatest = (pa.array([one[at] for one in ranges], field.type) for at in (4, 5))
+        least, greatest = (pa.array([group[at] for group in ranges], field.type) for at in (4, 5))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
     groups = RowGroups(
         places=tuple((number, at) for number, at, *_ in ranges),
-        rows=tuple(one[2] for one in ranges),
+        rows=tuple(group[2] for group in ranges),
         least=least,
         greatest=greatest,
     )
-    width = sum(one[3] for one in ranges) / source_rows
+    width = sum(group[3] for group in ranges) / source_rows
     total = dataset.count_rows()
     rows = min(
         max(total // (4 * slots), _LEAST_PART_ROWS), _MOST_PART_ROWS, max(int(_PART_BYTES / max(width, 1)), 1024)
@@ -171,12 +173,12 @@ def _samples(dataset: lance.LanceDataset, key: str, part_rows: int) -> list[pa.A
     samples = []
     for at in _spread(0, len(parts), _SAMPLED_PARTS):
         pieces = [parts[at][number] for number in _spread(0, len(parts[at]), _SAMPLED_PIECES)]
-        taken = []
+        key_tables = []
         for fragment, first, rows in pieces:
             with panics_as_errors():
                 chosen = _spread(first, first + rows, max(_SAMPLED_ROWS // len(pieces), 2))
-                taken.append(fragment.take(chosen, columns=[key]))
-        samples.append(pa.concat_tables(taken).column(key).combine_chunks())
+                key_tables.append(fragment.take(chosen, columns=[key]))
+        samples.append(pa.concat_tables(key_tables).column(key).combine_chunks())
     return samples
 
 
@@ -187,16 +189,16 @@ _Piece: TypeAlias = "tuple[LanceFragment, int, int]"
 def _parts(fragments: Iterable[LanceFragment], part_rows: int) -> Iterator[list[_Piece]]:
     """Yields the rows of a table in parts: pieces of large fragments, groups of small fragments."""
     packed: list[_Piece] = []
-    held = 0
+    packed_rows = 0
     for fragment in fragments:
         live = fragment.metadata.num_rows
         for first in range(0, live, part_rows):
             rows = min(part_rows, live - first)
-            if packed and held + rows > part_rows:
+            if packed and packed_rows + rows > part_rows:
                 yield packed
-                packed, held = [], 0
+                packed, packed_rows = [], 0
             packed.append((fragment, first, rows))
-            held += rows
+            packed_rows += rows
     if packed:
         yield packed
 

@@ -62,15 +62,15 @@ class OrderedLookUp:
         addresses: NDArray[np.int64] = part[ROW_ADDRESS].to_numpy()
         names = part.column_names[1:]
         kinds = [_compared_type(*pair) for pair in zip(part.schema.types[1:], self.keys.schema.types, strict=True)]
-        wanted = _comparable(part.select(names), names, kinds).append_column(_ROW, pa.array(np.arange(len(part))))
-        seen = np.zeros(len(part), dtype=np.bool_)
+        lookup = _comparable(part.select(names), names, kinds).append_column(_ROW, pa.array(np.arange(len(part))))
+        is_matched = np.zeros(len(part), dtype=np.bool_)
         for number in self.groups.within(part[names[0]].combine_chunks()):
             piece = self.pieces[number]
             keys = _comparable(pa.Table.from_batches(list(self.keys.read(piece))), names, kinds)
-            pairs = wanted.join(keys.append_column(_AT, pa.array(np.arange(len(keys)))), keys=names, join_type="inner")
+            pairs = lookup.join(keys.append_column(_AT, pa.array(np.arange(len(keys)))), keys=names, join_type="inner")
             rows, at = pairs[_ROW].to_numpy(), pairs[_AT].to_numpy()
-            twice = rows[seen[rows]]
-            seen[rows] = True
+            twice = rows[is_matched[rows]]
+            is_matched[rows] = True
             if len(twice) or len(np.unique(rows)) < len(rows):
                 raise SourceKeysError(
                     f"rows have several matches - in {piece.file.path} - its keys were unique when the load began: "
@@ -80,7 +80,7 @@ class OrderedLookUp:
             order = np.argsort(at, kind="stable")
             yield from self._values(piece, addresses, rows[order], at[order])
         if self.on_missing != "carry":
-            yield from self._missing(addresses[~seen])
+            yield from self._missing(addresses[~is_matched])
 
     def _values(
         self, piece: Piece, addresses: NDArray[np.int64], rows: NDArray[np.int64], at: NDArray[np.int64]
@@ -92,10 +92,10 @@ class OrderedLookUp:
         for batch in self.values.read(piece):
             low, high = np.searchsorted(at, [first, first + batch.num_rows])
             if low < high:
-                found = addresses[rows[low:high]]
-                order = np.argsort(found)
-                taken = batch.take(at[low:high][order] - first)
-                yield _batch(found[order], pa.array(np.ones(high - low, dtype=np.bool_)), taken.columns)
+                row_addresses = addresses[rows[low:high]]
+                order = np.argsort(row_addresses)
+                row_values = batch.take(at[low:high][order] - first)
+                yield _batch(row_addresses[order], pa.array(np.ones(high - low, dtype=np.bool_)), row_values.columns)
             first += batch.num_rows
 
     def _missing(self, addresses: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:

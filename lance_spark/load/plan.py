@@ -58,7 +58,7 @@ class LoadPlan(InWords):
 
     def explain(self) -> str:
         """Returns the plan as readable text."""
-        missing = {"carry": "keep their values", "null": "become NULL", "error": "are an error"}[self.on_missing]
+        effect = {"carry": "keep their values", "null": "become NULL", "error": "are an error"}[self.on_missing]
         rows = "" if self.source_rows is None else f", {counted(self.source_rows, 'row')}"
         size = "" if self.source_bytes is None else f", {self.source_bytes / (1 << 20):,.1f} MiB"
         how = (
@@ -71,7 +71,7 @@ class LoadPlan(InWords):
             f"  source       {self.source} ({self.source_format}{rows}{size})",
             f"  key          {', '.join(self.keys)}",
             f"  rows         {counted(self.total_rows, 'row')} in {counted(self.total_fragments, 'fragment')}",
-            f"  without      a match: rows {missing}",
+            f"  without      a match: rows {effect}",
             f"  join         {how}",
         ]
         if self.new_columns:

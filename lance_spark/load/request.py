@@ -142,12 +142,12 @@ class LoadRequest:
 
 
 def _checkpoint_rows(parameters: LoadParameters) -> tuple[int, int | None]:
-    given = {
+    options = {
         "checkpoint_size": parameters.checkpoint_size,
         "min_checkpoint_size": parameters.min_checkpoint_size,
         "max_checkpoint_size": parameters.max_checkpoint_size,
     }
-    sizes = {name: rows for name, rows in given.items() if rows is not None}
+    sizes = {name: rows for name, rows in options.items() if rows is not None}
     for name, rows in sizes.items():
         if not _is_number(rows, int) or rows < 1:
             raise OptionError(name, rows, "a whole number, 1 or more")

@@ -123,9 +123,9 @@ def open_source(
 
 
 def _paths(source: object) -> tuple[str, ...] | None:
-    given = source if isinstance(source, (list, tuple)) else [source]
-    if given and all(isinstance(one, (str, os.PathLike)) for one in given):
-        return tuple(map(os.fspath, given))
+    paths = source if isinstance(source, (list, tuple)) else [source]
+    if paths and all(isinstance(path, (str, os.PathLike)) for path in paths):
+        return tuple(map(os.fspath, paths))
     return None
 
 
@@ -334,7 +334,7 @@ class SparkSource:
         """Returns some columns."""
         refuse_missing(columns, self.data.columns, self.name)
         for name in columns:
-            if sum(other.lower() == name.lower() for other in self.data.columns) > 1:
+            if sum(column.lower() == name.lower() for column in self.data.columns) > 1:
                 hint = "another one differs from it only in capitals, which Spark does not tell apart; rename one"
                 raise ColumnNotFoundError(name, self.name, hint=hint)
         return StructType([self.data.schema[name] for name in columns])
@@ -380,7 +380,7 @@ def refuse_missing(columns: Sequence[str], present: Sequence[str], where: str) -
     """
     for name in columns:
         if list(present).count(name) != 1:
-            alike = [other for other in present if other.lower() == name.lower() and other != name]
+            alike = [column for column in present if column.lower() == name.lower() and column != name]
             columns_there = ", ".join(map(str, present)) or "none at all"
             hint = f"did you mean {alike[0]!r}?" if alike else f"its columns are {columns_there}"
             if name in present:
