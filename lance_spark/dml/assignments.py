@@ -99,16 +99,16 @@ def _check_expression(dataset: lance.LanceDataset, name: str, text: str, uri: st
         )
     try:
         with panics_as_errors():
-            made = dataset.scanner(columns={name: text}, limit=0, with_row_id=True).to_table().schema.field(name)
+            result = dataset.scanner(columns={name: text}, limit=0, with_row_id=True).to_table().schema.field(name)
     except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
         raise OptionError(
             f"values_sql[{name!r}]", text, f"an expression in Lance SQL over the table's columns ({plain(error)})"
         ) from error
-    if made.type != field.type:
+    if result.type != field.type:
         try:
-            pa.nulls(1, made.type).cast(field.type)
+            pa.nulls(1, result.type).cast(field.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            accepted = f"an expression of type {field.type}, which the column has, and not {made.type}"
+            accepted = f"an expression of type {field.type}, which the column has, and not {result.type}"
             raise OptionError(f"values_sql[{name!r}]", text, accepted) from error
 
 

@@ -47,12 +47,12 @@ class ColumnFiles:
         """Finishes the open file, and adds it to the result."""
         if self._file is None:
             return
-        written = self._file.close()
+        closed_file = self._file.close()
         self._file = None
-        rows = written.given.bitmap.serialize()
-        file = WrittenColumnFile(fragment_id=self._current, staged=written.staged, rows=rows)
+        rows = closed_file.given.bitmap.serialize()
+        file = WrittenColumnFile(fragment_id=self._current, staged=closed_file.staged, rows=rows)
         self._result.columns.append(file)
-        self._result.changed += written.rows
+        self._result.changed += closed_file.rows
 
     def discard(self) -> None:
         """Discards the open file after an error."""

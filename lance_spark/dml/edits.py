@@ -86,7 +86,7 @@ class Edit:
         if task == "cheaper" and result.counts:
             assert self.spec.targets is not None
             handles = [rows.existing_fragment(number) for number in result.counts]
-            physical = {one.fragment_id: one.metadata.physical_rows for one in handles}
+            physical = {handle.fragment_id: handle.metadata.physical_rows for handle in handles}
             columns = self.spec.targets.schema.names
             task = strategy.choose_strategy(self.spec.table, rows.dataset, columns, result.counts, physical)
         if task == "delete":
@@ -103,18 +103,18 @@ def _matching(
     spec: EditSpec, rows: SnapshotRows, fragments: Sequence[LanceFragment]
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields the matching rows by fragment. One scan serves all, and queries an index once."""
-    held: list[np.ndarray] = []
+    fragment_offsets: list[np.ndarray] = []
     current = -1
     for addresses in matching_addresses(rows.dataset, fragments, conjunction(spec.where)):
         offsets = offsets_of(addresses)
         for number, start, end in runs_of(fragments_of(addresses)):
-            if number != current and held:
-                yield current, np.concatenate(held)
-                held = []
+            if number != current and fragment_offsets:
+                yield current, np.concatenate(fragment_offsets)
+                fragment_offsets = []
             current = number
-            held.append(offsets[start:end])
-    if held:
-        yield current, np.concatenate(held)
+            fragment_offsets.append(offsets[start:end])
+    if fragment_offsets:
+        yield current, np.concatenate(fragment_offsets)
 
 
 def delete_rows(fragment: LanceFragment, offsets: np.ndarray, result: RowEditResult) -> None:
@@ -122,13 +122,13 @@ def delete_rows(fragment: LanceFragment, offsets: np.ndarray, result: RowEditRes
     if len(offsets) == 0:
         return
     metadata = fragment.metadata
-    left = None
+    updated_metadata = None
     if len(offsets) < metadata.physical_rows - metadata.num_deletions:
-        left = fragment.delete_rows(offsets.tolist())
-    if left is None:
+        updated_metadata = fragment.delete_rows(offsets.tolist())
+    if updated_metadata is None:
         result.removed.append(fragment.fragment_id)
     else:
-        result.updated.append(left.to_json())
+        result.updated.append(updated_metadata.to_json())
     result.deleted += len(offsets)
 
 
@@ -186,19 +186,19 @@ class _Moves:
         """Deletes the moved rows of a fragment."""
         if not self._moved:
             return
-        moved = np.concatenate(self._moved)
+        moved_offsets = np.concatenate(self._moved)
         self._moved = []
-        delete_rows(self._rows.existing_fragment(self._current), moved, self._result)
-        self._result.deleted -= len(moved)
-        self._result.changed += len(moved)
+        delete_rows(self._rows.existing_fragment(self._current), moved_offsets, self._result)
+        self._result.deleted -= len(moved_offsets)
+        self._result.changed += len(moved_offsets)
 
 
 def add_moved(result: RowEditResult, sink: FragmentSink, ids: list[np.ndarray] | None) -> None:
     """Adds the fragments of a sink, with the ids of their rows."""
-    known: Any = None if ids is None else pa.array(np.concatenate([np.empty(0, dtype=np.uint64), *ids]), pa.uint64())
+    all_ids: Any = None if ids is None else pa.array(np.concatenate([np.empty(0, dtype=np.uint64), *ids]), pa.uint64())
     at = 0
     for fragment in sink.finish():
-        result.add_fragment(fragment, None if known is None else known.slice(at, fragment.physical_rows))
+        result.add_fragment(fragment, None if all_ids is None else all_ids.slice(at, fragment.physical_rows))
         at += fragment.physical_rows
 
 
@@ -233,12 +233,12 @@ def _scan(
 def _values(spec: EditSpec, batch: pa.RecordBatch, schema: pa.Schema, fragment: int) -> pa.RecordBatch:
     """Returns rows with the columns of a schema, from constants and scanned columns."""
     arrays: list[Any] = []
-    for wanted in schema:
-        if spec.constants is not None and wanted.name in spec.constants.schema.names:
+    for target_field in schema:
+        if spec.constants is not None and target_field.name in spec.constants.schema.names:
             nowhere: Any = pa.array(np.zeros(batch.num_rows, dtype=np.int64))
-            arrays.append(spec.constants.column(wanted.name).take(nowhere))
+            arrays.append(spec.constants.column(target_field.name).take(nowhere))
             continue
-        arrays.append(_as(batch.column(wanted.name), wanted, fragment))
+        arrays.append(_as(batch.column(target_field.name), target_field, fragment))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

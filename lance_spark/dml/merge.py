@@ -75,15 +75,15 @@ class Merge:
     def _check(self, dataset: lance.LanceDataset) -> None:
         """Validates the source's columns against the table's columns."""
         self._source.check(pa.schema([row_field(field) for field in dataset.schema]), self._clauses.on)
-        given = self._source.names
-        missing = [field for field in dataset.schema if field.name not in given]
-        strict = [field.name for field in missing if not field.nullable]
+        source_names = self._source.names
+        absent_fields = [field for field in dataset.schema if field.name not in source_names]
+        strict = [field.name for field in absent_fields if not field.nullable]
         if strict and self._clauses.inserts:
             raise SchemaMismatchError(
                 f"the source lacks columns that may not be NULL: {', '.join(map(repr, strict))} - {self._ref.uri} - "
                 "nothing was changed - add them to the source, or leave when_not_matched_insert_all out"
             )
-        blobs = [field.name for field in missing if is_blob(field)]
+        blobs = [field.name for field in absent_fields if is_blob(field)]
         if blobs and self._clauses.updates:
             raise UnsupportedOperationError(
                 f"rows that change would have to take the blobs of {', '.join(map(repr, blobs))} along - "
@@ -107,8 +107,8 @@ class Merge:
         small = self._small(ref, dataset)
         if small is not None:
             return self._jobs.results([small], RowEditResult)
-        actions, given = self._actions(ref, dataset)
-        apply = self._apply(ref, dataset, given)
+        actions, value_schema = self._actions(ref, dataset)
+        apply = self._apply(ref, dataset, value_schema)
         return self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER_TO_ALL_ROWS), RowEditResult)
 
     def _apply(self, ref: DatasetRef, dataset: lance.LanceDataset, values: StructType) -> Apply:
@@ -125,9 +125,9 @@ class Merge:
         clauses, where = self._clauses, self._listed_keys()
         if where is None or clauses.update_where is not None:
             return None
-        seen = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
-        known, unknown = known_matches(ref, where, seen)
-        physical = {number: seen[number].physical_rows for number in sorted((*known, *unknown))}
+        metadata_by_number = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        indexed_matches, unknown = known_matches(ref, where, metadata_by_number)
+        physical = {number: metadata_by_number[number].physical_rows for number in sorted((*indexed_matches, *unknown))}
         if sum(work for _, work in work_of(ref, dataset, clauses.on, physical)) > TASK_BYTES:
             return None
         source = self._source.staged(ref, self._staging)
@@ -160,14 +160,14 @@ class Merge:
             matches &= sf.col(f"source.{quote_identifier(name)}") == sf.col(f"target.{quote_identifier(name)}")
         how = {(True, True): "full", (True, False): "left", (False, True): "right", (False, False): "inner"}
         joined = source.join(target, matches, how[clauses.inserts, clauses.deletes])
-        here, there = sf.col(f"source.`{_GIVEN}`").isNotNull(), sf.col(f"target.{ROW_ADDRESS}").isNotNull()
+        in_source, in_target = sf.col(f"source.`{_GIVEN}`").isNotNull(), sf.col(f"target.{ROW_ADDRESS}").isNotNull()
         action = sf.lit(None).cast("int")
         if clauses.deletes:
-            action = sf.when(there & ~here & _condition(clauses.delete_where), DELETE).otherwise(action)
+            action = sf.when(in_target & ~in_source & _condition(clauses.delete_where), DELETE).otherwise(action)
         if clauses.updates:
-            action = sf.when(there & here & _condition(clauses.update_where), UPDATE).otherwise(action)
+            action = sf.when(in_target & in_source & _condition(clauses.update_where), UPDATE).otherwise(action)
         if clauses.inserts:
-            action = sf.when(here & ~there, INSERT).otherwise(action)
+            action = sf.when(in_source & ~in_target, INSERT).otherwise(action)
         names = [name for name in source.columns if name != _GIVEN]
         values = [sf.col(f"source.{quote_identifier(name)}").alias(name) for name in names]
         try:
@@ -175,15 +175,15 @@ class Merge:
             rows = rows.where(sf.col(ACTION).isNotNull())
             schema = rows.schema
         except AnalysisException as error:
-            text = " and ".join(repr(one) for one in (clauses.update_where, clauses.delete_where) if one)
+            text = " and ".join(repr(where) for where in (clauses.update_where, clauses.delete_where) if where)
             accepted = f"a condition in Spark SQL over source and target ({str(error).splitlines()[0]})"
             raise OptionError("where", text, accepted) from error
         return spread(rows, clauses.on), StructType([schema[name] for name in names])
 
     def _target_rows(self, ref: DatasetRef, dataset: lance.LanceDataset) -> DataFrame:
         conditions = self._named_columns(dataset)
-        named = [name for name in dataset.schema.names if name in self._clauses.on or name in conditions]
-        options = {"version": str(ref.version), "columns": json.dumps([*named, ROW_ADDRESS])}
+        target_columns = [name for name in dataset.schema.names if name in self._clauses.on or name in conditions]
+        options = {"version": str(ref.version), "columns": json.dumps([*target_columns, ROW_ADDRESS])}
         where = self._listed_keys()
         if where is not None:
             options["filter"] = where  # an index may serve the filter
@@ -216,7 +216,7 @@ def edits_of(
     new = tuple(fragment for result in results for fragment in result.new_fragments())
     updated = tuple(fragment for result in results for fragment in result.updated_fragments())
     removed = tuple(number for result in results for number in result.removed)
-    before = {number: dataset.get_fragment(number) for number in (*(one.id for one in updated), *removed)}
+    before = {number: dataset.get_fragment(number) for number in (*(fragment.id for fragment in updated), *removed)}
     if not new and not before:
         return None
     return RowEdits(

@@ -76,15 +76,17 @@ class Apply:
 class _Task:
     def __init__(self, apply: Apply) -> None:
         schema = apply.layout.row_schema
-        given = [name for name in schema.names if name in apply.values.names]
+        columns = [name for name in schema.names if name in apply.values.names]
         self._apply = apply
         self._rows = SnapshotRows(apply.table.open())
         self._schema = schema
-        self._absent = [name for name in schema.names if name not in given]
+        self._absent = [name for name in schema.names if name not in columns]
         self._kept = [name for name in schema.names if name in self._absent or name in apply.kept]
-        self._insert_converter = _RowConverter(apply.values, schema, given)
+        self._insert_converter = _RowConverter(apply.values, schema, columns)
         # An update has NULL in place of the kept values, which a NOT NULL column refuses.
-        self._update_converter = _RowConverter(apply.values, schema, [name for name in given if name not in apply.kept])
+        self._update_converter = _RowConverter(
+            apply.values, schema, [name for name in columns if name not in apply.kept]
+        )
         self._inserted, self._moved = (
             FragmentSink(apply.staging, apply.layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES) for _ in range(2)
         )
@@ -115,15 +117,15 @@ class _Task:
         self._result.inserted += rows.num_rows
 
     def _change(self, fragment: LanceFragment, parts: Iterator[tuple[Any, np.ndarray, np.ndarray, Any]]) -> None:
-        touched, moved, last, before = [np.empty(0, np.int64)], [np.empty(0, np.int64)], -1, -1
-        for _, every, action, given in parts:
+        touched, moved_offsets, last, before = [np.empty(0, np.int64)], [np.empty(0, np.int64)], -1, -1
+        for _, every, action, part_values in parts:
             # Several deletions of a row count once.
             first = (
                 (np.diff(every, prepend=last) != 0)
                 | (action != DELETE)
                 | (np.concatenate([[before], action[:-1]]) != DELETE)
             )
-            offsets, actions, values = every[first], action[first], given.filter(pa.array(first))
+            offsets, actions, values = every[first], action[first], part_values.filter(pa.array(first))
             if not len(offsets):
                 continue
             refuse_doubled(self._apply.table, fragment.fragment_id, offsets, last)
@@ -131,13 +133,13 @@ class _Task:
             updates = actions == UPDATE
             touched.append(offsets)
             if updates.any():
-                moved.append(offsets[updates])
+                moved_offsets.append(offsets[updates])
                 self._move(fragment, offsets[updates], values.filter(pa.array(updates)))
-        gone = np.concatenate(touched)
-        changed = np.concatenate(moved)
+        deleted_offsets = np.concatenate(touched)
+        changed = np.concatenate(moved_offsets)
         if len(changed) and self._apply.stable:
             self._ids.append(row_ids(fragment, changed).astype(np.uint64))
-        delete_rows(fragment, gone, self._result)
+        delete_rows(fragment, deleted_offsets, self._result)
         self._result.deleted -= len(changed)
         self._result.changed += len(changed)
 
@@ -146,8 +148,8 @@ class _Task:
         columns: dict[str, Any] = {}
         if self._kept:
             at = self._rows.live_positions(fragment.fragment_id, offsets)
-            taken = fragment.take(at, columns=self._kept).combine_chunks()
-            columns = {name: _one(taken.column(name)) for name in self._kept}
+            current_values = fragment.take(at, columns=self._kept).combine_chunks()
+            columns = {name: _one(current_values.column(name)) for name in self._kept}
         self._moved.write(self._complete(rows, columns))
 
     def _complete(self, rows: pa.RecordBatch, others: dict[str, Any]) -> pa.RecordBatch:
@@ -228,21 +230,21 @@ class SetOrMove:
         yield answer_or_error(lambda: self._run(batches), batches)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
-        held: list[pa.RecordBatch] = []
+        first_batches: list[pa.RecordBatch] = []
         matched: Counter[int] = Counter()
         for batch in batches:
-            held.append(batch)
+            first_batches.append(batch)
             numbers, counts = np.unique(batch.column(0).to_numpy() >> 32, return_counts=True)
             matched.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
-            if sum(one.nbytes for one in held) > TASK_BYTES:
-                return self.setting.run(itertools.chain(held, batches))
-        if not held:
+            if sum(batch.nbytes for batch in first_batches) > TASK_BYTES:
+                return self.setting.run(itertools.chain(first_batches, batches))
+        if not first_batches:
             return RowEditResult()
         table = self.setting.table
         dataset = table.open()
         physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}
         chosen = strategy.choose_strategy(table, dataset, self.setting.targets.schema.names, matched, physical)
-        return (self.setting if chosen == "columns" else self.moving).run(iter(held))
+        return (self.setting if chosen == "columns" else self.moving).run(iter(first_batches))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,14 +279,14 @@ class MergeSmall:
         table = self.apply.table
         rows = lance.dataset(self.source, storage_options=table.lance_options).to_table()
         keys, codes = _codes(rows[self.key])
-        addresses, found = self._matches(keys)
+        addresses, matched_codes = self._matches(keys)
         order = np.argsort(codes, kind="stable")
-        first, last = (np.searchsorted(codes[order], found, side) for side in ("left", "right"))
+        first, last = (np.searchsorted(codes[order], matched_codes, side) for side in ("left", "right"))
         # A row of the table occurs once for each match in the source. `Apply` refuses duplicates.
         times = last - first
         at = np.repeat(first - np.concatenate([[0], np.cumsum(times)[:-1]]), times) + np.arange(times.sum())
         changed = order[at] if self.updates else order[:0]
-        added = np.flatnonzero(~np.isin(codes, found)) if self.inserts else order[:0]
+        added = np.flatnonzero(~np.isin(codes, matched_codes)) if self.inserts else order[:0]
         places = np.concatenate([np.full(len(added), -1), np.repeat(addresses, times)[: len(changed)]])
         actions = np.repeat(np.array([INSERT, UPDATE], np.int32), [len(added), len(changed)])
         chosen = np.concatenate([added, changed])
@@ -308,9 +310,9 @@ class MergeSmall:
             with_row_address=True,
             scan_in_order=True,
         )
-        there = scanner.to_table()
-        codes = pc.index_in(_one(there[self.key].cast(keys.type)), value_set=keys)
-        return there[ROW_ADDRESS].to_numpy().astype(np.int64), codes.to_numpy().astype(np.int64)
+        table_rows = scanner.to_table()
+        codes = pc.index_in(_one(table_rows[self.key].cast(keys.type)), value_set=keys)
+        return table_rows[ROW_ADDRESS].to_numpy().astype(np.int64), codes.to_numpy().astype(np.int64)
 
 
 def _codes(column: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], np.ndarray]:

@@ -28,9 +28,9 @@ class ChangeResult(InWords):
     @property
     def text(self) -> str:
         """Summary of the result: `10 rows updated, version 3`."""
-        done = {"inserted": self.rows_inserted, "updated": self.rows_updated, "deleted": self.rows_deleted}
-        said = [f"{counted(rows, 'row')} {what}" for what, rows in done.items() if rows]
-        return f"{', '.join(said) or 'no row concerned'}, version {self.version}"
+        row_counts = {"inserted": self.rows_inserted, "updated": self.rows_updated, "deleted": self.rows_deleted}
+        phrases = [f"{counted(rows, 'row')} {what}" for what, rows in row_counts.items() if rows]
+        return f"{', '.join(phrases) or 'no row concerned'}, version {self.version}"
 
 
 def result_of(result: CommitResult) -> ChangeResult:

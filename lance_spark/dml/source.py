@@ -69,8 +69,8 @@ class Source:
 
             self._place = f"{ref.uri}/{staging.folder}/source"
             with refusals_as_errors(ref.uri):
-                made = lance.write_dataset(self._rows, self._place, storage_options=ref.lance_options)
-            check_writable(to_spark_schema(made.schema), self._columns)
+                staged_dataset = lance.write_dataset(self._rows, self._place, storage_options=ref.lance_options)
+            check_writable(to_spark_schema(staged_dataset.schema), self._columns)
         return self._place
 
     def values(self, ref: DatasetRef) -> StructType:

@@ -106,15 +106,15 @@ class Statement:
         if self._checked[0] != ref:
             self._checked = ref, self._check(dataset)
         fields = field_identities(dataset.lance_schema)
-        seen = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
-        now = _Evaluated(ref=ref, fields=fields, seen=seen)
-        pending = set(seen)
+        seen_fragments = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        evaluated = _Evaluated(ref=ref, fields=fields, seen=seen_fragments)
+        pending = set(seen_fragments)
         if before is not None and set(before.fields) <= set(fields):
-            same = {number for number, fragment in before.seen.items() if seen.get(number) == fragment}
+            same = {number for number, fragment in before.seen.items() if seen_fragments.get(number) == fragment}
             # A task may have moved rows of several fragments into one fragment.
-            now.results = [result for result in before.results if same.issuperset(result.fragments)]
+            evaluated.results = [result for result in before.results if same.issuperset(result.fragments)]
             pending -= same - {number for result in before.results for number in result.fragments}
-            pending -= {number for result in now.results for number in result.fragments}
+            pending -= {number for result in evaluated.results for number in result.fragments}
         sets = self._sets
         spec = EditSpec(
             table=ref,
@@ -127,8 +127,10 @@ class Statement:
         )
         texts = [text for text in (self._where, *(sets.expressions.values() if sets else ())) if text]
         columns = {*named_columns(dataset.schema, *texts), *(sets.columns if sets else ())}
-        now.results += self._changed(spec, dataset, sorted(columns), {n: seen[n] for n in sorted(pending)})
-        return now
+        evaluated.results += self._changed(
+            spec, dataset, sorted(columns), {n: seen_fragments[n] for n in sorted(pending)}
+        )
+        return evaluated
 
     def _changed(
         self,
@@ -198,18 +200,18 @@ def edits_of_columns(
     if not staged:
         return None
     rows = SnapshotRows(dataset)
-    seen = {file.fragment_id: rows.existing_fragment(file.fragment_id).metadata for file in staged}
+    seen_fragments = {file.fragment_id: rows.existing_fragment(file.fragment_id).metadata for file in staged}
     edits = RowEdits(
         operation="update",
         read_version=ref.version or 0,
         fields=field_identities(dataset.lance_schema),
-        before=seen,
+        before=seen_fragments,
         updated=(),
         removed=(),
         new=(),
         rows_updated=sum(result.changed for result in results),
     )
-    return with_columns(edits, dataset, columns, staged, seen)
+    return with_columns(edits, dataset, columns, staged, seen_fragments)
 
 
 def with_columns(
@@ -228,11 +230,11 @@ def with_columns(
         staged: The column files.
         seen: The fragments of the version, by id.
     """
-    modified = ids_of(one for one in edits.fields if one.name in columns)
+    modified = ids_of(field for field in edits.fields if field.name in columns)
     files = data_files(dataset, [file.staged for file in staged])
     updated = tuple(
-        _with_file(seen[written.fragment_id], file, frozenset(modified))
-        for written, file in zip(staged, files, strict=True)
+        _with_file(seen[staged_file.fragment_id], file, frozenset(modified))
+        for staged_file, file in zip(staged, files, strict=True)
     )
     offsets = {file.fragment_id: file.rows for file in staged}
     return replace(

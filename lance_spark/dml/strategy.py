@@ -57,8 +57,8 @@ def choose_strategy(
     column_bytes = measure_row(dataset, columns, ref.storage_options)
     row_bytes = measure_row(dataset, dataset.schema.names, ref.storage_options)
     in_place = column_bytes * sum(physical[number] for number in matched)
-    moved = row_bytes * sum(matched.values()) * _FULL_ROWS_COST
-    return "rows" if moved < in_place else "columns"
+    move_cost = row_bytes * sum(matched.values()) * _FULL_ROWS_COST
+    return "rows" if move_cost < in_place else "columns"
 
 
 def work_of(
@@ -95,5 +95,5 @@ def known_matches(
     index = ask_index(ref, where) if rows else None
     if index is None or not index.exact or index.matches is None:
         return {}, rows
-    known = {number: count for number, count in index.matches.items() if number in rows}
-    return known, {number: count for number, count in rows.items() if number not in index.covered}
+    indexed_matches = {number: count for number, count in index.matches.items() if number in rows}
+    return indexed_matches, {number: count for number, count in rows.items() if number not in index.covered}
