@@ -85,10 +85,10 @@ def _is_committed(ref: DatasetRef, segments: Sequence[Index]) -> bool:
     """Tells whether the latest version may name a segment."""
     ours = {segment.uuid for segment in segments}
     try:
-        found = ref.open_latest().describe_indices()
+        descriptions = ref.open_latest().describe_indices()
     except OSError:
         return True
-    return any(segment.uuid in ours for index in found for segment in index.segments)
+    return any(segment.uuid in ours for index in descriptions for segment in index.segments)
 
 
 def _built(

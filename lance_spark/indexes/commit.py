@@ -134,7 +134,7 @@ def _commit_once(
     if head is None:
         raise TableNotFoundError(ref.uri)
     valid = index.still_valid(head)
-    segments = [narrowed(one, [n for n in one.fragment_ids if n in valid]) for one in index.segments]
+    segments = [narrowed(segment, [n for n in segment.fragment_ids if n in valid]) for segment in index.segments]
     rows = sum(index.files[number][0] for segment in segments for number in segment.fragment_ids)
     if rows < least_share * index.rows:
         raise TooMuchMovedError(
@@ -175,17 +175,17 @@ def replaced_segments(head: lance.LanceDataset, wanted: IndexDefinition) -> list
     Raises:
         IndexExistsError: The index must not be replaced, or has another kind or column.
     """
-    for found in head.describe_indices():
-        if found.name != wanted.name:
+    for description in head.describe_indices():
+        if description.name != wanted.name:
             continue
         field = head.lance_schema.field(wanted.column)
-        kind = kind_of(found.index_type)
-        if field is None or list(found.fields) != [field.id()] or _family(kind) != _family(wanted.kind):
-            reason = f", an index {kind} of column {', '.join(map(repr, found.field_names))}"
+        kind = kind_of(description.index_type)
+        if field is None or list(description.fields) != [field.id()] or _family(kind) != _family(wanted.kind):
+            reason = f", an index {kind} of column {', '.join(map(repr, description.field_names))}"
             raise IndexExistsError(wanted.name, head.uri, reason=reason, hint="give the new index another name=")
         if not wanted.replace:
             raise IndexExistsError(wanted.name, head.uri, reason="", hint="replace=True makes it anew")
-        return [named_segment(segment.uuid, found.name) for segment in found.segments]
+        return [named_segment(segment.uuid, description.name) for segment in description.segments]
     return []
 
 
@@ -208,26 +208,26 @@ def _refuse_slipped(
     ours = {segment.uuid for segment in index.segments}
 
     def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
-        there = [
-            named_segment(segment.uuid, found.name)
-            for found in head.describe_indices()
-            for segment in found.segments
+        own_segments = [
+            named_segment(segment.uuid, description.name)
+            for description in head.describe_indices()
+            for segment in description.segments
             if segment.uuid in ours
         ]
-        return LanceOperation.CreateIndex(new_indices=[], removed_indices=there) if there else None
+        return LanceOperation.CreateIndex(new_indices=[], removed_indices=own_segments) if own_segments else None
 
     wrong: CommitConflictError | CommitImpossibleError | None = None
     try:
         valid = index.still_valid(landed)
         present = {fragment.fragment_id for fragment in landed.get_fragments()}
-        served = {
+        indexed_fragments = {
             number
-            for found in landed.describe_indices()
-            for segment in found.segments
+            for description in landed.describe_indices()
+            for segment in description.segments
             if segment.uuid in ours
             for number in segment.fragment_ids
         }
-        if not (served & present) <= valid:
+        if not (indexed_fragments & present) <= valid:
             wrong = CommitConflictError(
                 f"rows were rewritten in the moment in which index {index.definition.name!r} was committed - at "
                 f"{ref.uri}, version {landed.version} - it was taken out again; make it again",

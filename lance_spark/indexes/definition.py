@@ -103,12 +103,12 @@ def indexed_column(dataset: lance.LanceDataset, column: str) -> IndexedColumn:
     Raises:
         ColumnNotFoundError: The column does not exist.
     """
-    found = dataset.lance_schema.field(column)
-    if found is None:
+    lance_field = dataset.lance_schema.field(column)
+    if lance_field is None:
         raise ColumnNotFoundError(column, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
-    top = next(one for one in field_identities(dataset.lance_schema) if found.id() in one.ids)
-    kind: Kind = found.to_arrow().type  # type: ignore[attr-defined]  # pylance's stub lacks it
-    return IndexedColumn(top=top, field_id=found.id(), type=getattr(kind, "storage_type", kind))
+    top = next(identity for identity in field_identities(dataset.lance_schema) if lance_field.id() in identity.ids)
+    kind: Kind = lance_field.to_arrow().type  # type: ignore[attr-defined]  # pylance's stub lacks it
+    return IndexedColumn(top=top, field_id=lance_field.id(), type=getattr(kind, "storage_type", kind))
 
 
 def scalar_index(column: str, kind: str, *, name: str | None, replace: bool) -> IndexDefinition:
@@ -117,11 +117,11 @@ def scalar_index(column: str, kind: str, *, name: str | None, replace: bool) -> 
     Raises:
         OptionError: The kind does not exist.
     """
-    wanted = {"BLOOM": "BLOOMFILTER"}.get(str(kind).upper(), str(kind).upper())
+    kind_name = {"BLOOM": "BLOOMFILTER"}.get(str(kind).upper(), str(kind).upper())
     accepted = get_args(ScalarKind)
-    if wanted not in accepted:
+    if kind_name not in accepted:
         raise OptionError("index_type", kind, f"{', '.join(accepted)}; create_fts_index makes indexes of text")
-    return IndexDefinition(name=_named(name, column), column=column, kind=cast(ScalarKind, wanted), replace=replace)
+    return IndexDefinition(name=_named(name, column), column=column, kind=cast(ScalarKind, kind_name), replace=replace)
 
 
 def vector_index(
@@ -152,14 +152,14 @@ def vector_index(
             raise OptionError(option, value, "a whole number, 1 or more")
     if numbers["num_bits"] not in (4, 8):
         raise OptionError("num_bits", numbers["num_bits"], "4 or 8")
-    wanted = str(kind).upper()
-    if wanted not in get_args(VectorKind):
+    kind_name = str(kind).upper()
+    if kind_name not in get_args(VectorKind):
         raise OptionError("index_type", kind, ", ".join(get_args(VectorKind)))
-    used = {key: value for key, value in numbers.items() if key in _used_by(wanted)}
+    used = {key: value for key, value in numbers.items() if key in _used_by(kind_name)}
     return IndexDefinition(
         name=_named(name, column),
         column=column,
-        kind=cast(VectorKind, wanted),
+        kind=cast(VectorKind, kind_name),
         parameters={"metric": distance, **used},
         replace=replace,
     )
@@ -211,12 +211,12 @@ def _of_vectors(definition: IndexDefinition, kind: Kind, rows: int) -> IndexDefi
     if parameters["num_partitions"] is None:
         parameters["num_partitions"] = max(1, rows // _PARTITION_ROWS[definition.kind])
     if "num_sub_vectors" in parameters:
-        given = parameters["num_sub_vectors"]
+        sub_vectors = parameters["num_sub_vectors"]
         parameters["num_sub_vectors"] = size // (16 if size % 16 == 0 else 8 if size % 8 == 0 else size) or 1
-        if given is not None:
-            if not isinstance(given, int) or size % given:
-                raise OptionError("num_sub_vectors", given, f"a number that divides {size}, the vectors' length")
-            parameters["num_sub_vectors"] = given
+        if sub_vectors is not None:
+            if not isinstance(sub_vectors, int) or size % sub_vectors:
+                raise OptionError("num_sub_vectors", sub_vectors, f"a number that divides {size}, the vectors' length")
+            parameters["num_sub_vectors"] = sub_vectors
     return dataclasses.replace(definition, parameters=parameters)
 
 

@@ -68,11 +68,11 @@ def kind_of(index_type: str) -> str:
 
 def list_indices(dataset: lance.LanceDataset) -> list[IndexConfig]:
     """Returns the indexes of a version by name, without internal indexes of Lance."""
-    found = (one for one in dataset.describe_indices() if not one.name.startswith("__lance"))
+    indexes = (index for index in dataset.describe_indices() if not index.name.startswith("__lance"))
     return sorted(
         (
-            IndexConfig(name=one.name, index_type=kind_of(one.index_type), columns=tuple(one.field_names))
-            for one in found
+            IndexConfig(name=index.name, index_type=kind_of(index.index_type), columns=tuple(index.field_names))
+            for index in indexes
         ),
         key=lambda one: one.name,
     )
@@ -84,23 +84,23 @@ def index_stats(dataset: lance.LanceDataset, name: str) -> IndexStatistics:
     Raises:
         IndexNotFoundError: The index does not exist.
     """
-    found = find_index(dataset, name)
-    served = {number for segment in found.segments for number in segment.fragment_ids}
+    index = find_index(dataset, name)
+    indexed_fragments = {number for segment in index.segments for number in segment.fragment_ids}
     indexed = unindexed = 0
     for fragment in dataset.get_fragments():
         rows = fragment.metadata.num_rows
-        if fragment.fragment_id in served:
+        if fragment.fragment_id in indexed_fragments:
             indexed += rows
         else:
             unindexed += rows
-    metric = (found.details or {}).get("metric_type")
+    metric = (index.details or {}).get("metric_type")
     return IndexStatistics(
         num_indexed_rows=indexed,
         num_unindexed_rows=unindexed,
-        index_type=kind_of(found.index_type),
+        index_type=kind_of(index.index_type),
         distance_type=None if metric is None else str(metric).lower(),
-        num_indices=len(found.segments),
-        size_bytes=found.total_size_bytes,
+        num_indices=len(index.segments),
+        size_bytes=index.total_size_bytes,
     )
 
 
@@ -110,10 +110,10 @@ def find_index(dataset: lance.LanceDataset, name: str) -> IndexDescription:
     Raises:
         IndexNotFoundError: The index does not exist.
     """
-    found = {one.name: one for one in dataset.describe_indices()}
-    if name in found:
-        return found[name]
-    close = difflib.get_close_matches(str(name), found, n=1)
+    indexes = {index.name: index for index in dataset.describe_indices()}
+    if name in indexes:
+        return indexes[name]
+    close = difflib.get_close_matches(str(name), indexes, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    names = f"its indexes are {', '.join(sorted(found))}" if found else "it has no indexes"
+    names = f"its indexes are {', '.join(sorted(indexes))}" if indexes else "it has no indexes"
     raise IndexNotFoundError(str(name), dataset.uri, available=f"{hint}{names}")

@@ -84,11 +84,11 @@ def cut(fragments: Sequence[tuple[int, int]], *, task_rows: int, most: int) -> l
         most: Maximum number of runs.
     """
     total = sum(rows for _, rows in fragments)
-    wanted = max(1, min(most, total // task_rows, len(fragments)))
-    runs: list[list[int]] = [[] for _ in range(wanted)]
+    run_count = max(1, min(most, total // task_rows, len(fragments)))
+    runs: list[list[int]] = [[] for _ in range(run_count)]
     before = 0
     for number, rows in fragments:
         # By the middle of the fragment, independent of its length.
-        runs[min(wanted - 1, (2 * before + rows) * wanted // (2 * max(total, 1)))].append(number)
+        runs[min(run_count - 1, (2 * before + rows) * run_count // (2 * max(total, 1)))].append(number)
         before += rows
     return [tuple(run) for run in runs if run] or [()]

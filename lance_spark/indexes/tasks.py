@@ -61,9 +61,9 @@ class IndexWork:
         except LanceSparkError:
             raise
         except (ValueError, OSError, RuntimeError, TypeError, KeyError, NotImplementedError) as error:
-            wanted = self.definition
+            index = self.definition
             raise IndexBuildError(
-                f"index {wanted.name!r} ({wanted.kind}) of column {wanted.column!r} could not be built: {plain(error)} "
+                f"index {index.name!r} ({index.kind}) of column {index.column!r} could not be built: {plain(error)} "
                 f"- in {self.ref.uri}, version {self.ref.version} - nothing was changed",
                 uri=self.ref.uri,
             ) from error

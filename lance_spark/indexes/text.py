@@ -31,10 +31,10 @@ def text_indexes(
     Raises:
         OptionError: An option is not valid.
     """
-    wanted = [columns] if isinstance(columns, str) else list(columns)
-    if not wanted or len(set(wanted)) != len(wanted):
+    column_names = [columns] if isinstance(columns, str) else list(columns)
+    if not column_names or len(set(column_names)) != len(column_names):
         raise OptionError("field_names", columns, "a column, or a list of columns, each once")
-    if name is not None and len(wanted) > 1:
+    if name is not None and len(column_names) > 1:
         raise OptionError("name", name, "nothing where there are several columns: each index is named after its own")
     if tokens["base_tokenizer"] not in _TOKENIZERS:
         raise OptionError("base_tokenizer", tokens["base_tokenizer"], ", ".join(_TOKENIZERS))
@@ -54,5 +54,5 @@ def text_indexes(
             parameters=parameters,
             replace=replace,
         )
-        for column in wanted
+        for column in column_names
     ]

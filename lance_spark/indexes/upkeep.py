@@ -66,13 +66,13 @@ class OptimizeIndex:
         self._drop_without_column(head)
 
     def _optimize(self, dataset: lance.LanceDataset) -> None:
-        found = find_index(dataset, self.name)
+        description = find_index(dataset, self.name)
         options: dict[str, Any] = {"index_names": [self.name]}
-        if not kind_of(found.index_type).startswith("IVF"):
+        if not kind_of(description.index_type).startswith("IVF"):
             # Measured: if two parts of a scalar or text index cover a row, as after the replacement
             # of a column file, a query takes the answer of any part. After a merge each part counts
             # only for its own fragments.
-            options["num_indices_to_merge"] = max(1, len(found.segments))
+            options["num_indices_to_merge"] = max(1, len(description.segments))
         elif self.retrain:
             options["retrain"] = True
         elif self.merge is not None:
@@ -127,17 +127,17 @@ def drop_index(ref: DatasetRef, name: str) -> None:
     def drop(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
         from lance import LanceOperation
 
-        there = [
+        segments = [
             named_segment(segment.uuid, name)
-            for found in dataset.describe_indices()
-            for segment in found.segments
-            if found.name == name
+            for description in dataset.describe_indices()
+            for segment in description.segments
+            if description.name == name
         ]
-        return LanceOperation.CreateIndex(new_indices=[], removed_indices=there) if there else None
+        return LanceOperation.CreateIndex(new_indices=[], removed_indices=segments) if segments else None
 
     for _ in range(_DROPS):
         # Measured: a concurrent compaction gives the index another id, and the index stays.
-        if all(found.name != name for found in change_schema(ref, drop).describe_indices()):
+        if all(description.name != name for description in change_schema(ref, drop).describe_indices()):
             return
     raise CommitConflictError(
         f"other writers kept rewriting index {name!r} - at {ref.uri} - it is still there; drop it again", uri=ref.uri
@@ -159,12 +159,12 @@ def wait_for_index(
     """
     until, wait = clock() + timeout_s, 0.05
     while True:
-        missing = _missing(ref, names)
-        if not missing:
+        gaps = _missing(ref, names)
+        if not gaps:
             return
         if clock() + wait > until:
             raise IndexTimeoutError(
-                f"indexes do not cover the table after {timeout_s:g} s: {'; '.join(missing)} - {ref.uri} - "
+                f"indexes do not cover the table after {timeout_s:g} s: {'; '.join(gaps)} - {ref.uri} - "
                 "optimize_indices() takes the rows into them",
                 uri=ref.uri,
             )
@@ -173,12 +173,12 @@ def wait_for_index(
 
 
 def _missing(ref: DatasetRef, names: Sequence[str]) -> list[str]:
-    head, missing = ref.open_latest(), []
+    head, gaps = ref.open_latest(), []
     for name in names:
         try:
             rows = index_stats(head, name).num_unindexed_rows
         except IndexNotFoundError:
-            missing.append(f"{name!r} is not there")
+            gaps.append(f"{name!r} is not there")
         else:
-            missing += [f"{name!r} lacks {counted(rows, 'row')}"] if rows else []
-    return missing
+            gaps += [f"{name!r} lacks {counted(rows, 'row')}"] if rows else []
+    return gaps
