@@ -160,7 +160,7 @@ class CompactionJob:
 
     def _run_shown(self, plan: _Plan) -> None:
         status = "FAILED"
-        self._progress.start(sum(one.num_rows for one in plan.fragments), self._planned)
+        self._progress.start(sum(fragment.num_rows for fragment in plan.fragments), self._planned)
         try:
             self._run_rounds(plan)
             status = "DONE"
@@ -225,9 +225,9 @@ class CompactionJob:
             try:
                 # In the order of the plan, because Lance orders fragments and rows by commits.
                 for future in running:
-                    parts, gone = self._take(plan, future.result())
+                    parts, lost_fragments = self._take(plan, future.result())
                     untaken.discard(future)
-                    lost += gone + self._commit(plan, parts)
+                    lost += lost_fragments + self._commit(plan, parts)
             except BaseException:
                 self._stop(plan, running, untaken)
                 raise
@@ -251,15 +251,15 @@ class CompactionJob:
     def _take(self, plan: _Plan, results: Sequence[Written]) -> tuple[list[Compacted], int]:
         """Returns the parts that tasks wrote, and the number of tasks without their version."""
         parts, failed = list[Compacted](), list[Written]()
-        for written in sorted(results, key=lambda result: result.number):
-            if written.rewrite is None:
-                failed.append(written)
+        for result in sorted(results, key=lambda result: result.number):
+            if result.rewrite is None:
+                failed.append(result)
             else:
-                parts.append(Compacted(olds=plan.olds[written.number], rewrite=written.rewrite))
+                parts.append(Compacted(olds=plan.olds[result.number], rewrite=result.rewrite))
         if failed and self._is_gone():
             return parts, len(failed)
-        for written in failed:
-            self._failed |= dict.fromkeys((old.id for old in plan.olds[written.number]), written.error or "")
+        for result in failed:
+            self._failed |= dict.fromkeys((old.id for old in plan.olds[result.number]), result.error or "")
         return parts, 0
 
     def _is_gone(self) -> bool:
@@ -306,8 +306,8 @@ class CompactionJob:
                 rows=sum(old.num_rows for old in part.olds),
                 deletions_removed=sum(old.num_deletions for old in part.olds),
             )
-        done = self._counts["fragments_removed"]
-        self._progress.update(rows=self._counts["rows"], written=done, committed=done)
+        removed_fragments = self._counts["fragments_removed"]
+        self._progress.update(rows=self._counts["rows"], written=removed_fragments, committed=removed_fragments)
 
     def _stop(
         self, plan: _Plan, running: Sequence[Future[list[Written]]], untaken: Collection[Future[list[Written]]]
@@ -329,11 +329,11 @@ class CompactionJob:
 
     def _incomplete(self) -> UpkeepIncompleteError:
         result = self.snapshot()
-        shown = [f"fragment {number}: {why}" for number, why in sorted(self._failed.items())[:_SHOWN_FAILURES]]
+        causes = [f"fragment {number}: {why}" for number, why in sorted(self._failed.items())[:_SHOWN_FAILURES]]
         if len(self._failed) > _SHOWN_FAILURES:
-            shown.append(f"and {counted(len(self._failed) - _SHOWN_FAILURES, 'more fragment')}")
+            causes.append(f"and {counted(len(self._failed) - _SHOWN_FAILURES, 'more fragment')}")
         return UpkeepIncompleteError(
-            f"the compaction is incomplete: {'; '.join(shown)} - {self._ref.uri}, job {self._job_id} - the others are "
+            f"the compaction is incomplete: {'; '.join(causes)} - {self._ref.uri}, job {self._job_id} - the others are "
             f"compacted: {result.text}; compact again when the cause is gone",
             result=result,
         )

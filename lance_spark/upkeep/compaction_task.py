@@ -46,5 +46,5 @@ class CompactionTask:
         dataset = self.snapshot.open()
         from lance.optimize import CompactionTask as LanceTask
 
-        made: str = LanceTask.from_json(self.task).execute(dataset).json()  # type: ignore[attr-defined]
-        return made
+        rewrite_json: str = LanceTask.from_json(self.task).execute(dataset).json()  # type: ignore[attr-defined]
+        return rewrite_json

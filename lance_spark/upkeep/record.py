@@ -36,7 +36,7 @@ def noted(
     Raises:
         LanceSparkError: The history cannot be written.
     """
-    history, now = JobHistory(ref), datetime.now(UTC)
+    history, moment = JobHistory(ref), datetime.now(UTC)
     record = JobRecord(
         job_id=job_id,
         job_type=job_type,
@@ -48,8 +48,8 @@ def noted(
         where=None,
         read_version=read_version,
         staging_id=new_id(),
-        launched_at=now,
-        updated_at=now,
+        launched_at=moment,
+        updated_at=moment,
         launched_by=this_user(),
         process=this_process(),
         fragments_total=done().fragments_total,
@@ -66,7 +66,9 @@ def noted(
         message = f"{type(error).__name__}: {error}"
         raise
     finally:
-        now = datetime.now(UTC)
-        facts = {one.name: getattr(done(), one.name) for one in dataclasses.fields(Done)}
-        ended = dataclasses.replace(record, status=status, message=message, updated_at=now, completed_at=now, **facts)
+        moment = datetime.now(UTC)
+        facts = {field.name: getattr(done(), field.name) for field in dataclasses.fields(Done)}
+        ended = dataclasses.replace(
+            record, status=status, message=message, updated_at=moment, completed_at=moment, **facts
+        )
         history.save(ended)

@@ -110,10 +110,10 @@ class TableStatistics(InWords):
     @property
     def text(self) -> str:
         """Summary of the size."""
-        gone = f" ({self.deleted_rows:,} deleted)" if self.deleted_rows else ""
+        deleted_text = f" ({self.deleted_rows:,} deleted)" if self.deleted_rows else ""
         files = f"{counted(self.data_files, 'data file')} of {_size(self.size_bytes)}"
         fragments = counted(self.fragments, "fragment")
-        return f"version {self.version}: {counted(self.rows, 'row')}{gone} in {fragments}, {files}"
+        return f"version {self.version}: {counted(self.rows, 'row')}{deleted_text} in {fragments}, {files}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -24,7 +24,7 @@ def statistics_of(dataset: lance.LanceDataset) -> TableStatistics:
         small += fragment.num_rows < _SMALL_ROWS
         files += len(fragment.files)
         size += sum(file.file_size_bytes or 0 for file in fragment.files)
-    indexes = {one.name: index_stats(dataset, one.name).num_unindexed_rows for one in list_indices(dataset)}
+    indexes = {index.name: index_stats(dataset, index.name).num_unindexed_rows for index in list_indices(dataset)}
     return TableStatistics(
         version=dataset.version,
         rows=rows,
