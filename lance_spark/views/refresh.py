@@ -229,12 +229,12 @@ class RefreshJob:
             placed += tasks.place(spec, look.then, gone=True)
         if start.definition.spark is not None:
             placed += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
-        moved = tasks.move(spec, placed) if placed.lists else RefreshTaskResult()
+        placement_result = tasks.move(spec, placed) if placed.lists else RefreshTaskResult()
         rebuilt = [] if start.base is not None else [handle.fragment_id for handle in start.dataset.get_fragments()]
         self._seconds["place"] = self._seconds.get("place", 0.0) + time.monotonic() - began
         began = time.monotonic()
         skipped = None if chunked is None else keep_skipped(start.view, start.source.open(), chunked.skipped)
-        self._commit(start, placed, moved, rebuilt, skipped)
+        self._commit(start, placed, placement_result, rebuilt, skipped)
         if self._chunks is not None and chunked is not None:
             self._chunks.forget(chunked.calls)
         self._seconds["commit"] = self._seconds.get("commit", 0.0) + time.monotonic() - began
@@ -313,18 +313,20 @@ class RefreshJob:
     ) -> None:
         from lance.fragment import FragmentMetadata
 
-        fragments = [FragmentMetadata.from_json(json.dumps(one)) for one in (*done.fragments, *moved.fragments)]
+        fragments = [FragmentMetadata.from_json(json.dumps(entry)) for entry in (*done.fragments, *moved.fragments)]
         names = [str(file.path) for fragment in fragments for file in fragment.files]
         source = start.source
         state = Refreshed(version=source.version or 0, incarnation=source.incarnation or "", skipped=skipped)
         at = start.view.version or 0
-        removed_rows = sum(one.metadata.num_rows for one in start.dataset.get_fragments()) if rebuilt else moved.deleted
+        removed_rows = (
+            sum(fragment.metadata.num_rows for fragment in start.dataset.get_fragments()) if rebuilt else moved.deleted
+        )
         if fragments or moved.updated or moved.removed or rebuilt:
             self._staging.begin_commit()
             self._staging.refuse_missing(names)
             change = RowsToReplace(
                 read_version=at,
-                updated=tuple(FragmentMetadata.from_json(json.dumps(one)) for one in moved.updated),
+                updated=tuple(FragmentMetadata.from_json(json.dumps(entry)) for entry in moved.updated),
                 removed=(*moved.removed, *rebuilt),
                 fragments=tuple(fragments),
                 rows=done.added + moved.added + moved.moved,

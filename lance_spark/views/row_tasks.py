@@ -128,10 +128,10 @@ class RowTasks:
         options |= {"version": str(spec.view.version), "columns": json.dumps([SOURCE_ROW_ID, ROW_ADDRESS])}
         view = self._spark.read.format("lance").options(**options).load(spec.view.uri)
         joined = listed.join(view, listed["id"] == view[SOURCE_ROW_ID], "left").select(ROW_ADDRESS, "id", "change")
-        there = sf.col(ROW_ADDRESS).isNotNull() | (sf.col("change") != GONE)
+        is_placed = sf.col(ROW_ADDRESS).isNotNull() | (sf.col("change") != GONE)
         # Rows that the view does not have yet come in parts of their own.
         part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(sf.col("id"), sf.lit(_UNMATCHED_PARTS)))
-        parts = joined.where(there).repartition(part).sortWithinPartitions(ROW_ADDRESS)
+        parts = joined.where(is_placed).repartition(part).sortWithinPartitions(ROW_ADDRESS)
         return parts.mapInArrow(Moves(spec=spec), ANSWER)
 
     def _run(self, tasks: Sequence[SparkTask[RefreshTaskResult]]) -> RefreshTaskResult:
@@ -152,11 +152,11 @@ def _looked_up(spec: PlacementSpec, done: RefreshTaskResult) -> tuple[pa.RecordB
     at = order[np.searchsorted(ids[order], found_ids)]
     by_address = np.argsort(addresses)
     addresses, at = addresses[by_address], at[by_address]
-    missing = np.setdiff1d(np.flatnonzero(change != GONE), at)
+    unmatched = np.setdiff1d(np.flatnonzero(change != GONE), at)
     cuts = np.flatnonzero(np.diff(addresses >> 32)) + 1
     parts = [(pa.array(some), rows) for some, rows in zip(np.split(addresses, cuts), np.split(at, cuts), strict=True)]
-    nowhere: Any = pa.nulls(len(missing), pa.int64())
-    parts.append((nowhere, missing))
+    nowhere: Any = pa.nulls(len(unmatched), pa.int64())
+    parts.append((nowhere, unmatched))
     return tuple(
         pa.RecordBatch.from_arrays(
             [some, pa.array(ids[rows]), pa.array(change[rows])], names=["address", *LISTED.names]
@@ -169,14 +169,14 @@ def _looked_up(spec: PlacementSpec, done: RefreshTaskResult) -> tuple[pa.RecordB
 def find_rows(view: lance.LanceDataset, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns which of some ascending row ids the view has, and at which addresses."""
     text = f"{SOURCE_ROW_ID} IN ({', '.join(map(str, ids.tolist()))})" if len(ids) <= FILTERED_ROWS else None
-    found = [np.empty((2, 0), dtype=np.int64)]
+    matches = [np.empty((2, 0), dtype=np.int64)]
     try:
         for batch in view.scanner(columns=[SOURCE_ROW_ID], filter=text, with_row_address=True).to_reader():
             some, addresses = (batch.column(name).to_numpy().astype(np.int64) for name in (SOURCE_ROW_ID, ROW_ADDRESS))
-            known = ids[np.minimum(np.searchsorted(ids, some), len(ids) - 1)] == some
-            found.append(np.stack([some[known], addresses[known]]))
+            is_requested = ids[np.minimum(np.searchsorted(ids, some), len(ids) - 1)] == some
+            matches.append(np.stack([some[is_requested], addresses[is_requested]]))
     except (ValueError, OSError, RuntimeError) as error:
         hint = "a data file is missing or damaged, or the store refused: check the storage"
         raise TableUnreadableError(view.uri, plain(error), hint=hint) from error
-    known_ids, addresses = np.concatenate(found, axis=1)
+    known_ids, addresses = np.concatenate(matches, axis=1)
     return known_ids, addresses

@@ -159,10 +159,10 @@ class SparkForm:
 
     def beside(self, spark: SparkSession) -> SparkSession:
         """Returns a new classic session with the query's settings."""
-        beside = spark.newSession()
+        session = spark.newSession()
         for name, value in self.settings:
-            beside.conf.set(name, value)
-        return beside
+            session.conf.set(name, value)
+        return session
 
 
 def settings_of(spark: SparkSession) -> tuple[tuple[str, str], ...]:
