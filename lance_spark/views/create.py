@@ -67,12 +67,12 @@ def create_view(
 
     Raises:
         RegistrationError: The query cannot be a view: it has a limit or an offset, names a column
-            twice, or has an expression or a UDF that does not fit the source.
+            twice, or has an expression or a UDF unsuitable for the source.
         ColumnNotFoundError: The source lacks a selected column.
         FilterError: The condition is not valid.
         UnsupportedTypeError: Lance cannot store a column.
         TableExistsError: A concurrent writer created the table.
-        UnsupportedOperationError: The location holds files that belong to no table.
+        UnsupportedOperationError: The location holds files, and no table.
 
     Warns:
         UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
@@ -150,7 +150,7 @@ def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
         RegistrationError: The name of a column is not valid.
         UnsupportedTypeError: Lance cannot store a column.
         TableExistsError: A concurrent writer created the table.
-        UnsupportedOperationError: The location holds files that belong to no table.
+        UnsupportedOperationError: The location holds files, and no table.
 
     Warns:
         UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
@@ -198,7 +198,7 @@ def _refuse_names(names: Sequence[str]) -> None:
 def _expression_fields(
     dataset: lance.LanceDataset, columns: Sequence[tuple[str, str]], uri: str
 ) -> list[pa.Field[Any]]:
-    """Returns nullable fields for columns with expressions, which are their metadata."""
+    """Returns nullable fields for columns. The metadata of a field is the column's expression."""
     plain_columns = {quote_identifier(name): name for name in dataset.schema.names}
     fields: list[pa.Field[Any]] = []
     for name, expression in columns:

@@ -1,10 +1,10 @@
-"""Tasks of a refresh that write rows of a view and delete rows. They run on executors.
+"""Tasks of a refresh on executors: writing rows of a view and deleting rows.
 
-:class:`Placement` reads fragments of the source. It writes new rows as fragments of the view, which
-belong to no version yet, and writes the row ids of changed and deleted rows to files, because these
-may be many. :class:`Moves` gets these ids joined with the rows of the view, by fragment of the
-view. It deletes the rows, and rewrites the changed rows. A column of a UDF keeps its value if its
-inputs are unchanged.
+:class:`Placement` reads fragments of the source, and writes new rows as fragments of the view.
+These fragments belong to no version yet. The row ids of changed and deleted rows go to files,
+because the ids may be many. :class:`Moves` gets these ids joined with the rows of the view, by
+fragment of the view. :class:`Moves` deletes the rows, and rewrites the changed rows. A column of a
+UDF keeps its value if its inputs are unchanged.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PlacementSpec:
         groups: Inputs of each UDF, in the source.
         computed: Columns of each UDF.
         placed: Layout of files with the row id and the expressions.
-        moved: Layout of files that also have the columns of UDFs.
+        moved: Layout of files with the row id, the expressions and the columns of UDFs.
         max_rows: Maximum rows of a fragment of the view.
         makes_chunks: Whether a chunker makes the rows of the view. Then its inputs and the columns
             of `where` are the only group, and its results are the computed columns.
@@ -102,7 +102,7 @@ class RefreshTaskResult:
         lists: Paths of lists of row ids, relative to the view.
         listed: Rows in these lists.
         new: New rows of the source, selected or not.
-        unknown: Rows of the source that may be new.
+        unknown: Possibly new rows of the source.
         updated: Fragments of the view with more deleted rows, as JSON of pylance.
         removed: Ids of fragments without remaining rows.
         deleted: Deleted rows of the view.
@@ -125,7 +125,7 @@ class RefreshTaskResult:
 
 
 class SourceRows:
-    """The rows of the source as rows of the view. Belongs to one task."""
+    """The rows of the source as rows of the view. Belongs to a single task."""
 
     def __init__(self, spec: PlacementSpec) -> None:
         self.spec = spec
@@ -141,7 +141,7 @@ class SourceRows:
         return RowChanges(new=live, changed=RowSet.empty(), by_group=tuple(RowSet.empty() for _ in self.spec.groups))
 
     def matching(self, fragment_id: int, rows: RowSet) -> RowSet:
-        """Returns the rows that the view selects."""
+        """Returns the rows selected by the view."""
         if self.spec.where is None or not rows:
             return rows
         fragment = self.rows.existing_fragment(fragment_id)
@@ -150,7 +150,7 @@ class SourceRows:
         return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & rows
 
     def to_chunk(self, fragment_id: int, since: RowChanges) -> RowSet:
-        """Returns the rows of a fragment that need a call of the chunker."""
+        """Returns the rows of a fragment to pass to the chunker."""
         changed = since.by_group[0] if since.changed else since.changed
         return self.matching(fragment_id, since.new | changed)
 
@@ -355,7 +355,7 @@ class Moves:
         yield answer(self.run(batches))
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> RefreshTaskResult:
-        """Applies all rows. Memory: 24 bytes a row of one fragment."""
+        """Applies all rows. Memory: 24 bytes a row of a single fragment."""
         source, result = SourceRows(self.spec), RefreshTaskResult()
         view = SnapshotRows(self.spec.view.open())
         sink = self.spec.sink(self.spec.moved)
@@ -411,7 +411,7 @@ class Moves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedMoves:
-    """A task that moves a few rows, which it contains."""
+    """A task with a few rows to move."""
 
     moves: Moves
     parts: tuple[pa.RecordBatch, ...]
@@ -441,7 +441,7 @@ def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, r
 def _by_fragment(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[tuple[int | None, Offsets, np.ndarray, np.ndarray]]:
-    """Yields rows by fragment of the view, and first the rows that the view lacks."""
+    """Yields rows by fragment of the view, after the rows absent from the view."""
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     at: int | None = None
     for batch in batches:

@@ -30,18 +30,18 @@ class RefreshPlan(InWords):
         source_uri: Location of the source.
         source_version: The requested version of the source.
         previous_version: The shown version; None before the first refresh.
-        rebuilds: Whether all rows are computed again: a table function makes them, or the shown
-            version was cleaned up in the source, so the changes are unknown.
+        rebuilds: Whether the refresh computes all rows again, because the view has a table function
+            or because a cleanup of the source removed the shown version.
         rows_added: Rows to add; in a chunker's view, rows of the source to chunk for the first
             time. 0 for a table function. For a query of Spark a maximum: changed rows count as
             removed and added, and the condition is not evaluated.
         rows_recomputed: Rows to rewrite; in a chunker's view, changed rows of the source. With more
             than a million changed rows, some may be new.
-        rows_removed: Maximum number of rows to remove; in a chunker's view, rows of the source
-            whose chunks are removed.
+        rows_removed: Maximum number of rows to remove; in a chunker's view, rows of the source with
+            chunks to remove.
         rows_pending: Rows without a value in columns of UDFs, summed over UDFs.
-        new_source_fragments: Fragments of the source that the shown version lacks.
-        untouched_fragments: Fragments of the source that are not read.
+        new_source_fragments: Fragments of the source absent from the shown version.
+        untouched_fragments: Unread fragments of the source.
 
     Example:
         ```python
@@ -116,7 +116,7 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
     elif rows.difference is not None and (unknown or source.count_rows() != base.count_rows() + new):
         removed += sum(len(ids) for number, _ in look.then for ids in rows.difference.deleted_ids(number))
     some = np.sort(np.concatenate(ids))
-    if len(some):  # rows that changed so that the view selects them now come
+    if len(some):  # rows newly selected by the view after a change
         found_rows = len(np.unique(find_rows(start.dataset, some)[0]))
         added, changed = added + len(some) - found_rows, changed - len(some) + found_rows
     if not spec.selects:  # changed rows are taken out and added again

@@ -2,9 +2,9 @@
 
 The first step replaces rows. Tasks find the changes of the source since the shown version, and
 write new and changed rows as fragments. One commit, stamped with the version, deletes old rows and
-adds new rows. The second step fills the columns of UDFs, which are NULL in new rows: each is a
-backfill of the view, with inputs of that version of the source. After a death between two steps,
-the next refresh continues.
+adds new rows. The second step fills the columns of UDFs, because new rows have NULL in these
+columns. Each column is filled by a backfill of the view, with inputs of the same version of the
+source. If the driver dies between the steps, the next refresh continues.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RefreshJob:
-    """One refresh in one thread. The constructor checks the request.
+    """A refresh in a single thread. The constructor checks the request.
 
     Raises:
         ViewError, ViewSourceError, StableRowIdsError, VersionNotFoundError: The view cannot be
@@ -127,8 +127,8 @@ class RefreshJob:
         self._seconds: dict[str, float] = {}
         self._fragments = 0
         self._rows = (0, 0, 0)
-        self._committed: list[str] = []  # files that a version names, also of a commit that was taken back
-        self._landed: list[str] = []  # those of the last commit
+        self._committed: list[str] = []  # files named by a version, also by a reverted commit
+        self._landed: list[str] = []  # files of the last commit
         self._versions: tuple[int, ...] = ()
         self._backfills: dict[str, BackfillJobResult] = {}
         self._function = definition.function
@@ -224,7 +224,7 @@ class RefreshJob:
         began = time.monotonic()
         placed = self._place(start, spec, look, tasks, chunked)
         source, base = start.source.open(), None if start.base is None else start.base.open()
-        # Rows that are neither new nor gone are in both versions.
+        # Both versions have all rows except new and deleted rows.
         if base is not None and (placed.unknown or source.count_rows() != base.count_rows() + placed.new):
             placed += tasks.place(spec, look.then, gone=True)
         if start.definition.spark is not None:
@@ -240,7 +240,7 @@ class RefreshJob:
         self._seconds["commit"] = self._seconds.get("commit", 0.0) + time.monotonic() - began
 
     def _check_query(self, start: Start) -> None:
-        """Checks the query of Spark, unless it was checked last.
+        """Checks the query of Spark, unless the last check had the same query.
 
         Raises:
             ViewError: The query cannot be a view.
@@ -251,7 +251,7 @@ class RefreshJob:
         self._query = query
 
     def _make_environments(self) -> None:
-        """Makes the environments of all UDFs on one executor, before any row is read.
+        """Makes the environments of all UDFs on a single executor, before tasks read rows.
 
         Raises:
             EnvironmentBuildError: An environment cannot be made.
@@ -288,7 +288,7 @@ class RefreshJob:
         try:
             return tasks.place_chunks(chunked, [(number, live[number]) for number in numbers])
         except CommitConflictError:
-            # Some chunks are lost, although checkpoints still name them.
+            # Some chunks are lost, although checkpoints still name the chunks.
             self._chunks.forget(chunked.calls)
             raise
 
@@ -336,7 +336,7 @@ class RefreshJob:
             try:
                 result = commit_replaced(self._ref, change, job_id=self._staging.job_id, policy=self._policy)
             except CommitTakenBackError:
-                self._committed += names  # an old version names them
+                self._committed += names  # an old version names the files
                 raise
             self._committed += names
             self._landed = names
@@ -372,7 +372,7 @@ class RefreshJob:
         change_schema(self._ref, note)
 
     def _has_rows(self, head: lance.LanceDataset, version: int) -> bool:
-        """Tells whether a version has all rows that this refresh committed."""
+        """Tells whether a version has all rows committed by this refresh."""
         if version not in self._versions or not self._landed:
             return False
         names = {path_of(file) for fragment in head.get_fragments() for file in fragment.metadata.files}

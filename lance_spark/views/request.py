@@ -18,7 +18,7 @@ DEFAULT_FRAGMENT_ROWS = 1_048_576
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshRequest:
-    """The checked parameters of :meth:`lance_spark.Table.refresh`, which documents them.
+    """The checked parameters of :meth:`lance_spark.Table.refresh`.
 
     Attributes:
         blob_read_buffer_size: Maximum bytes of blobs in a task.
@@ -57,7 +57,7 @@ class RefreshRequest:
 
     @property
     def admission_check(self) -> bool:
-        """Whether to compare the resources of the UDFs with those of the cluster."""
+        """Whether to compare the resources of the UDFs with the resources of the cluster."""
         return flag_of(self._admission_check, ADMISSION_CHECK)
 
     @property

@@ -1,4 +1,4 @@
-"""Runs the tasks of a refresh that write, list and move rows: :class:`RowTasks`. On the driver."""
+"""Writes, lists and moves rows in a refresh: :class:`RowTasks` runs the tasks from the driver."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ _UNMATCHED_PARTS = 32
 
 
 class RowTasks:
-    """The Spark jobs of one refresh. Belongs to one thread of the driver."""
+    """The Spark jobs of a refresh. Belongs to a single thread of the driver."""
 
     def __init__(self, spark: SparkSession, jobs: SparkJobs, *, uri: str, concurrency: int | None) -> None:
-        """Takes the view, and the most tasks that run at the same time, except those of a join."""
+        """Takes the view and the maximum of concurrent tasks. Tasks of a join are not limited."""
         self._spark = spark
         self._jobs = jobs
         self._uri = uri
@@ -69,7 +69,7 @@ class RowTasks:
         return self._run([Placement(spec=spec, fragments=pack, gone=gone) for pack in packs])
 
     def query(self, rows: SparkRows, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
-        """Writes the rows that a Spark query selects of new and changed rows of the source."""
+        """Writes the results of a Spark query over new and changed rows of the source."""
         packs = self._packs(fragments, rows.spec.max_rows)
         return self._total(lambda: rows.answers(self._spark, packs)) if packs else RefreshTaskResult()
 
@@ -99,7 +99,7 @@ class RowTasks:
             raise
 
     def call_table(self, call: TableCall) -> RefreshTaskResult:
-        """Calls a table function in one task."""
+        """Calls a table function in a single task."""
         return self._run([call])
 
     def _packs(self, fragments: Sequence[tuple[int, int]], most_rows: int) -> list[tuple[int, ...]]:
@@ -129,7 +129,7 @@ class RowTasks:
         view = self._spark.read.format("lance").options(**options).load(spec.view.uri)
         joined = listed.join(view, listed["id"] == view[SOURCE_ROW_ID], "left").select(ROW_ADDRESS, "id", "change")
         is_placed = sf.col(ROW_ADDRESS).isNotNull() | (sf.col("change") != GONE)
-        # Rows that the view does not have yet come in parts of their own.
+        # Rows absent from the view come in separate parts.
         part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(sf.col("id"), sf.lit(_UNMATCHED_PARTS)))
         parts = joined.where(is_placed).repartition(part).sortWithinPartitions(ROW_ADDRESS)
         return parts.mapInArrow(Moves(spec=spec), ANSWER)
@@ -142,7 +142,7 @@ class RowTasks:
 
 
 def _looked_up(spec: PlacementSpec, done: RefreshTaskResult) -> tuple[pa.RecordBatch, ...]:
-    """Returns listed rows by fragment of the view, as :class:`Moves` takes them."""
+    """Returns listed rows by fragment of the view: the input of :class:`Moves`."""
     listed = pa.Table.from_batches(
         [batch for path in done.lists for batch in ReadLists.read(spec.staging, path)], schema=LISTED
     )
@@ -167,7 +167,7 @@ def _looked_up(spec: PlacementSpec, done: RefreshTaskResult) -> tuple[pa.RecordB
 
 
 def find_rows(view: lance.LanceDataset, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which of some ascending row ids the view has, and at which addresses."""
+    """Returns the row ids present in the view, with their addresses. `ids` are ascending."""
     text = f"{SOURCE_ROW_ID} IN ({', '.join(map(str, ids.tolist()))})" if len(ids) <= FILTERED_ROWS else None
     matches = [np.empty((2, 0), dtype=np.int64)]
     try:

@@ -49,12 +49,12 @@ _SHOWN_FAILURES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunked:
-    """Chunked rows, for the tasks that write the chunks.
+    """Chunked rows: the input of the tasks that write the chunks.
 
     Attributes:
         calls: The calls.
         selects: The selection of the rows.
-        skipped: Rows that a policy skipped, by fragment.
+        skipped: Rows skipped by a policy, by fragment.
         columns: Names of the columns in the chunks, and in the view.
     """
 
@@ -65,7 +65,7 @@ class Chunked:
 
 
 class ChunkCalls:
-    """The calls of one refresh, counted over its attempts. Used by the thread of the refresh.
+    """The calls of a refresh, counted over its attempts. Used by the thread of the refresh.
 
     Attributes:
         rows: Rows with a successful call of the chunker.
@@ -221,7 +221,7 @@ class ChunkCalls:
             follow_up=None,
             stale=False,
             sizes=checkpoint_bounds(call=CheckpointSizes(), udf=self._udf),
-            flush_s=0.0,  # a batch's chunks are in a file of their own, whenever it ends
+            flush_s=0.0,  # the end of a batch writes its chunks to a separate file
             threads=self._request.intra_applier_concurrency,
             blob_strategy="auto",
             blob_buffer_bytes=self._request.blob_read_buffer_size,
@@ -261,7 +261,7 @@ def _plans(spec: BackfillSpec, numbers: set[int], *, search: bool) -> list[Fragm
 
 
 def _bases(spec: BackfillSpec) -> tuple[int, ...]:
-    """Returns the versions of the source whose chunks are still in checkpoints."""
+    """Returns the versions of the source with chunks in checkpoints."""
     entries = store_of(spec).find_all(spec.key)
     first = JobHistory(spec.home).first_versions() if entries else {}
     versions = {first[entry.job_id] for some in entries.values() for entry in some if entry.job_id in first}

@@ -1,4 +1,4 @@
-"""Rows of a source that the policy of a chunker skipped: the next refresh chunks them again.
+"""Rows of a source skipped by the policy of a chunker. The next refresh chunks these rows again.
 
 A file next to the view holds their row ids, and the state of the view names the file
 (:class:`~lance_spark.views.state.Refreshed`). Runs on the driver; 8 bytes a row.
@@ -48,7 +48,7 @@ def keep_skipped(view: DatasetRef, source: lance.LanceDataset, skipped: Mapping[
 
 
 def skipped_rows(view: DatasetRef, source: lance.LanceDataset, name: str | None) -> dict[int, RowSet]:
-    """Returns the rows of a file that a version of the source has, by fragment.
+    """Returns the rows of a file by fragment, without rows absent from this version of the source.
 
     Raises:
         OSError: The store refused.

@@ -72,7 +72,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkForm:
-    """A query of Spark over one table.
+    """A query of Spark over a single table.
 
     Attributes:
         blocks: The SELECTs, the innermost first.
@@ -95,7 +95,7 @@ class SparkForm:
         )
 
     def as_text(self, table: str) -> str:
-        """Returns the query as one SELECT over a table."""
+        """Returns the query as a single SELECT over a table."""
         text = quote_identifier(table)
         for depth, block in enumerate(self.blocks):
             text = block.text_over(f"({text})" if depth else text)
@@ -128,7 +128,7 @@ class SparkForm:
 
     @staticmethod
     def check_columns(expressions: Iterable[str], columns: Iterable[str]) -> None:
-        """Refuses expressions of columns that are not just names of columns of the query.
+        """Refuses expressions of columns, except names of columns of the query.
 
         Raises:
             RegistrationError: An expression is more than a name.
@@ -139,7 +139,7 @@ class SparkForm:
                 raise RegistrationError(f"the expression {text!r} is no column of the view's query")
 
     def session(self, spark: SparkSession, view_uri: str) -> SparkSession:
-        """Returns a session with the settings of the query: this session, or a new one.
+        """Returns a session with the settings of the query: this session or a new session.
 
         Raises:
             ViewError: A session of Spark Connect has other settings.
@@ -166,7 +166,7 @@ class SparkForm:
 
 
 def settings_of(spark: SparkSession) -> tuple[tuple[str, str], ...]:
-    """Returns the settings of a session that define the meaning of a text."""
-    # `get` with a default of ours would hide Spark's default.
+    """Returns the settings of a session with an effect on the meaning of a query."""
+    # `get` with a default of this package would hide Spark's default.
     values = ((name, spark.conf.get(name)) for name in SETTINGS)
     return tuple((name, value) for name, value in values if value is not None)

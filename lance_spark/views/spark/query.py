@@ -1,6 +1,7 @@
 """Parses a SELECT in Spark SQL for a view. Runs on the driver.
 
-The SELECT becomes nested blocks of text. Spark compares the analysed plans of both over one leaf.
+The SELECT becomes nested blocks of text. Spark compares the analysed plans of the SELECT and of the
+blocks over the same leaf.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _NO_ROWS = ("MISSING_GROUP_BY", "MISSING_AGGREGATION", "GROUP_BY")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkQuery:
-    """A parsed and checked query of Spark over one table.
+    """A parsed and checked query of Spark over a single table.
 
     Attributes:
         source: The table, at its latest version.
-        schema: The schema of the result, as Lance stores it.
+        schema: The schema of the result in Lance.
         used: The used columns of the source.
     """
 
@@ -59,7 +60,7 @@ class SparkQuery:
 
 
 def text_query(spark: SparkSession, text: str, find_table: Callable[[tuple[str, ...]], DatasetRef]) -> SparkQuery:
-    """Parses a SELECT over the table that `find_table` returns for the parts of its name.
+    """Parses a SELECT over a table. `find_table` takes the parts of the name and returns the table.
 
     Raises:
         RegistrationError: The SELECT cannot be a view, or the table does not exist.
@@ -87,7 +88,7 @@ def _checked_blocks(leaf: DataFrame, select: Select, whole: DataFrame, text: str
     Args:
         leaf: A DataFrame with the columns of the source.
         select: The SELECT.
-        whole: The SELECT as Spark reads it over the leaf.
+        whole: The SELECT over the leaf, analysed by Spark.
         text: The SELECT as text, for messages.
     """
     functions = own_functions(leaf.sparkSession)
@@ -150,7 +151,7 @@ def _refused(reason: str, view_uri: str) -> ViewError:
 
 
 def own_functions(spark: SparkSession) -> Callable[[str], bool]:
-    """Returns a predicate for names of Spark's own functions that the session did not replace."""
+    """Returns a predicate for names of Spark's own functions, except replaced functions."""
 
     @functools.cache
     def names() -> set[str]:
@@ -211,9 +212,9 @@ def _refuse_aggregates(leaf: DataFrame, blocks: Sequence[Block]) -> None:
 def _prove(
     spark: SparkSession, dataset: lance.LanceDataset, form: SparkForm, used: Sequence[UsedField], wanted: StructType
 ) -> None:
-    """Refuses a query whose text has another meaning, or none, in the session of a refresh.
+    """Refuses a query with another meaning, or without a meaning, in the session of a refresh.
 
-    That session has no variables and functions of its own.
+    The session of a refresh has no variables and no user functions.
     """
     session = form.beside(spark) if is_classic(spark) else spark
     columns = to_spark_schema(pa.schema([dataset.schema.field(field.name) for field in used])).fields
@@ -234,7 +235,7 @@ def _prove(
 
 
 def _pruned(leaf: DataFrame, blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """Returns the SELECTs without columns that outer SELECTs do not use."""
+    """Returns the SELECTs without columns unused by outer SELECTs."""
     # Names of the columns of each SELECT, with unused columns.
     names_by_block: list[list[str]] = []
     frame = leaf
@@ -253,7 +254,10 @@ def _pruned(leaf: DataFrame, blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def _needed(select: tuple[str, ...], names: Sequence[str], wanted: set[str]) -> tuple[str, ...]:
-    """Returns the items with used names, also by other items; at least one."""
+    """Returns the items with names used by the outer SELECT or by other items.
+
+    Without used names, returns the first item.
+    """
     keep: set[int] = set()
     while True:
         more = {i for i, name in enumerate(names) if name.lower() in wanted} - keep
@@ -265,7 +269,7 @@ def _needed(select: tuple[str, ...], names: Sequence[str], wanted: set[str]) -> 
 
 @contextmanager
 def _stand_in(spark: SparkSession, dataset: lance.LanceDataset, named: Collection[str]) -> Iterator[str]:
-    """Creates a temporary view without rows that has the columns of a table."""
+    """Creates an empty temporary view with the columns of a table."""
     name = f"lance_spark_{uuid.uuid4().hex}"
     spark.createDataFrame([], _leaf_schema(dataset, named)).createTempView(name)
     try:
@@ -277,7 +281,7 @@ def _stand_in(spark: SparkSession, dataset: lance.LanceDataset, named: Collectio
 def _leaf_schema(dataset: lance.LanceDataset, named: Collection[str]) -> StructType:
     """Returns the columns of a table. Unreadable columns have a placeholder type.
 
-    The row ids of a view as source are included only if the query names them.
+    A view as source has a column of row ids. The column is included only if the query names it.
     """
     fields = []
     for field in dataset.schema:
@@ -303,7 +307,7 @@ def _refuse_unreadable(dataset: lance.LanceDataset, used: Sequence[UsedField]) -
 
 
 def _first_line(error: PySparkException) -> str:
-    """Returns the message of an error without the plan that follows."""
+    """Returns the message of an error without the plan below."""
     return str(error).strip().partition("\n")[0].rstrip("; ")
 
 

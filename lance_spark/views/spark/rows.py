@@ -1,8 +1,8 @@
 """The rows of a view with a query of Spark: tasks read, Spark selects, and the same tasks write.
 
 New and changed rows of the source are Arrow batches of the used columns, with row ids. Spark
-selects and computes. The rest of the same task writes fragments of the view, which belong to no
-version yet. Memory: some batches, and 24 bytes a row of one fragment.
+selects and computes. The rest of the same task writes fragments of the view. These fragments belong
+to no version yet. Memory: some batches, and 24 bytes a row of a single fragment.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SparkRows:
         return SparkRows(spec=spec, form=form, names=definition.columns, used=used)
 
     def answers(self, spark: SparkSession, packs: Sequence[tuple[int, ...]]) -> DataFrame:
-        """Returns the answers of tasks that write the view's rows, one for each pack of fragments.
+        """Returns the answers of tasks that write the view's rows; a task per pack of fragments.
 
         Raises:
             ViewError: The session has other settings, and cannot have the settings of the view.
@@ -114,7 +114,7 @@ class WriteRows:
     columns: StructType
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Writes all rows, and yields one result."""
+        """Writes all rows, and yields a single result."""
         sink, result = self.spec.sink(self.spec.placed), RefreshTaskResult()
         converter = WriteConverter(self.columns, self.spec.placed.row_schema)
         try:

@@ -1,4 +1,4 @@
-"""The parts of a SELECT over one table in Spark SQL, and the checks of its expressions.
+"""The parts of a SELECT over a single table in Spark SQL, and the checks of its expressions.
 
 The parser knows only the necessary grammar. Spark compares the parts with the whole text afterwards
 (`spark/query.py`).
@@ -141,7 +141,7 @@ def _after_comment(text: str, start: int) -> int:
 
 
 def parse(text: str) -> Select:
-    """Parses a SELECT over one table.
+    """Parses a SELECT over a single table.
 
     Raises:
         RegistrationError: The text is no SELECT, or cannot be a view.
@@ -283,11 +283,11 @@ def starred(item: str, qualifiers: Collection[str]) -> tuple[str, ...] | None:
 
 
 def check_expression(text: str, *, is_own: Callable[[str], bool], columns: Mapping[str, str]) -> None:
-    """Refuses an expression that no view can have.
+    """Refuses an expression unsupported in views.
 
     Args:
         text: An expression in Spark SQL.
-        is_own: Tells whether a function is one of Spark's own.
+        is_own: Tells whether a function belongs to Spark.
         columns: Types of the available columns, by name in lower case.
 
     Raises:
