@@ -1,9 +1,9 @@
-"""A table at a version: :class:`DatasetRef`, the only class that opens a Lance dataset.
+"""A table at a version: :class:`DatasetRef`. No other class opens a Lance dataset.
 
 A reference is a plain picklable value, so the driver pins a version once and every executor opens
-exactly this version. Each process caches open datasets, with one Lance session (caches of metadata
-and indexes), because a Python worker of Spark serves many tasks. Each caller gets a clone: pylance
-refuses an object in two threads at once ("Already borrowed").
+exactly this version. Each process caches open datasets, with a single Lance session (caches of
+metadata and indexes), because a Python worker of Spark serves many tasks. Each caller gets a clone:
+pylance refuses an object in two threads at once ("Already borrowed").
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from lance_spark.options import ReadOptions
 if TYPE_CHECKING:
     import lance
 
-# Importing Lance starts its threads, which do not survive the fork of Spark's Python daemon: it is
-# imported where it is first used.
+# Functions import Lance at the first use. An import at the top would start threads of Lance before
+# the fork of Spark's Python daemon, and threads do not survive a fork.
 
 FOLDER = "_lance_spark"
-"""Folder of a table that is ours."""
+"""Folder of this package in a table."""
 
 MAIN_BRANCH = "main"
-"""What Lance calls the versions that are in the table's own folder."""
+"""Name in Lance of the branch in the table's own folder."""
 
 _TREE = "/tree/"
 
@@ -70,19 +70,19 @@ _MOST_DIGITS = 19
 class DatasetRef:
     """A table and a version.
 
-    Lance stores a branch as a table of its own below the table. So the location in `uri` is enough
-    for reads, writes and our folder.
+    Lance stores a branch as a separate table below the table. So the location in `uri` is enough
+    for reads, writes and the folder of this package.
 
     Attributes:
-        uri: Location, as Lance takes it: a plain absolute path for local files, else a URI. The
-            location of a branch is `<table>/tree/<branch>`.
+        uri: Location for Lance: a plain absolute path for local files, else a URI. The location of
+            a branch is `<table>/tree/<branch>`.
         version: Number of the pinned version; None means the latest version when the reference is
             opened.
         branch: Name of the branch of `uri`; None for the main branch.
-        incarnation: Identity of the pinned version: a table that was deleted and created again has
-            other incarnations under the same version numbers. None without a pinned version.
-        storage_options: Options of the object store, as pairs sorted by key. The textual form
-            leaves them out, because they may be secrets.
+        incarnation: Identity of the pinned version. In a table deleted and created again, the same
+            version numbers have other incarnations. None without a pinned version.
+        storage_options: Options of the object store, as pairs sorted by key. The textual form has
+            no options, because options may be secrets.
     """
 
     uri: str
@@ -112,7 +112,7 @@ class DatasetRef:
 
     @property
     def lance_options(self) -> dict[str, str] | None:
-        """The storage options as Lance takes them, with retries of requests.
+        """The storage options for Lance, with retries of requests.
 
         Raises:
             TableUnreadableError: The store does not answer.
@@ -133,8 +133,8 @@ class DatasetRef:
         Reads the storage only for a branch, or for a possible location of a branch.
 
         Raises:
-            OptionError: The location is that of another branch.
-            VersionNotFoundError: The table has no such branch.
+            OptionError: The location belongs to another branch.
+            VersionNotFoundError: The table lacks the branch.
             TableNotFoundError, TableUnreadableError: The table of the branch cannot be found.
         """
         ref = _with_branch(DatasetRef.at(uri, storage_options))
@@ -152,7 +152,7 @@ class DatasetRef:
         Raises:
             OptionError: The options have no path.
             TableNotFoundError: The location has no table.
-            VersionNotFoundError: The table has no such version, tag or branch.
+            VersionNotFoundError: The table lacks the version, tag or branch.
             TableUnreadableError: The table cannot be opened.
         """
         if not options.path:
@@ -177,7 +177,7 @@ class DatasetRef:
             option: Name of the argument, for errors.
 
         Raises:
-            VersionNotFoundError: The table has no such version, tag or branch.
+            VersionNotFoundError: The table lacks the version, tag or branch.
             OptionError: The number is negative, 0, or does not fit 64 bits.
         """
         if isinstance(version, str):
@@ -188,15 +188,17 @@ class DatasetRef:
         return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
 
     def on_branch(self, name: str) -> DatasetRef:
-        """Returns a reference to the latest version of a branch; `main` is the table's own.
+        """Returns a reference to the latest version of a branch.
+
+        `main` is the branch of the table itself.
 
         Raises:
-            VersionNotFoundError: The table has no such branch.
+            VersionNotFoundError: The table lacks the branch.
         """
         table = replace(self, uri=self.table_uri, branch=None, version=None, incarnation=None)
         if name == MAIN_BRANCH:
             return table
-        # Lance itself opens, and commits to, what is left of a branch that was deleted.
+        # Lance itself opens, and commits to, the remains of a deleted branch.
         names = branches_of(table.open_latest())
         if name not in names:
             raise VersionNotFoundError(table.uri, name, available=_listed("branches", names), what="branch")
@@ -211,8 +213,8 @@ class DatasetRef:
                 return self.on_branch(branch).pin(int(number))
             except VersionNotFoundError as error:
                 raise VersionNotFoundError(self.uri, version, available=f"{error.available}; {available}") from error
-        # Through the location of a branch pylance opens a tag of the main one as it is there, and
-        # the number alone would then mean a version of the branch.
+        # At the location of a branch, pylance opens a tag of the main branch by its number alone.
+        # The number would then mean a version of this branch.
         tags = tags_of(head)
         if version in tags:
             return self.on_branch(tags[version]["branch"] or MAIN_BRANCH).pin(int(tags[version]["version"]))
@@ -260,7 +262,7 @@ class DatasetRef:
         Raises:
             ValueError: The text is another.
         """
-        from lance_spark.stored_json import parse_json  # workers need none of it
+        from lance_spark.stored_json import parse_json  # workers do not need the module
 
         values = parse_json(text)
         kinds = {"uri": str, "version": int, "incarnation": (str, type(None)), "branch": (str, type(None))}
@@ -287,7 +289,7 @@ def tags_of(dataset: lance.LanceDataset) -> dict[str, Any]:
     """Returns pylance's descriptions of the tags of a table, by name.
 
     Raises:
-        TableUnreadableError: Another writer made a tag whose name Lance cannot list.
+        TableUnreadableError: Another writer made a tag, and Lance cannot list its name.
     """
     try:
         return dict(dataset.tags.list())
@@ -300,7 +302,7 @@ def refuse_unlistable_tag(uri: str, message: str) -> None:
     """Explains a message of Lance about the file of a tag with letters outside ASCII.
 
     Raises:
-        TableUnreadableError: The message names such a file.
+        TableUnreadableError: The message names the file of a tag with letters outside ASCII.
     """
     if stored := re.search(r"_refs/tags/(\S+?)\.json", message):
         name = unquote(unquote(stored[1]))
@@ -326,10 +328,10 @@ def _with_branch(ref: DatasetRef) -> DatasetRef:
 
 
 def incarnation_of(dataset: lance.LanceDataset) -> str:
-    """Returns the identity of a version, which differs in a table that was created again.
+    """Returns the identity of a version. A table created again has other identities.
 
-    The identity is the time of the commit, to the microsecond, and the row and file counts. The
-    manifest has all of them, so the identity needs no I/O, and works for tables of other writers.
+    The identity is the time of the commit, to the microsecond, and the row and file counts. All
+    values are in the manifest, so the identity needs no I/O, and works for tables of other writers.
     """
     version = version_of(dataset)
     counts = version["metadata"]
@@ -382,8 +384,8 @@ def _session() -> Any:  # noqa: ANN401 - pylance's stubs do not have the class
 
     if is_spark_worker():
         # Spark's worker processes collect garbage after every task and every planning step, before
-        # they look for the next one. All that was imported is looked at each time, which takes
-        # longer than to plan a scan; it lives as long as the process anyway.
+        # the next task. Each collection visits all imported objects, and takes longer than planning
+        # a scan. Imported objects live as long as the process anyway.
         gc.freeze()
     return lance.Session()  # type: ignore[attr-defined]
 
@@ -422,8 +424,8 @@ def _open(
         note_failure(uri, dict(storage_options), error)
         raise _explain(error, uri, branch, version, storage_options) from error
     if dataset.version == 0:
-        # Measured: a manifest of zero bytes reads as a table without columns at version 0, which no
-        # commit makes.
+        # Measured: a manifest of zero bytes reads as a table without columns at version 0. No
+        # commit makes version 0.
         raise TableUnreadableError(uri, "its manifest is empty", hint="restore the file, or the table from a copy")
     return dataset
 

@@ -1,10 +1,10 @@
 """Retries of requests to an object store, as options for Lance.
 
-A store that never answered gets a few seconds, so a wrong endpoint or a missing network shows at
-once. A store that answered gets about five minutes. An answer counts for the process, for all
-processes of a Spark application on the machine, and for the tasks and commits that the process
-starts, because Spark plans and commits in separate processes. Lance never retries an answer such as
-401, 403 or 404. Options of the user win.
+A store without an earlier answer gets a few seconds, so a wrong endpoint or a missing network shows
+at once. After an answer, the store gets about five minutes. An answer counts for the process, for
+all processes of a Spark application on the machine, and for tasks and commits started by the
+process, because Spark plans and commits in separate processes. Lance never retries a refusal (401,
+403 and 404, for example). Options of the user win.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _locks: dict[_Store, threading.Lock] = {}
 def retry_options(uri: str, storage: Mapping[str, str]) -> dict[str, str] | None:
     """Returns the storage options for Lance; None without any.
 
-    The first call of a process for a store sends one request, and waits for the answer.
+    The first call of a process for a store sends a request, and waits for the answer.
 
     Raises:
         TableUnreadableError: The store gave no answer within 20 seconds.
@@ -65,7 +65,7 @@ def retry_options(uri: str, storage: Mapping[str, str]) -> dict[str, str] | None
         return dict(storage) or None
     store = _store(uri, storage)
     if not _is_answered(store):
-        # One thread asks; the others wait for the answer.
+        # A single thread asks; all other threads wait for the answer.
         with _locks.setdefault(store, threading.Lock()):
             if not _is_answered(store):
                 _ask(store, uri, storage)
@@ -89,7 +89,7 @@ def has_answered(uri: str, storage: Mapping[str, str]) -> bool:
 
 
 def note_answer(uri: str, storage: Mapping[str, str]) -> None:
-    """Notes an answer that the parent process got."""
+    """Notes an answer to the parent process."""
     _note_answer(_store(uri, storage))
 
 
@@ -114,7 +114,7 @@ def _note_answer(store: _Store) -> None:
 
 
 def _mark(store: _Store) -> str | None:
-    """Returns the file that tells all processes of an application about an answer of the store.
+    """Returns the marker file of an answer, shared by all processes of an application.
 
     None outside of Spark. The name shows no credentials.
     """
@@ -138,7 +138,7 @@ def _ask(store: _Store, uri: str, storage: Mapping[str, str]) -> None:
     try:
         LanceFileSession(uri, _with_defaults(_FIRST, storage)).contains("_versions")
     except (OSError, ValueError, RuntimeError) as error:
-        # A refusal is an answer. The request that follows reports the refusal.
+        # A refusal is an answer. The next request reports the refusal.
         if is_unanswered(error) or is_broken_connection(error):
             _silent[store] = (time.monotonic(), plain(error))
             raise _no_answer(uri, plain(error)) from error
@@ -154,7 +154,7 @@ def _no_answer(uri: str, problem: str) -> TableUnreadableError:
     )
 
 
-# A forked process starts without locks: a thread of the parent may have held one.
+# A forked process starts without locks, because a thread of the parent may have held a lock.
 os.register_at_fork(after_in_child=_locks.clear)
 
 

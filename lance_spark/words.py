@@ -13,7 +13,7 @@ _PACKAGES = ("lance_spark", "udf_runtime")
 
 
 class InWords:
-    """Base class of dataclasses with a summary of one line, and a table of fields in a notebook.
+    """Base class of dataclasses with a single-line summary, and a table of fields in a notebook.
 
     Subclasses have `repr=False`, and define :attr:`text`.
     """
@@ -22,7 +22,7 @@ class InWords:
 
     @property
     def text(self) -> str:
-        """Summary of one line."""
+        """Summary in a single line."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -42,13 +42,13 @@ class InWords:
 
 
 def listed(*parts: str | tuple[int, str]) -> str:
-    """Joins parts of a summary with commas; a number with its noun only if it is not 0."""
+    """Joins parts of a summary with commas, without empty texts and zero counts."""
     texts = [part if isinstance(part, str) else f"{part[0]:,} {part[1]}" for part in parts if part and part[0]]
     return ", ".join(texts)
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
-    """Warns at the line outside of the packages that made the call."""
+    """Warns at the caller's line: the nearest line outside of the packages."""
     level, frame = 1, sys._getframe()  # noqa: SLF001 - there is no public way before Python 3.12
     # The generated methods of a dataclass have no file. Their module is the one of the class.
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES:
