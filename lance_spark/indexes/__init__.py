@@ -1,1 +1,1 @@
-"""Indexes of tables: built by Spark's tasks, committed beside other writers, listed and kept up."""
+"""Indexes of tables: builds by Spark tasks, commits with retries, listing and upkeep."""

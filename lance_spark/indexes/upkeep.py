@@ -42,7 +42,7 @@ class OptimizeIndex:
         ref: The table.
         name: The index.
         merge: Parts of a vector index to merge with the new rows. None leaves the number to Lance.
-        retrain: Whether to train the model of a vector index anew.
+        retrain: Whether to train the model of a vector index again.
     """
 
     ref: DatasetRef
@@ -80,7 +80,7 @@ class OptimizeIndex:
         dataset.optimize.optimize_indices(**options)
 
     def _drop_without_column(self, head: lance.LanceDataset) -> None:
-        """Drops the index if another writer dropped or cast its column meanwhile.
+        """Drops the index if a concurrent writer dropped or cast its column.
 
         pylance commits such an index, and then no query of the column works.
         """
