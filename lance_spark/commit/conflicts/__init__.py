@@ -1,1 +1,1 @@
-"""What concurrent commits mean for results: identities, history, row lineage, verdicts."""
+"""Effects of concurrent commits on results: identities, history, row lineage, verdicts."""

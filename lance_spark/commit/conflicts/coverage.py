@@ -1,9 +1,9 @@
-"""Which fragments of a version have rows of a job whose values are not right there.
+"""Finds the fragments of a version where values of a job are missing or out of date.
 
-Pure functions over manifests, no storage. A job covers fragments of its snapshot. Meanwhile rows of
-these move: a compaction puts them into new fragments, and so does an update that rewrites rows. Or
-they stay, and their inputs are rewritten in place. What stayed as it was needs nothing, or can be
-committed as it is; the rest has to be looked at row by row.
+Pure functions over manifests, without access to storage. A job covers fragments of its snapshot.
+Concurrent compactions and row-rewriting updates move covered rows to new fragments. Other commits
+rewrite the inputs of covered rows in place. Unchanged fragments need no work, or take the job's
+values as they are. All other covered fragments must be checked row by row.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _Ids = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covered:
-    """A fragment whose rows a job covers, at some version.
+    """A fragment with rows of a job, at some version.
 
     Attributes:
-        done: Whether the table has the job's values of its rows, so that they move along with them.
-        committed: Name of the column file that the job has committed for it since, which is its
-            target file then.
+        done: Whether the table holds the job's values for the fragment's rows. Committed values
+            move together with their rows.
+        committed: Name of the column file committed by the job for this fragment since then. The
+            column file is then the fragment's target file.
     """
 
     identity: FragmentIdentity
@@ -38,7 +39,7 @@ class Covered:
     committed: str | None = None
 
     def is_right(self, now: FragmentIdentity) -> bool:
-        """Tells whether the fragment has the job's values still, and the same inputs."""
+        """Tells whether the fragment still has the job's values and the same inputs."""
         if not self.done or now.inputs != self.identity.inputs:
             return False
         if self.committed is None:
@@ -48,11 +49,11 @@ class Covered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What a job covers at one version: fragments by their ids.
+    """Covered fragments of a job at some version, by fragment id.
 
     Attributes:
-        others: Ids of the other fragments.
-        new: Those of the others with rows that were added since the version before.
+        others: Ids of all fragments without covered rows.
+        new: Ids of uncovered fragments with rows added since the version of the previous coverage.
     """
 
     version: int
@@ -62,8 +63,8 @@ class Coverage:
 
     @property
     def open(self) -> tuple[int, ...]:
-        """Fragments in which covered rows may lack their value, or have one that is out of date."""
-        return tuple(sorted(number for number, one in self.covered.items() if not one.done))
+        """Ids of covered fragments whose rows may lack a value or have an outdated value."""
+        return tuple(sorted(number for number, fragment in self.covered.items() if not fragment.done))
 
     def look(
         self,
@@ -75,31 +76,35 @@ class Coverage:
     ) -> Coverage:
         """Follows the covered rows to a later version.
 
-        `lineage` says what happened between this version and that one. Without `target_ids` the job
-        replaces whatever the target columns have.
+        `lineage` spans the changes between the two versions. Without `target_ids`, the job replaces
+        all existing values of the target columns.
         """
-        covered, others, new = dict[int, Covered](), set[int](), set[int]()
+        covered, uncovered_ids, new_ids = dict[int, Covered](), set[int](), set[int]()
         for fragment in fragments:
             identity = fragment_identity(fragment, input_ids, target_ids)
             state = self._state(fragment, identity, lineage, (input_ids, target_ids))
             if state is None:
-                others.add(fragment.id)
-                known = {fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())}
-                if known.isdisjoint(self.others):
-                    new.add(fragment.id)
+                uncovered_ids.add(fragment.id)
+                origin_ids = {fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())}
+                if origin_ids.isdisjoint(self.others):
+                    new_ids.add(fragment.id)
             else:
                 covered[fragment.id] = Covered(identity=identity, done=state)
-        return Coverage(version=version, covered=covered, others=frozenset(others), new=frozenset(new))
+        return Coverage(version=version, covered=covered, others=frozenset(uncovered_ids), new=frozenset(new_ids))
 
     def settled(self, done: Mapping[int, str | None]) -> Coverage:
-        """Returns the same with more fragments done: with the file committed, or nothing to do."""
+        """Returns a copy of the coverage with more fragments marked as done.
+
+        Args:
+            done: Committed column file by fragment id; None for a fragment without work.
+        """
         covered = dict(self.covered)
         for number in done.keys() & covered.keys():
             covered[number] = replace(covered[number], done=True, committed=done[number])
         return replace(self, covered=covered)
 
     def _state(self, now: FragmentMetadata, identity: FragmentIdentity, lineage: Lineage, ids: _Ids) -> bool | None:
-        """Tells whether all covered rows of a fragment are done; None where it has none."""
+        """Tells whether all covered rows of a fragment are done; None without covered rows."""
         leaves = lineage.leaves(now.id)
         before = self.covered.get(now.id)
         if before is not None and before.identity.is_same(identity, replaced=lineage.replaced):
@@ -107,24 +112,24 @@ class Coverage:
         if before is None and lineage.is_added(now):
             return None
         if before is not None or leaves is None:
-            return False  # what it is made of is not known
+            return False  # The origin of the rows is unknown.
         if not leaves:
             return self._foreign_state(now, lineage)
         states = [self._leaf_state(leaf, now, lineage, ids) for leaf in leaves]
-        known = [state for state in states if state is not None]
-        return all(known) if known else None
+        covered_states = [state for state in states if state is not None]
+        return all(covered_states) if covered_states else None
 
     def _leaf_state(self, leaf: Leaf, now: FragmentMetadata, lineage: Lineage, ids: _Ids) -> bool | None:
         before = self.covered.get(leaf.fragment.id)
         if before is None:
             return self._foreign_state(leaf.fragment, lineage)
-        unchanged = leaf.is_unchanged(now, [number for some in ids for number in some])
+        unchanged = leaf.is_unchanged(now, [number for field_ids in ids for number in field_ids])
         return unchanged and before.is_right(fragment_identity(leaf.fragment, *ids))
 
     def _foreign_state(self, fragment: FragmentMetadata, lineage: Lineage) -> bool | None:
-        """Tells whether an update may have moved covered rows to a fragment that is not covered.
+        """Returns False if an update may have moved covered rows to the fragment, else None.
 
-        Not one that took rows of other fragments alone.
+        An update of fragments without covered rows moves no covered rows.
         """
         if fragment.id in self.others and not lineage.replaced:
             return None

@@ -1,4 +1,4 @@
-"""Why a commit of column files cannot be: errors with what happened, when, and what to do."""
+"""Raises errors for impossible commits of column files, with cause, time and remedy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from lance_spark.errors import CommitConflictError, CommitImpossibleError
 def refuse_other_columns(
     change: ColumnsToCommit, head: Head, changes: Sequence[Change], *, token: str | None, uri: str
 ) -> None:
-    """Refuses values whose columns are not the snapshot's columns any more.
+    """Raises if target or input columns are no longer the snapshot's columns.
 
-    `token` is what this commit has put into the columns that it added itself; None if it has not
-    yet.
+    `token` is the token of the columns added by this commit itself; None before their addition.
 
     Raises:
-        CommitImpossibleError: A column was dropped or changed, or may be another one.
-        CommitConflictError: A concurrent writer added one of the same name.
+        CommitImpossibleError: A column was dropped or changed, or may be a different column.
+        CommitConflictError: A concurrent writer added a column of the same name.
     """
     where = f"at {uri}, version {head.dataset.version}, read at version {change.read_version}"
     targets = [
@@ -45,10 +44,10 @@ def refuse_other_columns(
 
 
 def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
-    """Raises a conflict for a column that has another name by now: Lance finds columns by name."""
-    now = {column.id: column.name for column in head.fields}
+    """Raises a conflict for a renamed target column, because Lance finds columns by name."""
+    names = {column.id: column.name for column in head.fields}
     for column in change.targets:
-        name = now.get(column.id, column.name)
+        name = names.get(column.id, column.name)
         if name != column.name:
             raise CommitConflictError(
                 f"column {column.name!r} was renamed to {name!r} while its values were computed - at {uri}, version "
@@ -58,10 +57,10 @@ def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
 
 
 def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Change], uri: str) -> None:
-    """Refuses values of which no fragment is there any more, where an overwrite is why."""
-    overwritten = [one for one in changes if one.operation == "Overwrite"]
-    if overwritten:
-        last = overwritten[-1]
+    """Raises for values without a remaining fragment, if the table was overwritten."""
+    overwrites = [event for event in changes if event.operation == "Overwrite"]
+    if overwrites:
+        last = overwrites[-1]
         raise CommitImpossibleError(
             f"the table was overwritten: {last.text}{moments_of(head.dataset, [last.version])} - at {uri}, read at "
             f"version {change.read_version} - {change.advice}",

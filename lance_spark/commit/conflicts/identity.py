@@ -1,8 +1,9 @@
-"""What a staged result belongs to, which tells at any later version whether it still fits.
+"""Identities of columns and fragments tell whether a staged result fits a later version.
 
-Paths, not contents: Lance never changes a data file, so a column whose files and overlays in a
-fragment are the same holds the same values in the same physical rows. Field ids alone do not serve:
-Lance gives the id of a dropped column to the next column that is added.
+An identity consists of file paths and ignores file contents. Lance never changes a data file. A
+column with the same files and overlays in a fragment therefore holds the same values in the same
+physical rows. Field ids alone are insufficient, because Lance gives the id of a dropped column to
+the next added column.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
     from lance.schema import LanceSchema
 
 TOKEN_KEY = b"lance-spark:column"
-"""Field metadata of a column that a backfill added: a random token that no later column of the same
-field id has."""
+"""Field metadata of a column added by a backfill: a random token. No later column with the same
+field id has this token."""
 
 BINDING_KEY = "lance-spark:udf"
 """Field metadata of a computed column: its UDF, as JSON."""
 
 OUTPUT_KEY = "lance-spark:output"
-"""Field metadata of a sibling column: the field of the UDF's result that it holds."""
+"""Field metadata of a sibling column: the column's field in the UDF's result."""
 
 UNKNOWN_FIELD = -1
-"""Field id of a column that the snapshot does not have yet."""
+"""Field id of a column not yet in the snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,12 @@ class FieldIdentity:
     """A top-level column at some version.
 
     Attributes:
-        ids: Its own and its descendants' field ids, depth first: data files name parents (format
-            2.0) or only leaves (2.1, 2.2).
-        type: Its Arrow type, as text; equal texts are equal types.
-        token: What a backfill put into the field metadata when it added the column; None for other
-            people's columns.
-        nullable: Whether it may hold NULL; no part of which column it is.
+        ids: Field ids of the column and its descendants, depth first. Data files name parents
+            (format 2.0) or only leaves (2.1, 2.2).
+        type: Arrow type as text. Equal texts are equal types.
+        token: Token in the field metadata of a column added by a backfill; None for columns of
+            other writers.
+        nullable: Whether the column may hold NULL. Not part of the identity.
     """
 
     name: str
@@ -55,14 +56,14 @@ class FieldIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentIdentity:
-    """The part of one fragment that a result depends on.
+    """The properties of a fragment relevant to a result.
 
     Attributes:
-        files: Names of all of its data files: one of them in common tells that a fragment of the
-            same id is the same one.
-        inputs: Paths of the data files and overlays that hold input fields, in manifest order, each
-            with the fields it holds.
-        targets: The same for the target fields.
+        files: Names of all data files of the fragment. A fragment with the same id and a common
+            data file is the same fragment.
+        inputs: Paths of the data files and overlays with input fields, in manifest order, each with
+            its input fields.
+        targets: Paths of the data files and overlays with target fields, in the same format.
     """
 
     fragment_id: int
@@ -75,8 +76,8 @@ class FragmentIdentity:
     def is_same(self, now: FragmentIdentity, *, replaced: bool) -> bool:
         """Tells whether a fragment of the same id at a later version is the same fragment.
 
-        It is, whatever was rewritten in place. Where the table was overwritten or restored
-        meanwhile (`replaced`), ids may have been given anew.
+        Rewrites in place keep the fragment the same. After a concurrent overwrite or restore
+        (`replaced`), the id may belong to a new fragment, so both fragments must share a data file.
         """
         if now.physical_rows != self.physical_rows:
             return False
@@ -89,7 +90,7 @@ def field_identities(schema: LanceSchema) -> tuple[FieldIdentity, ...]:
 
 
 def _field_identity(column: LanceField) -> FieldIdentity:
-    arrow = column.to_arrow()  # type: ignore[attr-defined]  # pylance's stub lacks it
+    arrow = column.to_arrow()  # type: ignore[attr-defined]  # missing in pylance's stub
     token: bytes | None = (arrow.metadata or {}).get(TOKEN_KEY)
     return FieldIdentity(
         name=column.name(),
@@ -110,7 +111,7 @@ def _ids(column: LanceField) -> Iterator[int]:
 def fragment_identity(
     fragment: FragmentMetadata, input_ids: Sequence[int], target_ids: Sequence[int] = ()
 ) -> FragmentIdentity:
-    """Returns the identity of a result for a fragment; ids are those of :func:`ids_of`."""
+    """Returns a fragment's identity for a result, with field ids from :func:`ids_of`."""
     return FragmentIdentity(
         fragment_id=fragment.id,
         physical_rows=fragment.physical_rows,
@@ -122,20 +123,20 @@ def fragment_identity(
 
 
 def ids_of(columns: Iterable[FieldIdentity]) -> list[int]:
-    """Returns the field ids of columns and all that is below them."""
+    """Returns the field ids of columns and all of their descendants."""
     return [number for column in columns for number in column.ids]
 
 
 def files_of(fragment: FragmentMetadata, field_ids: Sequence[int]) -> tuple[str, ...]:
-    """Returns the files, then overlays, that hold any of the fields, each as `path:field ids`.
+    """Returns the files, then overlays, with any of the fields, each as `path:field ids`.
 
-    The fields are part of it: a file that stays may lose one of its fields to a newer file.
+    An entry includes the fields, because an old file may lose a field to a newer file.
     """
-    wanted = frozenset(field_ids)
-    held = []
+    sought_ids = frozenset(field_ids)
+    entries = []
     for kind, file in [("", file) for file in fragment.files] + [("overlay ", o.data_file) for o in fragment.overlays]:
-        fields = [str(i) for i in file.fields if i in wanted]
+        fields = [str(i) for i in file.fields if i in sought_ids]
         if fields:
             base = "" if file.base_id is None else f"{file.base_id}:"
-            held.append(f"{kind}{base}{path_of(file)}:{','.join(fields)}")
-    return tuple(held)
+            entries.append(f"{kind}{base}{path_of(file)}:{','.join(fields)}")
+    return tuple(entries)
