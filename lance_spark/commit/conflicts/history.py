@@ -1,4 +1,4 @@
-"""What happened to a table between two versions, read from its transactions."""
+"""Reads the changes of a table between two versions from its transactions."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ UNDONE_KEY = "lance-spark.undone"
 USER_KEY = "lance-spark.user"
 CHANGE_KEY = "lance-spark.change"
 MESSAGE_KEY = "__lance_commit_message"
-"""Keys of transaction properties: the job, its summary as JSON, the job whose commit this one takes
-back, who committed, the change of a table outside of jobs, and Lance's own key."""
+"""Keys of transaction properties, in order: the job, its summary as JSON, the job whose commit is
+taken back, the user, the change of a table outside of jobs, and Lance's own key."""
 
 
 NO_FRAGMENT = (1 << 32) - 1
-"""The id of no fragment. Every statement names it among the fragments that it removes, so that
-pylance refuses the second of two statements that read one version, whatever fragments they touch,
-and in a table without fragments too (measured with pylance 14)."""
+"""An id without a fragment. Every statement lists this id among its removed fragments. pylance
+therefore refuses the second of two statements with the same read version, regardless of the touched
+fragments, and also in a table without fragments (measured with pylance 14)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One version and its transaction; the operation is None where the version was cleaned up.
+    """A version and its transaction. The operation is None if the version was cleaned up.
 
     Attributes:
-        read_version: The version for which its writer made the transaction. Lance commits it to
-            a later version if the commits in between do not conflict.
+        read_version: The version for which the writer made the transaction. Lance commits the
+            transaction as a later version if the commits in between do not conflict.
     """
 
     version: int
@@ -54,13 +54,13 @@ class Event:
 
     @property
     def name(self) -> str:
-        """The name of the operation, for messages."""
+        """Name of the operation, for messages."""
         return "unknown" if self.operation is None else type(self.operation).__name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Live rows `first` to `last - 1` of an old fragment: those from `start` on of a new one."""
+    """Live rows `first` to `last - 1` of an old fragment, from row `start` on in a new fragment."""
 
     old: FragmentMetadata
     first: int
@@ -70,7 +70,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """How a fragment came out of a compaction; no `parts` where numbers contradict each other."""
+    """Origin of a compacted fragment; `parts` is None if row counts contradict each other."""
 
     version: int
     new: FragmentMetadata
@@ -79,21 +79,23 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Change:
-    """The part of one event that judgements and lineage need: a job of days keeps thousands.
+    """The data of an event for judgements and lineage.
+
+    A job of several days keeps thousands of changes, so a change holds only the required part of
+    its event.
 
     Attributes:
-        operation: Name of the operation, or None where the version was cleaned up.
-        compacted: Fragments whose live rows a compaction moved to new fragments.
-        made: What it made of them, by id.
-        moved: Data files of the fragments that an append or an update made, which have no ids in
-            its transaction.
-        touched: Ids of the fragments that it took their rows from; without any, all rows are new.
-        undone: What the restore undid, oldest first; None for other operations, and where that is
-            not known any more.
-        schema: Columns after a Project (drop, rename) or a Merge (add, cast); None for other
-            operations.
-        inputs_at: The version whose inputs belong to the values of a column commit of lance-spark;
-            None for other operations.
+        operation: Name of the operation; None if the version was cleaned up.
+        compacted: Ids of fragments whose live rows a compaction moved to new fragments.
+        made: Origins of the new fragments of a compaction, by fragment id.
+        moved: Data files of the fragments made by an append or an update. The transaction has no
+            ids for these fragments.
+        touched: Ids of the source fragments of their rows. If empty, all rows are new.
+        undone: Changes undone by a restore, oldest first; None for other operations, or if no
+            longer known.
+        schema: Columns after a Project (drop, rename) or a Merge (add, cast); None otherwise.
+        inputs_at: Version of the inputs for the values of a lance-spark column commit; None for
+            other operations.
     """
 
     version: int
@@ -109,7 +111,7 @@ class Change:
 
     @property
     def text(self) -> str:
-        """What happened and when, for a message."""
+        """Operation and version, for a message."""
         name = {"Rewrite": "compaction", None: "unknown operation (its version was cleaned up)"}.get(
             self.operation, self.operation
         )
@@ -117,35 +119,41 @@ class Change:
 
     @property
     def replaces(self) -> bool:
-        """Whether a fragment's id may mean another fragment after it."""
+        """Whether an id may name another fragment after the change."""
         return self.operation in (None, "Overwrite", "Restore", "Clone")
 
     @property
     def moves(self) -> bool:
-        """Whether it may have put rows into other fragments."""
+        """Whether the change may have put rows into other fragments."""
         return self.operation in ("Rewrite", "Update") or self.replaces
 
     def took_from(self, fragment: int) -> bool:
-        """Tells whether it moved rows of a fragment elsewhere; a rewrite in place moves none."""
+        """Tells whether the change moved rows out of a fragment.
+
+        A rewrite in place moves no rows.
+        """
         return fragment in self.compacted or (
             bool(self.moved) and self.touched is not None and fragment in self.touched
         )
 
     @staticmethod
     def of(event: Event) -> Change:
-        """Takes it from a transaction; but for what a restore undid, which is in others."""
+        """Returns the change of a transaction.
+
+        `undone` stays None, because the undone changes of a restore are in other transactions.
+        """
         from lance import LanceOperation
 
         operation: Any = event.operation
         change = Change(version=event.version, operation=None if operation is None else event.name)
         if isinstance(operation, LanceOperation.Rewrite):
-            old = frozenset(fragment.id for group in operation.groups for fragment in group.old_fragments)
-            made = {one.new.id: one for group in operation.groups for one in _made_by(group, event.version)}
-            return replace(change, compacted=old, made=made)
+            old_ids = frozenset(fragment.id for group in operation.groups for fragment in group.old_fragments)
+            origins = {origin.new.id: origin for group in operation.groups for origin in _made_by(group, event.version)}
+            return replace(change, compacted=old_ids, made=origins)
         if isinstance(operation, LanceOperation.Update):
-            removed = (number for number in operation.removed_fragment_ids if number != NO_FRAGMENT)
-            took = [*removed, *(fragment.id for fragment in operation.updated_fragments)]
-            return replace(change, moved=_paths_of(operation.new_fragments), touched=np.array(took, np.uint32))
+            removed_ids = (number for number in operation.removed_fragment_ids if number != NO_FRAGMENT)
+            source_ids = [*removed_ids, *(fragment.id for fragment in operation.updated_fragments)]
+            return replace(change, moved=_paths_of(operation.new_fragments), touched=np.array(source_ids, np.uint32))
         if isinstance(operation, LanceOperation.Append):
             return replace(change, moved=_paths_of(operation.fragments), touched=np.zeros(0, np.uint32))
         if isinstance(operation, LanceOperation.Restore):
@@ -163,28 +171,29 @@ def events_between(
 ) -> Iterator[Event]:
     """Yields the events of versions `after + 1` to `upto`, oldest first.
 
-    One read per version but the dataset's own: of its manifest, which of a huge table takes a tenth
-    of a second (measured). Those that were read before are taken from `known`, which is added to.
+    Each version costs a read of its manifest, except the dataset's own version. For a huge table,
+    the read takes a tenth of a second (measured). `known` holds the events of earlier reads; new
+    events are added to `known`.
     """
     if upto <= after:
         return
-    kept = {ref["version"] for ref in dataset.version_refs()}
+    kept_versions = {ref["version"] for ref in dataset.version_refs()}
     known = {} if known is None else known
     for version in range(after + 1, upto + 1):
         if version not in known:
-            known[version] = event_of(dataset, version, there=version in kept)
+            known[version] = event_of(dataset, version, there=version in kept_versions)
         yield known[version]
 
 
 def event_of(dataset: lance.LanceDataset, version: int, *, there: bool = True) -> Event:
-    """Returns what made a version."""
+    """Returns the event of a version."""
     transaction = None
     try:
         transaction = read_transaction(dataset, version) if there else None
     except (OSError, ValueError):
-        if any(kept["version"] == version for kept in dataset.version_refs()):
+        if any(ref["version"] == version for ref in dataset.version_refs()):
             raise
-        # It was cleaned up meanwhile.
+        # The version was cleaned up concurrently.
     if transaction is None:
         return Event(version=version, operation=None, properties={})
     return Event(
@@ -198,18 +207,18 @@ def event_of(dataset: lance.LanceDataset, version: int, *, there: bool = True) -
 def find_job(
     dataset: lance.LanceDataset, job_id: str, *, after: int, known: dict[int, Event] | None = None
 ) -> CommitResult | None:
-    """Returns what a job committed after a version and did not take back, or None."""
-    found = None
+    """Returns the result of a job's commit after a version, or None if absent or taken back."""
+    result = None
     for event in events_between(dataset, after, dataset.version, known):
         if event.properties.get(JOB_KEY) == job_id:
-            found = summary_of(event, dataset.uri) or found
+            result = summary_of(event, dataset.uri) or result
         elif event.properties.get(UNDONE_KEY) == job_id:
-            found = None
-    return found
+            result = None
+    return result
 
 
 def summary_of(event: Event, uri: str) -> CommitResult | None:
-    """Returns the result of a commit of lance-spark.
+    """Returns the result of a lance-spark commit.
 
     Returns None for the commits of other writers, forged summaries included.
     """
@@ -224,13 +233,13 @@ def summary_of(event: Event, uri: str) -> CommitResult | None:
 
 
 def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> frozenset[str]:
-    """Returns those of the data files that the manifest of a kept version after `after` names."""
-    wanted, found = frozenset(names), set[str]()
+    """Returns the subset of data files named in a manifest of a kept version after `after`."""
+    sought_names, named_paths = frozenset(names), set[str]()
     for version in reversed(_kept_after(dataset, after)):
-        found |= _named_in(dataset, version, wanted)
-        if found == wanted:
+        named_paths |= _named_in(dataset, version, sought_names)
+        if named_paths == sought_names:
             break
-    return frozenset(found)
+    return frozenset(named_paths)
 
 
 def first_naming(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> int | None:
@@ -238,48 +247,48 @@ def first_naming(dataset: lance.LanceDataset, names: Collection[str], *, after: 
 
     Returns None if no version does.
     """
-    wanted = frozenset(names)
+    sought_names = frozenset(names)
     versions = _kept_after(dataset, after)
-    return next((version for version in versions if _named_in(dataset, version, wanted) == wanted), None)
+    return next((version for version in versions if _named_in(dataset, version, sought_names) == sought_names), None)
 
 
 def _kept_after(dataset: lance.LanceDataset, after: int) -> list[int]:
-    return sorted(kept["version"] for kept in dataset.version_refs() if kept["version"] > after)
+    return sorted(ref["version"] for ref in dataset.version_refs() if ref["version"] > after)
 
 
 def _named_in(dataset: lance.LanceDataset, version: int, wanted: frozenset[str]) -> frozenset[str]:
-    """Returns those of the data files that the manifest of a version names."""
-    at = dataset if version == dataset.version else dataset.checkout_version(version)
-    found = set[str]()
-    for fragment in at.get_fragments():
+    """Returns the subset of `wanted` named in the manifest of a version."""
+    opened_dataset = dataset if version == dataset.version else dataset.checkout_version(version)
+    named_paths = set[str]()
+    for fragment in opened_dataset.get_fragments():
         metadata = fragment.metadata
         files = [*metadata.files, *(overlay.data_file for overlay in metadata.overlays)]
-        found.update(wanted.intersection(map(path_of, files)))
-    return frozenset(found)
+        named_paths.update(wanted.intersection(map(path_of, files)))
+    return frozenset(named_paths)
 
 
 def last_commit(path: str, storage_options: Mapping[str, str] | None = None) -> CommitResult | None:
-    """Returns what the newest commit of lance-spark did to a table, or None without one.
+    """Returns the result of the newest lance-spark commit to a table, or None.
 
-    Reads one small transaction per version, from the newest on, so it is fast where the commit is
-    recent.
+    Commits taken back are ignored. Reads a small transaction per version, newest first, so recent
+    commits are found fast.
 
     Args:
         path: Location of the table.
         storage_options: Options of the object store.
 
     Raises:
-        TableNotFoundError: There is no table.
-        TableUnreadableError: It cannot be opened.
+        TableNotFoundError: The location has no table.
+        TableUnreadableError: The table cannot be opened.
     """
     ref = DatasetRef.at(path, {} if storage_options is None else storage_options)
     dataset = ref.open_latest()
-    undone = set()
-    for version in sorted((kept["version"] for kept in dataset.version_refs()), reverse=True):
+    undone_jobs = set()
+    for version in sorted((version_ref["version"] for version_ref in dataset.version_refs()), reverse=True):
         event = event_of(dataset, version)
-        undone.add(event.properties.get(UNDONE_KEY))
+        undone_jobs.add(event.properties.get(UNDONE_KEY))
         summary = summary_of(event, ref.uri)
-        if summary is not None and event.properties[JOB_KEY] not in undone:
+        if summary is not None and event.properties[JOB_KEY] not in undone_jobs:
             return summary
     return None
 
@@ -289,17 +298,17 @@ def _paths_of(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
 
 
 def _made_by(group: lance.LanceOperation.RewriteGroup, version: int) -> Iterator[Made]:
-    """Yields for each new fragment of a compaction which live rows of which old ones are in it."""
+    """Yields the origin of each new fragment of a compaction: live rows of the old fragments."""
     olds, news = list(group.old_fragments), list(group.new_fragments)
-    agree = sum(old.num_rows for old in olds) == sum(new.physical_rows for new in news)
+    counts_agree = sum(old.num_rows for old in olds) == sum(new.physical_rows for new in news)
     begin = 0
     for new in news:
         end = begin + new.physical_rows
-        parts, at = [], 0
+        parts, old_start = [], 0
         for old in olds:
-            first, last = max(begin - at, 0), min(end - at, old.num_rows)
+            first, last = max(begin - old_start, 0), min(end - old_start, old.num_rows)
             if first < last:
-                parts.append(Part(old=old, first=first, last=last, start=at + first - begin))
-            at += old.num_rows
-        yield Made(version=version, new=new, parts=tuple(parts) if agree else None)
+                parts.append(Part(old=old, first=first, last=last, start=old_start + first - begin))
+            old_start += old.num_rows
+        yield Made(version=version, new=new, parts=tuple(parts) if counts_agree else None)
         begin = end

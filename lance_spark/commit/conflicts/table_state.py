@@ -1,4 +1,4 @@
-"""What a commit knows of a table: one version of it, and what happened before."""
+"""State of a table as read by a commit: a version and the changes before."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class Fragments(Mapping[int, "FragmentMetadata"]):
-    """The fragments of one version by id, each read when it is asked for: all may take a second."""
+    """Fragments of a version by id, read on demand because reading all may take a second."""
 
     def __init__(self, dataset: lance.LanceDataset) -> None:
         self._dataset = dataset
         self._known: dict[int, FragmentMetadata | None] = dict.fromkeys(dataset.fragment_ids())
 
     def __getitem__(self, number: int) -> FragmentMetadata:
-        found = self._known[number]
-        if found is None:
+        fragment = self._known[number]
+        if fragment is None:
             handle = self._dataset.get_fragment(number)
             if handle is None:
                 raise KeyError(number)
-            found = self._known[number] = handle.metadata
-        return found
+            fragment = self._known[number] = handle.metadata
+        return fragment
 
     def __contains__(self, number: object) -> bool:
         return number in self._known
@@ -43,7 +43,7 @@ class Fragments(Mapping[int, "FragmentMetadata"]):
 
 @dataclass(slots=True, kw_only=True)
 class Head:
-    """One version that was looked at, its columns, and its fragments by id."""
+    """A version read by a commit, with its columns and its fragments by id."""
 
     dataset: lance.LanceDataset
     fields: tuple[FieldIdentity, ...]
@@ -51,7 +51,7 @@ class Head:
 
     @staticmethod
     def of(dataset: lance.LanceDataset) -> Head:
-        """Reads the manifest that an open dataset holds."""
+        """Reads the manifest of an open dataset."""
         return Head(dataset=dataset, fields=field_identities(dataset.lance_schema), fragments=Fragments(dataset))
 
     def is_filled(self, column: FieldIdentity) -> bool:
@@ -61,10 +61,10 @@ class Head:
 
 @dataclass(slots=True)
 class SeenHistory:
-    """What the commits of one job have read of the table's history: nothing is read twice.
+    """A table's history as read by the commits of a job. No version is read twice.
 
     Attributes:
-        upto: Version up to which; 0 before the first look.
+        upto: The last version read; 0 before the first call of `look`.
         changes: Every event since the job's snapshot.
     """
 
@@ -72,7 +72,7 @@ class SeenHistory:
     changes: list[Change] = field(default_factory=list)
 
     def look(self, dataset: lance.LanceDataset, after: int, known: dict[int, Event] | None = None) -> None:
-        """Reads what happened up to a version, from `after` on if this is the first look."""
+        """Reads the changes up to the dataset's version; the first call starts after `after`."""
         self.upto = max(self.upto, after)
         for event in events_between(dataset, self.upto, dataset.version, known):
             change = Change.of(event)
@@ -83,5 +83,5 @@ class SeenHistory:
         self.upto = max(self.upto, dataset.version)
 
     def lineage(self, dataset: lance.LanceDataset, after: int) -> Lineage:
-        """Returns where the rows of a version came from since an older one; both were looked at."""
+        """Returns the origins of a version's rows since an older version, both read before."""
         return Lineage(dataset, after, dataset.version, self.changes)
