@@ -1,12 +1,12 @@
-"""Where rows of compacted fragments were, and which fragments updates made: :class:`Lineage`.
+"""Origins of compacted rows, and sources of fragments made by updates: :class:`Lineage`.
 
-Compaction writes the live rows of some fragments, one after the other, into new ones, and changes
-no value. Its transaction names both sides, with the deletion files that were applied. So a value
-that belongs to an old physical row belongs to a known new one, over any number of compactions, and
-need not be computed again. This holds with stable row ids and without.
+A compaction writes the live rows of old fragments in order into new fragments and changes no value.
+Its transaction names the old and the new fragments, with the applied deletion files. The value of
+an old physical row therefore belongs to a known new row, over any number of compactions, and is not
+recomputed. Stable row ids are not required.
 
-An update that rewrites rows names the fragments that it took them from and the files that it put
-them into, but not which row went where.
+An update with rewritten rows names their source fragments and their new files. The transaction does
+not map single rows.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ _OFFSET_BITS = np.uint64((1 << 32) - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Leaf:
-    """A fragment at the beginning of the way of rows to a compacted fragment.
+    """The first fragment on the path of rows to a compacted fragment.
 
     Attributes:
-        fragment: That fragment as it was when it was compacted: its files and overlays tell whether
-            a result of it still fits.
-        way: The fragments that the rows went through since: what the first compaction made, how the
-            second one found it, what that made, and so on. Values may have been rewritten in place
-            between one and the next.
+        fragment: The fragment at the time of its compaction. Its files and overlays tell whether a
+            result for the fragment still fits.
+        way: The later fragments on the path: the output of the first compaction, the same fragment
+            as input of the second compaction, the output of the second compaction, and so on.
+            Commits may have rewritten values in place between an output and the next input.
     """
 
     fragment: FragmentMetadata
     way: tuple[FragmentMetadata, ...] = ()
 
     def is_unchanged(self, now: FragmentMetadata, field_ids: Sequence[int]) -> bool:
-        """Tells whether nothing rewrote fields of these rows in place since."""
+        """Tells whether the fields of these rows were never rewritten in place since."""
         steps = (*self.way, now)
         pairs = zip(steps[::2], steps[1::2], strict=True)
-        return all(files_of(made, field_ids) == files_of(found, field_ids) for made, found in pairs)
+        return all(files_of(output, field_ids) == files_of(source, field_ids) for output, source in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Piece(Leaf):
-    """Consecutive rows of a compacted fragment that were in one fragment before.
+    """Consecutive rows of a compacted fragment from the same earlier fragment.
 
     Attributes:
-        offsets: Physical offsets of the rows in it, int64, ascending.
-        start: Row of the compacted fragment that the first of them became; the others follow it.
+        offsets: Physical offsets of the rows in the earlier fragment, int64, ascending.
+        start: First row of the piece in the compacted fragment. The remaining rows follow in order.
     """
 
     offsets: npt.NDArray[np.int64]
@@ -70,26 +70,26 @@ class Piece(Leaf):
 
     @property
     def stop(self) -> int:
-        """Row of the compacted fragment after the last one of this piece."""
+        """Row of the compacted fragment after the last row of the piece."""
         return self.start + len(self.offsets)
 
 
 class Lineage:
-    """The compactions between two versions of a table, at any version of its branch.
+    """The compactions between two versions of a table; `dataset` is at any version of the branch.
 
-    Holds metadata only; offsets are read and made when they are asked for. Not for several threads
-    at once. Without `changes` the transactions of the versions `after + 1` to `upto` are read; they
-    may be of others, too.
+    A lineage holds only metadata, and computes row offsets on demand. Only a single thread may use
+    a lineage at a time. Without `changes`, the transactions of versions `after + 1` to `upto` are
+    read. `changes` may include other versions.
 
     Attributes:
-        complete: Whether every transaction on the way is known. Where not, the origins of fragments
-            that may have come out of a lost one are None.
-        cleaned_up: Whether a transaction on the way was cleaned up. A restore to before the older
-            version is incomplete too, and known.
-        replaced: Whether the table was overwritten or restored on the way, or may have been: an id
-            may mean another fragment then.
-        compacted: Ids of all fragments that came out of a known compaction, also of later compacted
-            ones.
+        complete: Whether every transaction on the path is known. Otherwise, the origins of a
+            fragment are None if a lost transaction may have made the fragment.
+        cleaned_up: Whether a transaction on the path was cleaned up. A restore to before the older
+            version is also incomplete, although its transaction is known.
+        replaced: Whether the table was overwritten or restored on the path, or may have been. An id
+            may then name another fragment.
+        compacted: Ids of all fragments made by a known compaction, including fragments compacted
+            again later.
     """
 
     def __init__(
@@ -105,18 +105,18 @@ class Lineage:
         self.complete = True
         self.cleaned_up = False
         self.replaced = any(step.replaces for step in steps.values())
-        at = upto
-        while at > after:
-            step = steps[at]
-            at = at - 1 if step.restored is None else step.restored
+        version = upto
+        while version > after:
+            step = steps[version]
+            version = version - 1 if step.restored is None else step.restored
             if step.operation == "Overwrite":
                 break
             self.cleaned_up = self.cleaned_up or step.operation is None
-            # Back to before the beginning: what is there now may be what the older version had
-            # under other ids.
-            self.complete = self.complete and step.operation is not None and at >= after
-            # No id is on the way twice: compaction reserves new ones, and the way begins after
-            # an overwrite or at the restored version.
+            # After a restore to before the older version, current fragments may be fragments of
+            # the older version under other ids.
+            self.complete = self.complete and step.operation is not None and version >= after
+            # Ids on the path are unique, because a compaction reserves new ids. The path begins
+            # after an overwrite or at the restored version.
             self._made.update(step.made)
             if step.touched is not None:
                 self._moved.update(dict.fromkeys(step.moved, step.touched))
@@ -125,22 +125,23 @@ class Lineage:
         self._opened: lance.LanceDataset | None = None
 
     def moved_from(self, fragment: FragmentMetadata) -> frozenset[int] | None:
-        """Returns where an update may have taken a fragment's rows from.
+        """Returns ids of possible source fragments, if an update moved rows into the fragment.
 
-        None where none made it; nothing where all of its rows are known to be new.
+        Returns None if no append or update made the fragment, and an empty set if all of its rows
+        are known to be new.
         """
-        found = [self._moved[path] for path in map(path_of, fragment.files) if path in self._moved]
-        return frozenset(np.concatenate(found).tolist()) if found else None
+        sources = [self._moved[path] for path in map(path_of, fragment.files) if path in self._moved]
+        return frozenset(np.concatenate(sources).tolist()) if sources else None
 
     def is_added(self, fragment: FragmentMetadata) -> bool:
-        """Tells whether an append made a fragment, or a merge that took no rows from anywhere."""
+        """Tells whether a fragment comes from an append, or from a merge without moved rows."""
         return self.moved_from(fragment) == frozenset()
 
     def leaves(self, fragment_id: int) -> list[Leaf] | None:
-        """Returns where the rows of a fragment were at the older version, without reading anything.
+        """Returns a fragment's origins at the older version, without reading deletion files.
 
-        As :meth:`origins`, but for the rows: none for a fragment that did not come out of a
-        compaction, None where it is not known.
+        Same as :meth:`origins`, without the row offsets. The list is empty if no compaction made
+        the fragment. Returns None if the origins are unknown.
         """
 
         def back(older: list[Leaf], part: Part, made: Made) -> list[Leaf]:
@@ -150,16 +151,16 @@ class Lineage:
         return self._follow(fragment_id, back)
 
     def origins(self, fragment_id: int) -> list[Piece] | None:
-        """Returns where the rows of a fragment were at the older version, by its deletion files.
+        """Returns the origins of a fragment's rows at the older version, by its deletion files.
 
-        A way back ends at a fragment that did not come out of a compaction: one of the older
-        version, or one that was appended or made by an update since. Which of these it is, and
-        whether a result of it still fits, its id and its files tell.
+        A path back ends at a fragment not made by a compaction: a fragment of the older version, or
+        a fragment appended or made by an update since. The id and the files of the fragment
+        distinguish these cases, and tell whether a result for the fragment still fits.
 
         Returns:
-            Pieces that cover the fragment's rows from the first to the last. Without any, the
-            fragment did not come out of a compaction: it is its own origin. None where the origin
-            is not known, because a transaction or a deletion file of the way is gone.
+            Pieces with all rows of the fragment, from the first to the last. The list is empty if
+            no compaction made the fragment: the fragment is its own origin. None if the origin is
+            unknown, because a transaction or a deletion file on the path is gone.
         """
 
         def back(older: list[Piece], part: Part, made: Made) -> list[Piece] | None:
@@ -171,23 +172,23 @@ class Lineage:
     def _follow(
         self, fragment_id: int, back: Callable[[list[_Leaf], Part, Made], list[_Leaf] | None]
     ) -> list[_Leaf] | None:
-        """Follows a fragment back; `back` takes what was found one compaction further."""
-        made = self._made.get(fragment_id)
-        if made is None:
+        """Follows a fragment back; `back` extends the older origins by a compaction."""
+        compaction = self._made.get(fragment_id)
+        if compaction is None:
             return None if self._may_be_lost(fragment_id) else []
-        if made.parts is None:
+        if compaction.parts is None:
             return None
-        found: list[_Leaf] = []
-        for part in made.parts:
+        leaves: list[_Leaf] = []
+        for part in compaction.parts:
             older = self._follow(part.old.id, back)
-            steps = None if older is None else back(older, part, made)
+            steps = None if older is None else back(older, part, compaction)
             if steps is None:
                 return None
-            found += steps
-        return found
+            leaves += steps
+        return leaves
 
     def _may_be_lost(self, fragment_id: int) -> bool:
-        """Tells whether a fragment may have come out of a compaction whose transaction is gone."""
+        """Tells whether a fragment may come from a compaction without a kept transaction."""
         if self.complete:
             return False
         if self._there_before is None:
@@ -197,7 +198,7 @@ class Lineage:
         return fragment_id not in self._there_before
 
     def _live_offsets(self, old: FragmentMetadata, version: int) -> npt.NDArray[np.int64] | None:
-        """Returns the rows of an old fragment that the compaction found live, ascending."""
+        """Returns the offsets of an old fragment's live rows at its compaction, ascending."""
         if old.num_deletions == 0:
             return np.arange(old.physical_rows, dtype=np.int64)
         before = self._at(version - 1)
@@ -213,19 +214,22 @@ class Lineage:
         return offsets
 
     def _at(self, version: int) -> lance.LanceDataset | None:
-        """Opens a version, or returns None where it was cleaned up. The last one stays open."""
+        """Opens a version, or returns None if cleaned up. The last opened version stays open."""
         if self._opened is None or self._opened.version != version:
             try:
                 self._opened = self._dataset.checkout_version(version)
             except (OSError, ValueError):
-                if any(kept["version"] == version for kept in self._dataset.version_refs()):
+                if any(ref["version"] == version for ref in self._dataset.version_refs()):
                     raise
                 return None
         return self._opened
 
 
 def _through(older: list[Piece], part: Part, live: npt.NDArray[np.int64], new: FragmentMetadata) -> Iterator[Piece]:
-    """Yields where live rows of an old fragment, now in `new`, were; `older` is where all were."""
+    """Yields the origins of an old fragment's live rows, now in `new`.
+
+    `older` holds the origins of all rows of the old fragment.
+    """
     if not older:
         yield Piece(fragment=part.old, offsets=live, start=part.start, way=(new,))
     for piece in older:

@@ -1,8 +1,8 @@
-"""Whether results that were computed on a snapshot still fit the table as it is now.
+"""Judges whether results computed on a snapshot still fit the current table.
 
-Pure functions over manifests, no storage. The judgement goes by identity, not by the kind of the
-other operation: what an append, a delete, a new index or another column's backfill did leaves the
-files of the inputs and of the target alone, so nothing has to be known about them.
+Pure functions over manifests, without access to storage. The judgement compares identities and
+ignores the kind of the concurrent operation. An append, a delete, a new index or another column's
+backfill keeps the files of the inputs and of the target, so these operations need no special rules.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ if TYPE_CHECKING:
 
 
 class Verdict(enum.Enum):
-    """What becomes of one fragment's result."""
+    """The verdict on a fragment's result."""
 
     VALID = "valid"
-    """Every value belongs where it was staged for; rows deleted since do no harm, since physical
+    """Every value still belongs to its staged row. Rows deleted since do no harm, because physical
     rows do not move."""
     GONE = "gone"
-    """The fragment was removed with all its rows; the values are not needed."""
+    """The fragment was removed with all its rows. The values are not needed."""
     CONFLICT = "conflict"
-    """The values cannot be applied as they are: which of them are still right has to be found out
-    row by row."""
+    """The values cannot be applied unchanged. The valid values must be found row by row."""
     IMPOSSIBLE = "impossible"
-    """The column or the table is not what it was."""
+    """The column or the table is no longer the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A verdict, and where it is not `VALID` the reason, and the versions that it names."""
+    """A verdict; if not `VALID`, also the reason, and the versions named in the reason."""
 
     verdict: Verdict
     reason: str = ""
@@ -51,34 +50,37 @@ VALID = Judgement(verdict=Verdict.VALID)
 def judge_column(
     then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change], *, by_name: bool = False
 ) -> Judgement:
-    """Tells whether a column is still the same one, so that its field id may be written to.
+    """Tells whether a column is still the same column, so its field id may be written to.
 
-    Lance gives field ids anew after a drop and after a restore, so an equal id and type prove it
-    only together with the token that a backfill put into the field's metadata; without one, every
-    event since the snapshot must be known to have left the column in place. A column that was
-    renamed is the same column.
+    Lance reuses field ids after a drop and after a restore. An equal id and type prove the identity
+    only together with the token in the field's metadata, set by a backfill. Without a token, every
+    event since the snapshot must be known to have kept the column in place. A renamed column stays
+    the same column.
 
-    `then` is the column in the snapshot, `head` the columns now, `changes` every event between,
-    oldest first. `by_name` accepts an unknown history where the column has the same id, name and
-    type: the values fit any column of that name.
+    Args:
+        then: The column in the snapshot.
+        head: The current columns.
+        changes: All events in between, oldest first.
+        by_name: Accept an unknown history if the column has the same id, name and type. The values
+            fit any column of the same name.
     """
     changes = list(changes)
-    now = next((field for field in head if field.id == then.id), None)
-    if now is None or now.type != then.type:
-        named = next((field for field in head if field.name == then.name), None)
-        if named is not None and named.type != then.type:
-            what = f"its type changed from {then.type} to {named.type}"
+    current = next((field for field in head if field.id == then.id), None)
+    if current is None or current.type != then.type:
+        namesake = next((field for field in head if field.name == then.name), None)
+        if namesake is not None and namesake.type != then.type:
+            problem = f"its type changed from {then.type} to {namesake.type}"
         else:
-            what = "it was dropped" if named is None else "it was dropped and made anew"
-        return _impossible(f"column {then.name!r}: {what}", _suspects(then, changes))
-    if now.token != then.token:
+            problem = "it was dropped" if namesake is None else "it was dropped and made anew"
+        return _impossible(f"column {then.name!r}: {problem}", _suspects(then, changes))
+    if current.token != then.token:
         return _impossible(f"column {then.name!r}: it was dropped and made anew", _suspects(then, changes))
-    if then.nullable and not now.nullable:
+    if then.nullable and not current.nullable:
         return _impossible(f"column {then.name!r}: it may not hold NULL any more", _suspects(then, changes))
     if then.token is not None:
         return VALID
     for change in changes:
-        if change.operation is None and by_name and now.name == then.name:
+        if change.operation is None and by_name and current.name == then.name:
             continue
         if change.operation is None:
             return _impossible(f"column {then.name!r}: whether it was made anew is not known any more", [change])
@@ -88,11 +90,11 @@ def judge_column(
 
 
 def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:
-    """Tells whether an input is still there, so that its files tell whether its values changed.
+    """Tells whether an input column still exists, so its files can reveal changed values.
 
-    A cast gives a column a new field id, and files of its own. Under the old name it is the same
-    column with changed values; under another one nothing tells it from a drop but the Merge that a
-    cast is. A column that was dropped cannot have been rewritten.
+    A cast gives a column a new field id and new files. Under the old name, the cast column is the
+    same column with changed values. Under another name, only the operation Merge distinguishes the
+    cast from a drop. A dropped column cannot have been rewritten.
     """
     if any(column.id == then.id for column in head):
         return VALID
@@ -106,7 +108,7 @@ def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: I
 
 
 def drop_of(column: FieldIdentity, changes: Iterable[Change]) -> Change | None:
-    """Returns what dropped or cast a column, as far as known; another may have its id by now."""
+    """Returns the drop or cast of a column, if known; another column may have the id by now."""
     return next((c for c in changes if c.schema is not None and all(field.id != column.id for field in c.schema)), None)
 
 
@@ -117,12 +119,12 @@ def _lost_in(then: FieldIdentity, change: Change) -> bool:
 
 
 def _lost_by_restore(then: FieldIdentity, change: Change) -> bool:
-    """Tells whether a restore may have brought a column of the same id that was dropped before."""
+    """Tells whether a restore may have revived an earlier dropped column of the same id."""
     if change.operation != "Restore":
         return False
     undone = change.undone
     return undone is None or any(
-        one.operation in (None, "Overwrite", "Restore") or _lost_in(then, one) for one in undone
+        step.operation in (None, "Overwrite", "Restore") or _lost_in(then, step) for step in undone
     )
 
 
@@ -148,33 +150,35 @@ def judge_new_column(
     mine: str | None,
     is_filled: Callable[[FieldIdentity], bool],
 ) -> Judgement:
-    """Tells whether a column that the snapshot did not have can be filled.
+    """Tells whether a column missing in the snapshot can be filled.
 
-    It can if it is not there yet, or is this job's (`mine` is the token that the job has added it
-    with), or was added by another backfill that never filled it.
+    The column can be filled in three cases: the column does not exist yet, this job added the
+    column (with the token `mine`), or another backfill added and never filled the column.
     """
-    now = next((field for field in head if field.name == column.name), None)
-    if now is None:
-        gone = f"column {column.name!r}: it was dropped or renamed after this job had added it"
-        return VALID if mine is None else _impossible(gone, [])
-    if now.token is not None and now.type == column.type and (now.token == mine or not is_filled(now)):
+    current = next((field for field in head if field.name == column.name), None)
+    if current is None:
+        reason = f"column {column.name!r}: it was dropped or renamed after this job had added it"
+        return VALID if mine is None else _impossible(reason, [])
+    if current.token is not None and current.type == column.type and (current.token == mine or not is_filled(current)):
         return VALID
     return _conflict(f"column {column.name!r} was added by a concurrent writer after the snapshot")
 
 
 def judge_fragment(then: FragmentIdentity, now: FragmentIdentity | None, changes: Sequence[Change]) -> Judgement:
-    """Tells what becomes of one fragment's result.
+    """Judges the result of a fragment.
 
-    `then` is the fragment in the snapshot, `now` the same over the same fields, None if it is not
-    there; `changes` is every event between, oldest first.
+    Args:
+        then: The fragment in the snapshot.
+        now: The current fragment, over the same fields; None if absent.
+        changes: All events in between, oldest first.
     """
     if now is None:
-        by = [c for c in changes if then.fragment_id in c.compacted]
-        if by:
-            return _conflict(f"its rows moved to new fragments: {by[0].text}")
-        unclear = [c for c in changes if c.replaces]
-        if unclear:
-            return _conflict(f"it is not in the table any more: {unclear[0].text}")
+        compactions = [c for c in changes if then.fragment_id in c.compacted]
+        if compactions:
+            return _conflict(f"its rows moved to new fragments: {compactions[0].text}")
+        replacements = [c for c in changes if c.replaces]
+        if replacements:
+            return _conflict(f"it is not in the table any more: {replacements[0].text}")
         return Judgement(verdict=Verdict.GONE, reason="all of its rows were deleted or moved by an update")
     replaced = any(change.replaces for change in changes)
     if not then.is_same(now, replaced=replaced) or now.deleted_rows < then.deleted_rows:
@@ -199,36 +203,37 @@ FragmentJudge = Callable[[FragmentColumns], Judgement]
 def fragment_judge(
     change: ColumnsToCommit, head: Head, changes: Sequence[Change], blanks: Collection[str]
 ) -> FragmentJudge:
-    """Returns what judges all fragments of a version; `blanks` are files of NULLs of our own.
+    """Returns the judge of all fragments of a version.
 
-    Made once per version: there may be 100,000 of them, and thousands of changes.
+    The judge is made once per version, because a version may have 100,000 fragments and thousands
+    of changes. `blanks` names NULL files written by the job itself.
     """
     inputs = {column: judge_input(column, head.fields, changes) for column in change.inputs}
-    input_ids = ids_of(column for column, one in inputs.items() if one.verdict is Verdict.VALID)
-    # Where an input was cast, all values are out of date.
-    recast = next((one for one in inputs.values() if one.verdict is Verdict.CONFLICT), None)
+    input_ids = ids_of(column for column, judgement in inputs.items() if judgement.verdict is Verdict.VALID)
+    # If an input was cast, all values are out of date.
+    recast = next((judgement for judgement in inputs.values() if judgement.verdict is Verdict.CONFLICT), None)
     now_targets = targets_in(head, change)
-    # As they were when the values were computed; as they are now where the commit adds them.
+    # Target ids at the time of computation, or current ids for columns added by the commit.
     then_ids = ids_of([column for column in change.targets if column.id >= 0] or now_targets)
     now_ids = ids_of(now_targets)
 
     def judge(part: FragmentColumns) -> Judgement:
-        there = head.fragments.get(part.fragment_id)
+        metadata = head.fragments.get(part.fragment_id)
         then = fragment_identity(part.fragment, input_ids, then_ids)
-        if there is None:
+        if metadata is None:
             return judge_fragment(then, None, changes)
         if recast is not None:
             return recast
-        now = fragment_identity(there, input_ids, now_ids)
+        current = fragment_identity(metadata, input_ids, now_ids)
         if blanks:
-            others = tuple(file for file in now.targets if file.partition(":")[0] not in blanks)
-            now = dataclasses.replace(now, targets=others)
-        return judge_fragment(then, now, changes)
+            target_files = tuple(file for file in current.targets if file.partition(":")[0] not in blanks)
+            current = dataclasses.replace(current, targets=target_files)
+        return judge_fragment(then, current, changes)
 
     return judge
 
 
 def targets_in(head: Head, change: ColumnsToCommit) -> tuple[FieldIdentity, ...]:
-    """Returns the target columns that a version has."""
+    """Returns the target columns present in a version."""
     ids = {column.id for column in change.targets if column.id >= 0}
     return tuple(column for column in head.fields if column.id in ids or column.name in change.new_columns.names)
