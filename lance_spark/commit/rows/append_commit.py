@@ -1,4 +1,4 @@
-"""Commits new rows on top of whatever came first: :func:`commit_rows`."""
+"""Commits new rows on top of the latest version: :func:`commit_rows`."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ _logger = logging.getLogger(__name__)
 def commit_rows(
     ref: DatasetRef, change: RowsToCommit, *, job_id: str, policy: CommitPolicy | None = None
 ) -> CommitResult:
-    """Commits new fragments as one version, on top of whatever came first.
+    """Commits new fragments as a single version on top of the latest version.
 
-    Runs on the driver, without a session. The version of `ref` is not looked at. A
-    second commit with the same `job_id` returns the result of the first. By default the environment
-    bounds the retries.
+    Runs on the driver without a session. Ignores the version of `ref`. A second commit with the
+    same `job_id` returns the result of the first. By default, the environment bounds the retries.
 
     Raises:
-        CommitConflictError: A concurrent writer dropped or changed columns of the table meanwhile,
-            so the fragments do not fit it.
-        TableExistsError: The mode is `create`, and there is a table.
-        CommitOutcomeUnknownError: The store did not answer, and whether the commit happened is not
-            known. The files must be kept.
-        CommitError: The commit did not happen, for another reason.
+        CommitConflictError: A concurrent writer deleted the branch, or dropped or changed columns
+            of the table, so the fragments do not fit the table.
+        TableExistsError: The mode is `create`, and the table exists.
+        CommitOutcomeUnknownError: The store did not answer, so the outcome of the commit is
+            unknown. The files must be kept.
+        CommitError: The commit failed for another reason.
     """
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_rows_once, ref, change, job_id, policy)
@@ -113,7 +112,8 @@ def _attempt(
         _refuse_changed_fields(head, change, ref.uri)
         operation = LanceOperation.Append(fragments)
     return attempt_commit(
-        # Read version 0 creates: pylance refuses it where a table came first, and overwrites none.
+        # Read version 0 creates a table. If a table already exists, pylance refuses the commit and
+        # overwrites nothing.
         ref.uri if head is None else head,
         operation,
         read_version=0 if head is None else head.version,
@@ -124,21 +124,21 @@ def _attempt(
 
 
 def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: str) -> None:
-    """Refuses new rows whose columns are not the table's columns any more.
+    """Raises if the columns of new rows are no longer the table's columns.
 
-    Measured: pylance refuses an append beside Overwrite and Restore alone. Where a column was
-    dropped, renamed or cast, its values are lost or land under another name without an error.
+    Measured: pylance refuses an append only after a concurrent Overwrite or Restore. After a drop,
+    rename or cast of a column, its values are lost or land under another name without an error.
 
     Raises:
-        CommitConflictError: They are not; or a column may not hold NULL any more.
+        CommitConflictError: The columns differ, or a column no longer allows NULL.
     """
     used = {field for fragment in change.fragments for file in fragment.files for field in file.fields}
-    now = {(field.id, field.name, field.type): field for field in field_identities(head.lance_schema)}
-    changed = [f.name for f in change.fields if not used.isdisjoint(f.ids) and (f.id, f.name, f.type) not in now]
+    columns = {(field.id, field.name, field.type): field for field in field_identities(head.lance_schema)}
+    changed = [f.name for f in change.fields if not used.isdisjoint(f.ids) and (f.id, f.name, f.type) not in columns]
     nullable = {f.id for f in change.fields if f.nullable or used.isdisjoint(f.ids)}
-    # A column that is read as NULL in these rows, or may be: with one NULL in a column that holds
-    # none, no row can be read any more.
-    changed += [f.name for f in now.values() if not f.nullable and (f.id in nullable or used.isdisjoint(f.ids))]
+    # Columns with a certain or possible NULL in these rows. A single NULL in a non-nullable
+    # column makes all rows unreadable.
+    changed += [f.name for f in columns.values() if not f.nullable and (f.id in nullable or used.isdisjoint(f.ids))]
     if not changed:
         return
     events = ", ".join(
@@ -156,11 +156,12 @@ def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: 
 def _refuse_slipped(
     landed: lance.LanceDataset, read: int, *, change: RowsToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
 ) -> None:
-    """Takes rows out again that landed where columns had changed between look and commit.
+    """Takes committed rows back if columns changed between the check and the commit.
 
     Raises:
-        CommitConflictError: They were taken out.
-        CommitOutcomeUnknownError: They are there, or may be: others have moved them.
+        CommitConflictError: The rows were taken back.
+        CommitOutcomeUnknownError: Other writers moved the rows, so the table has or may have the
+            rows of the commit.
     """
     if change.mode != "append" or landed.version == read + 1:
         return

@@ -19,16 +19,16 @@ _NO_FIELD = -1
 
 
 def carry_bindings(schema: pa.Schema, head: lance.LanceDataset, job_id: str) -> pa.Schema:
-    """Returns the schema of an overwrite with the UDFs of columns that keep name and type.
+    """Returns the schema of an overwrite with the UDFs of columns of the same name and type.
 
-    A column gets a new token: results that jobs computed for the old rows do not fit the new rows.
-    Siblings of one UDF share a token again. Metadata of an input that is gone names no field, so a
-    backfill reports the missing input.
+    A column gets a new token, because results computed for the old rows do not fit the new rows.
+    Siblings of a UDF share a token again. Metadata of an absent input names no field, so a backfill
+    reports the missing input.
 
     Args:
         schema: Columns of the new version.
-        head: The version that is overwritten.
-        job_id: The write, which makes the new tokens unique.
+        head: The overwritten version.
+        job_id: Id of the write, to make the new tokens unique.
     """
     from lance.schema import LanceSchema
 
@@ -62,7 +62,7 @@ def _carried_metadata(
 
 
 def _renumbered(text: bytes, new_ids: Mapping[int, int], version: int) -> bytes:
-    """Returns a binding with the field ids of the new version; damaged text stays as it is."""
+    """Returns a binding with the field ids of the new version; damaged text is unchanged."""
     try:
         binding: dict[str, Any] = parse_json(text)
         if binding.get("of_source"):
