@@ -1,10 +1,10 @@
-"""Commits what the tasks of a compaction wrote: :func:`commit_compacted`.
+"""Commits the fragments written by compaction tasks: :func:`commit_compacted`.
 
-pylance refuses all of a compaction where a concurrent commit touched any of its fragments, added a
-column or built an index; and it takes what came between for compatible where the transactions were
-cleaned up, which would bring deleted rows back. So each part is judged here by itself, by identity:
-a part whose fragments are at the head what they were when they were read is committed there,
-whatever came between, and the others are given back.
+pylance refuses a whole compaction if a concurrent commit touched any of its fragments, added a
+column or built an index. If the transactions in between were cleaned up, pylance treats the commits
+as compatible, and deleted rows would come back. This module therefore judges each part separately,
+by identity. A part is committed at the latest version if its fragments are unchanged since their
+read, regardless of the commits in between. The remaining parts are returned to the caller.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _SHOWN_FILES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What the parts of a compaction depend on beside their fragments.
+    """Dependencies of compaction parts in addition to their fragments.
 
     Attributes:
-        columns: Field ids and type of each column, by its id.
-        segments: Fragments of each part of an index, by its id.
+        columns: Field ids and type of each column, by column id.
+        segments: Fragment ids of each index segment, by segment id.
     """
 
     columns: Mapping[int, tuple[tuple[int, ...], str]]
@@ -51,28 +51,31 @@ class Basis:
 
     @staticmethod
     def of(dataset: lance.LanceDataset) -> Basis:
-        """Reads it from an open version."""
+        """Reads the dependencies from an open version."""
         return Basis(
-            columns={one.id: (one.ids, one.type) for one in field_identities(dataset.lance_schema)},
+            columns={column.id: (column.ids, column.type) for column in field_identities(dataset.lance_schema)},
             segments={
-                one.uuid: frozenset(one.fragment_ids) for index in dataset.describe_indices() for one in index.segments
+                segment.uuid: frozenset(segment.fragment_ids)
+                for index in dataset.describe_indices()
+                for segment in index.segments
             },
         )
 
     def keeps_columns_of(self, before: Basis) -> bool:
-        """Tells whether no column of an older version was replaced by one of the same id.
+        """Tells whether no column of an older version was replaced by a column of the same id.
 
-        Columns may come, go, and be renamed; but Lance gives the id of one that went to the next.
+        Columns may be added, dropped and renamed. Lance gives the id of a dropped column to the
+        next added column.
         """
         return all(self.columns.get(number, column) == column for number, column in before.columns.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Compacted:
-    """What one task wrote: new fragments in the place of old ones, in no version yet.
+    """The output of a task: new fragments in place of old fragments, in no version yet.
 
     Attributes:
-        olds: The fragments as they were read.
+        olds: The old fragments as read by the task.
         rewrite: pylance's `RewriteResult`, as JSON.
     """
 
@@ -81,18 +84,19 @@ class Compacted:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names of the data files that it wrote."""
+        """Names of the data files written by the task."""
         return tuple(name for fragment in files_of_rewrite(self.rewrite) for name in fragment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOutcome:
-    """What became of parts of a compaction.
+    """The outcome of the commit of compaction parts.
 
     Attributes:
-        version: The version that was made, or None.
-        committed: Parts that are in it.
-        lost: The others, and why: concurrent commits came first. No version has their files.
+        version: The committed version, or None.
+        committed: Parts in the version.
+        lost: The other parts with reasons. Concurrent commits came first, and no version has the
+            files of these parts.
     """
 
     version: int | None
@@ -110,18 +114,18 @@ def commit_compacted(
     policy: CommitPolicy | None = None,
     make_rounds: Callable[[CommitPolicy], Rounds] = lambda policy: Rounds(policy=policy),
 ) -> CompactionOutcome:
-    """Commits those parts whose fragments are as they were read, as one version.
+    """Commits all parts with fragments unchanged since the read, as a single version.
 
-    Runs on the driver. `missing` returns those of some data files that are not there. Indexes are
-    kept up in this process, unless that is deferred. What other writers deleted, updated or filled
-    in stays as they left it.
+    Runs on the driver. `missing` returns the absent files of a list of data files. Indexes are
+    updated in this process, unless deferred by `defer_index_remap`. Deletes, updates and filled
+    values of other writers are preserved.
 
     Raises:
-        CommitOutcomeUnknownError: The store did not answer; or the files were deleted in the moment
-            of the commit; or what came first was cleaned up in that moment.
-        CommitError: The commit did not happen, for another reason than concurrent commits.
+        CommitOutcomeUnknownError: The store did not answer, the files were deleted at the moment of
+            the commit, or earlier commits were cleaned up at the same moment.
+        CommitError: The commit failed for a reason other than concurrent commits.
     """
-    # What the last attempt without an answer sent: its files are of no other job.
+    # The outcome of the last attempt without an answer. No other job has its files.
     unanswered: list[CompactionOutcome] = []
 
     def find(head: lance.LanceDataset, _after: int) -> CompactionOutcome | None:
@@ -154,7 +158,7 @@ def commit_compacted(
 
 
 def _landed_version(head: lance.LanceDataset, sent: CompactionOutcome) -> lance.LanceDataset | None:
-    """Returns the version that an attempt without an answer made, or None.
+    """Returns the version made by an attempt without an answer, or None.
 
     Other writers may have committed since. If the version was cleaned up, the oldest kept version
     with the files takes its place.
@@ -170,7 +174,7 @@ def _with_version(
     sent: CompactionOutcome,
     missing: Callable[[Sequence[str]], Collection[str]],
 ) -> CompactionOutcome:
-    """Returns what an attempt has committed, after a check that nothing was lost."""
+    """Returns the outcome of a committed attempt, after a check for lost data."""
     _refuse_unseen(ref, landed, sent.version or 0)
     _refuse_missing(ref, landed.version, sent.committed, missing)
     return dataclasses.replace(sent, version=landed.version)
@@ -182,15 +186,15 @@ def _sorted(
     parts: Sequence[Compacted],
     missing: Callable[[Sequence[str]], Collection[str]],
 ) -> tuple[list[Compacted], list[tuple[Compacted, str]]]:
-    """Returns the parts that fit a version, and the others with the reason."""
-    now, fragments = Basis.of(head), Fragments(head)
-    gone = frozenset(missing([name for part in parts for name in part.files]))
-    built = [one for number, one in now.segments.items() if number not in basis.segments]
+    """Returns the parts fitting a version, and the remaining parts with the reason."""
+    current, fragments = Basis.of(head), Fragments(head)
+    absent_files = frozenset(missing([name for part in parts for name in part.files]))
+    built = [segment for number, segment in current.segments.items() if number not in basis.segments]
     fits, lost = list[Compacted](), list[tuple[Compacted, str]]()
     for part in parts:
-        if not now.keeps_columns_of(basis):
+        if not current.keeps_columns_of(basis):
             reason: str | None = "a column was replaced by another one"
-        elif not gone.isdisjoint(part.files):
+        elif not absent_files.isdisjoint(part.files):
             reason = "its files were deleted, as by a cleanup of files that no version names"
         else:
             reason = next(_changes(fragments, part), None) or _index_at_odds(built, part)
@@ -205,20 +209,21 @@ def _changes(fragments: Fragments, part: Compacted) -> Iterator[str]:
     for old in part.olds:
         if old.id not in fragments:
             yield f"fragment {old.id} is gone"
-        # All of it: files, overlays, deletions, and versions of rows.
+        # The comparison includes files, overlays, deletions, and versions of rows.
         elif fragments[old.id].to_json() != old.to_json():
             yield f"fragment {old.id} was changed"
 
 
 def _index_at_odds(built: Sequence[frozenset[int]], part: Compacted) -> str | None:
-    """Returns why a part does not fit with parts of indexes that it did not know of, or None.
+    """Returns the reason for a conflict of a part with newer index segments, or None.
 
-    Measured: an index that knows some of a part's fragments, or of whose rows the part does not say
-    where they went, loses them, or pylance refuses the commit.
+    Measured: an index segment loses the rows of a part, or pylance refuses the commit, in two
+    cases. The segment has only some of the part's fragments, or the part does not map its rows to
+    their new places.
     """
     olds = frozenset(old.id for old in part.olds)
-    covers = [olds & one for one in built]
-    if any(some and (some != olds or not tells_rows(part.rewrite)) for some in covers):
+    covers = [olds & segment for segment in built]
+    if any(cover and (cover != olds or not tells_rows(part.rewrite)) for cover in covers):
         return "an index was built or updated"
     return None
 
@@ -226,7 +231,7 @@ def _index_at_odds(built: Sequence[frozenset[int]], part: Compacted) -> str | No
 def _attempt(
     ref: DatasetRef, head: lance.LanceDataset, parts: Sequence[Compacted], *, defer_index_remap: bool
 ) -> Landed | Lost | Unknown:
-    """Commits once; `head` is at the new version then."""
+    """Makes a single attempt; on success, `head` is at the new version."""
     from lance.optimize import Compaction
 
     rewrites = [rewrite_as_of(part.rewrite, head.version) for part in parts]
@@ -251,7 +256,7 @@ def _attempt(
 
 
 def _refuse_unseen(ref: DatasetRef, landed: lance.LanceDataset, looked_at: int) -> None:
-    """Raises where pylance could not see what came between the look and the commit."""
+    """Raises if pylance could not see the commits between the check and this commit."""
     unseen = [e.version for e in events_between(landed, looked_at, landed.version - 1) if e.operation is None]
     if unseen:
         raise CommitOutcomeUnknownError(
@@ -265,14 +270,14 @@ def _refuse_unseen(ref: DatasetRef, landed: lance.LanceDataset, looked_at: int) 
 def _refuse_missing(
     ref: DatasetRef, version: int, parts: Sequence[Compacted], missing: Callable[[Sequence[str]], Collection[str]]
 ) -> None:
-    """Raises where files were deleted in the moment of their commit: Lance commits all the same."""
-    gone = sorted(missing([name for part in parts for name in part.files]))
-    # Those of a fragment that was compacted again since then may rightly have gone.
-    named = named_files(ref.open_latest(), gone, after=version - 1) if gone else frozenset()
-    if named:
+    """Raises if files were deleted at the moment of their commit; Lance commits regardless."""
+    absent_files = sorted(missing([name for part in parts for name in part.files]))
+    # Files of a fragment compacted again since then may rightly be absent.
+    paths = named_files(ref.open_latest(), absent_files, after=version - 1) if absent_files else frozenset()
+    if paths:
         raise CommitOutcomeUnknownError(
-            f"{len(named)} data files were deleted while they were committed, as by a cleanup of files that no version "
-            f"names, so that their rows cannot be read ({', '.join(sorted(named)[:_SHOWN_FILES])}) - at {ref.uri}, "
+            f"{len(paths)} data files were deleted while they were committed, as by a cleanup of files that no version "
+            f"names, so that their rows cannot be read ({', '.join(sorted(paths)[:_SHOWN_FILES])}) - at {ref.uri}, "
             f"version {version} - restore version {version - 1}, and compact again",
             uri=ref.uri,
         )

@@ -1,4 +1,4 @@
-"""Commits rows that go and rows that come as one version: :func:`commit_replaced`."""
+"""Commits removed and added rows as a single version: :func:`commit_replaced`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CommitTakenBackError(CommitConflictError):
-    """A commit that was taken back: an old version names its files."""
+    """The commit was taken back, and an old version names its files."""
 
 
 _logger = logging.getLogger(__name__)
@@ -32,21 +32,22 @@ _logger = logging.getLogger(__name__)
 def commit_replaced(
     ref: DatasetRef, change: RowsToReplace, *, job_id: str, policy: CommitPolicy | None = None
 ) -> CommitResult:
-    """Commits where the fragments that rows go from are as they were in the version that was read.
+    """Commits if the fragments of removed rows are unchanged since the read version.
 
-    Runs on the driver. A second commit with the same `job_id` returns the result of the first. Of
-    two commits with a stamp that read one version, one holds. Measured: pylance refuses a commit
-    beside whatever touches the same fragments, so each touches one; in a table without any both
-    land, and the second is taken back.
+    Runs on the driver. A second commit with the same `job_id` returns the result of the first
+    commit. If two commits with a stamp read the same version, a single commit succeeds. Measured:
+    pylance refuses a commit concurrent with any commit to the same fragments, so each commit
+    touches a fragment. In a table without fragments, both commits land, and the second commit is
+    taken back.
 
     Raises:
-        CommitConflictError: A concurrent writer changed these fragments, or has committed with a
-            stamp of the same key. Nothing was committed.
-        CommitTakenBackError: The same, but a version was made and taken back, which names the
-            files.
-        CommitOutcomeUnknownError: The store did not answer; or pylance let the commit pass over
-            others whose transactions were cleaned up in that moment, and may have undone them.
-        CommitError: The commit did not happen, for another reason.
+        CommitConflictError: A concurrent writer changed these fragments, or committed with a stamp
+            of the same key. Nothing was committed.
+        CommitTakenBackError: The same conflict, after a version was made and taken back. The
+            version names the files.
+        CommitOutcomeUnknownError: The store did not answer, or the commit may have undone earlier
+            commits. pylance ignores commits whose transactions are cleaned up at the same time.
+        CommitError: The commit failed for another reason.
     """
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_once, ref, change, job_id, policy)
@@ -101,7 +102,7 @@ def _commit_once(
 def _check_landed(
     landed: lance.LanceDataset, read: int, *, change: RowsToReplace, ref: DatasetRef, job_id: str, policy: CommitPolicy
 ) -> None:
-    """Raises if a commit between the version that was looked at and this commit does not fit."""
+    """Raises if a commit between the checked version and this commit does not fit."""
     if change.updated or change.removed or not change.deletes:
         _refuse_lost(landed, read, ref)
     if _is_preceded(landed, change, read, landed.version - 1):
@@ -112,11 +113,11 @@ def _check_landed(
 
 
 def _refuse_lost(landed: lance.LanceDataset, read: int, ref: DatasetRef) -> None:
-    """Raises where pylance could not see what came between the version read and a commit."""
-    lost = [event.version for event in events_between(landed, read, landed.version - 1) if event.operation is None]
-    if lost:
+    """Raises if pylance could not see the commits between the read version and this commit."""
+    versions = [event.version for event in events_between(landed, read, landed.version - 1) if event.operation is None]
+    if versions:
         raise CommitOutcomeUnknownError(
-            f"rows were replaced in version {read}, and commits that came first (version {lost[0]} and later) were "
+            f"rows were replaced in version {read}, and commits that came first (version {versions[0]} and later) were "
             "cleaned up in that moment, so that what they changed may be undone, or be there twice - "
             f"at {ref.uri}, version {landed.version} - do it again: all rows are made anew then",
             uri=ref.uri,
@@ -124,10 +125,10 @@ def _refuse_lost(landed: lance.LanceDataset, read: int, ref: DatasetRef) -> None
 
 
 def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetRef) -> None:
-    """Refuses a version in which the fragments that rows go from are not as they were.
+    """Raises if the fragments of removed rows are changed in a version.
 
     Raises:
-        CommitConflictError: It is one.
+        CommitConflictError: Fragments changed, another job came first, or the table was restored.
     """
     if head.version == change.read_version:
         return
@@ -135,15 +136,15 @@ def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetR
         raise _preceded(ref, head.version)
     if not change.deletes:
         return
-    wanted = {fragment.id for fragment in change.updated}.union(change.removed)
+    fragment_ids = {fragment.id for fragment in change.updated}.union(change.removed)
     read = _version(head, change.read_version)
-    then, now = (
+    read_fragments, current_fragments = (
         None
         if version is None
-        else {f.fragment_id: f.metadata.to_json() for f in version.get_fragments() if f.fragment_id in wanted}
+        else {f.fragment_id: f.metadata.to_json() for f in version.get_fragments() if f.fragment_id in fragment_ids}
         for version in (read, head)
     )
-    if then != now:
+    if read_fragments != current_fragments:
         raise CommitConflictError(
             f"fragments that rows go from were changed since version {change.read_version} - at {ref.uri}, version "
             f"{head.version} - nothing was committed; look at it again",
@@ -152,17 +153,17 @@ def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetR
 
 
 def _version(head: lance.LanceDataset, version: int) -> lance.LanceDataset | None:
-    """Returns a version; None where it was cleaned up, so that nothing tells what it was."""
+    """Opens a version; returns None if the version was cleaned up and its state is unknown."""
     try:
         return head.checkout_version(version)
     except (OSError, ValueError):
-        if any(kept["version"] == version for kept in head.version_refs()):
+        if any(ref["version"] == version for ref in head.version_refs()):
             raise
         return None
 
 
 def _is_preceded(dataset: lance.LanceDataset, change: RowsToReplace, after: int, upto: int) -> bool:
-    """Tells whether another stamp, or rows of another version, came between two versions."""
+    """Tells whether a stamp of the same key or a table replacement came between two versions."""
     return any(
         Change.of(event).replaces or not change.stamp.keys().isdisjoint(event.properties)
         for event in events_between(dataset, after, upto)
@@ -175,5 +176,5 @@ def _preceded(ref: DatasetRef, version: int) -> CommitConflictError:
 
 
 def _touched(head: lance.LanceDataset) -> list[FragmentMetadata]:
-    """Returns a fragment that a commit names as it is, so that pylance sees a conflict."""
+    """Returns an unchanged fragment to name in a commit, so pylance detects a conflict."""
     return [fragment.metadata for fragment in head.get_fragments()[:1]]

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _CHANGE_ROWS = ("Delete", "DataReplacement", "Update", "Merge")
-"""Commits that change what rows hold, or which rows there are; what an append adds is as if it had
-come after the statement."""
+"""Operations with changes to values of rows, or to the set of rows. An append counts as a commit
+after the statement."""
 
 
 class OutdatedEditsError(CommitConflictError):
-    """Concurrent commits changed rows that a statement read: the statement has to be run again.
+    """Concurrent commits changed rows read by a statement, so the statement must run again.
 
     Attributes:
         taken_back: Whether a version was made and taken back. An old version names its files.
@@ -40,26 +40,25 @@ class OutdatedEditsError(CommitConflictError):
 
 
 def commit_edits(ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: CommitPolicy | None = None) -> CommitResult:
-    """Commits where the statement would do the same at the latest version, or had come first.
+    """Commits edits if the statement could run before or after the concurrent commits.
 
-    That is so where the fragments that it edits are as they were, and no rows came from other
-    fragments since: what was appended, or changed elsewhere in place, is as if it had come after
-    the statement. A merge that depends on absent keys is outdated after each commit that may change
-    which keys exist. Runs on the driver. A second commit with the same `job_id` returns the result
-    of the first.
+    The edited fragments must be unchanged, and no rows may have come from other fragments since.
+    Appends, and changes in place in other fragments, count as commits after the statement. A merge
+    based on absent keys is outdated after any commit with a possible change of the existing keys.
+    Runs on the driver. A second commit with the same `job_id` returns the result of the first.
 
     Raises:
-        OutdatedEditsError: It is not so. Nothing was committed.
-        CommitConflictError: Other writers kept coming first. Nothing was committed.
-        CommitOutcomeUnknownError: The store did not answer; or pylance let the commit pass over
-            others whose transactions were cleaned up in that moment, and may have undone them.
-        CommitError: The commit did not happen, for another reason.
+        OutdatedEditsError: A concurrent commit outdated the edits. Nothing was committed.
+        CommitConflictError: Other writers repeatedly committed first. Nothing was committed.
+        CommitOutcomeUnknownError: The store did not answer, or the commit may have undone earlier
+            commits. pylance ignores commits whose transactions are cleaned up at the same time.
+        CommitError: The commit failed for another reason.
     """
     policy = policy or CommitPolicy.of(None)
-    known: dict[int, Event] = {}
-    one_round = functools.partial(_commit_once, ref, edits, job_id, policy, known)
+    events: dict[int, Event] = {}
+    one_round = functools.partial(_commit_once, ref, edits, job_id, policy, events)
     check = functools.partial(_refuse_slipped, edits=edits, ref=ref, job_id=job_id, policy=policy)
-    result = run_rounds(ref, job_id, edits.read_version, one_round, policy, known=known, check=check)
+    result = run_rounds(ref, job_id, edits.read_version, one_round, policy, known=events, check=check)
     _logger.info(
         "%s committed to %s as version %d after %d retries: %d rows inserted, %d updated, %d deleted (job %s)",
         result.operation, result.uri, result.version, result.retries, result.rows_inserted, result.rows_updated,
@@ -120,8 +119,10 @@ def _operation(head: lance.LanceDataset, edits: RowEdits) -> LanceOperation.Base
         removed_fragment_ids=removed,
         new_fragments=list(edits.new),
         fields_modified=list(edits.modified),
-        # Lance would say of each index over other fields that it has the rows of new fragments.
-        fields_for_preserving_frag_bitmap=[one for field in field_identities(head.lance_schema) for one in field.ids],
+        # Without these fields, Lance marks new fragments as covered by indexes over other fields.
+        fields_for_preserving_frag_bitmap=[
+            number for field in field_identities(head.lance_schema) for number in field.ids
+        ],
         update_mode="rewrite_columns" if edits.modified else "rewrite_rows",
         updated_fragment_offsets=dict(edits.offsets) or None,
     )
@@ -154,7 +155,7 @@ def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, known: dict[int,
 
 
 def _changes_what_is_read(event: Event, edits: RowEdits) -> bool:
-    """Tells whether a commit may have changed other rows that the edits depend on."""
+    """Tells whether a commit may have changed other rows relevant to the edits."""
     if edits.reads_others and event.name in _CHANGE_ROWS:
         return True
     if edits.absence is None:
@@ -166,35 +167,35 @@ def _changes_what_is_read(event: Event, edits: RowEdits) -> bool:
 
 def _replaced_fields(event: Event) -> set[int]:
     operation: Any = event.operation
-    return {number for one in operation.replacements for number in one.new_file.fields}
+    return {number for replacement in operation.replacements for number in replacement.new_file.fields}
 
 
 def _refuse_slipped(
     landed: lance.LanceDataset, read: int, *, edits: RowEdits, ref: DatasetRef, job_id: str, policy: CommitPolicy
 ) -> None:
-    """Raises where a commit between the version that was looked at and this commit does not fit.
+    """Raises if a commit between the checked version and this commit does not fit.
 
-    Two statements never land on one version: :data:`NO_FRAGMENT`. Other writers may slip in, unless
-    they touch a fragment of the edits.
+    Two statements never land on the same version (:data:`NO_FRAGMENT`). Other writers may slip in,
+    unless they touch a fragment of the edits.
 
     Raises:
-        OutdatedEditsError: The edits only inserted rows, which were taken back.
+        OutdatedEditsError: The edits only inserted rows, and the rows were taken back.
         CommitOutcomeUnknownError: The edits cannot be taken back.
     """
     if edits.absence is not None:
         edits = replace(edits, absence=replace(edits.absence, after_appends=False))
     for event in events_between(landed, read, landed.version - 1):
         if event.operation is None:
-            what = f"commits that came first (version {event.version} and later) were cleaned up in that moment, so "
-            raise _unknown(ref, landed, edits, what + "that what they changed may be undone, or be there twice")
+            cause = f"commits that came first (version {event.version} and later) were cleaned up in that moment, so "
+            raise _unknown(ref, landed, edits, cause + "that what they changed may be undone, or be there twice")
         if not _changes_what_is_read(event, edits):
             continue
-        what = f"another writer changed rows that the statement may have read in that moment (version {event.version})"
+        cause = f"another writer changed rows that the statement may have read in that moment (version {event.version})"
         if edits.before or edits.reads_others:
-            raise _unknown(ref, landed, edits, what)
+            raise _unknown(ref, landed, edits, cause)
         paths = {path_of(file) for fragment in edits.new for file in fragment.files}
         take_back_rows(ref, landed, paths, job_id=job_id, policy=policy)
-        error = OutdatedEditsError(f"{what} - at {ref.uri} - the commit was taken back", uri=ref.uri)
+        error = OutdatedEditsError(f"{cause} - at {ref.uri} - the commit was taken back", uri=ref.uri)
         error.taken_back = True
         raise error
 
