@@ -196,6 +196,6 @@ def _check_outputs(udf: UDF, outputs: tuple[tuple[str, str], ...], dataset: lanc
         kind = kinds.field(field).type if field else kinds
         if kind != value_type(dataset.schema.field(column)):
             raise RegistrationError(
-                f"UDF {udf.name!r} returns {kind}, column {column!r} is {dataset.schema.field(column).type} - in "
-                f"{dataset.uri} - give it data_type= of the column"
+                f"UDF {udf.name!r} returns {kind}, but column {column!r} is {dataset.schema.field(column).type}. "
+                f"Table: {dataset.uri}. Give the UDF the data_type= of the column."
             )

@@ -50,9 +50,9 @@ def test_a_udf_of_another_type_is_refused_and_the_table_stays_readable(db: Conne
     table = with_column(db, log.doubling())
     table.backfill("y")
     version = table.version
-    with pytest.raises(RegistrationError, match=r"returns string, column 'y' is int64.*'recreate': True"):
+    with pytest.raises(RegistrationError, match=r"returns string, but column 'y' is int64.*'recreate': True"):
         table.alter_columns({"path": "y", "udf": text})
-    with pytest.raises(RegistrationError, match="returns string, column 'y' is int64"):
+    with pytest.raises(RegistrationError, match="returns string, but column 'y' is int64"):
         table.backfill("y", udf=text)
     assert table.version == version
     assert values(table) == doubled(range(40))

@@ -288,7 +288,7 @@ def test_a_task_whose_version_was_cleaned_up_says_so(path: str) -> None:
     dataset._open_pinned.cache_clear()  # as in the process of a task
     with pytest.raises(SnapshotError, match=r"cleaned up while .* write") as caught:
         job.task([job.batch(*zip(*rows, strict=True))])
-    assert path in str(caught.value) and "tag" in str(caught.value)
+    assert path in str(caught.value) and "Tag the version" in str(caught.value)
 
 
 def test_without_history_a_recreated_column_is_an_error(path: str) -> None:

@@ -329,7 +329,7 @@ def test_stored_code_needs_the_permission_of_the_catalog(
     sql: Sql, filled: Connection, spark: SparkSession, tmp_path: Path
 ) -> None:
     lance_spark.catalog(spark, "untrusted", str(tmp_path))
-    with pytest.raises(AnalysisException, match="StoredUdfError: the catalog 'untrusted' does not let SQL run"):
+    with pytest.raises(AnalysisException, match="StoredUdfError: The catalog 'untrusted' does not let SQL run"):
         spark.sql("REFRESH COLUMN twice ON untrusted.t")
     assert spark.sql("OPTIMIZE untrusted.t").first()[:2] == (2, 1)
 

@@ -97,7 +97,7 @@ def test_addresses_of_another_branch_are_refused_by_name(spark: SparkSession, pa
     lance.dataset(path).create_branch("c")
     frame = read(spark, path, branch=of, with_row_address=True).select("_rowaddr", (sf.col("id") * 2).alias("twice"))
     with pytest.raises(
-        Exception, match=rf"the row addresses are of branch '{of}', and the write goes to branch '{to}'"
+        Exception, match=rf"The row addresses are of branch '{of}', and the write goes to branch '{to}'"
     ):
         frame.write.format("lance").mode("append").option("mode", "backfill").option("branch", to).save(path)
     heads = [lance.dataset(path).checkout_version((name, None)) for name in (None, "b", "c")]
