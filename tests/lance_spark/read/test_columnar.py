@@ -89,7 +89,14 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(folder / "t.lance"), str(folder / "t.parquet")
 
 
-@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+QUICK = {"all columns", "aggregates without groups", "grouped", "windows", "joined", "Python functions"}
+"""Queries of the quick suite: the others keep values in the same structures of Spark."""
+
+
+@pytest.mark.parametrize(
+    "query",
+    [pytest.param(query, id=name, marks=[] if name in QUICK else pytest.mark.long) for name, query in QUERIES.items()],
+)
 def test_values_outlive_their_batch(
     spark: SparkSession, paths: tuple[str, str], query: Callable[[DataFrame], DataFrame]
 ) -> None:
