@@ -51,13 +51,13 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     def move(match: re.Match[str]) -> str:
         target = (source.parent / match[2]).resolve()
         if _is_outside(target):
-            moved = f"project/{_name(target)}"
+            new_target = f"project/{_name(target)}"
         elif uri.parts[0] == "project" and target.is_relative_to(ROOT / "docs"):
-            moved = target.relative_to(ROOT / "docs").as_posix()
-            moved += "/README.md" if target.is_dir() else ""
+            new_target = target.relative_to(ROOT / "docs").as_posix()
+            new_target += "/README.md" if target.is_dir() else ""
         else:
             return match[0]
-        return f"{match[1]}{up}{moved}{match[3] or ''}{match[4]}"
+        return f"{match[1]}{up}{new_target}{match[3] or ''}{match[4]}"
 
     return _LINK.sub(move, markdown)
 
@@ -79,9 +79,9 @@ def _arguments(command: Any) -> str:
     rows = ["| argument | meaning |", "| --- | --- |"]
     for parameter in command.params:
         names = parameter.opts + parameter.secondary_opts if parameter.param_type_name == "option" else []
-        shown = ", ".join(f"`{name}`" for name in names) or f"`{parameter.name.upper()}`"
+        parameter_names = ", ".join(f"`{name}`" for name in names) or f"`{parameter.name.upper()}`"
         text = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("\n", " ")
-        rows.append(f"| {shown} | {text} |")
+        rows.append(f"| {parameter_names} | {text} |")
     return "\n".join(rows)
 
 

@@ -206,7 +206,7 @@ class LanceObjects:
     def _local(self) -> LocalObjects | None:
         if not is_local(self.uri):
             return None
-        # Whoever may write to a table's folder may put a link in the place of our folder.
+        # A user with write access to a table's folder may replace our folder by a link.
         table, ours, _ = f"{self.uri}/".rpartition(f"/{FOLDER}/")
         return LocalObjects(self.uri, boundary=table if ours else self.uri)
 

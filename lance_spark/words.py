@@ -50,7 +50,7 @@ def listed(*parts: str | tuple[int, str]) -> str:
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Warns at the caller's line: the nearest line outside of the packages."""
     level, frame = 1, sys._getframe()  # noqa: SLF001 - there is no public way before Python 3.12
-    # The generated methods of a dataclass have no file. Their module is the one of the class.
+    # The generated methods of a dataclass have no file. Their globals name the module of the class.
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -1,7 +1,7 @@
 """Commands of the Java classes, and the functions that run them.
 
-Java names a command by a text. The modules of the commands depend on all others, including this
-one, and are imported with the first command: this table is the only place of the package that names
+Java names a command by a text. The modules of the commands depend on all other modules of the
+package, including this module, and are imported with the first command. Only this table names
 modules by texts.
 """
 
@@ -47,7 +47,7 @@ _WITH_JAVA_OBJECT = ("call", "change")
 def find_command(name: str) -> Callable[[Mapping[str, Any], Any], dict[str, Any]]:
     """Returns the function of a command. A program that only reads imports no other module.
 
-    The function takes the arguments, and the Java object that comes with a command, or None.
+    The function takes the arguments of the command and its Java object, or None.
     """
     module = next(module for module, commands in COMMANDS.items() if name in commands)
     function = getattr(import_module(f"lance_spark.sql.{module}"), name)

@@ -260,7 +260,7 @@ class TableRows(TableVersions):
         if mode not in ("append", "overwrite"):
             raise OptionError("mode", mode, "append or overwrite")
         note, ref = CommitNote.of(commit_message, properties), self._ref
-        ref.open_latest()  # a write by location would create a dropped table anew
+        ref.open_latest()  # a write by location would create a dropped table again
         write_rows(ref, data, mode=mode, note=note)
 
     def preview(self, n: int = _PREVIEW_ROWS, columns: Sequence[str] | None = None) -> Preview:
