@@ -76,7 +76,7 @@ class SparkFailure:
     @property
     def text(self) -> str:
         """Class and message on one line."""
-        return f"{self.error_type}: {self.message}"
+        return f"{self.error_type}: {self.message}" if self.message else self.error_type
 
     def is_a(self, *classes: type[BaseException]) -> bool:
         """Tells whether the exception is an instance of a class in `classes`."""

@@ -34,7 +34,7 @@ class LostTask(Generic[Task]):
         """Why the task has no answer, on a single line."""
         failure = self.failure
         if failure.retryable:
-            return f"its task died in {MAX_ATTEMPTS} attempts: {failure.message}"
+            return f"its task died in {MAX_ATTEMPTS} attempts: {failure.text}"
         hint = ""
         if failure.is_a(ImportError):
             hint = "; executors run the Python that PYSPARK_PYTHON names, which needs the packages of the driver's"

@@ -58,7 +58,9 @@ def test_a_task_that_always_dies_is_lost_alone_and_the_others_have_results():
     results = list(jobs.run([Number(number) for number in range(300)], int))
     lost = [result for result in results if isinstance(result, LostTask)]
     assert [task.task.number for task in lost] == [7]
-    assert lost[0].error == "its task died in 4 attempts: died"
+    assert lost[0].error == "its task died in 4 attempts: RuntimeError: died"
+    unnamed = LostTask(task=7, failure=SparkFailure.of(python_error("MemoryError")))
+    assert unnamed.error == "its task died in 4 attempts: MemoryError"
     assert sorted(result for result in results if isinstance(result, int)) == [n for n in range(300) if n != 7]
     assert jobs.sizes[0] == 300 and jobs.sizes[1] == 125 and jobs.sizes[-1] == 1
 
