@@ -191,7 +191,9 @@ class SparkJobs:
                     raise
                 failure = SparkFailure.of(error)
                 _LOG.warning("a Spark job (%s) failed: %s", self._tag.description, failure.message)
-                yield from queue.put_back(group, failure)
+                # First, because `results` ends with the first lost task: if all tasks die, after
+                # MAX_ATTEMPTS jobs.
+                yield from queue.put_back(group, failure, first=True)
             except BaseException:  # the user interrupted
                 self.cancel()
                 raise

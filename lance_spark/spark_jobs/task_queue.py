@@ -89,6 +89,8 @@ class TaskQueue(Generic[Task]):
         group: TaskGroup[Task],
         failure: SparkFailure,
         unanswered: Callable[[Task], Task | None] = lambda task: task,
+        *,
+        first: bool = False,
     ) -> list[LostTask[Task]]:
         """Adds the tasks of a failed Spark job again, and returns the lost tasks.
 
@@ -100,12 +102,14 @@ class TaskQueue(Generic[Task]):
             failure: Why the job failed.
             unanswered: Returns the unanswered rest of a task, or None if all of the task is
                 answered.
+            first: Whether the tasks come before all waiting tasks.
         """
         tasks = group.tasks if failure.retryable else (*group.tasks, *self.clear())
         rests = [rest for task in tasks if (rest := unanswered(task)) is not None]
         attempts = group.attempts + 1
         if failure.retryable and attempts < MAX_ATTEMPTS:
-            self._waiting += [(task, attempts) for task in rests]
+            place = 0 if first else len(self._waiting)
+            self._waiting[place:place] = [(task, attempts) for task in rests]
             return []
         return [LostTask(task=task, failure=failure) for task in rests]
 
