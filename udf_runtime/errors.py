@@ -107,8 +107,9 @@ class UdfFailedError(UdfRuntimeError, RuntimeError):
     ) -> None:
         places = [] if row is None else [f"row {row} of the batch"]
         places += [f"attempt {attempt} of {max_attempts}"] if max_attempts > 1 else []
+        raised = f"{error_type}: {error_message}" if error_message else error_type
         super().__init__(
-            f"UDF {udf!r} raised {end_sentence(f'{error_type}: {error_message}')} "
+            f"UDF {udf!r} raised {end_sentence(raised)} "
             + (f"Place: {', '.join(places)}. " if places else "")
             + _choose_hint(error_type, error_message)
         )

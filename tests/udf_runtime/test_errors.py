@@ -86,3 +86,13 @@ def test_a_module_that_is_missing_is_to_be_installed_and_blamed_on_neither_funct
     with UdfRunner(needs_a_module) as runner, pytest.raises(UdfFailedError, match="Install the module") as caught:
         list(runner.run([batch]))
     assert "Correct the function" not in str(caught.value)
+
+
+def test_an_error_without_a_message_is_named_by_its_type():
+    @udf
+    def refuse(x: int) -> int:
+        raise AssertionError
+
+    batch = pa.record_batch([pa.array([1], pa.int64())], names=["x"])
+    with UdfRunner(refuse) as runner, pytest.raises(UdfFailedError, match=r"raised AssertionError\. Place: row 0"):
+        list(runner.run([batch]))
