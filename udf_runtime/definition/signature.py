@@ -336,7 +336,8 @@ class _SignatureReader:
         names = [data_type.field(i).name for i in range(data_type.num_fields)] if pa.types.is_struct(data_type) else []
         if names != list(fields):
             raise self.error(
-                f"data_type {data_type} does not have the fields of {_format_annotation(record)}: {', '.join(fields)}",
+                f"the data_type {data_type} does not have the fields of {_format_annotation(record)}: "
+                f"{', '.join(fields)}",
                 "give a struct of these fields in this order, or leave data_type out",
             )
         return data_type
