@@ -42,9 +42,10 @@ def open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
 
 def cleaned_up(snapshot: DatasetRef, why: object) -> CommitImpossibleError:
     """Returns the error for rows that may have changed since their history was cleaned up."""
+    text = str(why).rstrip(".")  # a sentence of another error, or a part of one
     return CommitImpossibleError(
         f"Rows may have moved or changed since version {snapshot.version}, the input of the values, and the history "
-        f"since then was cleaned up: {why}. The table is {snapshot.uri}. Nothing was committed. Read the table again "
+        f"since then was cleaned up: {text}. The table is {snapshot.uri}. Nothing was committed. Read the table again "
         "and write again. Tag the version before a long write (Table.backfill: protect_snapshot=True).",
         uri=snapshot.uri,
     )

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     ColumnNotFoundError,
     CommitError,
@@ -25,6 +26,7 @@ from lance_spark.errors import (
     TableNotFoundError,
     UnsupportedTypeError,
 )
+from lance_spark.rebase.snapshot import open_snapshot
 from lance_spark.staging import column_file
 from lance_spark.write import sorted_runs
 from tests.lance_spark.write.backfills import (
@@ -308,6 +310,15 @@ def test_addresses_of_a_recreated_table_are_refused(path: str) -> None:
         with pytest.raises((SnapshotError, CommitError), match=r"made anew|recreated|created again|no longer exists"):
             check()
     assert "c" not in lance.dataset(path).schema.names
+
+
+def test_the_error_for_a_recreated_snapshot_has_single_full_stops(path: str) -> None:
+    make_table(path)
+    snapshot = DatasetRef(uri=path).pin(1)
+    shutil.rmtree(path)
+    make_table(path)
+    with pytest.raises(CommitError, match=r"recreated since version 1 was read.*again\. The table is"):
+        open_snapshot(snapshot)
 
 
 def test_addresses_without_a_version_are_refused_unless_an_option_says_it(path: str) -> None:
