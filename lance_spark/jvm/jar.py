@@ -74,11 +74,16 @@ def add_jar(gateway: JavaGateway) -> None:
     try:
         load(gateway, EXTENSIONS)
     except (Py4JError, TypeError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise GatewayError(
             f"The running JVM does not accept a jar: {reason}. Nothing was changed. Start the JVM with the jar of "
             "lance_spark.jar() in spark.jars. Reads and writes by path work without the jar, but slower."
         ) from error
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error of py4j, without its end: a full stop, or `. Trace:`."""
+    return str(error).strip().partition("\n")[0].removesuffix(" Trace:").rstrip(".")
 
 
 def send_to_executors(spark: SparkSession) -> None:

@@ -17,7 +17,7 @@ from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import GatewayError
 from lance_spark.interpreter import refuse_other_python
 from lance_spark.jvm.gateway import gateway_of, is_classic, serve
-from lance_spark.jvm.jar import EXTENSIONS, load, send_to_executors
+from lance_spark.jvm.jar import EXTENSIONS, first_line, load, send_to_executors
 
 _LOG = getLogger(__name__)
 
@@ -74,7 +74,7 @@ def require_pushdown(spark: SparkSession) -> None:
     try:
         _install(spark)
     except (Py4JError, TypeError, AttributeError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise GatewayError(
             f"Spark {spark.version} does not accept the Java classes of this package: {reason}. Nothing was changed. "
             "Add the jar of lance_spark.jar() to the class path of the JVM (spark.jars, or a library of the cluster), "

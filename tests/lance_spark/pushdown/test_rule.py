@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import lance
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -152,6 +153,16 @@ def test_a_package_without_its_jar_says_how_to_get_it(
     assert "run: make jar" in caplog.text
     with pytest.raises(GatewayError, match="run: make jar"):
         configure(SparkSession.builder).getOrCreate()
+
+
+@pytest.mark.parametrize("end", [".", ". Trace:\npy4j.Py4JException: Method addURL does not exist\n"])
+def test_an_error_of_py4j_has_a_single_full_stop(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> NoReturn:
+        raise Py4JError(f"An error occurred while calling o1.addURL{end}")
+
+    monkeypatch.setattr(jar, "load", load)
+    with pytest.raises(GatewayError, match=r"accept a jar: An error occurred while calling o1\.addURL\. Nothing"):
+        jar.add_jar(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.long
