@@ -155,7 +155,7 @@ _PendingOptions = dict[str, tuple[str, dict[str, str]]]
 
 
 def _lance_field(field: spark.StructField, path: str, pending: _PendingOptions) -> pa.Field[Any]:
-    """Builds a field, and removes its options from `options`."""
+    """Builds a field, and removes its options from `pending`."""
     metadata = field.metadata or {}
     table_field = _kept_field(field, path)
     column = arrow_field(field.name, _declared_kind(field), path) if table_field is None else table_field

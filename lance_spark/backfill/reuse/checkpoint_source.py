@@ -32,7 +32,7 @@ class CheckpointPiece:
         return (offsets, values) if self.moved is None else self.moved.chunk(offsets, values)
 
     def chunks(self, streams: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
-        """Yields the values, as :class:`~lance_spark.rows.merge.Piece` describes."""
+        """Yields the values, as :class:`~lance_spark.rows.merge.ValuePiece` describes."""
         chunk = self.read()
         if chunk is None:
             raise MissingFileError(self.entry.path, "checkpoint")
