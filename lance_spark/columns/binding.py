@@ -33,7 +33,7 @@ from lance_spark.stored_json import Kinds, check_fields, load_object
 from lance_spark.types.fields import BLOB_ENCODING
 from udf_runtime import UDF, Kind, Manifest
 from udf_runtime.checkpoint import CheckpointKey
-from udf_runtime.errors import UdfRuntimeError
+from udf_runtime.errors import UdfRuntimeError, end_sentence
 
 if TYPE_CHECKING:
     import lance
@@ -139,8 +139,8 @@ class Binding:
             return _check_consistency(Binding(**values))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise StoredUdfError(
-                f"The stored binding of the UDF is damaged: {error}. Column: {column!r}. Give the column a UDF again "
-                "with alter_columns."
+                f"The stored binding of the UDF is damaged: {end_sentence(str(error))} Column: {column!r}. Give the "
+                "column a UDF again with alter_columns."
             ) from error
 
 
@@ -309,7 +309,7 @@ def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
         return UDF.loads(payload)
     except UdfRuntimeError as error:
         raise StoredUdfError(
-            f"The stored UDF cannot be loaded here: {error}. Stored: {where}. Pass the UDF with udf=."
+            f"The stored UDF cannot be loaded here: {end_sentence(str(error))} Stored: {where}. Pass the UDF with udf=."
         ) from error
 
 
