@@ -39,11 +39,18 @@ def takes(
         ('Hello, world', 'Hello, Lance')
     """
     fields = inspect.signature(request).parameters
+    constructor = f"{getattr(request, '__qualname__', '')}.__init__()"
 
     def decorate(method: Callable[[_Self, _Request], _Result]) -> Callable[Concatenate[_Self, _P], _Result]:
         @functools.wraps(method)
         def call(self: _Self, /, *args: _P.args, **named: _P.kwargs) -> _Result:
-            return method(self, request(*args, **named))
+            try:
+                request_object = request(*args, **named)
+            except TypeError as error:
+                if not str(error).startswith(constructor):
+                    raise
+                raise TypeError(str(error).replace(constructor, f"{method.__qualname__}()", 1)) from None
+            return method(self, request_object)
 
         own = inspect.signature(method)
         own_self = next(iter(own.parameters.values()))
