@@ -78,7 +78,6 @@ class Start:
         view = ref.pin(None)
         dataset = view.open()
         definition = existing_view(dataset)
-        _refuse_frame(view, definition)
         shows = refreshed_of(dataset)
         base = None
         # A table function makes all rows again, for any shown version.
@@ -127,20 +126,6 @@ class Start:
             makes_chunks=function is not None and not definition.makes_table,
             selects=self.definition.spark is None,
         )
-
-
-def _refuse_frame(view: DatasetRef, definition: ViewDefinition) -> None:
-    """Refuses a view that an earlier release made from a DataFrame."""
-    if definition.spark is None or definition.spark.is_of_text:
-        return
-    source = definition.source_of(view).uri
-    query = definition.spark.as_text(source.rpartition("/")[2].removesuffix(".lance"))
-    raise ViewError(
-        f"The view {view.uri} was made from a DataFrame. Its rows can be read, but it cannot be refreshed. Make a view "
-        f"from the query as text, with a connection to the folder of {source}: create_materialized_view(name, "
-        f"{query!r}).",
-        uri=view.uri,
-    )
 
 
 def _refuse_unstable(view: DatasetRef, source: DatasetRef, shows: Refreshed) -> None:

@@ -33,8 +33,6 @@ SETTINGS = (
 )
 """Settings of a session that define the meaning of a text in Spark SQL."""
 
-_ALL_COLUMNS = ("*",)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
@@ -63,12 +61,6 @@ class Block:
             frame = frame.where(self.where)
         return frame.selectExpr(*carried, *self.select)
 
-    def text_over(self, source: str) -> str:
-        """Returns the SELECT as text over a table, or over a query in parentheses."""
-        alias = "" if self.alias is None else f" AS {quote_identifier(self.alias)}"
-        where = "" if self.where is None else f" WHERE {self.where}"
-        return f"SELECT {', '.join(self.select)} FROM {source}{alias}{where}"  # noqa: S608 - for a message
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkForm:
@@ -82,25 +74,6 @@ class SparkForm:
     blocks: tuple[Block, ...]
     settings: tuple[tuple[str, str], ...]
 
-    @property
-    def is_of_text(self) -> bool:
-        """Whether the view was made from a SELECT as text.
-
-        Earlier releases also stored DataFrames. These have no name of the source, or all columns.
-        """
-        return (
-            bool(self.blocks)
-            and self.blocks[0].alias is not None
-            and all(block.select != _ALL_COLUMNS for block in self.blocks)
-        )
-
-    def as_text(self, table: str) -> str:
-        """Returns the query as a single SELECT over a table."""
-        text = quote_identifier(table)
-        for depth, block in enumerate(self.blocks):
-            text = block.text_over(f"({text})" if depth else text)
-        return text
-
     def over(self, frame: DataFrame, *carried: str) -> DataFrame:
         """Returns the query over a DataFrame with the columns of the source."""
         for block in self.blocks:
@@ -112,19 +85,12 @@ class SparkForm:
         """Returns the form of JSON values; damaged values raise errors of dicts."""
         if values is None:
             return None
-        blocks = [
-            Block(
-                alias=block["alias"],
-                where=block["where"],
-                select=_ALL_COLUMNS if block["select"] is None else tuple(map(str, block["select"])),
-            )
-            for block in values["blocks"]
-        ]
+        blocks = _join_steps(values["blocks"])
         settings = tuple((str(k), str(v)) for k, v in values["settings"])
         unknown = sorted({name for name, _ in settings} - set(SETTINGS))
         if unknown:
             raise ValueError(f"a view has no setting {unknown[0]}")
-        return SparkForm(blocks=tuple(blocks), settings=settings)
+        return SparkForm(blocks=blocks, settings=settings)
 
     @staticmethod
     def check_columns(expressions: Iterable[str], columns: Iterable[str]) -> None:
@@ -163,6 +129,30 @@ class SparkForm:
         for name, value in self.settings:
             session.conf.set(name, value)
         return session
+
+
+def _join_steps(steps: Iterable[Mapping[str, Any]]) -> tuple[Block, ...]:
+    """Returns the SELECTs of stored steps.
+
+    Earlier commits stored the queries of CREATE MATERIALIZED VIEW and of DataFrames as steps. A
+    step without columns has an alias or a condition of the next SELECT.
+
+    Raises:
+        ValueError: The last step has no columns.
+    """
+    blocks: list[Block] = []
+    alias: str | None = None
+    conditions: list[str] = []
+    for step in steps:
+        alias = step["alias"] or alias
+        conditions += [] if step["where"] is None else [str(step["where"])]
+        if step["select"] is not None:
+            where = conditions[0] if len(conditions) == 1 else " AND ".join(f"({text}\n)" for text in conditions)
+            blocks.append(Block(alias=alias, where=where or None, select=tuple(map(str, step["select"]))))
+            alias, conditions = None, []
+    if alias is not None or conditions:
+        raise ValueError("the last SELECT of a view has no columns")
+    return tuple(blocks)
 
 
 def settings_of(spark: SparkSession) -> tuple[tuple[str, str], ...]:
