@@ -32,7 +32,7 @@ from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_plan import Job, Plan, Planner
-from lance_spark.commit.commit_loop import properties_of, run_rounds
+from lance_spark.commit.commit_loop import commit_job, properties_of
 from lance_spark.commit.conflicts.identity import ids_of
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.commit.conflicts.verdicts import targets_in
@@ -156,7 +156,7 @@ class _ColumnCommit:
         while True:
             try:
                 self._refuse_endless(slips, time.monotonic() - began)
-                result = run_rounds(
+                result = commit_job(
                     job.snapshot, job.job_id, since, self._run_round, job.policy, known=self.planner.events
                 )
                 plan = self.unanswered.pop(result.retries, None)

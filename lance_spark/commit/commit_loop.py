@@ -4,13 +4,18 @@ Each round builds the operation again, for the latest version that the round ope
 earlier rounds are never resent. Each round first searches the history for the job's own
 transaction. A lost reply, or a second commit with the same job id, therefore returns the first
 result and commits nothing.
+
+:func:`evaluate_until_committed` is the loop around commits whose rows depend on the version that
+was read: concurrent commits may outdate the rows, which are then computed again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from lance_spark.commit.attempt import Lost, Unknown
@@ -44,7 +49,7 @@ Round = Callable[["lance.LanceDataset | None", int], _T | Lost | Unknown]
 the earlier rounds. A `CommitError` means that further rounds cannot help."""
 
 
-def run_rounds(
+def commit_job(
     ref: DatasetRef,
     job_id: str,
     since: int,
@@ -197,6 +202,49 @@ def _resolve_unknown(
         f"the store failed before it said whether the commit happened: {error} - at {ref.uri}, {advice}",
         uri=ref.uri,
     ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outdated:
+    """Concurrent commits outdated an evaluation before its commit.
+
+    Attributes:
+        error: The reason.
+        progress: Whether a part of the evaluation was committed.
+    """
+
+    error: Exception
+    progress: bool = False
+
+
+def evaluate_until_committed(
+    evaluate_and_commit: Callable[[int], _T | Outdated], policy: CommitPolicy, *, subject: str
+) -> _T:
+    """Evaluates the latest version and commits, again while commits outdate the evaluation.
+
+    The only such loop. The policy limits the attempts in sequence without progress. Attempts with
+    progress end after the policy's retries and its timeout, whichever is later.
+
+    Args:
+        evaluate_and_commit: Makes one attempt. The number counts the earlier attempts.
+        policy: Bounds the attempts.
+        subject: The evaluated object, for the log.
+
+    Raises:
+        Exception: The error of the last outdated attempt, or any error that an attempt raises.
+    """
+    began, attempts, fruitless = time.monotonic(), 0, 0
+    while True:
+        outcome = evaluate_and_commit(attempts)
+        if not isinstance(outcome, Outdated):
+            return outcome
+        attempts += 1
+        fruitless = 0 if outcome.progress else fruitless + 1
+        is_late = attempts > policy.max_retries and time.monotonic() - began > policy.timeout_s
+        if fruitless > policy.max_retries or is_late:
+            raise outcome.error
+        _logger.info("%s is evaluated again: %s", subject, outcome.error)
+        del outcome  # the traceback of its error keeps all objects of the attempt
 
 
 def properties_of(result: CommitResult, message: str | None, given: Iterable[tuple[str, str]] = ()) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, FragmentColumns
-from lance_spark.commit.commit_loop import run_rounds
+from lance_spark.commit.commit_loop import commit_job
 from lance_spark.commit.conflicts.history import UNDONE_KEY, Change, events_between
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.commit.data_files import file_named
@@ -118,7 +118,7 @@ def take_back(
         )
 
     try:
-        run_rounds(ref, f"{job_id}-undo", since, one_round, policy)
+        commit_job(ref, f"{job_id}-undo", since, one_round, policy)
     except (LanceSparkError, OSError, ValueError) as error:
         raise CommitOutcomeUnknownError(
             f"the table changed in the moment of the commit, which could not be taken back: {error} - at {ref.uri}, "

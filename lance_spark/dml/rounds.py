@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits
+from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
 from lance_spark.commit.rows.row_commit import OutdatedEditsError, commit_edits
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.result import ChangeResult, result_of
@@ -75,27 +75,30 @@ class _Attempts:
     taken_back: list[str] = field(default_factory=list)
 
     def run(self) -> ChangeResult:
-        for attempt in itertools.count():
-            version = self.ref.pin(None) if attempt else self.ref
-            try:
-                return self._try(version, attempt)
-            except OutdatedEditsError as error:
-                self.taken_back += self.committed if error.taken_back else ()
-                self.committed.clear()
-                if attempt == self.policy.max_retries:
-                    raise CommitConflictError(
-                        f"other writers changed the rows {counted(attempt + 1, 'time')} while they were looked at: "
-                        f"{error}; try again, or raise LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES",
-                        uri=self.ref.uri,
-                    ) from error
-                _LOG.info("the statement is evaluated again: %s", error)
-            except Exception as error:
-                if attempt == self.policy.max_retries or isinstance(error, CommitError) or version.is_kept():
-                    raise
-                _LOG.info("version %s was cleaned up, so the statement is evaluated again: %s", version.version, error)
-        raise AssertionError
+        try:
+            return evaluate_until_committed(self._attempt, self.policy, subject="the statement")
+        except OutdatedEditsError as error:
+            raise CommitConflictError(
+                f"Other writers changed the rows {counted(self.policy.max_retries + 1, 'time')} during the evaluation: "
+                f"{error} Run the statement again, or raise LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES.",
+                uri=self.ref.uri,
+            ) from error
 
-    def _try(self, version: DatasetRef, attempt: int) -> ChangeResult:
+    def _attempt(self, attempt: int) -> ChangeResult | Outdated:
+        version = self.ref.pin(None) if attempt else self.ref
+        try:
+            return self._evaluate_and_commit(version, attempt)
+        except OutdatedEditsError as error:
+            self.taken_back += self.committed if error.taken_back else ()
+            self.committed.clear()
+            return Outdated(error=error)
+        except Exception as error:
+            if isinstance(error, CommitError) or version.is_kept():
+                raise
+            _LOG.info("version %s was cleaned up during the evaluation of the statement", version.version)
+            return Outdated(error=error)
+
+    def _evaluate_and_commit(self, version: DatasetRef, attempt: int) -> ChangeResult:
         edits = self.evaluate(version)
         if edits is None:
             return ChangeResult(version=version.version or 0)

@@ -7,11 +7,12 @@ commit a further task indexes the fragments that concurrent writers moved or rew
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import IndexBuildError
@@ -35,8 +36,6 @@ from lance_spark.staging.area import Staging, new_id
 if TYPE_CHECKING:
     from lance.dataset import Index
     from pyspark.sql import SparkSession
-
-_LOG = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
@@ -63,22 +62,25 @@ def build_index(spark: Callable[[], SparkSession], ref: DatasetRef, definition: 
     """
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     job_id = new_id()
-    for share in _LEAST_SHARES:
+
+    def build_and_commit(attempt: int) -> bool | Outdated:
         index = _built(spark, ref.pin(None), definition, job_id)
         try:
-            result = commit_index(ref, index, job_id=job_id, least_share=share)
+            result = commit_index(ref, index, job_id=job_id, least_share=_LEAST_SHARES[attempt])
         except TooMuchMovedError as error:
             discard(ref, index.segments)
-            _LOG.info("index %s is built again: %s", definition.name, error)
+            return Outdated(error=error)
         except Exception:
             # After an unknown outcome a version may name the segments.
             if not _is_committed(ref, index.segments):
                 discard(ref, index.segments)
             raise
-        else:
-            if result.rows < index.rows:
-                optimize_indices(spark, ref, (definition.name,))
-            return
+        return result.rows >= index.rows
+
+    policy = CommitPolicy(max_retries=len(_LEAST_SHARES) - 1)
+    covers_all = evaluate_until_committed(build_and_commit, policy, subject=f"index {definition.name!r} of {ref.uri}")
+    if not covers_all:
+        optimize_indices(spark, ref, (definition.name,))
 
 
 def _is_committed(ref: DatasetRef, segments: Sequence[Index]) -> bool:

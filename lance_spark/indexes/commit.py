@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult
-from lance_spark.commit.commit_loop import properties_of, run_rounds
+from lance_spark.commit.commit_loop import commit_job, properties_of
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, files_of
 from lance_spark.commit.verify import take_back
 from lance_spark.dataset import DatasetRef
@@ -114,7 +114,7 @@ def commit_index(
     """
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_once, ref, index, job_id, least_share, policy)
-    result = run_rounds(ref, job_id, index.read_version, one_round, policy)
+    result = commit_job(ref, job_id, index.read_version, one_round, policy)
     _LOG.info("index %s of %s committed as version %d (job %s)",
         index.definition.name, result.uri, result.version, job_id)  # fmt: skip
     return result

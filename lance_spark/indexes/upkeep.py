@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LONGEST_WAIT_S = 2.0
-_DROPS = 10
+_DROPS = CommitPolicy(max_retries=9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +137,19 @@ def drop_index(ref: DatasetRef, name: str) -> None:
         ]
         return LanceOperation.CreateIndex(new_indices=[], removed_indices=segments) if segments else None
 
-    for _ in range(_DROPS):
+    def drop_once(_attempt: int) -> Outdated | None:
         # Measured: a concurrent compaction gives the index another id, and the index stays.
         if all(description.name != name for description in change_schema(ref, drop).describe_indices()):
-            return
-    raise CommitConflictError(
-        f"other writers kept rewriting index {name!r} - at {ref.uri} - it is still there; drop it again", uri=ref.uri
-    )
+            return None
+        return Outdated(
+            error=CommitConflictError(
+                f"Other writers kept rewriting index {name!r}, so the index was not dropped. Table: {ref.uri}. Drop "
+                "the index again.",
+                uri=ref.uri,
+            )
+        )
+
+    evaluate_until_committed(drop_once, _DROPS, subject=f"the drop of index {name!r}")
 
 
 def wait_for_index(

@@ -9,7 +9,6 @@ remaining fragments.
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import logging
 import time
@@ -23,10 +22,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
 from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_compacted
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
+    CommitConflictError,
     CommitError,
     CommitOutcomeUnknownError,
     OptionError,
@@ -81,6 +82,10 @@ class _Plan:
     def fragments(self) -> list[FragmentMetadata]:
         """All fragments of the plan."""
         return [fragment for olds in self.olds for fragment in olds]
+
+
+class _LostWorkError(CommitConflictError):
+    """Concurrent commits outdated the work of some tasks."""
 
 
 class CompactionJob:
@@ -162,27 +167,30 @@ class CompactionJob:
         status = "FAILED"
         self._progress.start(sum(fragment.num_rows for fragment in plan.fragments), self._planned)
         try:
-            self._run_rounds(plan)
+            self._rewrite_until_committed(plan)
             status = "DONE"
         finally:
             self._progress.close(status)
 
-    def _run_rounds(self, plan: _Plan) -> None:
-        """Runs rounds until no task lost its work to concurrent commits, or retries are used up."""
-        fruitless, policy = 0, self._policy
-        for attempt in itertools.count(1):
+    def _rewrite_until_committed(self, plan: _Plan) -> None:
+        """Rewrites fragments until no task lost its work, or the retries are used up."""
+
+        def rewrite_once(_attempt: int) -> Outdated | None:
+            nonlocal plan
             before = len(self._versions)
             lost = self._round(plan) if plan.tasks else 0
             if not lost:
-                return
+                return None
             self._counts["retries"] += lost
-            fruitless = fruitless + 1 if len(self._versions) == before else 0
             self._snapshot = self._ref.pin(None)
             plan = self._plan()
-            is_late = attempt > policy.max_retries and time.monotonic() - self._began > policy.timeout_s
-            if fruitless > policy.max_retries or is_late:
-                self._counts["fragments_left"] = len(plan.fragments)
-                return
+            error = _LostWorkError(f"{counted(lost, 'task')} lost work to concurrent commits.", uri=self._ref.uri)
+            return Outdated(error=error, progress=len(self._versions) > before)
+
+        try:
+            evaluate_until_committed(rewrite_once, self._policy, subject=f"the compaction of {self._ref.uri}")
+        except _LostWorkError:
+            self._counts["fragments_left"] = len(plan.fragments)
 
     def _plan(self) -> _Plan:
         """Plans the remaining fragments, without failed fragments and fragments of this job."""

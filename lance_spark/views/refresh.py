@@ -10,9 +10,7 @@ source. If the driver dies between the steps, the next refresh continues.
 from __future__ import annotations
 
 import functools
-import itertools
 import json
-import logging
 import threading
 import time
 import uuid
@@ -30,6 +28,7 @@ from lance_spark.columns.binding import load_udf
 from lance_spark.commit.attempt import this_user
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import RowsToReplace
+from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
 from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.rows.replace_commit import CommitTakenBackError, commit_replaced
 from lance_spark.commit.schema_change import change_schema, set_config
@@ -70,8 +69,6 @@ if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
     from pyspark.sql import SparkSession
-
-_LOG = logging.getLogger(__name__)
 
 
 class RefreshJob:
@@ -191,24 +188,24 @@ class RefreshJob:
 
     def _bring_rows_up_to_date(self) -> None:
         self._staging.open_job()
-        commit_or_give_up(self._staging, self._ref, self._replace_until_it_holds)
+        commit_or_give_up(self._staging, self._ref, self._replace_until_committed)
         finish(self._staging, self._ref, self._committed)
 
-    def _replace_until_it_holds(self) -> None:
-        """Commits the rows, again after each lost race."""
-        for attempt in itertools.count():
-            start = Start.of(self._ref, self._source, job_id=self.job_id)
-            # A concurrent refresh may show a later version; this refresh requested the latest.
-            is_overtaken = self._request.src_version is None and start.shows_later
-            if start.shows is not None and (start.is_current or is_overtaken):
-                return self._note(start.shows)
-            try:
-                return self._replace_rows(start)
-            except CommitConflictError as error:
-                if attempt == self._policy.max_retries:
-                    raise
-                _LOG.info("the rows of view %s are looked at again: %s", self._ref.uri, error)
-        raise AssertionError
+    def _replace_until_committed(self) -> None:
+        evaluate_until_committed(self._replace_once, self._policy, subject=f"view {self._ref.uri}")
+
+    def _replace_once(self, _attempt: int) -> Outdated | None:
+        start = Start.of(self._ref, self._source, job_id=self.job_id)
+        # A concurrent refresh may show a later version; this refresh requested the latest.
+        is_overtaken = self._request.src_version is None and start.shows_later
+        if start.shows is not None and (start.is_current or is_overtaken):
+            self._note(start.shows)
+            return None
+        try:
+            self._replace_rows(start)
+        except CommitConflictError as error:
+            return Outdated(error=error)
+        return None
 
     def _replace_rows(self, start: Start) -> None:
         """Commits the rows of the requested version."""

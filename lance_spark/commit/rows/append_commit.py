@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, attempt_empty_table
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
-from lance_spark.commit.commit_loop import properties_of, run_rounds
+from lance_spark.commit.commit_loop import commit_job, properties_of
 from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.rows.binding_carry import carry_bindings
@@ -46,7 +46,7 @@ def commit_rows(
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_rows_once, ref, change, job_id, policy)
     check = functools.partial(_refuse_slipped, change=change, ref=ref, job_id=job_id, policy=policy)
-    result = run_rounds(ref, job_id, change.read_version or 0, one_round, policy, check=check)
+    result = commit_job(ref, job_id, change.read_version or 0, one_round, policy, check=check)
     _logger.info(
         "%s of %d rows in %d fragments committed to %s as version %d after %d retries (job %s)",
         result.operation, result.rows, result.fragments, result.uri, result.version, result.retries, job_id,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToReplace
-from lance_spark.commit.commit_loop import properties_of, run_rounds
+from lance_spark.commit.commit_loop import commit_job, properties_of
 from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
@@ -52,7 +52,7 @@ def commit_replaced(
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_once, ref, change, job_id, policy)
     check = functools.partial(_check_landed, change=change, ref=ref, job_id=job_id, policy=policy)
-    result = run_rounds(ref, job_id, change.read_version, one_round, policy, check=check)
+    result = commit_job(ref, job_id, change.read_version, one_round, policy, check=check)
     _logger.info("%d rows in %d fragments committed to %s as version %d (job %s)",
         result.rows, result.fragments, result.uri, result.version, result.job_id)  # fmt: skip
     return result

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowEdits
-from lance_spark.commit.commit_loop import properties_of, run_rounds
+from lance_spark.commit.commit_loop import commit_job, properties_of
 from lance_spark.commit.conflicts.history import NO_FRAGMENT, Change, Event, events_between
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.verify import take_back_rows
@@ -58,7 +58,7 @@ def commit_edits(ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: Commi
     events: dict[int, Event] = {}
     one_round = functools.partial(_commit_once, ref, edits, job_id, policy, events)
     check = functools.partial(_refuse_slipped, edits=edits, ref=ref, job_id=job_id, policy=policy)
-    result = run_rounds(ref, job_id, edits.read_version, one_round, policy, known=events, check=check)
+    result = commit_job(ref, job_id, edits.read_version, one_round, policy, known=events, check=check)
     _logger.info(
         "%s committed to %s as version %d after %d retries: %d rows inserted, %d updated, %d deleted (job %s)",
         result.operation, result.uri, result.version, result.retries, result.rows_inserted, result.rows_updated,
@@ -148,8 +148,8 @@ def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, known: dict[int,
             break
     if why is not None:
         raise OutdatedEditsError(
-            f"{why} since version {edits.read_version} - at {uri}, version {head.version} - nothing was committed; "
-            "look at the rows again",
+            f"The statement is outdated, because {why} since version {edits.read_version}. Table: {uri}, version "
+            f"{head.version}. Nothing was committed.",
             uri=uri,
         )
 
@@ -195,7 +195,8 @@ def _refuse_slipped(
             raise _unknown(ref, landed, edits, cause)
         paths = {path_of(file) for fragment in edits.new for file in fragment.files}
         take_back_rows(ref, landed, paths, job_id=job_id, policy=policy)
-        error = OutdatedEditsError(f"{cause} - at {ref.uri} - the commit was taken back", uri=ref.uri)
+        text = f"The commit was taken back, because {cause}. Table: {ref.uri}, version {landed.version}."
+        error = OutdatedEditsError(text, uri=ref.uri)
         error.taken_back = True
         raise error
 

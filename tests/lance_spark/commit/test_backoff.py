@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from lance_spark.commit.backoff import CommitPolicy, Rounds
+from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
 from lance_spark.errors import OptionError
 
 
@@ -67,3 +68,34 @@ def test_the_number_of_retries_is_the_option_else_the_environment_else_ten(monke
     monkeypatch.setenv(variable, "many")
     with pytest.raises(OptionError, match=variable):
         CommitPolicy.of(None)
+
+
+@pytest.mark.parametrize(("progress", "attempts"), [([], 3), ([True, False, True], 6), ([True] * 50, 53)])
+def test_an_outdated_evaluation_is_repeated_while_the_policy_allows(progress: list[bool], attempts: int) -> None:
+    made: list[int] = []
+
+    def evaluate(attempt: int) -> Outdated:
+        made.append(attempt)
+        error = OSError(f"attempt {attempt}")
+        return Outdated(error=error, progress=attempt < len(progress) and progress[attempt])
+
+    with pytest.raises(OSError, match=f"attempt {attempts - 1}$"):
+        evaluate_until_committed(evaluate, CommitPolicy(max_retries=2), subject="a statement")
+    assert made == list(range(attempts))
+
+
+def test_attempts_with_progress_end_after_the_retries_and_the_timeout() -> None:
+    made: list[int] = []
+
+    def evaluate(attempt: int) -> Outdated:
+        made.append(attempt)
+        return Outdated(error=OSError("outdated"), progress=True)
+
+    with pytest.raises(OSError, match="outdated"):
+        evaluate_until_committed(evaluate, CommitPolicy(max_retries=2, timeout_s=0), subject="a statement")
+    assert made == [0, 1, 2]
+
+
+def test_a_committed_evaluation_ends_the_attempts() -> None:
+    outcomes = [Outdated(error=OSError("outdated")), 7]
+    assert evaluate_until_committed(outcomes.__getitem__, CommitPolicy(), subject="a statement") == 7

@@ -196,7 +196,7 @@ def test_a_store_that_fails_after_a_commit_without_an_answer_leaves_the_outcome_
 
     monkeypatch.setattr(commit_loop, "_open_head", open_head)
     with pytest.raises(CommitOutcomeUnknownError):
-        commit_loop.run_rounds(
+        commit_loop.commit_job(
             ref,
             "job",
             1,
