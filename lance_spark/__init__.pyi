@@ -80,11 +80,6 @@ from lance_spark.sql.catalog import catalog as catalog
 from lance_spark.table.connection import Connection as Connection
 from lance_spark.table.connection import connect as connect
 from lance_spark.table.connection import open_table as open_table
-from lance_spark.table.history.differences import TableDiff as TableDiff
-from lance_spark.table.history.versions import TableVersion as TableVersion
-from lance_spark.table.history.versions import Tags as Tags
-from lance_spark.table.history.versions import Versions as Versions
-from lance_spark.table.history.versions import last_commit as last_commit
 from lance_spark.table.preview import Preview as Preview
 from lance_spark.table.reference import TableReference as TableReference
 from lance_spark.table.table import Table as Table
@@ -92,6 +87,11 @@ from lance_spark.upkeep.results import CleanupResult as CleanupResult
 from lance_spark.upkeep.results import CompactionResult as CompactionResult
 from lance_spark.upkeep.results import MaintenanceResult as MaintenanceResult
 from lance_spark.upkeep.results import TableStatistics as TableStatistics
+from lance_spark.versions.differences import TableDiff as TableDiff
+from lance_spark.versions.tags import Tags as Tags
+from lance_spark.versions.versions import TableVersion as TableVersion
+from lance_spark.versions.versions import Versions as Versions
+from lance_spark.versions.versions import last_commit as last_commit
 from lance_spark.views.plan import RefreshPlan as RefreshPlan
 from udf_runtime import UDF as UDF
 from udf_runtime import Backoff as Backoff

@@ -50,7 +50,7 @@ LAYERS = [
     {"spark_jobs"},
     {"tabular"},
     {"environments"},
-    {"jobs", "columns"},
+    {"jobs", "columns", "versions"},
     {"backfill"},
     {"indexes", "search"},
     {"load", "upkeep", "views"},

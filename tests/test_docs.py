@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark.options import ReadOptions, WriteOptions, options_table
-from lance_spark.table.history.branches import Branches
+from lance_spark.table.branches import Branches
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

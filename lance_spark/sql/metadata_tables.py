@@ -18,10 +18,10 @@ from lance_spark.errors import OptionError
 from lance_spark.indexes.listing import index_stats, list_indices
 from lance_spark.jobs.tables import ERRORS, JOBS
 from lance_spark.options import METADATA_OPTION, ReadOptions
-from lance_spark.table.history.branches import branches_in
-from lance_spark.table.history.versions import TableVersion
 from lance_spark.types import to_spark_schema
 from lance_spark.types.mapping import spark_arrow_schema
+from lance_spark.versions.branches import list_branches
+from lance_spark.versions.versions import TableVersion
 
 if TYPE_CHECKING:
     import lance
@@ -103,7 +103,7 @@ def _tags(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
 
 
 def _branches(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
-    return (dataclasses.asdict(branch) for branch in branches_in(dataset))
+    return (dataclasses.asdict(branch) for branch in list_branches(dataset))
 
 
 def _no_rows(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:

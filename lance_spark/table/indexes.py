@@ -14,7 +14,7 @@ from lance_spark.indexes.build import build_index
 from lance_spark.indexes.definition import scalar_index, vector_index
 from lance_spark.indexes.listing import IndexConfig, IndexStatistics
 from lance_spark.indexes.text import text_indexes
-from lance_spark.table.history.versions import TableVersions
+from lance_spark.table.versions import TableVersions
 
 VECTOR_COLUMN = "vector"
 """The column of vectors where none is named."""

@@ -20,7 +20,7 @@ from lance_spark.load.request import LoadParameters, LoadRequest, SourceParamete
 from lance_spark.load.sources import open_source
 from lance_spark.load.start import Load
 from lance_spark.session.sessions import known_slots
-from lance_spark.table.history.versions import TableVersions
+from lance_spark.table.versions import TableVersions
 
 
 class TableLoads(TableVersions):

@@ -14,8 +14,8 @@ from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.read.columns import lance_blob_handling
 from lance_spark.read.filtering import check_filter
-from lance_spark.table.history.versions import TableVersions
 from lance_spark.table.preview import Preview
+from lance_spark.table.versions import TableVersions
 from lance_spark.tabular import Data, write_rows
 from lance_spark.types.fields import BlobHandling
 from lance_spark.types.names import RESERVED, refuse_unreadable, requested_columns

@@ -8,7 +8,7 @@ from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.search.batch import BatchSearch, batch_search_of
 from lance_spark.search.query import Query
 from lance_spark.search.search import Search, VectorLike, search_of
-from lance_spark.table.history.versions import TableVersions
+from lance_spark.table.versions import TableVersions
 from lance_spark.tabular import is_spark
 
 if TYPE_CHECKING:

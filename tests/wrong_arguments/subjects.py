@@ -48,7 +48,7 @@ from lance_spark import (
     udf,
 )
 from lance_spark.jobs.model import BackfillJobResult
-from lance_spark.table.history.branches import Branches
+from lance_spark.table.branches import Branches
 from udf_runtime.environments.builder import PipManifestBuilder, SiteManifestBuilder
 
 EXPORTS: dict[str, Any] = {

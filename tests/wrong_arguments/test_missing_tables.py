@@ -13,7 +13,7 @@ import pytest
 
 import lance_spark
 from lance_spark import Table, TableNotFoundError, TableUnreadableError, Tags
-from lance_spark.table.history.branches import Branches
+from lance_spark.table.branches import Branches
 from tests.support.inline_jobs import NoSpark, inline_tasks
 from tests.wrong_arguments.subjects import OBJECTS, SUBJECTS, CallFolder, make_template
 from tests.wrong_arguments.values import judge

@@ -25,7 +25,8 @@ from lance_spark import (
     VersionNotFoundError,
 )
 from lance_spark.commit.attempt import this_user
-from lance_spark.table.history.versions import TableVersion, Tags
+from lance_spark.versions.tags import Tags
+from lance_spark.versions.versions import TableVersion
 from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
 

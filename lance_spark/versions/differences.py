@@ -1,8 +1,8 @@
-"""Differences between two versions of a table, as DataFrames: :func:`diff_of`."""
+"""Differences between two versions of a table, as DataFrames: :func:`diff_versions`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from lance_spark.commit.conflicts.identity import BINDING_KEY, FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnNotFoundError
+from lance_spark.errors import ColumnNotFoundError, StableRowIdsError, UnsupportedOperationError
 from lance_spark.rebase.source_changes import SourceChanges, affected
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.session.sessions import known_slots
@@ -56,7 +56,30 @@ class TableDiff:
     deleted: DataFrame
 
 
-def diff_of(spark: SparkSession, before: DatasetRef, after: DatasetRef, columns: Sequence[str] | None) -> TableDiff:
+def check_comparable(before: DatasetRef, after: DatasetRef) -> None:
+    """Checks that row ids identify the rows of two pinned versions.
+
+    Raises:
+        StableRowIdsError: The table has no stable row ids.
+        UnsupportedOperationError: The versions belong to two branches.
+    """
+    if before.uri != after.uri:
+        raise UnsupportedOperationError(
+            f"{before!r} and {after!r} are versions of two branches, which give new rows the same ids. Compare "
+            "versions of one branch, or compare two DataFrames by a key with exceptAll."
+        )
+    for ref in (before, after):
+        if not ref.open().has_stable_row_ids:
+            raise StableRowIdsError(
+                f"Rows of {ref.uri}, version {ref.version}, have no stable ids, so versions cannot be compared. Write "
+                "the table anew with enable_stable_row_ids=True.",
+                uri=ref.uri,
+            )
+
+
+def diff_versions(
+    spark: SparkSession, before: DatasetRef, after: DatasetRef, columns: Sequence[str] | None
+) -> TableDiff:
     """Compares two pinned versions.
 
     Without `columns`, compares all columns except columns of a UDF.
@@ -64,7 +87,7 @@ def diff_of(spark: SparkSession, before: DatasetRef, after: DatasetRef, columns:
     Raises:
         ColumnNotFoundError: A version lacks a column.
     """
-    compared = _compared(before.open(), after.open(), columns)
+    compared = _pair_columns(before.open(), after.open(), columns)
     look = affected(after, before, compared)
     new_fragments, old_fragments = ([number for number, _ in fragments] for fragments in (look.now, look.then))
 
@@ -86,23 +109,32 @@ def diff_of(spark: SparkSession, before: DatasetRef, after: DatasetRef, columns:
     )
 
 
-def _compared(
+def _pair_columns(
     before: lance.LanceDataset, after: lance.LanceDataset, names: Sequence[str] | None
 ) -> tuple[FieldIdentity, ...]:
     """Returns columns of both versions, with the field ids of both."""
-    old_columns = {column.name: column for column in field_identities(before.lance_schema)}
-    new_columns = {column.name: column for column in field_identities(after.lance_schema)}
+    old_columns, new_columns = (
+        {column.name: column for column in field_identities(dataset.lance_schema)} for dataset in (before, after)
+    )
     if names is None:
-        plain = (field.name for field in after.schema if BINDING_KEY.encode() not in (field.metadata or {}))
-        names = [name for name in plain if name in old_columns]
-    for dataset, present in ((before, old_columns), (after, new_columns)):
-        for name in names:
-            if name not in present:
-                where = f"{dataset.uri}, version {dataset.version}"
-                raise ColumnNotFoundError(name, where, hint=f"its columns are {', '.join(present)}")
+        names = [name for name in _plain_columns(after) if name in old_columns]
+    _check_columns(before, old_columns, names)
+    _check_columns(after, new_columns, names)
     return tuple(
         replace(new_columns[name], ids=tuple({*old_columns[name].ids, *new_columns[name].ids})) for name in names
     )
+
+
+def _plain_columns(dataset: lance.LanceDataset) -> Iterator[str]:
+    """Yields the columns without a UDF."""
+    return (field.name for field in dataset.schema if BINDING_KEY.encode() not in (field.metadata or {}))
+
+
+def _check_columns(dataset: lance.LanceDataset, present: Collection[str], names: Sequence[str]) -> None:
+    for name in names:
+        if name not in present:
+            where = f"{dataset.uri}, version {dataset.version}"
+            raise ColumnNotFoundError(name, where, hint=f"its columns are {', '.join(present)}")
 
 
 _Kind = Literal["inserted", "updated", "deleted"]

@@ -108,7 +108,7 @@ def test_what_lance_cannot_do_with_branches_is_refused_with_what_serves(table: T
     table.branches.create("work")
     for change, instead in (
         (lambda: table.branches.rename("work", "play"), r"create\('play', 'work'\)"),
-        (lambda: table.branches.move("work", 1), r"checkout\('work'\)\.restore\(1\).*delete and create"),
+        (lambda: table.branches.move("work", 1), r"checkout\('work'\)\.restore\(1\).*delete the branch and create it"),
         (lambda: table.branches.cherry_pick("work"), "merge_insert"),
         (lambda: table.branches.diff("work"), "exceptAll"),
     ):
@@ -121,18 +121,18 @@ def test_a_branch_is_deleted_with_its_files_unless_something_needs_it(table: Tab
     work = table.branches.create("work")
     work.add([{"id": 100, "text": "x"}])
     work.tags.create("kept", work.version)
-    with pytest.raises(UnsupportedOperationError, match=r"the tags kept .* nothing was deleted"):
+    with pytest.raises(UnsupportedOperationError, match=r"the tags kept\. Nothing was deleted"):
         table.branches.delete("work")
     work.tags.delete("kept")
     table.branches.create("child", "work")
     with pytest.raises(
-        UnsupportedOperationError, match=r"branches that were made from it .*child.* nothing was deleted"
+        UnsupportedOperationError, match=r"branches with versions of it as their start .*child.* Nothing was deleted"
     ):
         table.branches.delete("work")
     assert ids(table.branches.checkout("child")) == ids(work)
     table.branches.delete("child")
     work.to_lance().create_branch("work/inside", (None, 1))
-    with pytest.raises(UnsupportedOperationError, match="branches below its name, work/inside"):
+    with pytest.raises(UnsupportedOperationError, match="branches below its name: work/inside"):
         table.branches.delete("work")
     table.branches.delete("work/inside")
     table.branches.delete("work")
@@ -388,7 +388,7 @@ def test_a_version_of_another_branch_is_shown_and_not_restored(table: Table):
         table.checkout(version)
         assert expected_id in ids(table) and table.count_rows() == 31
     work.checkout("main:4")
-    with pytest.raises(UnsupportedOperationError, match=r"of another branch.*nothing was changed"):
+    with pytest.raises(UnsupportedOperationError, match=r"of another branch.*Nothing was changed"):
         work.restore()
     work.checkout_latest()
     table.tags.create("mains", 4)

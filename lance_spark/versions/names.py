@@ -49,18 +49,18 @@ def check_branch_name(name: object, branches: Collection[str], tags: Collection[
     def refuse(accepted: str) -> OptionError:
         return OptionError("name", name, accepted)
 
-    is_valid = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)*", name, re.ASCII)
-    if not is_valid or str(name).endswith(".lock"):
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)*(?<!\.lock)", name, re.ASCII):
         raise refuse(f"a name of {_LETTERS}, in parts divided by '/'")
-    name = str(name)
     if name.isdecimal() or name == MAIN_BRANCH:
         raise refuse("a name that is neither a number, which means a version, nor that of the main branch")
-    if any(
-        part.strip(".") == "" or ".." in part or part.startswith("_") or part in _FOLDERS for part in name.split("/")
-    ):
+    if any(map(_is_reserved, name.split("/"))):
         raise refuse(f"no part that begins with '_', has '..', or is {' or '.join(map(repr, _FOLDERS))}")
-    if name in branches or name in tags:
+    if name in {*branches, *tags}:
         raise refuse("a name that no branch and no tag has")
     for branch in branches:
         if name.startswith(f"{branch}/") or branch.startswith(f"{name}/"):
             raise refuse(f"a name that is not in the folder of another branch, as with {branch!r}")
+
+
+def _is_reserved(part: str) -> bool:
+    return part in (".", *_FOLDERS) or part.startswith("_") or ".." in part

@@ -1,1 +1,0 @@
-"""Versions of a table: history, tags and branches."""

@@ -1,0 +1,1 @@
+"""Versions of a table: history, tags, branches and differences."""

@@ -1,0 +1,181 @@
+"""Tags of a table: names of versions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lance_spark.arguments import ARGUMENTS
+from lance_spark.dataset import DatasetRef, branches_of, tags_of
+from lance_spark.errors import OptionError, VersionNotFoundError, refusals_as_errors
+from lance_spark.lance_compat import is_missing, plain
+from lance_spark.versions.names import check_tag_name, is_possible_tag
+
+if TYPE_CHECKING:
+    import lance
+
+
+@ARGUMENTS.methods
+class Tags:
+    """The tags of a table's branch: names of versions. Made by :attr:`lance_spark.Table.tags`.
+
+    A tag is no version of its own. A cleanup keeps tagged versions. All tags of a table have
+    different names, on all branches.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.tags.create("launch", 1)
+        assert books.tags.list() == {"launch": 1}
+        ```
+    """
+
+    def __init__(self, ref: DatasetRef) -> None:
+        self._ref = ref
+
+    def list(self) -> dict[str, int]:
+        """Returns the versions of this branch by tag, sorted by the names of the tags.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", 1)
+            assert books.tags.list() == {"launch": 1}
+            ```
+        """
+        infos = tags_of(self._ref.open_latest())
+        return {
+            name: int(infos[name]["version"]) for name in sorted(infos) if infos[name]["branch"] == self._ref.branch
+        }
+
+    def get_version(self, tag: str) -> int:
+        """Returns the version of a tag.
+
+        Raises:
+            VersionNotFoundError: The branch has no such tag.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", 1)
+            assert books.tags.get_version("launch") == 1
+            ```
+        """
+        versions = self.list()
+        if tag not in versions:
+            raise self._unknown(tag, versions)
+        return versions[tag]
+
+    def create(self, tag: str, version: int | str) -> None:
+        """Creates a tag.
+
+        Args:
+            tag: Name of the tag: ASCII letters, digits, `.`, `-` and `_`, and no number.
+            version: A version, another tag, or `branch:number`.
+
+        Raises:
+            VersionNotFoundError: The table has no such version.
+            OptionError: The name is not valid, or taken.
+            TableUnwritableError: The store refused.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", books.version)
+            assert "launch" in books.tags.list()
+            ```
+        """
+        head = self._of_branch(version)
+        with refusals_as_errors(self._ref.uri):
+            check_tag_name(tag, branches_of(head))
+            try:
+                head.tags.create(tag, head.version)
+            except (ValueError, OSError, TypeError) as error:
+                if isinstance(error, OSError) and not is_missing(error):
+                    raise
+                raise OptionError("tag", tag, f"a name that is valid, and not taken ({plain(error)})") from error
+
+    def update(self, tag: str, version: int | str) -> None:
+        """Moves a tag to a version.
+
+        Raises:
+            VersionNotFoundError: The branch has no such tag, or no such version.
+            TableUnwritableError: The store refused.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", 1)
+            books.delete("price > 50")
+            books.tags.update("launch", 2)
+            assert books.tags.get_version("launch") == 2
+            ```
+        """
+        self.get_version(tag)
+        head = self._of_branch(version)
+        with self._changing(tag):
+            head.tags.update(tag, head.version)
+
+    def delete(self, tag: str) -> None:
+        """Deletes a tag; the version stays until it is cleaned up.
+
+        A tag that another writer gave a name with letters outside ASCII is deleted too. Lance can
+        list no tags of the table until then.
+
+        Raises:
+            VersionNotFoundError: There is no such tag.
+            TableUnwritableError: The store refused.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.tags.create("launch", 1)
+            books.tags.delete("launch")
+            assert books.tags.list() == {}
+            ```
+        """
+        if str(tag).isascii():
+            self.get_version(tag)
+        elif not is_possible_tag(tag):
+            raise VersionNotFoundError(self._ref.uri, tag, available="Lance has no tag with such a character")
+        with self._changing(tag):
+            self._ref.open_latest().tags.delete(tag)
+
+    def _of_branch(self, version: int | str) -> lance.LanceDataset:
+        """Returns a version, open: Lance's tags are of the branch that they are made through."""
+        return self._ref.pin(version).open()
+
+    @contextlib.contextmanager
+    def _changing(self, tag: str) -> Iterator[None]:
+        """Turns what Lance says of a change of a tag that was there into errors of ours."""
+        with refusals_as_errors(self._ref.uri):
+            try:
+                yield
+            except ValueError as error:  # the tag, or the version, was deleted in this moment
+                raise VersionNotFoundError(self._ref.uri, tag, available=plain(error)) from error
+
+    def _unknown(self, tag: str, found: dict[str, int]) -> VersionNotFoundError:
+        names = f"its tags are {', '.join(found)}" if found else "it has no tags"
+        return VersionNotFoundError(self._ref.uri, tag, available=names)
+
+    def __repr__(self) -> str:
+        return f"Tags({self.list()})"
