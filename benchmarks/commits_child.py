@@ -154,7 +154,7 @@ def stage_of(dataset: lance.LanceDataset) -> Any:
     """Returns the stager for additional files of a commit."""
     from lance_spark.dataset import DatasetRef
     from lance_spark.staging.area import Staging
-    from lance_spark.staging.null_column_files import NullColumnFiles
+    from lance_spark.staging.column_file import NullColumnFiles
 
     staging = Staging(uri=DatasetRef.at(dataset.uri).uri, job_id=uuid.uuid4().hex)
     return NullColumnFiles(staging, dataset.data_storage_version)

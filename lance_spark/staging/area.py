@@ -37,11 +37,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from lance_spark.dataset import is_local
+from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import CommitConflictError, CommitError, refusals_as_errors
 from lance_spark.objects import LanceObjects, open_session
 from lance_spark.staging.data_file import StagedFile
-from lance_spark.staging.folders import STAGING, remove_empty_folders
 from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:
@@ -52,6 +51,9 @@ logger = logging.getLogger(__name__)
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
+
+STAGING = f"{FOLDER}/staging"
+"""Folder of all jobs, relative to the table."""
 
 _MARKER = "attempt"
 _OPEN = "open"
@@ -98,6 +100,16 @@ class Staging:
     storage_options: tuple[tuple[str, str], ...] = ()
     job_id: str
     made_folder: str | None = None
+
+    @staticmethod
+    def of_new_job(ref: DatasetRef) -> Staging:
+        """Returns the staging area of a new job in a table, which may be absent."""
+        return Staging(
+            uri=ref.uri,
+            storage_options=ref.storage_options,
+            job_id=new_id(),
+            made_folder=_find_missing_folder(ref.uri),
+        )
 
     @property
     def session(self) -> LanceFileSession:
@@ -153,7 +165,7 @@ class Staging:
         self.objects.delete_folder(self.folder)
         deleted = sum(len(names) for names in leftovers.values())
         if deleted:
-            logger.info("deleted %s uncommitted data files of job %s in %s", deleted, self.job_id, self.uri)
+            logger.info("Deleted %s uncommitted data files of job %s in %s.", deleted, self.job_id, self.uri)
         return deleted
 
     def delete_attempt(self, attempt: str, data_files: Sequence[str]) -> None:
@@ -235,6 +247,16 @@ class Staging:
         files = _find_data_files(self.objects, self._list_attempts())
         return [name for names in files.values() for name in names]
 
+    def remove_empty_folders(self) -> None:
+        """Deletes the empty folders of a table without a commit, and keeps folders with files."""
+        if not is_local(self.uri):
+            return
+        for folder in ("data", STAGING, FOLDER):
+            _remove_if_empty(os.path.join(self.uri, folder))
+        folder, made_folder = self.uri, self.made_folder
+        while made_folder is not None and len(folder) >= len(made_folder) and _remove_if_empty(folder):
+            folder = os.path.dirname(folder)
+
     def _mark(self, path: str) -> None:
         """Creates a marker with the host and the id of this process."""
         owner = {"host": socket.gethostname(), "pid": os.getpid()}
@@ -244,6 +266,26 @@ class Staging:
         """Returns the ids of the attempts: the names of the job's subfolders."""
         paths = (path.removeprefix(f"{self.folder}/") for path in self.objects.list(self.folder))
         return {attempt for path in paths if "/" in path and is_id(attempt := path.split("/")[0])}
+
+
+def _find_missing_folder(uri: str) -> str | None:
+    """Returns the topmost missing folder of a new table's location.
+
+    None if the folder exists, or on an object store.
+    """
+    missing_folder = None
+    folder = uri
+    while is_local(uri) and not os.path.isdir(folder):
+        missing_folder, folder = folder, os.path.dirname(folder)
+    return missing_folder
+
+
+def _remove_if_empty(folder: str) -> bool:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        return False
+    return True
 
 
 class Attempt:
@@ -290,7 +332,7 @@ class Attempt:
         # Only this attempt's files: at the end of the job, files of other attempts are found by
         # their markers.
         staging.delete_attempt(self.id, self._data_files)
-        remove_empty_folders(staging.uri, made=staging.made_folder)
+        staging.remove_empty_folders()
         return True
 
     def too_late(self) -> CommitError:

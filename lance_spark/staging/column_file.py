@@ -7,7 +7,7 @@ windows with gaps. A window bounds the memory, regardless of the fragment's size
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,13 @@ from lance_spark.rows.row_addresses import (
     runs_of,
 )
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.blobs import is_logical_blob
+from lance_spark.staging.area import Attempt, Staging, missing_data_files
+from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
+    import lance
     from lance.fragment import LanceFragment
-
-    from lance_spark.staging.area import Attempt
 
 _WINDOW_BYTES = 16 << 20
 _MOST_WINDOW_ROWS = 1 << 16
@@ -305,3 +305,40 @@ def _fixed_bytes(type: pa.DataType) -> int:
         return max(int(type.bit_width) // 8, 1)
     except ValueError:
         return 4
+
+
+class NullColumnFiles:
+    """Stages files of old values or NULLs; a :class:`~lance_spark.commit.protocols.Stage`.
+
+    Versions may name these files, even if the job as a whole committed nothing.
+    """
+
+    def __init__(self, staging: Staging, file_format: str) -> None:
+        self.names: list[str] = []
+        self._staging = staging
+        self._format = file_format
+
+    def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+        """Writes a file with the columns' values in a version's fragment."""
+        return self._write(dataset, fragment_id, columns, tuple(columns))
+
+    def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+        """Writes a file in which columns of a version's fragment are NULL."""
+        return self._write(dataset, fragment_id, columns, ())
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Returns the names of absent data files."""
+        return missing_data_files(self._staging.uri, self._staging.storage_options, names)
+
+    def _write(
+        self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str], existing: tuple[str, ...]
+    ) -> StagedColumns:
+        schema = pa.schema([row_field(dataset.schema.field(name)) for name in columns])
+        targets = Targets(schema=schema, existing=existing, format=self._format)
+        rows = SnapshotRows(dataset)
+        fragment = rows.fragment(fragment_id)
+        if fragment is None:
+            raise KeyError(fragment_id)
+        staged = ColumnFile(self._staging.begin_attempt(), rows, fragment, targets).close().staged
+        self.names.append(staged.name)
+        return staged

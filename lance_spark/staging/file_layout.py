@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -97,10 +97,14 @@ def _build_layout(schema: pa.Schema, version: str, table: LanceSchema | None) ->
     table_fields = {field.name: field for field in field_identities(table)}
     fields = tuple(table_fields[field.name] for field in layout.fields)
     # Both trees have one schema, so their nodes correspond in depth-first order.
-    ids = dict(zip((i for f in layout.fields for i in f.ids), (i for f in fields for i in f.ids), strict=True))
+    ids = dict(zip(_list_ids(layout.fields), _list_ids(fields), strict=True))
     file = copy.copy(layout.file)
     file.fields = [ids[i] for i in file.fields]
     return replace(layout, fields=fields, file=file)
+
+
+def _list_ids(fields: Iterable[FieldIdentity]) -> list[int]:
+    return [number for field in fields for number in field.ids]
 
 
 @dataclass(frozen=True, slots=True)

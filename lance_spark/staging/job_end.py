@@ -20,7 +20,6 @@ from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.errors import CommitError, CommitOutcomeUnknownError, TableExistsError, TableNotFoundError
 from lance_spark.interpreter import end_quietly
 from lance_spark.staging.area import Staging
-from lance_spark.staging.folders import remove_empty_folders
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ def _give_up(staging: Staging, ref: DatasetRef) -> None:
         head = ref.open_latest()
     except TableNotFoundError:
         staging.sweep()
-        remove_empty_folders(ref.uri, made=staging.made_folder)
+        staging.remove_empty_folders()
         return
     data_files = staging.find_data_files()
     staging.sweep(keep=named_files(head, data_files, after=ref.version or 0) if data_files else ())

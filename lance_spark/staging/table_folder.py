@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from enum import IntEnum
 
 from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import UnsupportedOperationError, refusals_as_errors
@@ -206,40 +207,56 @@ def _list_folder(ref: DatasetRef) -> tuple[list[str], list[str]]:
         listed = open_session(ref.uri, ref.storage_options).list_with_delimiter("")
         objects = [path.rpartition("/")[2] for path in listed.objects]
         return objects, [path.rstrip("/").rpartition("/")[2] for path in listed.common_prefixes]
+    files: list[str] = []
+    folders: list[str] = []
     try:
         with os.scandir(ref.uri) as entries:
-            kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+            for entry in entries:
+                (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
     except FileNotFoundError:
         return [], []
     except NotADirectoryError:
         return [os.path.basename(ref.uri)], []
-    return [name for name in kinds if not kinds[name]], [name for name in kinds if kinds[name]]
+    return files, folders
 
 
-def _group_by_deletion_order(paths: Sequence[str]) -> Iterator[list[str]]:
-    """Yields names in groups; each group is deleted before the next.
+class _DeletionStep(IntEnum):
+    """Steps of the deletion of a table. Transactions are last: they show that a table existed."""
 
-    Jobs end first. Then follow hints of the latest version, older manifests, the latest manifests
-    of branches, the latest of the table, and all other files. Transactions are last: they show that
-    the location held a table.
-    """
-    manifests: dict[str, list[tuple[int, str]]] = {}
+    END_JOBS = 0
+    HINTS = 1
+    OLDER_VERSIONS = 2
+    LATEST_OF_BRANCHES = 3
+    LATEST_OF_TABLE = 4
+    OTHER_FILES = 5
+    TRANSACTIONS = 6
+
+
+def _group_by_deletion_order(paths: Sequence[str]) -> Iterable[list[str]]:
+    """Returns names in groups; each group is deleted before the next."""
+    latest_versions: dict[str, tuple[int, str]] = {}
+    for manifest in filter(None, map(_ANY_MANIFEST.fullmatch, paths)):
+        version = (_parse_version(manifest["number"]), manifest[0])
+        latest_versions[manifest["table"]] = max(version, latest_versions.get(manifest["table"], version))
+    latest = {path for _, path in latest_versions.values()}
+    groups: dict[_DeletionStep, list[str]] = {step: [] for step in _DeletionStep}
     for path in paths:
-        manifest = _ANY_MANIFEST.fullmatch(path)
-        if manifest is not None:
-            manifests.setdefault(manifest["table"], []).append((_parse_version(manifest["number"]), path))
-    versions = {table: [path for _, path in sorted(paths_of_table)] for table, paths_of_table in manifests.items()}
-    groups = [
-        [path for path in paths if _OPEN_JOB.fullmatch(path)],
-        [path for path in paths if _ANY_HINT.fullmatch(path)],
-        [path for paths_of_table in versions.values() for path in paths_of_table[:-1]],
-        [paths_of_table[-1] for table, paths_of_table in versions.items() if table],
-        versions.get("", [])[-1:],
-    ]
-    early = {path for group in groups for path in group}
-    rest = [path for path in paths if path not in early]
-    is_last = re.compile(_TRANSACTION).fullmatch
-    return iter([*groups, [p for p in rest if not is_last(p)], [p for p in rest if is_last(p)]])
+        groups[_find_step(path, latest)].append(path)
+    return groups.values()
+
+
+def _find_step(path: str, latest: Collection[str]) -> _DeletionStep:
+    """Returns the step of a file. `latest` holds the latest manifest of each branch."""
+    if _OPEN_JOB.fullmatch(path):
+        return _DeletionStep.END_JOBS
+    if _ANY_HINT.fullmatch(path):
+        return _DeletionStep.HINTS
+    manifest = _ANY_MANIFEST.fullmatch(path)
+    if manifest is None:
+        return _DeletionStep.TRANSACTIONS if re.fullmatch(_TRANSACTION, path) else _DeletionStep.OTHER_FILES
+    if path not in latest:
+        return _DeletionStep.OLDER_VERSIONS
+    return _DeletionStep.LATEST_OF_BRANCHES if manifest["table"] else _DeletionStep.LATEST_OF_TABLE
 
 
 def _parse_version(number: str) -> int:

@@ -16,10 +16,9 @@ from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import OptionError, SchemaMismatchError, TableExistsError
 from lance_spark.options import WriteOptions
-from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.staging.file_layout import FileLayout
-from lance_spark.staging.folders import first_missing_folder
 from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import WriteConverter, check_storable, check_writable, to_lance_schema
 from lance_spark.types.schemas import has_option
@@ -73,9 +72,6 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
             if options.mergeschema and not overwrite:
                 ref = _with_new_columns(ref, schema, options, policy)
                 dataset = ref.open()
-        staging = Staging(
-            uri=ref.uri, storage_options=ref.storage_options, job_id=new_id(), made_folder=first_missing_folder(ref.uri)
-        )
         return LanceAppendWriter(
             ref=ref,
             source=schema,
@@ -84,7 +80,7 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
             else _layout_for_append(dataset, schema, options),
             mode="overwrite" if overwrite else "create" if options.create_only else "append",
             options=options,
-            staging=staging,
+            staging=Staging.of_new_job(ref),
             policy=policy,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,10 +16,9 @@ from lance_spark.errors import (
     UnsupportedOperationError,
 )
 from lance_spark.options import WriteOptions
-from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.staging.file_layout import FileLayout
-from lance_spark.staging.folders import first_missing_folder
 from lance_spark.staging.table_folder import check_new_table
 from lance_spark.write.append_writer import refuse_other_settings
 from lance_spark.write.row_write import RowMode, RowWrite
@@ -66,9 +65,7 @@ def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, option
         layout=_plan_layout(reader.schema, appended_to, dataset, options, ref.uri),
         mode=mode,
         options=options,
-        staging=Staging(
-            uri=ref.uri, storage_options=ref.storage_options, job_id=new_id(), made_folder=first_missing_folder(ref.uri)
-        ),
+        staging=Staging.of_new_job(ref),
         policy=policy,
     )
     write.staging.open_job()
@@ -94,28 +91,29 @@ def _plan_layout(
     """
     if len(set(rows.names)) < len(rows.names):
         raise SchemaMismatchError(
-            f"several columns of the data have the same name ({', '.join(rows.names)}). Nothing was written to {uri}. "
-            "Rename or drop all but one"
+            f"Several columns of the data have the same name ({', '.join(rows.names)}). Nothing was written to {uri}. "
+            "Rename or drop all but one."
         )
-    if appended_to is None:
-        version = options.data_storage_version or "stable" if replaced is None else replaced.data_storage_version
-        fields = pa.schema([row_field(field) for field in rows])
-        return FileLayout.of_new_table(fields.with_metadata(dict((rows.metadata or {}).items())), version)
-    table = pa.schema([row_field(field) for field in appended_to.schema])
+    if appended_to is not None:
+        _refuse_other_columns(rows.names, pa.schema([row_field(field) for field in appended_to.schema]), uri)
+        return FileLayout.of_table(appended_to, rows.names)
+    version = options.data_storage_version or "stable" if replaced is None else replaced.data_storage_version
+    fields = pa.schema([row_field(field) for field in rows])
+    return FileLayout.of_new_table(fields.with_metadata(dict((rows.metadata or {}).items())), version)
+
+
+def _refuse_other_columns(names: Sequence[str], table: pa.Schema, uri: str) -> None:
+    unknown = [name for name in names if name not in table.names]
+    missing = [field.name for field in table if field.name not in names and not field.nullable]
     problems = [
-        *(f"column {name!r} is not in the table" for name in rows.names if name not in table.names),
-        *(
-            f"column {field.name!r} is missing, and may not be NULL"
-            for field in table
-            if field.name not in rows.names and not field.nullable
-        ),
+        *(f"column {name!r} is not in the table" for name in unknown),
+        *(f"column {name!r} is missing, and may not be NULL" for name in missing),
     ]
     if problems:
         raise SchemaMismatchError(
-            f"the data does not fit the table: {'; '.join(problems)}. Nothing was written to {uri}. Give the data the "
+            f"The data does not fit the table: {'; '.join(problems)}. Nothing was written to {uri}. Give the data the "
             f"columns and types of the table:\n{table.to_string(show_field_metadata=False)}"
         )
-    return FileLayout.of_table(appended_to, rows.names)
 
 
 def _reorder_columns(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -140,8 +138,8 @@ def _read_blob_bytes(array: pa.Array[Any], column: str) -> pa.Array[Any]:
     assert isinstance(values, pa.StructArray)
     if values.field("uri").null_count < len(values):
         raise UnsupportedOperationError(
-            f"blobs of column {column!r} refer to files outside the table. Nothing was committed. Write them with "
-            "lance.write_dataset, or give their bytes"
+            f"Blobs of column {column!r} refer to files outside the table. Nothing was committed. Write the blobs with "
+            "lance.write_dataset, or pass their bytes."
         )
     data: pa.Array[Any] = values.flatten()[values.type.get_field_index("data")]
     return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,15 @@ if TYPE_CHECKING:
     import lance
 
 _TABLE = "lance.table"
-_SYSTEM_COLUMNS = ("_row_created_at_version", "_row_last_updated_at_version", "_rowoffset", "_distance", "_score")
+_SYSTEM_COLUMNS = (
+    ROW_ID,
+    ROW_ADDRESS,
+    "_row_created_at_version",
+    "_row_last_updated_at_version",
+    "_rowoffset",
+    "_distance",
+    "_score",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,48 +91,127 @@ def plan_column_write(
     address = _find_address_column(schema, ref.uri)
     snapshot = _resolve_snapshot(ref, schema[address].metadata or {}, options.version, spec.get("snapshots") or ())
     dataset = _open_snapshot(snapshot)
-    verify = options.verify_columns or ()
-    target_names = [f.name for f in schema.fields if f.name not in (address, *verify)]
-    existing = tuple(name for name in target_names if name in dataset.schema.names)
-    _check_names(schema, address, target_names, verify, dataset, ref.uri)
-    if existing or verify:
-        stored = pa.schema([dataset.schema.field(name) for name in (*existing, *verify)])
-        check_writable(StructType([schema[name] for name in stored.names]), stored, uri=ref.uri)
-    for name in existing:
-        _refuse_lacking_fields(schema[name].dataType, dataset.schema.field(name).type, name)
-    new_fields = StructType([schema[name] for name in target_names if name not in existing])
-    new_columns = _build_new_columns(new_fields, options)
-    fields = [dataset.schema.field(name) if name in existing else new_columns.field(name) for name in target_names]
-    for field in filter(is_blob, fields):
-        hint = "write binary, or rewrite the table with mode('overwrite')"
-        raise UnsupportedTypeError(field.name, "blob", reason="a backfill cannot write blobs", hint=hint)
-    if new_columns.names:
-        # Raises if the table's file format cannot hold a new column.
-        FileLayout.of_new_table(new_columns, dataset.data_storage_version)
+    written = _WrittenColumns(
+        source=schema, address=address, verify=options.verify_columns or (), stored=dataset.schema, uri=ref.uri
+    )
+    written.check()
+    new_columns = _build_new_columns(written.added, options)
+    targets = written.merge(new_columns)
+    _check_storable(targets, new_columns, dataset.data_storage_version)
     identities = {column.name: column for column in field_identities(dataset.lance_schema)}
     inputs, inputs_from = _choose_inputs(
-        options.input_columns, spec.get("input_columns"), target_names, identities, ref.uri
+        options.input_columns, spec.get("input_columns"), targets.names, identities, ref.uri
     )
     by_row_id = address == ROW_ID and dataset.has_stable_row_ids
     return ColumnWritePlan(
         snapshot=snapshot,
         source=schema,
-        columns=pa.schema([pa.field(address, pa.int64()), *fields, *(dataset.schema.field(n) for n in verify)]),
+        columns=pa.schema([pa.field(address, pa.int64()), *targets, *map(written.stored.field, written.verify)]),
         address=address,
         by_row_id=by_row_id,
-        targets=Targets(schema=pa.schema(fields), existing=existing, format=dataset.data_storage_version),
-        target_identities=tuple(
-            identities.get(arrow.name) or FieldIdentity(name=arrow.name, id=UNKNOWN_FIELD, ids=(), type=str(arrow.type))
-            for arrow in fields
-        ),
+        targets=Targets(schema=targets, existing=written.existing, format=dataset.data_storage_version),
+        target_identities=_identify(targets, identities),
         new_columns=new_columns,
-        verify_columns=verify,
+        verify_columns=written.verify,
         inputs=inputs,
         inputs_from=inputs_from,
         # After an update has moved rows, row ids and addresses have different orders.
         exclusive=bool(spec.get("exclusive")) and not by_row_id,
         options=options,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrittenColumns:
+    """Columns of the DataFrame: the row addresses, the targets, and table columns to verify."""
+
+    source: StructType
+    address: str
+    verify: tuple[str, ...]
+    stored: pa.Schema
+    uri: str
+
+    @property
+    def targets(self) -> list[str]:
+        return [name for name in self.source.names if name not in (self.address, *self.verify)]
+
+    @property
+    def existing(self) -> tuple[str, ...]:
+        """Targets that the table has."""
+        return tuple(name for name in self.targets if name in self.stored.names)
+
+    @property
+    def added(self) -> StructType:
+        """Targets that the table lacks."""
+        return StructType([self.source[name] for name in self.targets if name not in self.stored.names])
+
+    def merge(self, new_columns: pa.Schema) -> pa.Schema:
+        """Returns the targets in the types of the table and of its new columns."""
+        existing = self.existing
+        return pa.schema([(self.stored if name in existing else new_columns).field(name) for name in self.targets])
+
+    def check(self) -> None:
+        """Checks names and types against the table.
+
+        Raises:
+            ColumnNotFoundError: A column to verify is missing.
+            SchemaMismatchError, UnsupportedTypeError: A column does not fit.
+        """
+        for name in self.verify:
+            if name not in self.source.names or name not in self.stored.names:
+                place = "the DataFrame" if name not in self.source.names else "the table"
+                raise ColumnNotFoundError(
+                    name, place, hint="verify_columns are columns of the table that are written along unchanged"
+                )
+        problems = [*self._find_problems(), *filter(None, map(self._explain_name, self.targets))]
+        if problems:
+            raise SchemaMismatchError(
+                f"The DataFrame is not a backfill: {'; '.join(problems)}. Table: {self.uri}. Nothing was written."
+            )
+        self._check_types()
+
+    def _find_problems(self) -> Iterator[str]:
+        if len(set(self.source.names)) != len(self.source.names):
+            yield "a column name is there twice"
+        if not self.targets:
+            yield f"there is no column with values beside {self.address!r}"
+
+    def _explain_name(self, name: str) -> str | None:
+        """Returns the problem with the name of a target, or None."""
+        if name in _SYSTEM_COLUMNS:
+            return f"column {name!r} is kept by Lance and cannot be written"
+        if name in self.stored.names:
+            return None
+        if "." in name:
+            return f"column {name!r}: a field inside a struct cannot be written by itself; write the whole struct"
+        similar = next((column for column in self.stored.names if column.lower() == name.lower()), None)
+        if similar is None:
+            return None
+        return f"column {name!r} differs from the table's {similar!r} only in case; write it under that name"
+
+    def _check_types(self) -> None:
+        names = (*self.existing, *self.verify)
+        if names:
+            source = StructType([self.source[name] for name in names])
+            check_writable(source, pa.schema([*map(self.stored.field, names)]), uri=self.uri)
+        for name in self.existing:
+            _refuse_lacking_fields(self.source[name].dataType, self.stored.field(name).type, name)
+
+
+def _identify(targets: pa.Schema, identities: Mapping[str, FieldIdentity]) -> tuple[FieldIdentity, ...]:
+    return tuple(
+        identities.get(field.name) or FieldIdentity(name=field.name, id=UNKNOWN_FIELD, ids=(), type=str(field.type))
+        for field in targets
+    )
+
+
+def _check_storable(targets: pa.Schema, new_columns: pa.Schema, file_format: str) -> None:
+    """Raises if a target is a blob, or if the table's file format cannot hold a new column."""
+    for field in filter(is_blob, targets):
+        hint = "write binary, or rewrite the table with mode('overwrite')"
+        raise UnsupportedTypeError(field.name, "blob", reason="a backfill cannot write blobs", hint=hint)
+    if new_columns.names:
+        FileLayout.of_new_table(new_columns, file_format)
 
 
 def _find_address_column(schema: StructType, uri: str) -> str:
@@ -145,21 +232,31 @@ def _find_address_column(schema: StructType, uri: str) -> str:
 
 def _refuse_lacking_fields(source: DataType, stored: pa.DataType, path: str) -> None:
     """Raises if a struct lacks fields of the column: the fields would become NULL."""
-    if isinstance(source, ArrayType) and not pa.types.is_map(stored) and hasattr(stored, "value_type"):
-        _refuse_lacking_fields(source.elementType, stored.value_type, f"{path}.element")
-    elif isinstance(source, MapType) and pa.types.is_map(stored):
-        _refuse_lacking_fields(source.keyType, stored.key_type, f"{path}.key")
-        _refuse_lacking_fields(source.valueType, stored.item_type, f"{path}.value")
-    elif isinstance(source, StructType) and pa.types.is_struct(stored):
-        source_types = {field.name.lower(): field.dataType for field in source.fields}
-        lost = [field.name for field in stored if field.name.lower() not in source_types]
-        if lost:
-            raise SchemaMismatchError(
-                f"Column {path!r} lacks the fields {', '.join(map(repr, lost))} of the table's column. Nothing was "
-                "written. A struct is written whole, so add the other fields: struct(new AS x, s.y AS y)."
-            )
-        for field in stored:
-            _refuse_lacking_fields(source_types[field.name.lower()], field.type, f"{path}.{field.name}")
+    pairs = _pair_nested_types(source, stored)
+    lost = [name for name, kind, _ in pairs if kind is None]
+    if lost:
+        raise SchemaMismatchError(
+            f"Column {path!r} lacks the fields {', '.join(map(repr, lost))} of the table's column. Nothing was "
+            "written. A struct is written whole, so add the other fields: struct(new AS x, s.y AS y)."
+        )
+    for name, kind, stored_kind in pairs:
+        if kind is not None:
+            _refuse_lacking_fields(kind, stored_kind, f"{path}.{name}")
+
+
+def _pair_nested_types(source: DataType, stored: pa.DataType) -> list[tuple[str, DataType | None, pa.DataType]]:
+    """Returns the types inside a type of the table, with their names and Spark's types.
+
+    Spark's type of a missing field is None.
+    """
+    if isinstance(source, ArrayType) and hasattr(stored, "value_type"):
+        return [("element", source.elementType, stored.value_type)]
+    if isinstance(source, MapType) and pa.types.is_map(stored):
+        return [("key", source.keyType, stored.key_type), ("value", source.valueType, stored.item_type)]
+    if isinstance(source, StructType) and pa.types.is_struct(stored):
+        kinds = {field.name.lower(): field.dataType for field in source.fields}
+        return [(field.name, kinds.get(field.name.lower()), field.type) for field in stored]
+    return []
 
 
 def _resolve_snapshot(
@@ -247,44 +344,6 @@ def _open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
     return dataset
 
 
-def _check_names(
-    schema: StructType,
-    address: str,
-    target_names: Sequence[str],
-    verify: Sequence[str],
-    dataset: lance.LanceDataset,
-    uri: str,
-) -> None:
-    present = dataset.schema.names
-    problems = []
-    if len(set(schema.names)) != len(schema.names):
-        problems.append("a column name is there twice")
-    if not target_names:
-        problems.append(f"there is no column with values beside {address!r}")
-    for name in verify:
-        if name not in schema.names or name not in present:
-            place = "the DataFrame" if name not in schema.names else "the table"
-            raise ColumnNotFoundError(
-                name, place, hint="verify_columns are columns of the table that are written along unchanged"
-            )
-    for name in target_names:
-        similar = [column for column in present if column != name and column.lower() == name.lower()]
-        if name in _SYSTEM_COLUMNS or name in (ROW_ID, ROW_ADDRESS):
-            problems.append(f"column {name!r} is kept by Lance and cannot be written")
-        elif name not in present and "." in name:
-            problems.append(
-                f"column {name!r}: a field inside a struct cannot be written by itself; write the whole struct"
-            )
-        elif name not in present and similar:
-            problems.append(
-                f"column {name!r} differs from the table's {similar[0]!r} only in case; write it under that name"
-            )
-    if problems:
-        raise SchemaMismatchError(
-            f"The DataFrame is not a backfill: {'; '.join(problems)}. Table: {uri}. Nothing was written."
-        )
-
-
 def _build_new_columns(added: StructType, options: WriteOptions) -> pa.Schema:
     per_column = {column: dict(values) for column, values in options.column_options}
     if added.fields:
@@ -309,15 +368,21 @@ def _choose_inputs(
     The option comes first, then the columns that the plan reads, then all columns except the
     targets.
     """
-    source: InputsFrom = "option" if option is not None else "plan" if planned is not None else "all"
-    names = option if option is not None else planned if planned is not None else list(identities)
-    chosen: dict[str, FieldIdentity] = {}
-    for name in names:
-        top = name if name in identities else name.split(".")[0]
-        if top in identities and top not in targets:
-            chosen[top] = identities[top]
-        elif top not in identities and option is not None:
+    for name in option or ():
+        if _find_top_level(name, identities) not in identities:
             raise ColumnNotFoundError(
                 name, uri, hint=f"option 'input_columns' names columns of the table: {', '.join(identities)}"
             )
-    return tuple(chosen.values()), source
+    names: Iterable[str] = identities
+    source: InputsFrom = "all"
+    if option is not None:
+        names, source = option, "option"
+    elif planned is not None:
+        names, source = planned, "plan"
+    columns = dict.fromkeys(_find_top_level(name, identities) for name in names)
+    return tuple(identities[name] for name in columns if name in identities and name not in targets), source
+
+
+def _find_top_level(path: str, names: Collection[str]) -> str:
+    """Returns the column of a path; the name of a column may contain dots."""
+    return path if path in names else path.partition(".")[0]

@@ -33,10 +33,9 @@ from lance_spark.rebase.carry_over import CarryOver, CarryPlan
 from lance_spark.rebase.snapshot import open_snapshot
 from lance_spark.rows.row_addresses import Addresses, Rejected, SnapshotRows, Verifier, addresses_in
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.area import Staging, new_id
-from lance_spark.staging.column_file import ColumnFileWriter
+from lance_spark.staging.area import Staging
+from lance_spark.staging.column_file import ColumnFileWriter, NullColumnFiles
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
-from lance_spark.staging.null_column_files import NullColumnFiles
 from lance_spark.types import WriteConverter
 from lance_spark.write.column_write_plan import ColumnWritePlan, plan_column_write
 from lance_spark.write.planned import fragment_from_json, fragment_to_json
@@ -78,7 +77,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
     def __init__(self, backfill: ColumnWritePlan, policy: CommitPolicy) -> None:
         snapshot = backfill.snapshot
         self.backfill = backfill
-        self.staging = Staging(uri=snapshot.uri, storage_options=snapshot.storage_options, job_id=new_id())
+        self.staging = Staging.of_new_job(snapshot)
         self._policy = policy
         self._untouched = NullColumnFiles(self.staging, backfill.targets.format)
 
@@ -305,22 +304,25 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             # missing.
             for addresses, _ in merge_runs(self.staging, runs, ()):
                 first_of_each(addresses, rejected)
-        if rejected or not runs:
+            return ()
+        if not runs:
             return ()
         if len(runs) > 1:
-            _logger.warning(
-                "backfill of %s merges %d rows of %d sorted runs in one process, because the rows of a "
-                "fragment may have arrived in several tasks; to have the tasks do it, call "
-                "lance_spark.enable_pushdown(spark), or write "
-                'df.repartitionByRange("_rowaddr").sortWithinPartitions("_rowaddr") in fewer, larger partitions',
-                plan.snapshot.uri, sum(run.rows for run in runs), len(runs),
-            )  # fmt: skip
-        fragments = {fragment.id: fragment for message in messages for fragment in message.seen}
+            self._warn_of_merge(runs)
+        fragments = {fragment.id: fragment for fragment in itertools.chain(*(message.seen for message in messages))}
         rows = SnapshotRows(self._open_for_merge(fragments))
         files = ColumnFileWriter(self.staging.begin_attempt(), rows, plan.targets, rejected)
         rows_in_order = merge_runs(self.staging, runs, plan.targets.schema.names)
         # The values belong to the fragment as read.
         return tuple(replace(part, fragment=fragments[part.fragment_id]) for part in files.write(rows_in_order))
+
+    def _warn_of_merge(self, runs: Sequence[Run]) -> None:
+        _logger.warning(
+            "The backfill of %s merges %d rows of %d sorted runs in one process, because the rows of a fragment may "
+            "have arrived in several tasks. Call lance_spark.enable_pushdown(spark) to merge in the tasks, or write "
+            'df.repartitionByRange("_rowaddr").sortWithinPartitions("_rowaddr") in fewer, larger partitions.',
+            self.backfill.snapshot.uri, sum(run.rows for run in runs), len(runs),
+        )  # fmt: skip
 
     def _open_for_merge(self, fragments: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
         """Opens the snapshot, else the latest version if its fragments are still the same."""

@@ -115,7 +115,7 @@ class RowWrite:
         task_results = [message for message in messages if isinstance(message, RowsWritten)]
         if find_commit(self.staging, self.ref) is None:
             commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results))
-        finish(self.staging, self.ref, [name for message in task_results for name in message.file_names])
+        finish(self.staging, self.ref, _list_files(task_results))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes the job's files, unless the job has committed or may still commit."""
@@ -124,14 +124,15 @@ class RowWrite:
 
     def _commit(self, task_results: Sequence[RowsWritten]) -> CommitResult | None:
         rows = sum(message.rows for message in task_results)
-        if rows == 0 and self.mode == "append" and self._exists():
+        is_append = self.mode == "append"
+        if is_append and rows == 0 and self._exists():
             logger.info(
                 "No rows were written, so no version was made. Table: %s. Job: %s.", self.ref.uri, self.staging.job_id
             )
             return None
         self.staging.begin_commit()
-        self.staging.refuse_missing([name for message in task_results for name in message.file_names])
-        if self.mode == "append" and self.ref.version is not None and not self._exists():
+        self.staging.refuse_missing(_list_files(task_results))
+        if is_append and self.ref.version is not None and not self._exists():
             raise CommitConflictError(
                 f"The table was deleted while its rows were written. Table: {self.ref.uri}. Nothing was committed. "
                 "Write again.",
@@ -153,3 +154,8 @@ class RowWrite:
 
     def _exists(self) -> bool:
         return table_exists(self.ref.uri, self.ref.storage)
+
+
+def _list_files(task_results: Iterable[RowsWritten]) -> list[str]:
+    """Returns the names in `data/` of the tasks' data files."""
+    return [name for message in task_results for name in message.file_names]

@@ -23,7 +23,7 @@ from lance_spark.commit.protocols import Outcome
 from lance_spark.errors import CommitConflictError
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import missing_data_files
-from lance_spark.staging.null_column_files import NullColumnFiles
+from lance_spark.staging.column_file import NullColumnFiles
 
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata

@@ -49,7 +49,7 @@ from lance_spark.rows.row_set import RowSet
 from lance_spark.spark_jobs.failures import SparkFailure, is_error
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
-from lance_spark.staging.null_column_files import NullColumnFiles
+from lance_spark.staging.column_file import NullColumnFiles
 from udf_runtime import UdfRuntimeError
 
 _LOG = logging.getLogger(__name__)
