@@ -91,15 +91,20 @@ def has_stored_code(ref: DatasetRef) -> bool:
     return is_computed or (view is not None and view.function is not None)
 
 
-def _catalog_table(call: CallContext, name: Sequence[str]) -> DatasetRef:
+def _catalog_table(call: CallContext, name: Sequence[str]) -> tuple[DatasetRef, tuple[str, ...]]:
     """Returns the table of a catalog of this package that the session finds under a name.
+
+    Also returns the parts of the full name: `catalog.namespace.table`.
 
     Raises:
         RegistrationError: The name is one of a view, or of another source.
     """
     text = ".".join(map(quote_identifier, name))
     plan = call.spark.table(text)._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark shows plans as text alone
+    full_name = tuple(name)
     while plan.getClass().getSimpleName() == "SubqueryAlias":
+        qualifier = plan.identifier().qualifier()
+        full_name = (*(qualifier.apply(i) for i in range(qualifier.length())), plan.identifier().name())
         plan = plan.child()
     is_relation = plan.getClass().getSimpleName() == "DataSourceV2Relation"
     if not is_relation or plan.table().getClass().getName() not in _CATALOG_TABLES:
@@ -107,7 +112,7 @@ def _catalog_table(call: CallContext, name: Sequence[str]) -> DatasetRef:
             f"The query of the view selects from {text}, which is no table of a Lance catalog. Select from a table of "
             "such a catalog."
         )
-    return DatasetRef.at(str(plan.table().id()), call.ref.storage_options)
+    return DatasetRef.at(str(plan.table().id()), call.ref.storage_options), full_name
 
 
 def _refuse_outside(call: CallContext, source: DatasetRef) -> None:

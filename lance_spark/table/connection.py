@@ -712,10 +712,10 @@ class Connection:
         ref = DatasetRef.at(self.uri if folder is None else folder, self.storage_options)
         return StoredManifests.of(ref.uri, ref.storage_options)
 
-    def _source_of_view(self, name: tuple[str, ...]) -> DatasetRef:
-        """Returns the table that a SELECT names."""
+    def _source_of_view(self, name: tuple[str, ...]) -> tuple[DatasetRef, tuple[str, ...]]:
+        """Returns the table that a SELECT names, with its full name."""
         if len(name) == 1 and table_exists(self._uri_of(name[0]), self.storage_options):
-            return DatasetRef.at(self._uri_of(name[0]), self.storage_options)
+            return DatasetRef.at(self._uri_of(name[0]), self.storage_options), name
         raise RegistrationError(
             f"The query of the view selects from {'.'.join(name)!r}, which is no table of this connection. Select from "
             f"one of its tables: {', '.join(self.table_names()) or 'there is none yet'}."

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -32,13 +32,16 @@ from lance_spark.views.spark.text import (
     check_expression,
     names_in,
     parse,
+    shorten_qualifiers,
     starred,
-    tokens_of,
 )
 
 if TYPE_CHECKING:
     import lance
     from pyspark.sql import DataFrame, SparkSession
+
+FindTable: TypeAlias = Callable[[tuple[str, ...]], tuple[DatasetRef, tuple[str, ...]]]
+"""Finds a table by the parts of its name in a query. Returns the table with its full name."""
 
 _NO_ROWS = ("MISSING_GROUP_BY", "MISSING_AGGREGATION", "GROUP_BY")
 
@@ -59,22 +62,25 @@ class SparkQuery:
     used: tuple[UsedField, ...]
 
 
-def text_query(spark: SparkSession, text: str, find_table: Callable[[tuple[str, ...]], DatasetRef]) -> SparkQuery:
-    """Parses a SELECT over a table. `find_table` takes the parts of the name and returns the table.
+def text_query(spark: SparkSession, text: str, find_table: FindTable) -> SparkQuery:
+    """Parses a SELECT over a table.
 
     Raises:
         RegistrationError: The SELECT cannot be a view, or the table does not exist.
         UnsupportedTypeError: Lance cannot store a column.
     """
-    select = parse(text)
-    name, (first, end) = _named(select)
+    query = parse(text)
     with _explained(text):
-        source = find_table(name)
+        source, full_name = find_table(query.table.parts)
         dataset = source.pin(None).open()
+        if not query.table.is_aliased:
+            text = shorten_qualifiers(text, query.selects[0].span, full_name, dataset.schema.names)
+            query = parse(text)
+        first, end = query.table.span
         with _stand_in(spark, dataset, names_in(text)) as view:
-            alias = "" if _is_aliased(text, end) else f" AS {quote_identifier(name[-1])}"
+            alias = "" if query.table.is_aliased else f" AS {quote_identifier(query.table.parts[-1])}"
             whole = spark.sql(f"{text[:first]}{quote_identifier(view)}{alias}{text[end:]}".rstrip().rstrip(";"))
-            blocks = _checked_blocks(spark.table(view), select, whole, text)
+            blocks = _checked_blocks(spark.table(view), query.selects, whole, text)
             used = used_fields(dataset, [expression for block in blocks for expression in block.texts], ())
             form = SparkForm(blocks=blocks, settings=settings_of(spark))
             _refuse_unreadable(dataset, used)
@@ -82,32 +88,32 @@ def text_query(spark: SparkSession, text: str, find_table: Callable[[tuple[str, 
             return SparkQuery(source=source, form=form, schema=to_lance_schema(whole.schema, {}), used=used)
 
 
-def _checked_blocks(leaf: DataFrame, select: Select, whole: DataFrame, text: str) -> tuple[Block, ...]:
+def _checked_blocks(leaf: DataFrame, selects: Sequence[Select], whole: DataFrame, text: str) -> tuple[Block, ...]:
     """Returns the blocks of a SELECT without unused columns.
 
     Args:
         leaf: A DataFrame with the columns of the source.
-        select: The SELECT.
+        selects: The SELECT and its inner SELECTs, the innermost first.
         whole: The SELECT over the leaf, analysed by Spark.
         text: The SELECT as text, for messages.
     """
     functions = own_functions(leaf.sparkSession)
     blocks: list[Block] = []
     frame = leaf
-    for part in _selects(select):
-        qualifiers = () if part.alias is None else (part.alias,)
-        block = Block(alias=part.alias, where=part.where, select=_without_stars(part.items, frame.columns, qualifiers))
+    for select in selects:
+        items = _without_stars(select.items, frame.columns, select.alias)
+        block = Block(alias=select.alias, where=select.where, select=items)
         _check_block(block, frame, functions)
         frame = block.over(frame)
         blocks.append(block)
         if ROW_ID in {name.lower() for name in frame.columns}:
             raise RegistrationError(
-                f"{ROW_ID!r} cannot be the name of a view's column - in {text!r} - select it under another name"
+                f"{ROW_ID!r} cannot be the name of a view's column. Text: {text!r}. Select it under another name."
             )
     if not frame.sameSemantics(whole) or frame.columns != whole.columns:
         raise RegistrationError(
-            f"the query cannot be written as nested SELECTs over its source without a change of its meaning - {text} - "
-            "write it simpler: columns and expressions of one table, and conditions"
+            "The query cannot be written as nested SELECTs over its source without a change of its meaning. "
+            f"Text: {text!r}. Write it simpler, with columns and expressions of one table, and conditions."
         )
     _refuse_aggregates(leaf, blocks)
     return _pruned(leaf, blocks)
@@ -139,13 +145,15 @@ def check_stored_query(form: SparkForm, frame: DataFrame, view_uri: str) -> None
     if is_classic(frame.sparkSession):
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark shows plans as text alone
         if not plan.deterministic() or not plan.subqueriesAll().isEmpty():
-            raise _refused("it reads another table, or calls what is no function of the row's columns", view_uri)
+            raise _refused(
+                "The query reads another table, or calls a function of more than the row's columns.", view_uri
+            )
 
 
 def _refused(reason: str, view_uri: str) -> ViewError:
     return ViewError(
-        f"the query that is stored of the view is one that no view can have: {reason} - view {view_uri} - nothing was "
-        "changed; make the view anew",
+        f"The stored query of the view {view_uri} is one that no view can have. Nothing was changed. Make the view "
+        f"again. Reason: {reason}",
         uri=view_uri,
     )
 
@@ -163,28 +171,11 @@ def own_functions(spark: SparkSession) -> Callable[[str], bool]:
     return lambda name: name in names()
 
 
-def _selects(select: Select) -> Iterator[Select]:
-    """Yields the nested SELECTs, the innermost first."""
-    if isinstance(select.source, Select):
-        yield from _selects(select.source)
-    yield select
-
-
-def _named(select: Select) -> tuple[tuple[str, ...], tuple[int, int]]:
-    """Returns the parts of the table's name, and the span of the name in the text."""
-    return _named(select.source) if isinstance(select.source, Select) else (select.source, select.span)
-
-
-def _is_aliased(text: str, end: int) -> bool:
-    after = next(iter(tokens_of(text[end:])), None)
-    return after is not None and (after.word == "AS" or (after.kind in ("word", "name") and after.word != "WHERE"))
-
-
-def _without_stars(items: tuple[str, ...], names: Sequence[str], qualifiers: Collection[str]) -> tuple[str, ...]:
+def _without_stars(items: tuple[str, ...], names: Sequence[str], qualifier: str | None) -> tuple[str, ...]:
     """Returns the items with columns in place of stars, because the source may get columns."""
     columns: list[str] = []
     for item in items:
-        left_out = starred(item, qualifiers)
+        left_out = starred(item, qualifier)
         if left_out is None:
             columns.append(item)
         else:
@@ -204,8 +195,8 @@ def _refuse_aggregates(leaf: DataFrame, blocks: Sequence[Block]) -> None:
         if not any(name in (error.getCondition() or "") for name in _NO_ROWS):
             raise
         raise RegistrationError(
-            f"a materialized view computes columns row by row, so it cannot have aggregates - {_first_line(error)} - "
-            f"{FULL_REFRESH}"
+            "A materialized view computes columns row by row, so it cannot have aggregates. "
+            f"{FULL_REFRESH} Spark: {_first_line(error)}"
         ) from error
 
 
@@ -223,14 +214,14 @@ def _prove(
         fields = form.over(rows, ROW_ID).schema.fields[1:]
     except PySparkException as error:
         raise RegistrationError(
-            f"the query cannot be read by another session: {_first_line(error)} - over {dataset.uri} - use neither "
-            "variables nor functions of the session"
+            f"Another session cannot read the query over {dataset.uri}. Use neither variables nor functions of the "
+            f"session. Spark: {_first_line(error)}"
         ) from error
     for field, expected in zip(fields, wanted.fields, strict=True):
         if field.dataType.simpleString() != expected.dataType.simpleString():
             raise RegistrationError(
-                f"column {expected.name!r} would be {field.dataType.simpleString()} in a refresh, and is "
-                f"{expected.dataType.simpleString()} in the query - over {dataset.uri} - cast it in the query"
+                f"Column {expected.name!r} would be {field.dataType.simpleString()} in a refresh, and is "
+                f"{expected.dataType.simpleString()} in the query over {dataset.uri}. Cast it in the query."
             )
 
 
@@ -300,8 +291,8 @@ def _refuse_unreadable(dataset: lance.LanceDataset, used: Sequence[UsedField]) -
         field: pa.Field[Any] = dataset.schema.field(column.name)
         if is_blob(field):
             raise RegistrationError(
-                f"blobs cannot be used by a query of Spark that is a view - column {column.name!r} - name the columns "
-                "that you need; a UDF of table.search(None).select({...}) reads blobs"
+                f"The query of a view in Spark SQL cannot use blobs, as in column {column.name!r}. Name the other "
+                "columns. A UDF of table.search(None).select({...}) reads blobs."
             )
         to_spark_schema(pa.schema([field]))
 
@@ -317,5 +308,5 @@ def _explained(text: str) -> Iterator[None]:
         yield
     except PySparkException as error:
         raise RegistrationError(
-            f"Spark does not take the query: {_first_line(error)} - {text!r} - correct it; nothing was made"
+            f"Spark refuses the query of the view: {_first_line(error)}. Text: {text!r}. Nothing was made."
         ) from error

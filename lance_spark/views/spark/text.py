@@ -6,13 +6,14 @@ The parser knows only the necessary grammar. Spark compares the parts with the w
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lance_spark.errors import RegistrationError
 
-FULL_REFRESH = "write its result anew: df.write.format('lance').mode('overwrite').save(path), or CREATE OR REPLACE"
+FULL_REFRESH = "Write its result anew: df.write.format('lance').mode('overwrite').save(path), or CREATE OR REPLACE."
 
 _TOKENS = re.compile(
     r"""
@@ -32,12 +33,12 @@ _CLAUSES: Mapping[str, tuple[str, str]] = {
         ("JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL", "ANTI", "SEMI", ","), ("a join", FULL_REFRESH)
     ),
     **dict.fromkeys(("UNION", "INTERSECT", "EXCEPT", "MINUS"), ("a set operation", FULL_REFRESH)),
-    **dict.fromkeys(("LIMIT", "OFFSET", "FETCH"), ("a limit", "leave it to the queries over the view")),
-    **dict.fromkeys(("ORDER", "SORT", "CLUSTER", "DISTRIBUTE"), ("an order", "leave it to the queries over the view")),
+    **dict.fromkeys(("LIMIT", "OFFSET", "FETCH"), ("a limit", "Leave it to the queries over the view.")),
+    **dict.fromkeys(("ORDER", "SORT", "CLUSTER", "DISTRIBUTE"), ("an order", "Leave it to the queries over the view.")),
     **dict.fromkeys(("WINDOW", "QUALIFY"), ("a window", FULL_REFRESH)),
     **dict.fromkeys(("LATERAL", "PIVOT", "UNPIVOT"), ("a generator or pivot", FULL_REFRESH)),
-    "TABLESAMPLE": ("a sample", "select rows with WHERE"),
-    "|": ("a pipe", "write it as a SELECT"),
+    "TABLESAMPLE": ("a sample", "Select rows with WHERE."),
+    "|": ("a pipe", "Write it as a SELECT."),
 }
 """Clauses after a table or a condition, with the alternative."""
 
@@ -95,8 +96,9 @@ class Token:
 
     @property
     def name(self) -> str:
-        """The name of an identifier."""
-        return self.text[1:-1].replace("``", "`") if self.kind == "name" else self.text
+        """The name of an identifier. A setting of Spark makes double-quoted strings identifiers."""
+        quote = self.text[0]
+        return self.text[1:-1].replace(quote * 2, quote) if quote in ("`", '"') and self.kind != "sign" else self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +107,38 @@ class Select:
 
     Attributes:
         items: The selected items, as text.
-        source: The source: the parts of a table's name, or another SELECT.
-        span: Span of the name in the text.
         alias: Qualifier for its columns.
+        where: Condition on rows, as text.
+        span: Span of the SELECT in the text.
     """
 
     items: tuple[str, ...]
-    source: tuple[str, ...] | Select
-    span: tuple[int, int]
     alias: str | None
     where: str | None
+    span: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableName:
+    """The name of the table of a text.
+
+    Attributes:
+        parts: The parts of the name.
+        span: Span of the name in the text.
+        is_aliased: Whether the text gives the table another qualifier.
+    """
+
+    parts: tuple[str, ...]
+    span: tuple[int, int]
+    is_aliased: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedSelects:
+    """The SELECTs of a text over a table, the innermost first."""
+
+    selects: tuple[Select, ...]
+    table: TableName
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -140,18 +164,20 @@ def _after_comment(text: str, start: int) -> int:
     raise _refusal("a comment that does not end", text, "close it")
 
 
-def parse(text: str) -> Select:
+def parse(text: str) -> NestedSelects:
     """Parses a SELECT over a single table.
 
     Raises:
         RegistrationError: The text is no SELECT, or cannot be a view.
     """
     if "${" in text:
-        raise _refusal("a variable of the configuration", text, "write its value")
+        raise _refusal("a variable of the configuration", text, "Write its value.")
     tokens = tokens_of(text)
     while tokens and tokens[-1].text == ";":
         tokens.pop()
-    return _Parser(text, tokens).select(0, len(tokens))
+    parser = _Parser(text, tokens)
+    table = parser.select(0, len(tokens))
+    return NestedSelects(selects=tuple(parser.selects), table=table)
 
 
 @dataclass(slots=True)
@@ -159,6 +185,7 @@ class _Parser:
     text: str
     tokens: Sequence[Token]
     depths: list[int] = field(default_factory=list)
+    selects: list[Select] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         depth = 0
@@ -167,119 +194,195 @@ class _Parser:
             self.depths.append(depth)
             depth += token.text in ("(", "[")
 
-    def select(self, first: int, end: int) -> Select:
-        """Returns the SELECT of a range of tokens."""
+    def select(self, first: int, end: int) -> TableName:
+        """Adds the SELECTs of a range of tokens, and returns the table of the innermost SELECT."""
+        items_at = self._items_at(first, end)
+        from_at = self._from_at(items_at, end)
+        items = tuple(self._items(items_at, from_at))
+        if self._word(from_at + 1, end) == "(":
+            close = self._close_of(from_at + 1, end)
+            table = self.select(from_at + 2, close)
+            alias, at = self._alias(close + 1, end)
+        else:
+            parts, at = self._name(from_at + 1, end)
+            span = self.tokens[from_at + 1].start, self.tokens[at - 1].end
+            alias, at = self._alias(at, end)
+            table = TableName(parts=parts, span=span, is_aliased=alias is not None)
+            alias = alias or parts[-1]
+        where = self._where(at, end)
+        span = self.tokens[first].start, self.tokens[end - 1].end
+        self.selects.append(Select(items=items, alias=alias, where=where, span=span))
+        return table
+
+    def _items_at(self, first: int, end: int) -> int:
         if self._word(first, end) != "SELECT":
             raise _refusal(
-                "something else than SELECT ... FROM one table WHERE ...", self.text, "write nested SELECTs for a WITH"
+                "something else than SELECT ... FROM one table WHERE ...",
+                self.text,
+                "Write nested SELECTs in place of a WITH.",
             )
         if self._word(first + 1, end) == "DISTINCT":
             raise _refusal("DISTINCT", self.text, FULL_REFRESH)
-        begin = first + 1 + (self._word(first + 1, end) == "ALL")
-        at = next(
-            (
-                i
-                for i in self._outside(begin, end)
-                if self.tokens[i].word == "FROM" and self.tokens[i - 1].word != "DISTINCT"
-            ),
-            end,
-        )
-        if at == end:
-            raise _refusal("no FROM", self.text, "select from one table")
-        items = tuple(self._parts(begin, at))
-        source, span, at = self._source(at + 1, end)
-        alias = source[-1] if isinstance(source, tuple) else None
-        at += self._word(at, end) == "AS"
-        self._refuse_clause(at, end)
-        if at < end and self._word(at, end) != "WHERE" and self.tokens[at].kind in ("word", "name"):
-            alias = self.tokens[at].name
-            at += 1
-        where = None
-        if self._word(at, end) == "WHERE":
-            for i in self._outside(at + 1, end):
-                self._refuse_clause(i, end)
-            where, at = self._slice(at + 1, end), end
-        self._refuse_clause(at, end)
-        if at < end:
-            raise _refusal(repr(self.tokens[at].text), self.text, "select from one table")
-        return Select(items=items, source=source, span=span, alias=alias, where=where)
+        return first + 1 + (self._word(first + 1, end) == "ALL")
 
-    def _source(self, at: int, end: int) -> tuple[tuple[str, ...] | Select, tuple[int, int], int]:
-        """Returns the source at a token, the span of its name, and the next token."""
-        if self._word(at, end) == "(":
-            close = next((i for i in range(at + 1, end) if self.depths[i] == self.depths[at] and i > at), end)
-            inner = self.select(at + 1, close)
-            return inner, inner.span, close + 1
-        parts: list[str] = []
-        first = at
-        while at < end and self.tokens[at].kind in ("word", "name"):
-            parts.append(self.tokens[at].name)
-            at += 1
-            if self._word(at, end) != ".":
-                break
-            at += 1
-        if not parts or self._word(at, end) == "(":
-            raise _refusal("no table after FROM", self.text, "select from one table")
-        return tuple(parts), (self.tokens[first].start, self.tokens[at - 1].end), at
+    def _from_at(self, first: int, end: int) -> int:
+        for i in self._outside(first, end):
+            if self.tokens[i].word == "FROM" and self.tokens[i - 1].word != "DISTINCT":  # IS DISTINCT FROM
+                return i
+        raise _refusal("no FROM", self.text, "Select from one table.")
 
-    def _refuse_clause(self, at: int, end: int) -> None:
-        clause = _CLAUSES.get(self._word(at, end))
-        if clause is not None:
-            what, instead = clause
-            quote = "" if self.tokens[at].kind == "sign" else "; a column of this name takes backticks"
-            raise _refusal(f"{what} ({self.tokens[at].text})", self.text, instead + quote)
-
-    def _outside(self, first: int, end: int) -> Iterator[int]:
-        depth = self.depths[first] if first < end else 0
-        return (i for i in range(first, end) if self.depths[i] == depth)
-
-    def _parts(self, first: int, end: int) -> Iterator[str]:
+    def _items(self, first: int, end: int) -> Iterator[str]:
         for i in self._outside(first, end):
             if self.tokens[i].text == ",":
                 yield self._slice(first, i)
                 first = i + 1
         yield self._slice(first, end)
 
+    def _close_of(self, at: int, end: int) -> int:
+        return next((i for i in range(at + 1, end) if self.depths[i] == self.depths[at]), end)
+
+    def _name(self, at: int, end: int) -> tuple[tuple[str, ...], int]:
+        """Returns the parts of the table's name, and the next token."""
+        parts: list[str] = []
+        while self._is_name(at, end):
+            parts.append(self.tokens[at].name)
+            at += 1
+            if self._word(at, end) != ".":
+                break
+            at += 1
+        if not parts or self._word(at, end) == "(":
+            raise _refusal("no table after FROM", self.text, "Select from one table.")
+        return tuple(parts), at
+
+    def _alias(self, at: int, end: int) -> tuple[str | None, int]:
+        """Returns the alias of the source, and the next token."""
+        at += self._word(at, end) == "AS"
+        self._refuse_clause(at, end)
+        if self._word(at, end) == "WHERE" or not self._is_name(at, end):
+            return None, at
+        return self.tokens[at].name, at + 1
+
+    def _where(self, at: int, end: int) -> str | None:
+        """Returns the condition at the end of a SELECT."""
+        if self._word(at, end) == "WHERE":
+            for i in self._outside(at + 1, end):
+                self._refuse_clause(i, end)
+            return self._slice(at + 1, end)
+        self._refuse_clause(at, end)
+        if at < end:
+            raise _refusal(repr(self.tokens[at].text), self.text, "Select from one table.")
+        return None
+
+    def _refuse_clause(self, at: int, end: int) -> None:
+        clause = _CLAUSES.get(self._word(at, end))
+        if clause is not None:
+            what, instead = clause
+            quote = "" if self.tokens[at].kind == "sign" else " A column of this name takes backticks."
+            raise _refusal(f"{what} ({self.tokens[at].text})", self.text, instead + quote)
+
+    def _outside(self, first: int, end: int) -> Iterator[int]:
+        """Yields the tokens of a range outside its parentheses."""
+        depth = self.depths[first] if first < end else 0
+        return (i for i in range(first, end) if self.depths[i] == depth)
+
     def _slice(self, first: int, end: int) -> str:
         if first >= end:
-            raise _refusal("an empty item", self.text, "select columns and expressions")
+            raise _refusal("an empty item", self.text, "Select columns and expressions.")
         text = self.text[self.tokens[first].start : self.tokens[end - 1].end]
         if any(token.word == "SELECT" for token in self.tokens[first:end]):
             raise _refusal("a subquery", text, FULL_REFRESH)
         return text
 
+    def _is_name(self, at: int, end: int) -> bool:
+        return at < end and self.tokens[at].kind in ("word", "name")
+
     def _word(self, at: int, end: int) -> str:
         return self.tokens[at].word if at < end else ""
 
 
-def starred(item: str, qualifiers: Collection[str]) -> tuple[str, ...] | None:
+def shorten_qualifiers(text: str, span: tuple[int, int], table: Sequence[str], columns: Collection[str]) -> str:
+    """Returns a text with `table.column` in place of `catalog.namespace.table.column`.
+
+    Spark prefers the longest qualifier of a column to fields of structs. The argument of a lambda
+    is no qualifier.
+
+    Args:
+        text: A text in Spark SQL.
+        span: Span of the SELECT over the table in the text.
+        table: The parts of the table's full name.
+        columns: Names of the columns of the table.
+    """
+    table_names, column_names = ([name.lower() for name in names] for names in (table, columns))
+    tokens = [token for token in tokens_of(text) if span[0] <= token.start < span[1]]
+    arguments = _lambda_arguments(tokens)
+    pieces, start = list[str](), 0
+    for i, token in enumerate(tokens):
+        follows_dot = i > 0 and tokens[i - 1].text == "."
+        length = 0 if follows_dot else _qualifier_length(tokens[i:], table_names, column_names)
+        if length and token.name.lower() not in arguments:
+            pieces.append(text[start : token.start])
+            start = tokens[i + 2 * (length - 1)].start
+    return "".join((*pieces, text[start:]))
+
+
+def _qualifier_length(tokens: Sequence[Token], table: Sequence[str], columns: Collection[str]) -> int:
+    """Returns the number of names before a column or a star, at the start of some tokens."""
+    for length in range(len(table), 0, -1):
+        *names, column = [token.name.lower() for token in tokens[: 2 * length + 1 : 2]]
+        dots = {token.text for token in tokens[1 : 2 * length : 2]}
+        if names == table[-length:] and dots == {"."} and (column in columns or column == "*"):
+            return length
+    return 0
+
+
+def _lambda_arguments(tokens: Sequence[Token]) -> set[str]:
+    """Returns the names of the arguments of all lambdas: `x -> x + 1`, `(x, i) -> x + i`."""
+    names: set[str] = set()
+    for i, token in enumerate(tokens):
+        if token.text == "->":
+            first = i - 1
+            while tokens[first].text in (",", ")") or tokens[first + 1].text in (",", ")"):
+                first -= 1
+            names.update(token.name.lower() for token in tokens[first:i])
+    return names
+
+
+def starred(item: str, qualifier: str | None) -> tuple[str, ...] | None:
     """Returns the columns that an item `*` excludes, mostly none; None for other items.
 
     Raises:
         RegistrationError: The item has another form of a star.
     """
     tokens = tokens_of(item)
-    star = [token.text for token in tokens[:1]] == ["*"]
-    qualifier_names = {name.lower() for name in qualifiers}
-    if (
-        [t.text for t in tokens[1:3]] == [".", "*"]
-        and tokens[0].kind != "sign"
-        and tokens[0].name.lower() in qualifier_names
-    ):
-        tokens, star = tokens[2:], True
-    if not star:
-        for before, token in zip(["", *(t.text for t in tokens)], tokens, strict=False):
-            if token.text == "*" and before in ("", "(", ",", "."):
-                raise _refusal("a star inside an expression, or of a struct", item, "name the columns")
-        return None
-    rest = tokens[1:]
-    if not rest:
+    bare_tokens = tokens if qualifier is None else _without_qualifier(tokens, qualifier.lower())
+    if [token.text for token in bare_tokens[:1]] == ["*"]:
+        return _excluded(bare_tokens[1:], item)
+    texts = [token.text for token in tokens]
+    if any(text == "*" and before in ("", "(", ",", ".") for before, text in itertools.pairwise(["", *texts])):
+        raise _refusal("a star inside an expression, or of a struct", item, "Name the columns.")
+    return None
+
+
+def _without_qualifier(tokens: Sequence[Token], qualifier: str) -> list[Token]:
+    """Returns tokens with `column` in place of `qualifier.column`."""
+    bare_tokens: list[Token] = []
+    for token in tokens:
+        if token.text == "." and [before.name.lower() for before in bare_tokens[-1:]] == [qualifier]:
+            bare_tokens.pop()
+        else:
+            bare_tokens.append(token)
+    return bare_tokens
+
+
+def _excluded(tokens: Sequence[Token], item: str) -> tuple[str, ...]:
+    """Returns the names in `EXCEPT (a, b)` after a star."""
+    if not tokens:
         return ()
-    if len(rest) > 2 and rest[0].word == "EXCEPT" and (rest[1].text, rest[-1].text) == ("(", ")"):
-        names = rest[2:-1:2]
-        if all(token.kind in ("word", "name") for token in names) and all(t.text == "," for t in rest[3:-1:2]):
-            return tuple(token.name for token in names)
-    raise _refusal("a star with more than EXCEPT (names)", item, "name the columns")
+    names, commas = tokens[2:-1:2], tokens[3:-1:2]
+    is_list = all(token.kind in ("word", "name") for token in names) and all(token.text == "," for token in commas)
+    if len(tokens) > 2 and is_list and [token.word for token in (*tokens[:2], tokens[-1])] == ["EXCEPT", "(", ")"]:
+        return tuple(token.name for token in names)
+    raise _refusal("a star with more than EXCEPT (names)", item, "Name the columns.")
 
 
 def check_expression(text: str, *, is_own: Callable[[str], bool], columns: Mapping[str, str]) -> None:
@@ -294,47 +397,77 @@ def check_expression(text: str, *, is_own: Callable[[str], bool], columns: Mappi
         RegistrationError: The expression has a subquery, a window, a generator, a foreign function,
             or a value that does not follow from the row.
     """
-    tokens = tokens_of(text)
-    dates = any("date" in kind or "timestamp" in kind for kind in columns.values())
-    dates = dates or any(re.search("date|timestamp|time", token.text, re.IGNORECASE) for token in tokens)
-    for i, token in enumerate(tokens):
-        after = tokens[i + 1].text if i + 1 < len(tokens) else ""
+    _Expression(text, tokens_of(text), is_own, columns).check()
+
+
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    text: str
+    tokens: Sequence[Token]
+    is_own: Callable[[str], bool]
+    columns: Mapping[str, str]
+
+    def check(self) -> None:
+        """Refuses the first unsupported token."""
+        has_times = self._has_times()
+        for at, token in enumerate(self.tokens):
+            if token.word == "SELECT" or self._begins_query(at):
+                raise _refusal("a subquery", self.text, FULL_REFRESH)
+            if token.word == "OVER" and self._sign(at - 1) == ")":
+                raise _refusal("a window", self.text, FULL_REFRESH)
+            if (has_times and _is_moment(token)) or self._is_unsteady_word(at):
+                raise _unsteady(token.text, self.text)
+            if self._is_call(at):
+                self._check_call(at)
+
+    def _has_times(self) -> bool:
+        """Tells whether a string may become a date or a timestamp."""
+        if any(re.search("date|timestamp", kind) for kind in self.columns.values()):
+            return True
+        return any(re.search("date|time", token.text, re.IGNORECASE) for token in self.tokens)
+
+    def _begins_query(self, at: int) -> bool:
+        """Tells whether a word begins a query without SELECT, such as `(TABLE t)`."""
+        if self.tokens[at].word not in _QUERIES or self._sign(at - 1) != "(" or at + 1 == len(self.tokens):
+            return False
+        after = self.tokens[at + 1]
+        is_trim = self._sign(at - 2).upper() == "TRIM"
+        return after.kind in ("word", "name", "string") and after.word not in _OPERATORS and not is_trim
+
+    def _is_unsteady_word(self, at: int) -> bool:
+        """Tells whether a word is a function without parentheses whose value changes."""
+        token = self.tokens[at]
         name = token.name.lower()
-        if token.word == "SELECT" or _begins_query(tokens, i):
-            raise _refusal("a subquery", text, FULL_REFRESH)
-        if token.word == "OVER" and i and tokens[i - 1].text == ")":
-            raise _refusal("a window", text, FULL_REFRESH)
-        if token.kind == "string" and dates and _MOMENTS.fullmatch(token.text.lstrip("rR")[1:-1]):
-            raise _unsteady(token.text, text)
-        if token.kind == "word" and name in _UNSTEADY_WORDS and after != "(" and name not in columns:
-            raise _unsteady(token.text, text)
-        if after == "(" and (token.kind in ("word", "name") or token.text.startswith('"')):
-            called = name.strip('"')
-            qualified = i > 0 and tokens[i - 1].text == "."
-            _check_call(called, tokens[i + 2].text if i + 2 < len(tokens) else "", text, is_own, qualified)
+        is_unsteady = token.kind == "word" and name in _UNSTEADY_WORDS
+        return is_unsteady and name not in self.columns and self._sign(at + 1) != "("
+
+    def _is_call(self, at: int) -> bool:
+        token = self.tokens[at]
+        return self._sign(at + 1) == "(" and (token.kind in ("word", "name") or token.text.startswith('"'))
+
+    def _check_call(self, at: int) -> None:
+        called = self.tokens[at].name.lower()
+        if called in _GENERATORS:
+            raise _refusal(f"the generator {called}", self.text, FULL_REFRESH)
+        if called in _UNSTEADY_CALLS or (called == "unix_timestamp" and self._sign(at + 2) == ")"):
+            raise _unsteady(called, self.text)
+        if called in _NOT_FUNCTIONS:
+            return
+        if self._sign(at - 1) == "." or not self.is_own(called):
+            raise _refusal(
+                f"{called!r}, which is none of Spark's own functions",
+                self.text,
+                "Write it with these. A UDF of udf_runtime in table.search(None).select({...}) computes in Python.",
+            )
+
+    def _sign(self, at: int) -> str:
+        """Returns the text of a token; empty outside of the expression."""
+        return self.tokens[at].text if 0 <= at < len(self.tokens) else ""
 
 
-def _begins_query(tokens: Sequence[Token], at: int) -> bool:
-    """Tells whether a word begins a query without SELECT, such as `(TABLE t)`."""
-    if tokens[at].word not in _QUERIES or at == 0 or tokens[at - 1].text != "(" or at + 1 == len(tokens):
-        return False
-    after = tokens[at + 1]
-    is_trim = at > 1 and tokens[at - 2].word == "TRIM"
-    return after.kind in ("word", "name", "string") and after.word not in _OPERATORS and not is_trim
-
-
-def _check_call(called: str, argument: str, text: str, is_own: Callable[[str], bool], qualified: bool) -> None:
-    if called in _GENERATORS:
-        raise _refusal(f"the generator {called}", text, FULL_REFRESH)
-    if called in _UNSTEADY_CALLS or (called == "unix_timestamp" and argument == ")"):
-        raise _unsteady(called, text)
-    if called not in _NOT_FUNCTIONS and (qualified or not is_own(called)):
-        raise _refusal(
-            f"{called!r}, which is none of Spark's own functions,",
-            text,
-            "write it with these; what Python computes is a column of table.search(None).select({...}) with a UDF of "
-            "udf_runtime",
-        )
+def _is_moment(token: Token) -> bool:
+    """Tells whether a token is a string such as 'now'."""
+    return token.kind == "string" and _MOMENTS.fullmatch(token.text.lstrip("rR")[1:-1]) is not None
 
 
 def names_in(text: str) -> set[str]:
@@ -344,13 +477,13 @@ def names_in(text: str) -> set[str]:
 
 def _refusal(what: str, text: str, instead: str) -> RegistrationError:
     return RegistrationError(
-        f"a materialized view selects rows of one table, and computes columns row by row, so it cannot have {what} "
-        f"- in {text!r} - {instead}"
+        f"A materialized view selects rows of one table, and computes columns row by row, so it cannot have {what}. "
+        f"Text: {text!r}. {instead}"
     )
 
 
 def _unsteady(what: str, text: str) -> RegistrationError:
     return RegistrationError(
-        f"{what!r} has other values without any change of the row's columns, so no refresh could tell which rows are "
-        f"out of date - in {text!r} - compute it in queries over the view"
+        f"{what!r} changes its value without a change of the row's columns, so a refresh cannot find the outdated "
+        f"rows. Text: {text!r}. Compute it in queries over the view."
     )

@@ -64,6 +64,18 @@ def test_a_view_is_made_empty_or_filled_refreshed_and_dropped(sql: Sql, db: Conn
     assert db.table_names() == ["docs", "filled", "none"]
 
 
+def test_columns_of_a_view_may_name_the_catalog_and_the_namespace(sql: Sql) -> None:
+    sql("CREATE NAMESPACE {c}.`a b`")
+    for number, table in enumerate(("{c}.docs", "{c}.`a b`.docs")):
+        # A column with the name of the catalog: Spark prefers the qualifier.
+        other = "named_struct('docs', named_struct('id', -1), 'a b', named_struct('docs', named_struct('id', -1)))"
+        sql(f"CREATE TABLE {table} AS SELECT id, named_struct('a', id) AS s, {other} AS `lance` FROM range(5)")
+        select = f"SELECT {table}.id, -{table}.s.a AS b, {table}.* EXCEPT (docs.id, {table}.`lance`) FROM {table} "
+        select += f"WHERE {table}.id % 2 = 0 AND abs({table}.s.a) < 4"
+        sql(f"CREATE MATERIALIZED VIEW {{c}}.v{number} AS {select} WITH DATA")
+        assert sql(f"SELECT * EXCEPT (__source_row_id) FROM {{c}}.v{number} ORDER BY id") == sql(select)
+
+
 def test_views_of_other_catalogs_are_sparks(sql: Sql, spark: SparkSession) -> None:
     own = spark._jvm.org.apache.spark.sql.execution.SparkSqlParser()
     parser = spark._jsparkSession.sessionState().sqlParser()

@@ -25,7 +25,7 @@ from lance_spark.errors import (
     ViewSourceError,
 )
 from lance_spark.jvm.gateway import is_classic
-from lance_spark.views.spark.text import parse, tokens_of
+from lance_spark.views.spark.text import parse, shorten_qualifiers, tokens_of
 from tests.lance_spark.views.views import ID, clean, compact, forge, make_source, nothing_changes, rows_shown
 from tests.support.logs import Log
 
@@ -490,10 +490,11 @@ def test_every_function_whose_value_may_change_is_known(spark: SparkSession) -> 
 
 def test_texts_are_taken_apart_at_the_right_places() -> None:
     text = "SELECT a, 'x, y FROM z' AS b, trim(BOTH FROM c), /* , */ f(d, e)[0] FROM `t``x`.u AS v WHERE g = \"WHERE\" -- ;"
-    parts = parse(text)
-    assert parts.items == ("a", "'x, y FROM z' AS b", "trim(BOTH FROM c)", "f(d, e)[0]")
-    assert (parts.source, parts.alias, parts.where) == (("t`x", "u"), "v", 'g = "WHERE"')
-    assert text[slice(*parts.span)] == "`t``x`.u"
+    query = parse(text)
+    (select,) = query.selects
+    assert select.items == ("a", "'x, y FROM z' AS b", "trim(BOTH FROM c)", "f(d, e)[0]")
+    assert (query.table.parts, select.alias, select.where) == (("t`x", "u"), "v", 'g = "WHERE"')
+    assert text[slice(*query.table.span)] == "`t``x`.u"
     assert [token.text for token in tokens_of(r"r'\' || 'a\'b' -> 1.5BD")] == [
         r"r'\'",
         "|",
@@ -502,3 +503,21 @@ def test_texts_are_taken_apart_at_the_right_places() -> None:
         "->",
         "1.5BD",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("SELECT c.n.t.id FROM c.n.t", "SELECT t.id FROM c.n.t"),
+        ("SELECT n.T.id, t.id, id FROM t", "SELECT T.id, t.id, id FROM t"),
+        ("SELECT `c`.`n` . t/* x */.`s`.a AS b FROM t", "SELECT t/* x */.`s`.a AS b FROM t"),
+        ("SELECT abs(c.n.t.id) FROM t WHERE c.n.t.s['a'] > 1", "SELECT abs(t.id) FROM t WHERE t.s['a'] > 1"),
+        ("SELECT c.n.t.* FROM t", "SELECT t.* FROM t"),
+        ("SELECT n.id, c.n.t.other, s.c.n.t.id, 'c.n.t.id' FROM t", None),
+        ("SELECT transform(items, (c, i) -> c.n.t.id) FROM t", None),
+        ("SELECT c.n.t.a FROM (SELECT c.n.t.id AS a FROM t) y", "SELECT c.n.t.a FROM (SELECT t.id AS a FROM t) y"),
+    ],
+)
+def test_names_with_catalog_and_namespace_are_shortened_as_spark_reads_them(text: str, short: str | None) -> None:
+    span = parse(text).selects[0].span
+    assert shorten_qualifiers(text, span, ("c", "n", "t"), ["id", "s", "items"]) == (short or text)
