@@ -119,6 +119,22 @@ def _check(
     time_zone: Callable[[], str],
 ) -> UDF | None:
     """Checks an alteration, and returns its UDF, or None."""
+    path = _check_form(alteration)
+    if "drop_udf" in alteration:
+        _check_unbinding(dataset, path, alteration["drop_udf"])
+        return None
+    if "udf" not in alteration:
+        _check_plain(dataset, path, alteration)
+        return None
+    _check_exists(dataset, path)
+    udf = with_default(_requested_udf(alteration, path), manifest)
+    udf = bind_to_columns(udf, dataset.schema, time_zone)
+    _check_udf(dataset, path, udf, recreate=bool(alteration.get("recreate")))
+    return _settle_version(dataset, udf, path)
+
+
+def _check_form(alteration: Mapping[str, object]) -> str:
+    """Checks the keys of an alteration, and returns its path."""
     if not isinstance(alteration, Mapping):
         raise RegistrationError(f"{alteration!r} is no alteration. Give alter_columns {{'path': column, 'udf': udf}}.")
     if "virtual_column" in alteration:
@@ -135,42 +151,43 @@ def _check(
             f"alter_columns cannot alter {', '.join(map(repr, unknown))}. Column: {path!r}. Give path with udf (and "
             "input_columns, recreate), with name, nullable, data_type, or with drop_udf."
         )
-    if "drop_udf" in alteration:
-        _check_unbinding(dataset, path, alteration["drop_udf"])
-        return None
-    if "udf" not in alteration:
-        _check_plain(dataset, path, alteration)
-        return None
+    return path
+
+
+def _check_exists(dataset: lance.LanceDataset, path: str) -> None:
     if path not in dataset.schema.names:
         raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+
+
+def _requested_udf(alteration: Mapping[str, object], path: str) -> UDF:
+    """Returns the UDF of an alteration, over the input columns of the alteration."""
     udf = to_udf(alteration["udf"])
     if udf is None:
         raise RegistrationError(
             f"udf must be a UDF, got {alteration['udf']!r}. Column: {path!r}. Decorate a function with @udf."
         )
-    udf = with_default(udf, manifest)
     inputs = alteration.get("input_columns")
-    if inputs is not None:
-        udf = udf.with_input_columns(list(inputs))  # type: ignore[call-overload]
-    udf = bind_to_columns(udf, dataset.schema, time_zone)
+    return udf if inputs is None else udf.with_input_columns(list(inputs))  # type: ignore[call-overload]
+
+
+def _check_udf(dataset: lance.LanceDataset, path: str, udf: UDF, *, recreate: bool) -> None:
+    """Checks that a UDF can replace the UDF of a column."""
     if udf.is_columns or OUTPUT_KEY.encode() in (dataset.schema.field(path).metadata or {}):
         raise RegistrationError(
             f"Columns of a UDF that returns Columns[T] cannot get another UDF one by one. Column: {path!r}. Drop the "
             "columns, and add them again."
         )
     dtype = value_type(dataset.schema.field(path))
-    if dtype != udf.data_type and not alteration.get("recreate"):
+    if dtype != udf.data_type and not recreate:
         raise RegistrationError(
             f"UDF {udf.name!r} returns {udf.data_type}, but column {path!r} is {dtype}. Table: {dataset.uri}. Give "
             f"the UDF data_type={dtype}, or pass 'recreate': True to drop the column with all its values and add it "
             "again."
         )
     check_udf(dataset, udf, (("", path),))
-    udf = _settle_version(dataset, udf, path)
-    if alteration.get("recreate"):
+    if recreate:
         fields = output_fields(udf, (("", path),), dataset.data_storage_version)
         check_storable(pa.schema(fields), dataset.data_storage_version)
-    return udf
 
 
 def _settle_version(dataset: lance.LanceDataset, udf: UDF, column: str) -> UDF:
@@ -185,8 +202,7 @@ def _settle_version(dataset: lance.LanceDataset, udf: UDF, column: str) -> UDF:
 def _check_unbinding(dataset: lance.LanceDataset, path: str, drop: object) -> None:
     if drop is not True:
         raise RegistrationError(f"drop_udf is {drop!r}. Column {path!r} of {dataset.uri} was not changed. Pass True.")
-    if path not in dataset.schema.names:
-        raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+    _check_exists(dataset, path)
     if BINDING_KEY.encode() not in (dataset.schema.field(path).metadata or {}):
         raise RegistrationError(
             f"Column {path!r} of {dataset.uri} has no UDF. Nothing was changed. Name another column."

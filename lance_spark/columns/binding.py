@@ -207,12 +207,7 @@ def _resolve_columns(dataset: lance.LanceDataset, column: str, binding: Binding)
     """
     if len(binding.columns) == 1:
         return ((binding.columns[0][0], column),)
-    token = (dataset.schema.field(column).metadata or {}).get(TOKEN_KEY)
-    siblings = {}
-    for field in dataset.schema:
-        metadata = field.metadata or {}
-        if metadata.get(TOKEN_KEY) == token and {BINDING_KEY.encode(), OUTPUT_KEY.encode()} <= metadata.keys():
-            siblings[metadata[OUTPUT_KEY.encode()].decode()] = field.name
+    siblings = _find_siblings(dataset.schema, column)
     dropped = [name for field, name in binding.columns if field not in siblings]
     if dropped:
         raise RegistrationError(
@@ -220,6 +215,17 @@ def _resolve_columns(dataset: lance.LanceDataset, column: str, binding: Binding)
             f"in {dataset.uri}. Drop the remaining siblings, and add all of them again."
         )
     return tuple((field, siblings[field]) for field, _ in binding.columns)
+
+
+def _find_siblings(schema: pa.Schema, column: str) -> dict[str, str]:
+    """Returns the columns of a column's UDF by output field."""
+    token = (schema.field(column).metadata or {}).get(TOKEN_KEY)
+    siblings = {}
+    for field in schema:
+        metadata = field.metadata or {}
+        if metadata.get(TOKEN_KEY) == token and {BINDING_KEY.encode(), OUTPUT_KEY.encode()} <= metadata.keys():
+            siblings[metadata[OUTPUT_KEY.encode()].decode()] = field.name
+    return siblings
 
 
 def metadata_of(binding: Binding, field: str, token: str) -> dict[str, str]:
@@ -236,13 +242,8 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
     Raises:
         RegistrationError: An input column was dropped.
     """
-    identities = {identity.id: identity for identity in field_identities(dataset.lance_schema)}
-    inputs = list(zip(binding.inputs, binding.input_ids, strict=True))
-    if binding.bound_at and any(number in identities and identities[number].name != name for name, number in inputs):
-        # Either the column was renamed, or Lance gave the id of a dropped column to a new column.
-        for number in _find_dropped_ids(dataset, binding.bound_at, binding.input_ids):
-            identities.pop(number, None)
-    dropped = [name for name, number in inputs if number not in identities]
+    identities = _find_inputs(dataset, binding)
+    dropped = [name for name, number in zip(binding.inputs, binding.input_ids, strict=True) if number not in identities]
     if dropped:
         replaced = [name for name in dropped if name in dataset.schema.names]
         cast = f" (cast or created again: {', '.join(map(repr, replaced))})" if replaced else ""
@@ -251,6 +252,17 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
             f"{column!r} from them in {dataset.uri}. Give the column a UDF of other inputs with alter_columns."
         )
     return tuple(identities[number] for number in binding.input_ids)
+
+
+def _find_inputs(dataset: lance.LanceDataset, binding: Binding) -> dict[int, FieldIdentity]:
+    """Returns the remaining input columns by field id."""
+    inputs = dict(zip(binding.input_ids, binding.inputs, strict=True))
+    identities = {identity.id: identity for identity in field_identities(dataset.lance_schema) if identity.id in inputs}
+    if binding.bound_at and any(identity.name != inputs[number] for number, identity in identities.items()):
+        # Either the column was renamed, or Lance gave the id of a dropped column to a new column.
+        for number in _find_dropped_ids(dataset, binding.bound_at, binding.input_ids):
+            identities.pop(number, None)
+    return identities
 
 
 def _find_dropped_ids(dataset: lance.LanceDataset, version: int, ids: Sequence[int]) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.errors import RegistrationError, StoredUdfError
 from lance_spark.lance_compat import with_replaced_field
 from lance_spark.types import check_storable
-from lance_spark.types.fields import Kind, is_blob, is_list
+from lance_spark.types.fields import Kind, is_binary, is_blob, is_list, is_text
 from udf_runtime.execute.casts import cast as cast_values
 
 if TYPE_CHECKING:
@@ -76,15 +76,10 @@ def cast_column(head: lance.LanceDataset, alteration: Mapping[str, Any]) -> Lanc
     """
     from lance import LanceOperation
 
-    column, kind = alteration["path"], alteration["data_type"]
-    check_cast(head, column, kind)
+    column = alteration["path"]
+    check_cast(head, column, alteration["data_type"])
     old = head.schema.field(column)
-    metadata: dict[bytes | str, bytes | str] = {
-        key: value for key, value in (old.metadata or {}).items() if key != _VIEW_EXPRESSION
-    }
-    field = old.with_type(kind).with_name(alteration.get("name") or column).with_metadata(metadata)
-    nullable = alteration.get("nullable")
-    field = field if nullable is None else field.with_nullable(bool(nullable))
+    field = _altered_field(old, alteration)
     failures: list[RegistrationError] = []
     convert = _make_conversion(head, old, field, failures)
     try:
@@ -98,6 +93,14 @@ def cast_column(head: lance.LanceDataset, alteration: Mapping[str, Any]) -> Lanc
         first_id = cast("Any", staged[0][1].field(_STAGED_NAME)).id()
     schema = with_replaced_field(head.lance_schema, column, field, first_id)
     return LanceOperation.Merge([fragment for fragment, _ in staged], schema)
+
+
+def _altered_field(old: pa.Field[Any], alteration: Mapping[str, Any]) -> pa.Field[Any]:
+    metadata: dict[bytes | str, bytes | str] = dict((old.metadata or {}).items())
+    metadata.pop(_VIEW_EXPRESSION, None)
+    field = old.with_type(alteration["data_type"]).with_name(alteration.get("name") or old.name).with_metadata(metadata)
+    nullable = alteration.get("nullable")
+    return field if nullable is None else field.with_nullable(bool(nullable))
 
 
 def _make_conversion(
@@ -129,24 +132,47 @@ def _cast_to(field: pa.Field[Any], values: pa.Array[Any]) -> pa.Array[Any]:
 
 def _session_dependence(old: Kind, new: Kind) -> str | None:
     """Returns a cast's dependence on the session, at any depth; None for most casts."""
+    reasons = (_leaf_dependence(old_leaf, new_leaf) for old_leaf, new_leaf in _leaf_pairs(old, new))
+    return next(filter(None, reasons), None)
+
+
+def _leaf_pairs(old: Kind, new: Kind) -> Iterator[tuple[Kind, Kind]]:
+    """Yields the pairs of types whose values a cast converts one by one."""
     if is_list(old) and is_list(new):
-        return _session_dependence(old.value_type, new.value_type)
-    if t.is_map(old) and t.is_map(new):
-        return _session_dependence(old.key_type, new.key_type) or _session_dependence(old.item_type, new.item_type)
-    if t.is_struct(old) and t.is_struct(new):
-        kinds = {field.name: field.type for field in new}
-        reasons = (_session_dependence(field.type, kinds[field.name]) for field in old if field.name in kinds)
-        return next(filter(None, reasons), None)
+        yield from _leaf_pairs(old.value_type, new.value_type)
+    elif t.is_map(old) and t.is_map(new):
+        yield from _leaf_pairs(old.key_type, new.key_type)
+        yield from _leaf_pairs(old.item_type, new.item_type)
+    elif t.is_struct(old) and t.is_struct(new):
+        new_types = {field.name: field.type for field in new}
+        for field in old:
+            if field.name in new_types:
+                yield from _leaf_pairs(field.type, new_types[field.name])
+    else:
+        yield old, new
+
+
+def _leaf_dependence(old: Kind, new: Kind) -> str | None:
     if t.is_temporal(old) != t.is_temporal(new) and (t.is_integer(old) or t.is_integer(new)):
         return "the unit of the number, which is seconds in Spark and the unit of the type in Arrow"
-    zoned = [t.is_timestamp(kind) and kind.tz is not None for kind in (old, new)]
-    calendar = [t.is_date(kind) or (t.is_timestamp(kind) and kind.tz is None) for kind in (old, new)]
-    if (zoned[0] and calendar[1]) or (calendar[0] and zoned[1]):
+    if (_is_instant(old) and _is_calendar(new)) or (_is_calendar(old) and _is_instant(new)):
         return "the time zone of the session"
-    is_written_by_spark = t.is_floating(old) or t.is_decimal(old) or (t.is_temporal(old) and not t.is_date(old))
-    if _is_text(new) and is_written_by_spark:
+    if is_text(new) and _has_spark_format(old):
         return "the text format of Spark"
     return None
+
+
+def _is_instant(kind: Kind) -> bool:
+    return t.is_timestamp(kind) and kind.tz is not None
+
+
+def _is_calendar(kind: Kind) -> bool:
+    return t.is_date(kind) or (t.is_timestamp(kind) and kind.tz is None)
+
+
+def _has_spark_format(kind: Kind) -> bool:
+    """Tells whether Spark and Arrow write the values of a type as different texts."""
+    return t.is_floating(kind) or t.is_decimal(kind) or (t.is_temporal(kind) and not t.is_date(kind))
 
 
 def _check_binding(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> None:
@@ -193,18 +219,13 @@ def holds_all_values(source: Kind, target: Kind) -> bool:
         return _holds_integers(source, target)
     if t.is_floating(source):
         return bool(t.is_floating(target) and target.bit_width > source.bit_width)
-    if t.is_decimal(source) and t.is_decimal(target):
-        more_digits = target.precision - target.scale >= source.precision - source.scale
-        return bool(more_digits and target.scale >= source.scale)
-    if t.is_struct(source) and t.is_struct(target):
-        names = [field.name for field in source] == [field.name for field in target]
-        return names and all(holds_all_values(a.type, b.type) for a, b in zip(source, target, strict=True))
-    if is_list(source) and is_list(target):
-        same_length = not t.is_fixed_size_list(target) or (
-            t.is_fixed_size_list(source) and source.list_size == target.list_size
-        )
-        return same_length and holds_all_values(source.value_type, target.value_type)
-    return (_is_text(source) and _is_text(target)) or (_is_binary(source) and _is_binary(target))
+    if t.is_decimal(source):
+        return _holds_decimals(source, target)
+    if t.is_struct(source):
+        return _holds_structs(source, target)
+    if is_list(source):
+        return _holds_lists(source, target)
+    return is_text(target) if is_text(source) else is_binary(source) and is_binary(target)
 
 
 def _holds_integers(source: Kind, target: Kind) -> bool:
@@ -217,12 +238,24 @@ def _holds_integers(source: Kind, target: Kind) -> bool:
     return bool(t.is_decimal(target) and 10 ** (target.precision - target.scale) > 2**bits)
 
 
-def _is_text(kind: Kind) -> bool:
-    return bool(t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind))
+def _holds_decimals(source: Kind, target: Kind) -> bool:
+    if not t.is_decimal(target) or target.scale < source.scale:
+        return False
+    return bool(target.precision - target.scale >= source.precision - source.scale)
 
 
-def _is_binary(kind: Kind) -> bool:
-    return bool(t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind))
+def _holds_structs(source: Kind, target: Kind) -> bool:
+    if not t.is_struct(target) or source.names != target.names:
+        return False
+    return all(holds_all_values(a.type, b.type) for a, b in zip(source, target, strict=True))
+
+
+def _holds_lists(source: Kind, target: Kind) -> bool:
+    if not is_list(target) or not holds_all_values(source.value_type, target.value_type):
+        return False
+    if not t.is_fixed_size_list(target):
+        return True
+    return bool(t.is_fixed_size_list(source) and source.list_size == target.list_size)
 
 
 def _make_error(dataset: lance.LanceDataset, problem: str, remedy: str) -> RegistrationError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,13 +11,18 @@ from lance_spark.columns.binding import output_fields, record_batch_inputs, take
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.errors import ColumnExistsError, RegistrationError
 from lance_spark.types import check_storable
-from lance_spark.types.fields import Kind, is_blob
+from lance_spark.types.fields import Kind, is_blob, is_list, is_text
 from lance_spark.types.names import check_column_names
 from lance_spark.words import warn_caller
 from udf_runtime import UDF
 
 if TYPE_CHECKING:
     import lance
+
+    from udf_runtime.definition import Parameter
+
+_CHECKED_FORMS = ("blob", "list", "numpy")
+"""Forms of parameters that show the type of a column without an annotated type."""
 
 
 def check_udf(
@@ -42,24 +47,7 @@ def check_udf(
         return record_batch_inputs(dataset, outputs)
     identities = {column.name: column for column in field_identities(dataset.lance_schema)}
     names = udf.input_columns or ()
-    if not names:
-        raise RegistrationError(
-            f"UDF {udf.name!r} reads no column. Table: {dataset.uri}. Give the UDF a parameter: a value without "
-            "inputs is the same in every row."
-        )
-    absent = [name for name in names if name not in identities]
-    if absent:
-        raise RegistrationError(
-            f"UDF {udf.name!r} reads columns that the table lacks: {', '.join(map(repr, absent))}. Table: "
-            f"{dataset.uri}, with the columns {', '.join(map(repr, identities))}. Name the UDF's parameters like "
-            "columns, or bind the UDF with (udf, ['column', ...])."
-        )
-    own = [name for name in names if name in outputs]
-    if own:
-        raise RegistrationError(
-            f"Output column {own[0]!r} is among the inputs of UDF {udf.name!r}. Table: {dataset.uri}. Compute the "
-            "values into another column."
-        )
+    _check_names(dataset, udf, names, outputs)
     unchecked = _check_types(dataset, udf, names)
     if unchecked and warn:
         warn_caller(
@@ -70,48 +58,82 @@ def check_udf(
     return tuple(identities[name] for name in names)
 
 
+def _check_names(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str], outputs: Sequence[str]) -> None:
+    """Checks that the inputs of a UDF are other columns of the table."""
+    if not names:
+        raise RegistrationError(
+            f"UDF {udf.name!r} reads no column. Table: {dataset.uri}. Give the UDF a parameter: a value without "
+            "inputs is the same in every row."
+        )
+    present = [column.name for column in field_identities(dataset.lance_schema)]
+    absent = [name for name in names if name not in present]
+    if absent:
+        raise RegistrationError(
+            f"UDF {udf.name!r} reads columns that the table lacks: {', '.join(map(repr, absent))}. Table: "
+            f"{dataset.uri}, with the columns {', '.join(map(repr, present))}. Name the UDF's parameters like "
+            "columns, or bind the UDF with (udf, ['column', ...])."
+        )
+    own = [name for name in names if name in outputs]
+    if own:
+        raise RegistrationError(
+            f"Output column {own[0]!r} is among the inputs of UDF {udf.name!r}. Table: {dataset.uri}. Compute the "
+            "values into another column."
+        )
+
+
 def _check_types(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str]) -> list[str]:
     """Compares annotations with columns, and returns the parameters without annotation."""
     unchecked = []
     for parameter, name in zip(udf.parameters, names, strict=False):
         field = dataset.schema.field(name)
-        if parameter.form == "blob":
-            if not is_blob(field) and not _is_binary(field.type):
-                raise _mismatch_error(udf, parameter.name, "a blob", field, dataset)
-            continue
-        if parameter.form in ("list", "numpy") and parameter.type is None:
-            if not _is_list(field.type):
-                raise _mismatch_error(udf, parameter.name, "a list", field, dataset)
-            continue
-        if parameter.type is None:
-            if udf.kind.name == "SCALAR":
-                unchecked.append(parameter.name)
-            continue
-        if not _fits(parameter.type, field):
-            raise _mismatch_error(udf, parameter.name, str(parameter.type), field, dataset)
+        if not _takes(parameter, field):
+            raise RegistrationError(
+                f"Type mismatch: parameter {parameter.name!r} of UDF {udf.name!r} takes {_describe_type(parameter)}, "
+                f"but column {field.name!r} is {field.type}. Table: {dataset.uri}. Correct the annotation, or bind "
+                "another column with (udf, ['column', ...])."
+            )
+        if parameter.type is None and parameter.form not in _CHECKED_FORMS and udf.kind.name == "SCALAR":
+            unchecked.append(parameter.name)
     return unchecked
 
 
-def _mismatch_error(
-    udf: UDF, parameter: str, wants: str, field: pa.Field[Any], dataset: lance.LanceDataset
-) -> RegistrationError:
-    return RegistrationError(
-        f"Type mismatch: parameter {parameter!r} of UDF {udf.name!r} takes {wants}, but column {field.name!r} is "
-        f"{field.type}. Table: {dataset.uri}. Correct the annotation, or bind another column with (udf, ['column', "
-        "...])."
-    )
+def _takes(parameter: Parameter, field: pa.Field[Any]) -> bool:
+    """Tells whether a parameter takes the values of a column, as far as its annotation shows."""
+    if parameter.form == "blob":
+        return is_blob(field) or _is_binary(field.type)
+    if parameter.type is not None:
+        return _fits(parameter.type, field)
+    return parameter.form not in _CHECKED_FORMS or is_list(field.type)
+
+
+def _describe_type(parameter: Parameter) -> str:
+    if parameter.form == "blob":
+        return "a blob"
+    return "a list" if parameter.type is None else str(parameter.type)
 
 
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+def _is_real(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+_FAMILIES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]]] = (
+    (pa.types.is_integer, pa.types.is_integer),
+    (pa.types.is_floating, _is_real),
+    (is_text, is_text),
+    (_is_binary, _is_binary),
+    (pa.types.is_timestamp, pa.types.is_timestamp),
+    (pa.types.is_date, pa.types.is_date),
+    (pa.types.is_time, pa.types.is_time),
+    (pa.types.is_duration, pa.types.is_duration),
+    (pa.types.is_decimal, pa.types.is_decimal),
+    (pa.types.is_struct, pa.types.is_struct),
+    (pa.types.is_map, pa.types.is_map),
+)
+"""Types of annotations, each with the types of columns whose values fit."""
 
 
 def _fits(annotated: Kind, field: pa.Field[Any]) -> bool:
@@ -121,24 +143,13 @@ def _fits(annotated: Kind, field: pa.Field[Any]) -> bool:
         kind = kind.storage_type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if kind == annotated or is_blob(field):
-        return is_blob(field) is False or _is_binary(annotated)
-    same_family = (
-        (pa.types.is_integer, pa.types.is_integer),
-        (pa.types.is_floating, lambda k: pa.types.is_floating(k) or pa.types.is_integer(k)),
-        (_is_text, _is_text),
-        (_is_binary, _is_binary),
-        (pa.types.is_timestamp, pa.types.is_timestamp),
-        (pa.types.is_date, pa.types.is_date),
-        (pa.types.is_time, pa.types.is_time),
-        (pa.types.is_duration, pa.types.is_duration),
-        (pa.types.is_decimal, pa.types.is_decimal),
-        (pa.types.is_struct, pa.types.is_struct),
-        (pa.types.is_map, pa.types.is_map),
-    )
-    if _is_list(annotated) and _is_list(kind):
+    if is_blob(field):
+        return _is_binary(annotated)
+    if kind == annotated:
+        return True
+    if is_list(annotated) and is_list(kind):
         return _fits(annotated.value_type, pa.field("element", kind.value_type))
-    return any(is_annotated(annotated) and is_stored(kind) for is_annotated, is_stored in same_family)
+    return any(is_annotated(annotated) and is_stored(kind) for is_annotated, is_stored in _FAMILIES)
 
 
 def new_fields(dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str, str]]) -> list[pa.Field[Any]]:
@@ -172,10 +183,10 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
             dataset.uri,
             hint="choose another name; alter_columns gives it another UDF, drop_columns removes it; nothing was added",
         )
-    twice = [name for name in names if [n.lower() for n in names].count(name.lower()) > 1]
-    if twice:
+    repeated = _find_repeated(names)
+    if repeated is not None:
         raise RegistrationError(
-            f"Two new columns have the name {twice[0]!r}. Table: {dataset.uri}. Nothing was added. Choose two names."
+            f"Two new columns have the name {repeated!r}. Table: {dataset.uri}. Nothing was added. Choose two names."
         )
     nested = [name for name in names if "." in name]
     if nested:
@@ -184,3 +195,9 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
             f"{dataset.uri}. Compute the whole struct, or a column of its own."
         )
     check_column_names(names, dataset.uri)
+
+
+def _find_repeated(names: Sequence[str]) -> str | None:
+    """Returns the first name that another name repeats in any case, or None."""
+    lower = [name.lower() for name in names]
+    return next((name for name in names if lower.count(name.lower()) > 1), None)

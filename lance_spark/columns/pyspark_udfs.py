@@ -40,9 +40,8 @@ _NO_COUNTERPART = tuple(
     for name in ("UserDefinedType", "VariantType", "YearMonthIntervalType", "GeometryType", "GeographyType")
     if hasattr(spark, name)
 )
-_MOMENTS = (spark.TimestampType, spark.TimestampNTZType, spark.DayTimeIntervalType)
-_REPAIRED = (*_MOMENTS, spark.StructType, spark.MapType)
-"""Types of inputs with values other than Spark's in earlier releases."""
+_REPAIRED = (spark.TimestampType, spark.TimestampNTZType, spark.DayTimeIntervalType, spark.StructType, spark.MapType)
+"""Types with values in pandas that depend on the release of PySpark or of this package."""
 _ALIKE_IN_PANDAS = (
     spark.StringType,
     spark.BinaryType,
@@ -78,8 +77,10 @@ def to_udf(function: object) -> UDF | None:
             f"{own.name!r} makes rows, but a column needs one value per row. Make a view of the function with "
             "create_udtf_view, or decorate a function that returns one value with @udf."
         )
-    if own is not None:
-        return own
+    return _to_pyspark_udf(function) if own is None else own
+
+
+def _to_pyspark_udf(function: object) -> PySparkUDF | None:
     func, kind = getattr(function, "func", None), getattr(function, "evalType", None)
     returns = getattr(function, "returnType", None)
     if not callable(func) or not isinstance(kind, int) or not isinstance(returns, spark.DataType):
@@ -91,13 +92,16 @@ def to_udf(function: object) -> UDF | None:
             "per row. Give a scalar udf, pandas_udf or arrow_udf."
         )
     plain = UDF.define(func, kind=kinds[kind], data_type=_check_return_type(func.__name__, returns))
-    state = {field.name: getattr(plain, field.name) for field in dataclasses.fields(UDF)}
-    return PySparkUDF(returns=returns, **state)
+    return PySparkUDF(returns=returns, **_fields_of(plain))
+
+
+def _fields_of(udf: UDF) -> dict[str, Any]:
+    return {field.name: getattr(udf, field.name) for field in dataclasses.fields(UDF)}
 
 
 def _check_return_type(name: str, returns: spark.DataType) -> pa.DataType:
     try:
-        if not any(has_type(returns, kind) for kind in _NO_COUNTERPART):
+        if not has_type(returns, _NO_COUNTERPART):
             return _to_arrow_type(returns)
     except (PySparkException, TypeError):
         pass
@@ -128,20 +132,12 @@ def bind_to_columns(udf: UDF, schema: pa.Schema, time_zone: Callable[[], str]) -
     """
     if not isinstance(udf, PySparkUDF):
         return udf
-    plain = UDF(**{field.name: getattr(udf, field.name) for field in dataclasses.fields(UDF)})
+    plain = UDF(**_fields_of(udf))
     names = udf.input_columns or ()
     if not set(names) <= set(schema.names) or any(is_blob(schema.field(name)) for name in names):
         return plain
-    fields = [schema.field(name).with_name(f"_{at}") for at, name in enumerate(names)]
-    try:
-        inputs = to_spark_schema(pa.schema(fields))
-    except UnsupportedTypeError as error:
-        raise _make_error(udf, str(error)) from error
-    for column in inputs:
-        if any(has_type(column.dataType, kind) for kind in _NO_COUNTERPART):
-            raise _make_error(udf, f"it reads {column.dataType.simpleString()}")
-    adapt = _row_adapter if udf.kind is Kind.SCALAR else _batch_adapter
-    adapter = adapt(udf, plain, fields, inputs, time_zone)
+    planner = _AdapterPlanner.of(udf, [schema.field(name).with_name(f"_{at}") for at, name in enumerate(names)])
+    adapter = planner.plan_rows() if udf.kind is Kind.SCALAR else planner.plan_batches(plain, time_zone)
     if adapter is None:
         return plain
     if plain.manifest is not None:
@@ -150,51 +146,69 @@ def bind_to_columns(udf: UDF, schema: pa.Schema, time_zone: Callable[[], str]) -
     return UDF.define(adapter, kind=kind, data_type=udf.data_type, input_columns=list(names), name=udf.name)
 
 
-def _row_adapter(
-    udf: PySparkUDF,
-    plain: UDF,  # noqa: ARG001 - as _batch_adapter
-    fields: Sequence[pa.Field[Any]],
-    inputs: spark.StructType,
-    time_zone: Callable[[], str],  # noqa: ARG001 - PySpark's `udf` has the zone of the process
-) -> RowAdapter | None:
-    for field in fields:
-        differing = next(filter(_differs_in_python, _types_of(field.type)), None)
-        if differing is not None:
-            raise _make_error(udf, f"Spark reads {differing} as another type, cast the column")
-    readers = [row_reader(column.dataType) for column in inputs]
-    if not any(readers) and row_writer(udf.returns) is None:
-        return None
-    return RowAdapter(udf.load(), inputs, udf.returns)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AdapterPlanner:
+    """A UDF of PySpark over columns of a table.
 
+    Attributes:
+        udf: The UDF.
+        fields: The input columns in the table.
+        inputs: The input columns in Spark.
+    """
 
-def _batch_adapter(
-    udf: PySparkUDF,
-    plain: UDF,
-    fields: Sequence[pa.Field[Any]],
-    inputs: spark.StructType,
-    time_zone: Callable[[], str],
-) -> BatchAdapter | None:
-    in_pandas = udf.kind in _ARROW_KINDS
-    if in_pandas:
-        _check_pandas(udf, [*(column.dataType for column in inputs), udf.returns])
-    zoned = [*(column.dataType for column in inputs), *([udf.returns] if in_pandas else [])]
-    has_zone = any(has_type(kind, spark.TimestampType) for kind in zoned)
-    is_alike = _is_alike_in_pandas if in_pandas else _is_alike_in_arrow
-    if not has_zone and all(
-        is_alike(field.type, column.dataType) for field, column in zip(fields, inputs, strict=True)
-    ):
-        return None
-    had_values = not has_zone and not any(has_type(column.dataType, kind) for column in inputs for kind in _REPAIRED)
-    return BatchAdapter(
-        udf.load(),
-        fields=fields,
-        inputs=inputs,
-        returns=udf.returns,
-        kind=udf.kind,
-        time_zone=_check_zone(udf, time_zone()) if has_zone else "UTC",
-        result=(udf.name, udf.data_type),
-        plain=plain if had_values else None,
-    )
+    udf: PySparkUDF
+    fields: Sequence[pa.Field[Any]]
+    inputs: spark.StructType
+
+    @staticmethod
+    def of(udf: PySparkUDF, fields: Sequence[pa.Field[Any]]) -> _AdapterPlanner:
+        """Checks that a UDF can read columns."""
+        try:
+            inputs = to_spark_schema(pa.schema(fields))
+        except UnsupportedTypeError as error:
+            raise _make_error(udf, str(error)) from error
+        for column in inputs:
+            if has_type(column.dataType, _NO_COUNTERPART):
+                raise _make_error(udf, f"it reads {column.dataType.simpleString()}")
+        return _AdapterPlanner(udf=udf, fields=fields, inputs=inputs)
+
+    def plan_rows(self) -> RowAdapter | None:
+        """Returns the adapter of a UDF over rows, or None if the values agree without."""
+        for field in self.fields:
+            differing = next(filter(_differs_in_python, _types_of(field.type)), None)
+            if differing is not None:
+                raise _make_error(self.udf, f"Spark reads {differing} as another type, cast the column")
+        readers = [row_reader(column.dataType) for column in self.inputs]
+        if not any(readers) and row_writer(self.udf.returns) is None:
+            return None
+        return RowAdapter(self.udf.load(), self.inputs, self.udf.returns)
+
+    def plan_batches(self, plain: UDF, time_zone: Callable[[], str]) -> BatchAdapter | None:
+        """Returns the adapter of a vectorised UDF, or None if the values agree without."""
+        udf, kinds = self.udf, [column.dataType for column in self.inputs]
+        zoned = kinds
+        if udf.kind in _ARROW_KINDS:
+            zoned = [*kinds, udf.returns]
+            _check_pandas(udf, zoned)
+        has_zone = any(has_type(kind, spark.TimestampType) for kind in zoned)
+        if not has_zone and self._are_alike():
+            return None
+        had_values = not has_zone and not any(has_type(kind, _REPAIRED) for kind in kinds)
+        return BatchAdapter(
+            udf.load(),
+            fields=self.fields,
+            inputs=self.inputs,
+            returns=udf.returns,
+            kind=udf.kind,
+            time_zone=_check_zone(udf, time_zone()) if has_zone else "UTC",
+            result=(udf.name, udf.data_type),
+            plain=plain if had_values else None,
+        )
+
+    def _are_alike(self) -> bool:
+        is_alike = _is_alike_in_pandas if self.udf.kind in _ARROW_KINDS else _is_alike_in_arrow
+        pairs = zip(self.fields, self.inputs, strict=True)
+        return all(is_alike(field.type, column.dataType) for field, column in pairs)
 
 
 def _differs_in_python(kind: Any) -> bool:  # noqa: ANN401 - its attributes depend on the type
@@ -226,7 +240,7 @@ def _depends_on_release(kind: spark.DataType) -> bool:
     if not isinstance(kind, (spark.StructType, spark.ArrayType, spark.MapType)):
         return False
     parts = [kind.keyType, kind.valueType] if isinstance(kind, spark.MapType) else [kind]
-    return any(has_type(part, hidden) for part in parts for hidden in (*_MOMENTS, spark.StructType, spark.MapType))
+    return any(has_type(part, _REPAIRED) for part in parts)
 
 
 def _is_alike_in_pandas(kind: pa.DataType, spark_kind: spark.DataType) -> bool:

@@ -26,8 +26,8 @@ Convert: TypeAlias = Callable[[Any], Any]
 """Converts a value other than None."""
 
 
-def has_type(kind: spark.DataType, wanted: type[spark.DataType]) -> bool:
-    """Tells whether a Spark type is, or contains at any depth, a type of a class."""
+def has_type(kind: spark.DataType, wanted: type[spark.DataType] | tuple[type[spark.DataType], ...]) -> bool:
+    """Tells whether a Spark type is, or contains at any depth, a type of some classes."""
     if isinstance(kind, wanted):
         return True
     if isinstance(kind, spark.ArrayType):

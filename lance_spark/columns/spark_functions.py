@@ -122,13 +122,9 @@ class ChunkRows:
 
     def of_row(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[tuple[object, ...]]:
         """Yields the chunks of a row, as Python values."""
-        names = [parameter.name for parameter in self._udf.parameters]
-        values = dict(zip(names, args, strict=False)) | kwargs
-        if len(args) + len(kwargs) != len(names) or values.keys() != set(names):
-            received = f"{len(args)} by position" + (f" and {', '.join(kwargs)}" if kwargs else "")
-            raise TypeError(f"chunker {self._udf.name!r} takes {', '.join(names)}, and got {received}")
+        values = self._bind(args, kwargs)
         if self._udf.on_error.matchers:
-            yield from self._run_with_policy({name: values[name] for name in names})
+            yield from self._run_with_policy(values)
             return
         arguments = [_convert_argument(values[parameter.name], parameter) for parameter in self._udf.parameters]
         try:
@@ -138,6 +134,15 @@ class ChunkRows:
             raise
         except Exception as error:  # noqa: BLE001 - a worker of Spark cannot report every text
             raise raised_for(error, udf=self._udf.name, row=None) from cause_of(error)
+
+    def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+        """Returns the arguments of a call, by name in the order of the parameters."""
+        names = [parameter.name for parameter in self._udf.parameters]
+        values = dict(zip(names, args, strict=False)) | kwargs
+        if len(args) + len(kwargs) != len(names) or values.keys() != set(names):
+            received = f"{len(args)} by position" + (f" and {', '.join(kwargs)}" if kwargs else "")
+            raise TypeError(f"chunker {self._udf.name!r} takes {', '.join(names)}, and got {received}")
+        return {name: values[name] for name in names}
 
     def _run_with_policy(self, values: dict[str, object]) -> Iterator[tuple[object, ...]]:
         columns: list[pa.Array[Any]] = [pa.array([_without_rows(value)]) for value in values.values()]

@@ -12,12 +12,12 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from lance_spark.errors import SchemaMismatchError, ValueConversionError
-from lance_spark.types.fields import Array, plain_type
-from lance_spark.types.layout import aligned, nulls, relabel_batch
+from lance_spark.types.fields import Array
+from lance_spark.types.layout import aligned, relabel_batch
 from lance_spark.types.leaves import BadValue, TooLarge
 from lance_spark.types.mapping import arrow_type, raw_type, spark_arrow_schema
 from lance_spark.types.mismatch import side_by_side
-from lance_spark.types.tree import ConversionPlanner, Node, pair_names
+from lance_spark.types.tree import ChildPlan, ConversionPlanner, are_trivial
 
 _READ_HINT = "leave the column out with option 'columns', or change it in the table"
 _WRITE_HINT = "correct the value, or write to a column that can hold it"
@@ -25,51 +25,20 @@ _SPLIT_HINT = "read with a smaller option 'batch_size'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """A target column with its source position (None if absent) and conversion."""
-
-    source: int | None
-    node: Node
-    missing_as: pa.DataType
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     """The conversion of batches from one schema to another."""
 
     source: pa.Schema
-    columns: tuple[_Column, ...]
+    columns: tuple[ChildPlan, ...]
     as_is: bool
 
     def run(self, columns: list[Array], rows: int) -> list[Array]:
-        return [
-            nulls(rows, column.missing_as) if column.source is None else column.node.run(columns[column.source])
-            for column in self.columns
-        ]
+        return [column.run(None if column.source is None else columns[column.source], rows) for column in self.columns]
 
 
 def _plan(source: pa.Schema, target: pa.Schema, planner: ConversionPlanner) -> _Plan:
-    positions = pair_names(source.names, target.names)
-    columns = []
-    for target_field in target:
-        at = positions.get(target_field.name)
-        if at is None:
-            if not planner.writing:
-                planner.problems[target_field.name] = "the table has no such column"
-            elif not target_field.nullable:
-                planner.problems[target_field.name] = "is missing, and the column is not nullable"
-            node = Node(path=target_field.name)
-        else:
-            node = planner.plan(source.field(at), target_field, target_field.name)
-        columns.append(_Column(source=at, node=node, missing_as=plain_type(target_field.type)))
-    if planner.writing:
-        for position, name in enumerate(source.names):
-            if position not in positions.values():
-                twice = source.names.count(name) > 1
-                planner.problems[name] = "is there twice" if twice else "the table has no such column"
-    in_place = [column.source for column in columns] == list(range(len(source.names)))
-    as_is = in_place and all(column.node.trivial for column in columns)
-    return _Plan(source=source, columns=tuple(columns), as_is=as_is)
+    columns = planner.plan_children(list(source), target)
+    return _Plan(source=source, columns=columns, as_is=are_trivial(columns, len(source)))
 
 
 class ReadConverter:
@@ -99,9 +68,8 @@ class ReadConverter:
         plan = _plan(source, self.schema, planner)
         if planner.problems:
             raise SchemaMismatchError(
-                "The table no longer has the columns of the DataFrame: "
-                + "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
-                + ". Load the table again. For a catalog table, run REFRESH TABLE. Recreate a temporary view."
+                f"The table no longer has the columns of the DataFrame: {_join_problems(planner)}. Load the table "
+                "again. For a catalog table, run REFRESH TABLE. Recreate a temporary view."
             )
         return plan
 

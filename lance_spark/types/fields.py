@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -96,6 +97,16 @@ def is_list(kind: Kind) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def is_text(kind: Kind) -> bool:
+    """Tells whether a type is any of Arrow's text types."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_binary(kind: Kind) -> bool:
+    """Tells whether a type is any of Arrow's types for bytes of any length."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
 def with_children(kind: Kind, children: list[pa.Field[Any]]) -> Kind:
     """Returns a nested type with other children."""
     if pa.types.is_struct(kind):
@@ -123,13 +134,18 @@ def without_private_metadata(field: pa.Field[Any]) -> pa.Field[Any]:
     }
     if len(public) != len(field.metadata or {}):
         field = field.with_metadata(public) if public else field.remove_metadata()
+    return _with_converted_children(field, without_private_metadata)
+
+
+def _with_converted_children(field: pa.Field[Any], convert: Callable[[pa.Field[Any]], pa.Field[Any]]) -> pa.Field[Any]:
+    """Returns a field with converted children. Extension types stay unchanged."""
     if isinstance(field.type, pa.BaseExtensionType):
         return field
     children = children_of(field)
-    cleaned = [without_private_metadata(child) for child in children]
-    if all(a.equals(b, check_metadata=True) for a, b in zip(children, cleaned, strict=True)):
+    converted = list(map(convert, children))
+    if all(old.equals(new, check_metadata=True) for old, new in zip(children, converted, strict=True)):
         return field
-    return field.with_type(with_children(field.type, cleaned))
+    return field.with_type(with_children(field.type, converted))
 
 
 def scan_schema(schema: pa.Schema, blob_handling: BlobHandling = "descriptor") -> pa.Schema:
@@ -140,16 +156,18 @@ def scan_schema(schema: pa.Schema, blob_handling: BlobHandling = "descriptor") -
 def scan_field(field: pa.Field[Any], blob_handling: BlobHandling) -> pa.Field[Any]:
     """Returns the scan's field for a field of a table's schema."""
     if is_blob(field):
-        if blob_handling == "bytes":
-            rest = {k: v for k, v in (field.metadata or {}).items() if k not in _EXTENSION_KEYS}
-            return pa.field(field.name, pa.large_binary(), field.nullable, rest or None)
-        kind = DESCRIPTOR_V2 if extension_name(field) == BLOB_V2 else DESCRIPTOR_V1
-        return pa.field(field.name, kind, field.nullable, {BLOB_ENCODING: b"true"})
-    children = children_of(field)
-    if not children or isinstance(field.type, pa.BaseExtensionType):
-        return field
-    scanned = [scan_field(child, blob_handling) for child in children]
-    return field if scanned == children else field.with_type(with_children(field.type, scanned))
+        return _scan_bytes(field) if blob_handling == "bytes" else _scan_descriptor(field)
+    return _with_converted_children(field, lambda child: scan_field(child, blob_handling))
+
+
+def _scan_bytes(blob: pa.Field[Any]) -> pa.Field[Any]:
+    metadata = {k: v for k, v in (blob.metadata or {}).items() if k not in _EXTENSION_KEYS}
+    return pa.field(blob.name, pa.large_binary(), blob.nullable, metadata or None)
+
+
+def _scan_descriptor(blob: pa.Field[Any]) -> pa.Field[Any]:
+    kind = DESCRIPTOR_V2 if extension_name(blob) == BLOB_V2 else DESCRIPTOR_V1
+    return pa.field(blob.name, kind, blob.nullable, {BLOB_ENCODING: b"true"})
 
 
 def encode_field(field: pa.Field[Any]) -> str:

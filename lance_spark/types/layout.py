@@ -11,11 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.types.fields import Array, Kind, children_of, plain_type
-
-_WIDE_ALIGNMENT = 16
-"""Rust aligns decimals of 128 and 256 bits and views of texts and binaries to 16 bytes. Spark's
-Arrow stream and other writers align buffers to 8."""
+from lance_spark.types.fields import Array, Kind, children_of, is_list, plain_type
 
 
 class _Relabelled:
@@ -143,47 +139,58 @@ class _Demand(NamedTuple):
             return False
         return buffer.size > self.offset_bytes or self.offset_bytes == 0 or _is_zero(buffer, self.offset_bytes)
 
+    def meet(self, buffer: pa.Buffer | None) -> pa.Buffer | None:
+        """Returns the buffer, or a copy that Lance accepts."""
+        return buffer if buffer is None or self.is_met(buffer) else _copied(buffer, self)
+
 
 def _is_zero(buffer: pa.Buffer, size: int) -> bool:
     return buffer.size == size and buffer.to_pybytes() == bytes(size)
 
 
 _ANY = _Demand(1)
+_WIDE = _Demand(16)
+"""Rust aligns decimals of 128 and 256 bits and views of texts and binaries to 16 bytes. Spark's
+Arrow stream and other writers align buffers to 8."""
 _OFFSETS, _LARGE_OFFSETS = _Demand(4, 4), _Demand(8, 8)
+_VIEWS = (pa.string_view(), pa.binary_view())
 
 
-def _is_view(kind: Kind) -> bool:
-    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+_DEMANDS_OF = {
+    pa.null().id: (_ANY,),
+    pa.bool_().id: (_ANY, _ANY),
+    pa.string().id: (_ANY, _OFFSETS, _ANY),
+    pa.binary().id: (_ANY, _OFFSETS, _ANY),
+    pa.large_string().id: (_ANY, _LARGE_OFFSETS, _ANY),
+    pa.large_binary().id: (_ANY, _LARGE_OFFSETS, _ANY),
+    pa.string_view().id: (_ANY, _WIDE),
+    pa.binary_view().id: (_ANY, _WIDE),
+    pa.struct([]).id: (_ANY,),
+    pa.list_(pa.null()).id: (_ANY, _OFFSETS),
+    pa.large_list(pa.null()).id: (_ANY, _LARGE_OFFSETS),
+    pa.list_(pa.null(), 1).id: (_ANY,),
+    # The second bitmap belongs to the entries.
+    pa.map_(pa.int8(), pa.int8()).id: (_ANY, _OFFSETS, _ANY),
+}
+"""Lance's requirements for the own buffers of types, by type id."""
+
+
+def _own_demands(kind: Kind) -> tuple[_Demand, ...]:
+    """Returns Lance's requirements for the buffers of an array without its children."""
+    if kind.id in _DEMANDS_OF:
+        return _DEMANDS_OF[kind.id]
+    if pa.types.is_decimal(kind):
+        return (_ANY, _WIDE)
+    if pa.types.is_dictionary(kind):
+        return (_ANY, _Demand(kind.index_type.byte_width))
+    return (_ANY, _Demand(kind.byte_width) if pa.types.is_primitive(kind) else _ANY)
 
 
 @functools.lru_cache(maxsize=1024)
 def _demands(kind: Kind) -> tuple[_Demand, ...]:
-    """Returns Lance's requirements for the buffers of an array of a plain type."""
-    own: tuple[_Demand, ...]
-    if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):
-        own = (_ANY,)
-    elif pa.types.is_map(kind):
-        # The second bitmap belongs to the entries.
-        own = (_ANY, _OFFSETS, _ANY)
-    elif pa.types.is_null(kind):
-        own = (_ANY,)
-    elif pa.types.is_list(kind):
-        own = (_ANY, _OFFSETS)
-    elif pa.types.is_large_list(kind):
-        own = (_ANY, _LARGE_OFFSETS)
-    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
-        own = (_ANY, _OFFSETS, _ANY)
-    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        own = (_ANY, _LARGE_OFFSETS, _ANY)
-    elif pa.types.is_decimal(kind) or _is_view(kind):
-        own = (_ANY, _Demand(_WIDE_ALIGNMENT))
-    elif pa.types.is_boolean(kind) or not (pa.types.is_primitive(kind) or pa.types.is_dictionary(kind)):
-        own = (_ANY, _ANY)
-    elif pa.types.is_dictionary(kind):
-        own = (_ANY, _Demand(kind.index_type.byte_width))
-    else:
-        own = (_ANY, _Demand(kind.byte_width))
-    return own + tuple(demand for child in children_of(pa.field("", kind)) for demand in _demands(child.type))
+    """Returns Lance's requirements for all buffers of an array of a plain type."""
+    children = children_of(pa.field("", kind))
+    return _own_demands(kind) + tuple(demand for child in children for demand in _demands(child.type))
 
 
 def aligned(array: Array) -> Array:
@@ -206,21 +213,21 @@ def _realign(array: Array) -> Array:
     if pa.types.is_map(kind):
         entries = pa.list_(pa.struct([kind.key_field, kind.item_field]))
         return relabel_array(_realign(relabel_array(array, entries)), kind)
-    if array.offset != 0 or pa.types.is_dictionary(kind) or _is_view(kind):
-        # Rare: batches from Spark start at 0. A concatenation of two arrays always copies.
-        return pa.concat_arrays([array, array.slice(0, 0)])
+    if array.offset != 0 or kind in _VIEWS or pa.types.is_dictionary(kind):
+        # Rare: batches from Spark start at 0.
+        return _copied_array(array)
+    children = None
     if pa.types.is_struct(kind):
         children = [aligned(array.field(i)) for i in range(kind.num_fields)]
-    elif children_of(pa.field("", kind)):
+    elif is_list(kind):
         children = [aligned(array.values)]
-    else:
-        children = []
-    demands = _demands(plain_type(kind))[: 1 if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind) else 3]
-    own = array.buffers()[: len(demands) if not children or len(demands) == 1 else 2]
-    buffers = [
-        b if b is None or demand.is_met(b) else _copied(b, demand) for b, demand in zip(own, demands, strict=False)
-    ]
-    return assemble(kind, len(array), buffers, children or None)
+    buffers = [demand.meet(buffer) for buffer, demand in zip(array.buffers(), _own_demands(kind), strict=False)]
+    return assemble(kind, len(array), buffers, children)
+
+
+def _copied_array(array: Array) -> Array:
+    # A concatenation of two arrays always copies.
+    return pa.concat_arrays([array, array.slice(0, 0)])
 
 
 def from_start(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -234,7 +241,7 @@ def from_start(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
     columns = list(batch.columns)
     for i in late:
-        columns[i] = pa.concat_arrays([columns[i], columns[i].slice(0, 0)])
+        columns[i] = _copied_array(columns[i])
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 

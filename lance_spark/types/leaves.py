@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_spark.types.fields import BFLOAT16, JSON, Array, Kind, extension_name, storage_type
+from lance_spark.types.fields import BFLOAT16, JSON, Array, Kind, extension_name, is_binary, is_text, storage_type
 from lance_spark.types.layout import assemble, buffer_of, nulls, offsets_of, same_layout, validity
 from lance_spark.types.mapping import CHAR, declared_text
 
@@ -25,6 +25,9 @@ Step: TypeAlias = Callable[[Array], Array]
 
 MOST_OFFSET = 2**31 - 1
 """Maximum bytes of text, or elements of lists, of an array in Spark's Arrow types."""
+
+_NARROWER = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+"""Types with 64-bit offsets, and their counterparts with 32-bit offsets."""
 
 _DISPLAY_LENGTH = 60
 
@@ -73,13 +76,14 @@ def plan_leaf(source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
         return _plan_bfloat16(source, target)
     if extension_name(target) == JSON and extension_name(source) != JSON:
         return chain(plan_leaf(source, pa.field("", want)), _check_json)
-    if same_layout(have, want):
-        return None
-    for planner in (_plan_number, _plan_text, _plan_moment):
-        step = planner(have, want)
-        if step is not None:
-            return step
-    raise Inconvertible(f"{have} is not converted to {want}; cast it first")
+    return None if same_layout(have, want) else _plan_cast(have, want)
+
+
+def _plan_cast(have: Kind, want: Kind) -> Step:
+    step = _plan_number(have, want) or _plan_bytes(have, want) or _plan_moment(have, want)
+    if step is None:
+        raise Inconvertible(f"{have} is not converted to {want}; cast it first")
+    return step
 
 
 def check_text(have: Kind) -> Step | None:
@@ -90,7 +94,7 @@ def check_text(have: Kind) -> Step | None:
     are dropped.
     """
     kind = have.value_type if pa.types.is_dictionary(have) else have
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+    if not is_text(kind):
         return None
 
     def step(array: Array) -> Array:
@@ -154,40 +158,48 @@ def chain(first: Step | None, second: Step | None) -> Step | None:
 
 
 def _plan_number(have: Kind, want: Kind) -> Step | None:
-    whole, floating, decimal = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal
-    if whole(have) and (whole(want) or pa.types.is_float32(want) or pa.types.is_float64(want)):
+    if pa.types.is_integer(have):
+        return _plan_integer(want)
+    if pa.types.is_decimal(have) and (pa.types.is_decimal(want) or pa.types.is_integer(want)):
         return _cast(want)
-    if whole(have) and decimal(want):
+    if pa.types.is_floating(have):
+        return _plan_float(have, want)
+    return None
+
+
+def _plan_integer(want: Kind) -> Step | None:
+    if pa.types.is_decimal(want):
         # Arrow refuses a direct cast to few digits by type. A cast through the 20 digits of a
         # 64-bit integer is checked by value.
         return chain(_cast(pa.decimal256(20, 0)), _cast(want))
-    if decimal(have) and (decimal(want) or whole(want)):
+    if pa.types.is_integer(want) or pa.types.is_float32(want) or pa.types.is_float64(want):
         return _cast(want)
-    if floating(have) and floating(want):
+    return None
+
+
+def _plan_float(have: Kind, want: Kind) -> Step | None:
+    if pa.types.is_floating(want):
         return _cast_float(want) if want.bit_width < have.bit_width else _cast(want)
-    if floating(have) and whole(want):
+    if pa.types.is_integer(want):
         widened = _cast(pa.float32()) if pa.types.is_float16(have) else None
         return chain(widened, _cast(want))
     return None
 
 
-def _plan_text(have: Kind, want: Kind) -> Step | None:
-    for large, small, view, fixed in (
-        (pa.types.is_large_string, pa.types.is_string, pa.types.is_string_view, None),
-        (pa.types.is_large_binary, pa.types.is_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
-    ):
-        ours = large(have) or small(have) or view(have) or (fixed is not None and fixed(have))
-        if not ours:
-            continue
-        if large(have) and small(want):
-            return _narrow(want)
-        if fixed is not None and fixed(want) and not fixed(have):
-            return _cast(want)
-        if fixed is not None and fixed(have) and small(want):
-            return chain(_check_total(have.byte_width), _cast(want))
-        if large(want) or small(want) or view(want):
-            return _cast(want)
-    return None
+def _plan_bytes(have: Kind, want: Kind) -> Step | None:
+    """Plans a cast from text to text, or from bytes to bytes."""
+    is_fixed = pa.types.is_fixed_size_binary
+    if is_fixed(have):
+        return _plan_fixed_bytes(have, want)
+    if not ((is_text(have) and is_text(want)) or (is_binary(have) and (is_binary(want) or is_fixed(want)))):
+        return None
+    return _narrow(want) if _NARROWER.get(have) == want else _cast(want)
+
+
+def _plan_fixed_bytes(have: Kind, want: Kind) -> Step | None:
+    if pa.types.is_binary(want):
+        return chain(_check_total(have.byte_width), _cast(want))
+    return _cast(want) if is_binary(want) else None
 
 
 def _plan_moment(have: Kind, want: Kind) -> Step | None:

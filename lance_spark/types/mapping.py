@@ -26,6 +26,9 @@ _TIME: type[spark.DataType] | None = getattr(spark, "TimeType", None)
 _SPATIAL = tuple(getattr(spark, name) for name in ("GeometryType", "GeographyType") if hasattr(spark, name))
 _TAGS = (b"variant", b"geometry", b"geography")
 
+_UNTYPED_KEYS = "a map needs a type for its keys"
+_LEAVE_OUT = "leave the column out with option 'columns'"
+
 DECLARED_TYPE = b"spark.type"
 """Field metadata: the declared Spark type of a column, if Arrow has a wider type."""
 
@@ -106,11 +109,15 @@ def spark_type(field: pa.Field[Any], path: str) -> spark.DataType:
     if pa.types.is_duration(kind):
         return _interval(field)
     if pa.types.is_time(kind):
-        if _TIME is None:
-            hint = "use PySpark 4.1 or later, or leave the column out with option 'columns'"
-            raise UnsupportedTypeError(path, str(kind), reason="this PySpark has no TIME", hint=hint)
-        return _TIME()
+        return _time(kind, path)
     return _nested(field, path)
+
+
+def _time(kind: Kind, path: str) -> spark.DataType:
+    if _TIME is None:
+        hint = f"use PySpark 4.1 or later, or {_LEAVE_OUT}"
+        raise UnsupportedTypeError(path, str(kind), reason="this PySpark has no TIME", hint=hint)
+    return _TIME()
 
 
 def _interval(field: pa.Field[Any]) -> spark.DayTimeIntervalType:
@@ -162,38 +169,29 @@ def _raw_text(field: pa.Field[Any]) -> str:
 def _nested(field: pa.Field[Any], path: str) -> spark.DataType:
     kind = storage_type(field)
     if pa.types.is_struct(kind):
-        tagged = any(tag in (child.metadata or {}) for child in kind for tag in _TAGS)
-        if tagged and not isinstance(tagged_type := from_arrow_type(kind), spark.StructType):
-            return tagged_type
-        # A position in a file always fits a bigint, which is easier to use than decimal(20,0). Each
-        # value is checked.
-        as_long = is_descriptor(field)
-        fields = [
-            spark.StructField(
-                child.name,
-                spark.LongType()
-                if as_long and pa.types.is_uint64(child.type)
-                else spark_type(child, f"{path}.{child.name}"),
-                nullable(child),
-            )
-            for child in kind
-        ]
-        return spark.StructType(fields)
+        return _struct(field, path)
     if is_list(kind):
         item = kind.value_field
         return spark.ArrayType(spark_type(item, f"{path}.element"), nullable(item))
     if pa.types.is_map(kind):
         key, value = kind.key_field, kind.item_field
         if pa.types.is_null(key.type):
-            raise UnsupportedTypeError(
-                path,
-                str(kind),
-                reason="a map needs a type for its keys",
-                hint="leave the column out with option 'columns'",
-            )
+            raise UnsupportedTypeError(path, str(kind), reason=_UNTYPED_KEYS, hint=_LEAVE_OUT)
         return spark.MapType(spark_type(key, f"{path}.key"), spark_type(value, f"{path}.value"), nullable(value))
-    raise UnsupportedTypeError(
-        path, str(kind), reason="no Spark type holds its values", hint="leave the column out with option 'columns'"
+    raise UnsupportedTypeError(path, str(kind), reason="no Spark type holds its values", hint=_LEAVE_OUT)
+
+
+def _struct(field: pa.Field[Any], path: str) -> spark.DataType:
+    kind = storage_type(field)
+    tagged = any(tag in (child.metadata or {}) for child in kind for tag in _TAGS)
+    if tagged and not isinstance(tagged_type := from_arrow_type(kind), spark.StructType):
+        return tagged_type
+    if is_descriptor(field):
+        # A position in a file always fits a bigint, which is easier to use than decimal(20,0). Each
+        # value is checked.
+        kind = [child.with_type(pa.int64()) if pa.types.is_uint64(child.type) else child for child in kind]
+    return spark.StructType(
+        [spark.StructField(child.name, spark_type(child, f"{path}.{child.name}"), nullable(child)) for child in kind]
     )
 
 
@@ -214,7 +212,7 @@ def _decimal(kind: Kind, path: str) -> spark.DecimalType:
             path,
             str(kind),
             reason=f"it needs {precision} digits, and Spark's decimals have {MOST_DIGITS}",
-            hint="leave the column out with option 'columns', or store it as a narrower decimal or as text",
+            hint=f"{_LEAVE_OUT}, or store it as a narrower decimal or as text",
         )
     return spark.DecimalType(precision, max(kind.scale, 0))
 
@@ -249,7 +247,7 @@ def arrow_type(kind: spark.DataType, path: str) -> Kind:
         key = arrow_field("key", kind.keyType, f"{path}.key").with_nullable(False)
         if pa.types.is_null(key.type):
             raise UnsupportedTypeError(
-                path, kind.simpleString(), reason="a map needs a type for its keys", hint="cast it to a map with a type"
+                path, kind.simpleString(), reason=_UNTYPED_KEYS, hint="cast it to a map with a type"
             )
         return pa.map_(key, arrow_field("value", kind.valueType, f"{path}.value"))
     if isinstance(kind, spark.StructType):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as spark
@@ -23,7 +22,7 @@ def side_by_side(schema: spark.StructType, target: pa.Schema, problems: Collecti
         target: Schema of the table.
         problems: Dotted paths of the mismatches. Nested fields are shown only around them.
     """
-    rows = _rows(list(schema.fields), list(target), "", 0, problems)
+    rows = _rows(schema, target, "", 0, problems)
     if len(rows) > _MOST_LINES:
         fitting = sum(not marked for _, _, marked in rows)
         rows = [row for row in rows if row[2]][:_MOST_LINES]
@@ -36,9 +35,9 @@ def side_by_side(schema: spark.StructType, target: pa.Schema, problems: Collecti
 
 
 def _rows(
-    have: list[spark.StructField], want: list[pa.Field[Any]], prefix: str, depth: int, problems: Collection[str]
+    have: spark.StructType, want: pa.Schema | pa.StructType, prefix: str, depth: int, problems: Collection[str]
 ) -> list[tuple[str, str, bool]]:
-    positions = pair_names([f.name for f in have], [f.name for f in want])
+    positions = pair_names(have.names, want.names)
     rows: list[tuple[str, str, bool]] = []
     for target in want:
         path = f"{prefix}{target.name}"
@@ -48,18 +47,21 @@ def _rows(
             rows.append(("", target_line, path in problems))
             continue
         source = have[at]
-        source_line = _line(source.name, source.dataType.simpleString(), nullable=source.nullable, depth=depth)
-        below = any(problem.startswith(f"{path}.") for problem in problems)
-        rows.append((source_line, target_line, path in problems or below))
+        below = _has_problem_below(path, problems)
+        rows.append((_spark_line(source, depth), target_line, path in problems or below))
         kind = storage_type(target)
         if below and isinstance(source.dataType, spark.StructType) and pa.types.is_struct(kind):
-            rows += _rows(list(source.dataType.fields), list(kind), f"{path}.", depth + 1, problems)
-    rows += [
-        (_line(f.name, f.dataType.simpleString(), nullable=f.nullable, depth=depth), "", True)
-        for i, f in enumerate(have)
-        if i not in positions.values()
-    ]
-    return rows
+            rows += _rows(source.dataType, kind, f"{path}.", depth + 1, problems)
+    unknown = [field for i, field in enumerate(have) if i not in positions.values()]
+    return rows + [(_spark_line(field, depth), "", True) for field in unknown]
+
+
+def _has_problem_below(path: str, problems: Collection[str]) -> bool:
+    return any(problem.startswith(f"{path}.") for problem in problems)
+
+
+def _spark_line(field: spark.StructField, depth: int) -> str:
+    return _line(field.name, field.dataType.simpleString(), nullable=field.nullable, depth=depth)
 
 
 def _line(name: str, kind: str, *, nullable: bool, depth: int) -> str:

@@ -159,17 +159,8 @@ def _lance_field(field: spark.StructField, path: str, pending: _PendingOptions) 
     metadata = field.metadata or {}
     table_field = _kept_field(field, path)
     column = arrow_field(field.name, _declared_kind(field), path) if table_field is None else table_field
-    if isinstance(field.dataType, spark.StructType) and pa.types.is_struct(storage_type(column)):
-        below = {column: value for column, value in pending.items() if column.startswith(f"{path.lower()}.")}
-        if below and not isinstance(column.type, pa.BaseExtensionType):
-            children = [
-                _with_options(child, inner, f"{path}.{inner.name}", pending)
-                for child, inner in zip(column.type, field.dataType.fields, strict=True)
-            ]
-            column = column.with_type(pa.struct(children))
     own = {name: str(metadata[name]) for name in (LIST_SIZE, ENCODING) if name in metadata}
-    _, user_options = pending.pop(path.lower(), (path, {}))
-    return _apply(column, field, path, {**own, **user_options})
+    return _with_options(column, field, path, pending, own)
 
 
 def _declared_kind(field: spark.StructField) -> spark.DataType:
@@ -182,17 +173,21 @@ def _declared_kind(field: spark.StructField) -> spark.DataType:
 
 
 def _with_options(
-    column: pa.Field[Any], field: spark.StructField, path: str, pending: _PendingOptions
+    column: pa.Field[Any],
+    field: spark.StructField,
+    path: str,
+    pending: _PendingOptions,
+    own: Mapping[str, str],
 ) -> pa.Field[Any]:
-    """Applies the options of a nested field and its children, as in :func:`_lance_field`."""
+    """Applies the options of a field's children, then its own options and the user's."""
     if isinstance(field.dataType, spark.StructType) and pa.types.is_struct(column.type):
         children = [
-            _with_options(child, inner, f"{path}.{inner.name}", pending)
+            _with_options(child, inner, f"{path}.{inner.name}", pending, {})
             for child, inner in zip(column.type, field.dataType.fields, strict=True)
         ]
         column = column.with_type(pa.struct(children))
     _, user_options = pending.pop(path.lower(), (path, {}))
-    return _apply(column, field, path, user_options)
+    return _apply(column, field, path, {**own, **user_options})
 
 
 def _apply(column: pa.Field[Any], field: spark.StructField, path: str, options: Mapping[str, str]) -> pa.Field[Any]:
@@ -269,24 +264,27 @@ def column_options_of(field: pa.Field[Any], path: str) -> Iterator[tuple[str, st
         >>> dict(column_options_of(pa.field("v", pa.list_(pa.float16(), 2)), "v"))
         {'v.arrow.fixed-size-list.size': '2', 'v.arrow.float16': 'true'}
     """
+    yield from ((f"{path}.{option}", value) for option, value in _own_options(field))
     kind = storage_type(field)
-    is_vector = pa.types.is_fixed_size_list(kind) and fixed_width(kind.value_type)
-    number = kind.value_type if is_list(kind) else kind
-    if is_vector:
-        yield f"{path}.{LIST_SIZE}", str(kind.list_size)
-    if pa.types.is_float16(number):
-        yield f"{path}.arrow.float16", "true"
-    if pa.types.is_large_string(kind):
-        yield f"{path}.arrow.large_var_char", "true"
-    if is_blob(field):
-        yield f"{path}.{ENCODING}", "blob"
-    for option, key in _ENCODING_KEYS.items():
-        value = (field.metadata or {}).get(key.encode(), b"").decode(errors="replace")
-        if re.fullmatch(COLUMN_OPTIONS[option][0], value):
-            yield f"{path}.{option}", value
     if pa.types.is_struct(kind) and not is_blob(field):
         for child in kind:
             yield from column_options_of(child, f"{path}.{child.name}")
+
+
+def _own_options(field: pa.Field[Any]) -> Iterator[tuple[str, str]]:
+    kind = storage_type(field)
+    if pa.types.is_fixed_size_list(kind) and fixed_width(kind.value_type):
+        yield LIST_SIZE, str(kind.list_size)
+    if pa.types.is_float16(kind.value_type if is_list(kind) else kind):
+        yield "arrow.float16", "true"
+    if pa.types.is_large_string(kind):
+        yield "arrow.large_var_char", "true"
+    if is_blob(field):
+        yield ENCODING, "blob"
+    for option, key in _ENCODING_KEYS.items():
+        value = (field.metadata or {}).get(key.encode(), b"").decode(errors="replace")
+        if re.fullmatch(COLUMN_OPTIONS[option][0], value):
+            yield option, value
 
 
 def has_option(field: pa.Field[Any], name: str, value: str) -> bool:

@@ -8,9 +8,9 @@ failed conversion is repeated on an array with NULL for all hidden values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,8 @@ from lance_spark.types.leaves import (
     plan_leaf,
     whole_microseconds,
 )
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,25 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChildPlan:
+    """A column or struct field of the target.
+
+    Attributes:
+        source: Position of the source column or field, or None if absent.
+        node: Conversion of the source.
+        missing_as: Type of NULLs in place of an absent source.
+    """
+
+    source: int | None
+    node: Node
+    missing_as: Kind
+
+    def run(self, array: Array | None, rows: int, parent: Array | None = None) -> Array:
+        """Converts the source as in :meth:`Node.run`. Returns NULLs for an absent source."""
+        return nulls(rows, self.missing_as) if array is None else self.node.run(array, parent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionPlanner:
     """Plans nodes, and collects all problems instead of stopping at the first.
 
@@ -113,15 +134,59 @@ class ConversionPlanner:
             step = None
         return Node(path=path, step=step, required=required)
 
+    def plan_children(
+        self, have: Sequence[pa.Field[Any]], want: Iterable[pa.Field[Any]], path: str | None = None
+    ) -> tuple[ChildPlan, ...]:
+        """Plans the columns of a schema, or the fields of the struct at a path."""
+        noun, prefix = ("column", "") if path is None else ("field", f"{path}.")
+        names = [child.name for child in have]
+        want = list(want)
+        positions = pair_names(names, [child.name for child in want])
+        children = []
+        for child in want:
+            inner, position = f"{prefix}{child.name}", positions.get(child.name)
+            if position is None:
+                node = self._plan_missing(child, inner, noun)
+            else:
+                node = self.plan(have[position], child, inner)
+            children.append(ChildPlan(source=position, node=node, missing_as=plain_type(child.type)))
+        paired = frozenset(positions.values())
+        for position, name in enumerate(names):
+            if self.writing and position not in paired:
+                twice = names.count(name) > 1
+                self.problems[f"{prefix}{name}"] = "is there twice" if twice else f"the table has no such {noun}"
+        return tuple(children)
+
+    def _plan_missing(self, target: pa.Field[Any], path: str, noun: str) -> Node:
+        if not self.writing:
+            self.problems[path] = f"the table has no such {noun}"
+        elif not target.nullable:
+            self.problems[path] = f"is missing, and the {noun} is not nullable"
+        return Node(path=path)
+
     def _step(self, source: pa.Field[Any], target: pa.Field[Any], path: str) -> Step | None:
         have, want = storage_type(source), storage_type(target)
         if pa.types.is_null(have) and not pa.types.is_null(want):
             kind = plain_type(want)
             return lambda array: nulls(len(array), kind)
-        if is_blob(target) and pa.types.is_struct(have) and extension_name(source) != BLOB_V2:
-            raise Inconvertible("holds blob descriptors, not bytes: read with option blob_handling=bytes")
-        if extension_name(target) == BLOB_V2 and extension_name(source) != BLOB_V2:
-            return chain(plan_leaf(source, pa.field("", pa.large_binary())), _blob_writer(want))
+        if is_blob(target) and extension_name(source) != BLOB_V2:
+            if pa.types.is_struct(have):
+                raise Inconvertible("holds blob descriptors, not bytes: read with option blob_handling=bytes")
+            if extension_name(target) == BLOB_V2:
+                return chain(plan_leaf(source, pa.field("", pa.large_binary())), _blob_writer(want))
+        if children_of(source) or children_of(target):
+            return self._nested(source, target, path)
+        return self._leaf(source, target)
+
+    def _leaf(self, source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
+        have, step = storage_type(source), plan_leaf(source, target)
+        if self.writing:
+            return chain(chain(check_text(have), step), enforce_length(target))
+        # Spark's TIME has microseconds, although it travels in nanoseconds.
+        return chain(whole_microseconds, step) if have == pa.time64("ns") else step
+
+    def _nested(self, source: pa.Field[Any], target: pa.Field[Any], path: str) -> Step | None:
+        have, want = storage_type(source), storage_type(target)
         if pa.types.is_struct(have) and pa.types.is_struct(want):
             step = self._struct(list(have), list(want), path)
             return chain(_nulls_of_format_2_0, step) if is_descriptor(source) and have.num_fields == 2 else step
@@ -130,32 +195,11 @@ class ConversionPlanner:
         if is_list(have) and is_list(want):
             item = self.plan(have.value_field, want.value_field, f"{path}.element")
             return _list_step(item, have, want)
-        if children_of(source) or children_of(target):
-            raise Inconvertible(f"{have} is not converted to {want}; cast it first")
-        step = plan_leaf(source, target)
-        step = chain(chain(check_text(have), step), enforce_length(target)) if self.writing else step
-        # Spark's TIME has microseconds, although it travels in nanoseconds.
-        return chain(whole_microseconds, step) if have == pa.time64("ns") and not self.writing else step
+        raise Inconvertible(f"{have} is not converted to {want}; cast it first")
 
     def _struct(self, have: list[pa.Field[Any]], want: list[pa.Field[Any]], path: str) -> Step | None:
-        positions = pair_names([f.name for f in have], [f.name for f in want])
-        for position, child in enumerate(have):
-            if position not in positions.values() and self.writing:
-                self.problems[f"{path}.{child.name}"] = "the table has no such field"
-        parts: list[tuple[int | None, Node, pa.DataType]] = []
-        for child in want:
-            inner = f"{path}.{child.name}"
-            at = positions.get(child.name)
-            if at is None:
-                parts.append((None, Node(path=inner), plain_type(child.type)))
-                if not self.writing or not child.nullable:
-                    self.problems[inner] = "is missing" if self.writing else "the table has no such field"
-            else:
-                parts.append((at, self.plan(have[at], child, inner), plain_type(child.type)))
-        in_place = [at for at, _, _ in parts] == list(range(len(have)))
-        if in_place and all(node.trivial for _, node, _ in parts):
-            return None
-        return _struct_step(parts, in_place=in_place)
+        children = self.plan_children(have, want, path)
+        return None if are_trivial(children, len(have)) else _struct_step(children, len(have))
 
     def _map(self, have: Kind, want: Kind, path: str) -> Step | None:
         # A map has the layout and the conversion of a list of structs.
@@ -184,31 +228,46 @@ def pair_names(have: list[str], want: list[str]) -> dict[str, int]:
     An exact match wins. Otherwise names match case-insensitively unless that is ambiguous, as in
     Spark.
     """
-    positions = {name: have.index(name) for name in want if name in have}
-    unpaired = [i for i, name in enumerate(have) if i not in positions.values()]
-    for name in want:
-        if name in positions:
-            continue
-        alike = [i for i in unpaired if have[i].lower() == name.lower()]
-        rivals = [rival for rival in want if rival not in positions and rival.lower() == name.lower()]
-        if len(alike) == 1 and len(rivals) == 1:
-            positions[name] = alike[0]
-    return positions
+    exact = {name: have.index(name) for name in want if name in have}
+    taken = frozenset(exact.values())
+    unpaired = _unique_lower((name, i) for i, name in enumerate(have) if i not in taken)
+    missing = _unique_lower((name, name) for name in want if name not in exact)
+    return exact | {missing[lower]: unpaired[lower] for lower in missing.keys() & unpaired.keys()}
 
 
-def _struct_step(parts: list[tuple[int | None, Node, pa.DataType]], *, in_place: bool) -> Step:
+def _unique_lower(names: Iterable[tuple[str, _T]]) -> dict[str, _T]:
+    """Returns the value of each name in lower case, without names that occur several times."""
+    values: dict[str, list[_T]] = {}
+    for name, value in names:
+        values.setdefault(name.lower(), []).append(value)
+    return {lower: alike[0] for lower, alike in values.items() if len(alike) == 1}
+
+
+def are_in_place(children: Sequence[ChildPlan], count: int) -> bool:
+    """Tells whether children are all sources, of this count and in this order."""
+    return [child.source for child in children] == list(range(count))
+
+
+def are_trivial(children: Sequence[ChildPlan], count: int) -> bool:
+    """Tells whether children pass all sources on, unchanged and unchecked."""
+    return are_in_place(children, count) and all(child.node.trivial for child in children)
+
+
+def _struct_step(children: Sequence[ChildPlan], count: int) -> Step:
+    in_place = are_in_place(children, count)
+
     def step(array: Array) -> Array:
         parent = array if array.null_count else None
         # After flattening, children of a NULL struct are NULL, so hidden values cannot fail.
         flat = array.flatten() if parent is not None else None
-        before: list[Array] = []
-        after: list[Array] = []
-        for at, node, kind in parts:
-            if at is None:
-                after.append(nulls(len(array), kind))
-                continue
-            before.append(array.field(at) if flat is None or node.step is None else flat[at])
-            after.append(node.run(before[-1], parent))
+
+        def source_of(child: ChildPlan) -> Array | None:
+            if child.source is None:
+                return None
+            return array.field(child.source) if flat is None or child.node.step is None else flat[child.source]
+
+        before = [source_of(child) for child in children]
+        after = [child.run(values, len(array), parent) for child, values in zip(children, before, strict=True)]
         if in_place and all(old is new for old, new in zip(before, after, strict=True)):
             return array
         fields = [pa.field(str(i), child.type) for i, child in enumerate(after)]
