@@ -27,6 +27,7 @@ from lance_spark.integrity import check as check_table
 from lance_spark.session.connect_server import serve
 from lance_spark.sql.indexes import build as build_index
 from lance_spark.table.connection import connect
+from lance_spark.table.table import Table
 
 
 @app.command()
@@ -74,18 +75,22 @@ def index(
         table.drop_index(drop)
     if optimize:
         table.optimize_indices()
-    facts = [
+    indexes = _describe_indexes(table)
+    if as_json:
+        print_json(indexes)
+        return
+    heads = ["index", "type", "columns", "rows", "rows not in it"]
+    rows = [[to_text(", ".join(v) if isinstance(v, list) else v) for v in index.values()] for index in indexes]
+    print_rows(heads, rows, nothing="no indexes")
+
+
+def _describe_indexes(table: Table) -> list[dict[str, object]]:
+    return [
         {"name": index.name, "type": index.index_type, "columns": list(index.columns)}
         | {"rows": statistics.num_indexed_rows, "other_rows": statistics.num_unindexed_rows}
         for index in table.list_indices()
         for statistics in [table.index_stats(index.name)]
     ]
-    if as_json:
-        print_json(facts)
-        return
-    heads = ["index", "type", "columns", "rows", "rows not in it"]
-    rows = [[to_text(", ".join(v) if isinstance(v, list) else v) for v in index.values()] for index in facts]
-    print_rows(heads, rows, nothing="no indexes")
 
 
 @app.command()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import OptionError, RegistrationError
 from lance_spark.objects import LanceObjects
-from lance_spark.session.application import application_setting
+from lance_spark.session.sessions import application_setting
 from udf_runtime import UDF, Manifest, UdfDefinitionError
 from udf_runtime.checkpoint.names import quote, unquote
 from udf_runtime.environments.archives import upload

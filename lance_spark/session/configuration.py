@@ -106,6 +106,12 @@ def configure(
         )
     for name, catalog_settings in options.items():
         builder.config(map={**settings_of(name, catalog_settings)})
+    _configure_application(builder, settings)
+    return _LanceBuilder(builder, {}, starts_jvm=not _has_jvm() and "spark.jars" in _parse_submit_arguments())
+
+
+def _configure_application(builder: SparkSession.Builder, settings: Mapping[str, str]) -> None:
+    """Applies the recommended settings, which Spark reads at the start of an application."""
     _extend_session(builder, settings)
     builder.config(REDACTION, redaction_with_storage(settings.get(REDACTION)))
     is_local = settings.get("spark.master", "local").startswith("local")
@@ -118,7 +124,6 @@ def configure(
             builder.config(key, f"{java_options} {_ARROW}".strip())
     if is_local and "spark.pyspark.python" not in settings:
         use_this_interpreter()
-    return _LanceBuilder(builder, {}, starts_jvm=not _has_jvm() and "spark.jars" in _parse_submit_arguments())
 
 
 def _take_options(builder: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - a builder, whose options are private
@@ -214,9 +219,14 @@ def _parse_submit_arguments() -> dict[str, str]:
 
 def _read_spark_defaults(properties: str | None) -> dict[str, str]:
     """Returns the settings of a file of properties, by default of `spark-defaults.conf`."""
-    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
-    file = Path(properties or Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf", "spark-defaults.conf"))
+    file = Path(properties) if properties else find_conf_folder() / "spark-defaults.conf"
     if not file.is_file():
         return {}
     lines = (_SETTING.match(line) for line in file.read_text(encoding="utf-8").splitlines())
     return {line[1]: line[2].strip() for line in lines if line}
+
+
+def find_conf_folder() -> Path:
+    """Returns the folder of Spark's configuration files."""
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    return Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf")

@@ -1,21 +1,22 @@
-"""Spark sessions, classic or over Connect: their creation, tags and number of slots."""
+"""Spark sessions, classic or over Connect: creation, settings, tags and number of slots."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lance_spark.errors import SparkStartError
+from lance_spark.errors import OptionError, SparkStartError
 from lance_spark.jvm.gateway import is_classic
-from lance_spark.session.configuration import configure
+from lance_spark.session.configuration import configure, find_conf_folder
 
 _SIZES = (
     "spark.master",
@@ -37,6 +38,43 @@ def session_time_zone(spark: SparkSession | None = None) -> str:
     """Returns the time zone of a session, by default of the active or a new local session."""
     zone: str = session_or_local(spark).conf.get("spark.sql.session.timeZone")  # type: ignore[assignment]
     return zone
+
+
+def application_setting(spark: SparkSession, key: str) -> str | None:
+    """Returns a setting of the application's `SparkConf`; None without the setting.
+
+    Settings that choose code, folders or credentials are read with this function. Any user of a
+    shared server can `SET` a setting in a session, so the session's value is only compared.
+
+    Raises:
+        OptionError: The session has another value.
+    """
+    session_value = spark.conf.get(key, None)
+    value = spark.sparkContext._conf.get(key) if is_classic(spark) else _read_server_setting(spark, key, session_value)  # noqa: SLF001 - `getConf` copies all settings
+    if session_value is not None and session_value != value:
+        raise OptionError(
+            key,
+            session_value[:100],
+            f"the setting of the application: RESET {key}; give the setting to the builder, spark-submit or "
+            "spark-defaults.conf before the application starts",
+            problem="was SET in the session",
+        )
+    return value
+
+
+def _read_server_setting(spark: SparkSession, key: str, session_value: str | None) -> str | None:
+    """Returns a setting of a Connect server: a new session has only the server's settings."""
+    if session_value is None:
+        return None
+    connected: Any = spark
+    is_public = hasattr(connected, "newSession")  # from PySpark 4.3 on
+    new_session = connected.newSession() if is_public else type(connected)(connection=connected.client._builder)  # noqa: SLF001
+    try:
+        value: str | None = new_session.conf.get(key, None)
+    finally:
+        # `stop()` would also end a server started by this process.
+        new_session.client.release_session()
+    return value
 
 
 def make_session(master: str = "local[*,4]") -> SparkSession:
@@ -84,13 +122,8 @@ def _start_session(master: str) -> SparkSession:
 
 
 def _quiet_start() -> dict[str, bool | float | int | str | None]:
-    """Returns settings against log4j's start-up lines, or None if the user configures logging."""
-    import os
-
-    import pyspark
-
-    spark_home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
-    if any(Path(os.environ.get("SPARK_CONF_DIR") or f"{spark_home}/conf").glob("log4j2*")):
+    """Returns settings against log4j's start-up lines; none if the user configures logging."""
+    if any(find_conf_folder().glob("log4j2*")):
         return {}
     configuration = Path(__file__).parents[1].joinpath("log4j2.properties").as_uri()
     return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={configuration}"}
@@ -142,15 +175,26 @@ def known_slots(spark: SparkSession) -> int | None:
     conf = {key: spark.conf.get(key, None) for key in _SIZES}
     local = _LOCAL.fullmatch(conf["spark.master"] or "")
     if local is not None:
-        if local[1] != "*":
-            return int(local[1] or 1)
-        return spark.sparkContext.defaultParallelism if is_classic(spark) else None
+        return _count_local_slots(spark, local[1])
     if (conf["spark.dynamicAllocation.enabled"] or "false").lower() == "true":
         return None
-    cores = conf["spark.cores.max"]
-    if cores is None and conf["spark.executor.instances"] and conf["spark.executor.cores"]:
-        cores = str(int(conf["spark.executor.instances"]) * int(conf["spark.executor.cores"]))
-    return None if cores is None else max(1, int(cores) // int(conf["spark.task.cpus"] or 1))
+    cores = _count_cores(conf)
+    return None if cores is None else max(1, cores // int(conf["spark.task.cpus"] or 1))
+
+
+def _count_local_slots(spark: SparkSession, threads: str | None) -> int | None:
+    """Returns the slots of the master `local[threads]`."""
+    if threads != "*":
+        return int(threads or 1)
+    return spark.sparkContext.defaultParallelism if is_classic(spark) else None
+
+
+def _count_cores(conf: Mapping[str, str | None]) -> int | None:
+    """Returns the cores of a cluster of fixed size; None if unknown."""
+    if conf["spark.cores.max"] is not None:
+        return int(conf["spark.cores.max"])
+    executors, cores = conf["spark.executor.instances"], conf["spark.executor.cores"]
+    return int(executors) * int(cores) if executors and cores else None
 
 
 @contextmanager

@@ -38,29 +38,21 @@ def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         UnsupportedOperationError: Lance has no such change.
         ColumnNotFoundError, ColumnExistsError, RegistrationError: A change does not fit the table.
     """
-    ref = CatalogLocation.of(arguments).existing(arguments["name"])
-    if arguments.get("branch") is not None:
-        ref = ref.on_branch(arguments["branch"])
+    ref = _find_branch(arguments)
     changes: Sequence[_Change] = arguments["changes"]
     dataset = ref.open_latest()
-    if {"AddColumn", "DeleteColumn"} <= {change["kind"] for change in changes}:
-        raise _unsupported_error(
-            "REPLACE COLUMNS", dataset, "Write ADD, DROP or RENAME COLUMN, or CREATE OR REPLACE TABLE ... AS SELECT"
-        )
-    for change in changes:
-        _check(change, dataset)
+    _check_changes(changes, dataset)
     added = [change for change in changes if change["kind"] == "AddColumn"]
     version = _add(ref, added) if added else None
-    dropped = [change["column"][0] for change in changes if change["kind"] == "DeleteColumn"]
-    present = [name for name in dropped if name in dataset.schema.names]
-    table = open_table(ref.uri, storage_options=ref.storage)
-    if present:
-        table.drop_columns(present)
-    lance_changes = [alteration for change in changes if (alteration := _to_alteration(change, dataset)) is not None]
-    if lance_changes:
-        table.alter_columns(*lance_changes)
+    _drop_and_alter(ref, changes, dataset)
     _set_metadata(ref, changes, dataset)
     return {"added": [change["column"][0] for change in added], "version": version}
+
+
+def _find_branch(arguments: Mapping[str, Any]) -> DatasetRef:
+    """Returns the table of a statement, or its branch."""
+    ref = CatalogLocation.of(arguments).existing(arguments["name"])
+    return ref if arguments.get("branch") is None else ref.on_branch(arguments["branch"])
 
 
 def drop_added_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,9 +66,7 @@ def drop_added_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from lance import LanceOperation
 
     names, version = arguments["added"], arguments["version"]
-    ref = CatalogLocation.of(arguments).existing(arguments["name"])
-    if arguments.get("branch") is not None:
-        ref = ref.on_branch(arguments["branch"])
+    ref = _find_branch(arguments)
 
     def drop(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
         if head.version != version:
@@ -89,42 +79,56 @@ def drop_added_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"dropped": not set(names) & set(head.schema.names)}
 
 
-def _check(change: _Change, dataset: lance.LanceDataset) -> None:
-    kind = change["kind"]
-    is_supported = kind in _ALTERATIONS or kind in (
-        "AddColumn", "DeleteColumn", "UpdateColumnComment", "SetProperty", "RemoveProperty",
-    )  # fmt: skip
-    if not is_supported:
-        clause = f"{_REFUSED_CLAUSES.get(kind, kind)} of {'.'.join(change.get('column', ()))}".removesuffix(" of ")
-        raise _unsupported_error(clause, dataset, "Keep the columns in their order, and without defaults")
-    if "property" in change:
-        _check_property(change, dataset)
-    if "column" not in change:
-        return
+def _check_changes(changes: Sequence[_Change], dataset: lance.LanceDataset) -> None:
+    """Checks all clauses before the first change.
+
+    Raises:
+        UnsupportedOperationError: Lance has no such change.
+        ColumnNotFoundError, ColumnExistsError, OptionError: A change does not fit the table.
+    """
+    if {"AddColumn", "DeleteColumn"} <= {change["kind"] for change in changes}:
+        raise _unsupported_error(
+            "REPLACE COLUMNS", dataset, "Write ADD, DROP or RENAME COLUMN, or CREATE OR REPLACE TABLE ... AS SELECT"
+        )
+    for change in changes:
+        kind = change["kind"]
+        if kind == "AddColumn":
+            _check_addition(change, dataset)
+        elif kind in (*_ALTERATIONS, "DeleteColumn", "UpdateColumnComment"):
+            _check_column(change, dataset)
+        elif kind in ("SetProperty", "RemoveProperty"):
+            _check_property(change, dataset)
+        else:
+            clause = f"{_REFUSED_CLAUSES.get(kind, kind)} of {'.'.join(change.get('column', ()))}".removesuffix(" of ")
+            raise _unsupported_error(clause, dataset, "Keep the columns in their order, and without defaults")
+
+
+def _check_addition(change: _Change, dataset: lance.LanceDataset) -> None:
     column: list[str] = change["column"]
     name = ".".join(column)
-    if kind == "AddColumn":
-        if len(column) > 1:
-            raise _unsupported_error(f"adding the field {name} to a struct", dataset, "Make another column")
-        if column[0].lower() in (column_name.lower() for column_name in dataset.schema.names):
-            raise ColumnExistsError([column[0]], dataset.uri, hint="nothing was changed")
-        if change.get("position"):
-            raise _unsupported_error(
-                f"FIRST or AFTER of {name}", dataset, "Leave the position out: the column comes last"
-            )
-        if change.get("default"):
-            raise _unsupported_error(
-                f"DEFAULT of {name}", dataset, f"Add {name} without a default, and set its values by UPDATE"
-            )
-        if not change["nullable"]:
-            raise _unsupported_error(
-                f"NOT NULL of {name}", dataset, "Add the column without NOT NULL: existing rows are NULL"
-            )
-        return
-    is_absent = column[0] not in dataset.schema.names
-    if is_absent and not (kind == "DeleteColumn" and change.get("if_exists")):
+    if len(column) > 1:
+        raise _unsupported_error(f"adding the field {name} to a struct", dataset, "Make another column")
+    if name.lower() in map(str.lower, dataset.schema.names):
+        raise ColumnExistsError([name], dataset.uri, hint="nothing was changed")
+    if change.get("position"):
+        raise _unsupported_error(f"FIRST or AFTER of {name}", dataset, "Leave the position out: the column comes last")
+    if change.get("default"):
+        raise _unsupported_error(
+            f"DEFAULT of {name}", dataset, f"Add {name} without a default, and set its values by UPDATE"
+        )
+    if not change["nullable"]:
+        raise _unsupported_error(
+            f"NOT NULL of {name}", dataset, "Add the column without NOT NULL: existing rows are NULL"
+        )
+
+
+def _check_column(change: _Change, dataset: lance.LanceDataset) -> None:
+    """Checks a change of an existing column."""
+    column: list[str] = change["column"]
+    name, is_drop = ".".join(column), change["kind"] == "DeleteColumn"
+    if column[0] not in dataset.schema.names and not (is_drop and change.get("if_exists")):
         raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
-    if len(column) > 1 and kind == "DeleteColumn":
+    if len(column) > 1 and is_drop:
         raise _unsupported_error(
             f"dropping the field {name} of a struct", dataset, "Make another column, and drop this column"
         )
@@ -163,6 +167,17 @@ def _add(ref: DatasetRef, changes: Sequence[_Change]) -> int:
     return change_schema(ref, add, has_landed=lambda head: set(new_columns.names) <= set(head.schema.names)).version
 
 
+def _drop_and_alter(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.LanceDataset) -> None:
+    table = open_table(ref.uri, storage_options=ref.storage)
+    dropped = [change["column"][0] for change in changes if change["kind"] == "DeleteColumn"]
+    present = [name for name in dropped if name in dataset.schema.names]
+    if present:
+        table.drop_columns(present)
+    alterations = [alteration for change in changes if (alteration := _to_alteration(change, dataset)) is not None]
+    if alterations:
+        table.alter_columns(*alterations)
+
+
 _REFUSED_CLAUSES = {"UpdateColumnDefaultValue": "SET DEFAULT", "UpdateColumnPosition": "FIRST or AFTER"}
 _ALTERATIONS = {"RenameColumn": "name", "UpdateColumnType": "type", "UpdateColumnNullability": "nullable"}
 
@@ -190,18 +205,24 @@ def _to_field(name: str, kind: str) -> pa.Field[Any]:
 
 def _set_metadata(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.LanceDataset) -> None:
     metadata: dict[str, dict[str, str | None]] = {}
+    properties: dict[str, str | None] = {}
     for change in changes:
+        if change["kind"].endswith("Property"):
+            properties[change["property"]] = change.get("value")
+            continue
+        column = ".".join(change["column"])
         if change["kind"] == "UpdateColumnComment":
-            metadata[".".join(change["column"])] = {COMMENT: change["comment"]}
-        if change["kind"] == "UpdateColumnType":
-            column = ".".join(change["column"])
-            declared = (_to_field(change["column"][-1], change["type"]).metadata or {}).get(DECLARED_TYPE)
-            if declared != (dataset.schema.field(column).metadata or {}).get(DECLARED_TYPE):
-                metadata[column] = {DECLARED_TYPE.decode(): None if declared is None else declared.decode()}
+            metadata[column] = {COMMENT: change["comment"]}
+        elif change["kind"] == "UpdateColumnType":
+            declared = _read_declared_type(_to_field(change["column"][-1], change["type"]))
+            if declared != _read_declared_type(dataset.schema.field(column)):
+                metadata[column] = {DECLARED_TYPE.decode(): declared}
     if metadata:
         change_schema(ref, lambda head: set_field_metadata(head, metadata))
-    properties: dict[str, str | None] = {
-        change["property"]: change.get("value") for change in changes if change["kind"].endswith("Property")
-    }
     if properties:
         change_schema(ref, lambda _: set_config(properties))
+
+
+def _read_declared_type(field: pa.Field[Any]) -> str | None:
+    declared = (field.metadata or {}).get(DECLARED_TYPE)
+    return None if declared is None else declared.decode()

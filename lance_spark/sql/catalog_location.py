@@ -1,4 +1,4 @@
-"""Locations of the tables of a SQL catalog: :class:`CatalogLocation`."""
+"""Tables of a SQL catalog: their locations, and the context of a procedure's call."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
-from lance_spark.errors import OptionError, TableNotFoundError
+from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError
 from lance_spark.objects import MOST_NAME_BYTES, open_session
 from lance_spark.options import STORAGE_PREFIX
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, ROOT, setting_of, trusted_options
-from lance_spark.table.connection import Connection, connect, is_folder_name, table_uri
+from lance_spark.table.connection import Connection, connect, is_folder_name, open_table, table_uri
+from lance_spark.table.table import Table
+from lance_spark.types.names import quote_identifier
 
 TABLE_SUFFIX = ".lance"
+
+
+class NamespaceNotFoundError(LanceSparkError):
+    """A namespace of a catalog does not exist. Spark reports its own error."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"The namespace {folder} does not exist.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,15 @@ class CatalogLocation:
                 raise OptionError("namespace", part, accepted)
         return "/".join((self.root, *self.namespace))
 
+    def check_exists(self) -> None:
+        """Checks that the namespace exists. An object store has no folders to check.
+
+        Raises:
+            NamespaceNotFoundError: The folder does not exist.
+        """
+        if is_local(self.root) and self.namespace and not os.path.isdir(self.folder):
+            raise NamespaceNotFoundError(self.folder)
+
     def holds(self, uri: str) -> bool:
         """Tells whether a location is below the catalog's folder, after all links."""
         if not is_local(self.root):
@@ -124,3 +145,44 @@ class CatalogLocation:
             listed = open_session(self.folder, self.storage).list_with_delimiter("").common_prefixes
             names = {path.rstrip("/").rsplit("/", 1)[-1] for path in listed}
         return sorted(name for name in names if not name.endswith(TABLE_SUFFIX) and not name.startswith((".", "_")))
+
+
+def drop_nulls(**options: object) -> dict[str, Any]:
+    """Returns the options with a value in a call. NULL takes the default."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """A call of a procedure.
+
+    Attributes:
+        location: The namespace of the table, in its catalog.
+        name: Name of the table in the namespace, or its path.
+        ref: The table.
+        session: The JVM's session that runs the statement.
+    """
+
+    location: CatalogLocation
+    name: str
+    ref: DatasetRef
+    session: Any
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that runs the statement."""
+        return SparkSession(SparkContext.getOrCreate(), self.session)
+
+    @property
+    def quoted_name(self) -> str:
+        """The table as a name in SQL."""
+        parts = (self.location.catalog, *self.location.namespace, self.name)
+        return ".".join(map(quote_identifier, parts))
+
+    def table(self) -> Table:
+        """Opens the table at its latest version, for jobs of the session.
+
+        This thread's active session is another session, and its settings do not count.
+        """
+        session = None if self.session is None else self.spark
+        return open_table(self.ref.uri, session, storage_options=self.ref.storage)

@@ -75,6 +75,7 @@ def build(
             f"An index has one column, not {', '.join(columns)}. Nothing was changed. Make an index for each column."
         )
     kind = kind.upper() or "BTREE"
+    options = options or {}
     method: Any
     call_arguments: dict[str, Any]
     if kind == "FTS":
@@ -83,13 +84,16 @@ def build(
         method, call_arguments = table.create_index, {"vector_column_name": columns[0], "index_type": kind}
     else:
         method, call_arguments = table.create_scalar_index, {"column": columns[0], "index_type": kind}
-    call_arguments |= {"name": name, "replace": replace}
-    parameters = [key for key in inspect.signature(method).parameters if key not in _FROM_STATEMENT]
-    for key in options or {}:
+    _check_options(kind, options, [key for key in inspect.signature(method).parameters if key not in _FROM_STATEMENT])
+    parameters = {key: option_value(text) for key, text in options.items()}
+    method(**call_arguments, name=name, replace=replace, **parameters)
+
+
+def _check_options(kind: str, options: Mapping[str, str], parameters: Sequence[str]) -> None:
+    for key, text in options.items():
         if key not in parameters:
-            choices = f"none for {kind}" if not parameters else f"for {kind}: {', '.join(parameters)}"
-            raise OptionError(f"OPTIONS ({key})", (options or {})[key], choices)
-    method(**call_arguments, **{key: option_value(text) for key, text in (options or {}).items()})
+            choices = f"for {kind}: {', '.join(parameters)}" if parameters else f"none for {kind}"
+            raise OptionError(f"OPTIONS ({key})", text, choices)
 
 
 def option_value(text: str) -> object:

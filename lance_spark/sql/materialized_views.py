@@ -13,7 +13,7 @@ from lance_spark.errors import (
     UnsupportedOperationError,
     ViewError,
 )
-from lance_spark.sql.context import CallContext, drop_nulls
+from lance_spark.sql.catalog_location import CallContext, drop_nulls
 from lance_spark.sql.tables import drop_table_at
 from lance_spark.types.names import quote_identifier
 from lance_spark.views.create import create_spark_view

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.objects import LanceObjects
 from lance_spark.sql.catalog_location import TABLE_SUFFIX, CatalogLocation
-from lance_spark.sql.errors import NamespaceNotFoundError
 from lance_spark.staging.table_folder import delete_folder_of_tables, delete_leftovers, find_foreign_file
 
 
 def list_namespaces(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers `SHOW NAMESPACES`."""
     location = CatalogLocation.of(arguments)
-    _check(location)
+    location.check_exists()
     return {"names": location.folders()}
 
 
 def load_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers `DESCRIBE NAMESPACE`, and whether the namespace exists."""
     location = CatalogLocation.of(arguments)
-    _check(location)
+    location.check_exists()
     return {"properties": {"location": location.folder}}
 
 
@@ -48,7 +47,7 @@ def alter_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
         UnsupportedOperationError: Always.
     """
     location = CatalogLocation.of(arguments)
-    _check(location)
+    location.check_exists()
     raise _properties_error(f"ALTER NAMESPACE of {location.folder}: {', '.join(arguments.get('properties') or ())}")
 
 
@@ -60,7 +59,7 @@ def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
             no table. Nothing was deleted.
     """
     location = CatalogLocation.of(arguments)
-    _check(location)
+    location.check_exists()
     if not location.namespace:
         raise UnsupportedOperationError(
             f"The folder of a catalog cannot be dropped. Folder: {location.folder}. Nothing was dropped. Drop its "
@@ -96,16 +95,19 @@ def _find_foreign_files(location: CatalogLocation) -> list[str]:
     if os.path.islink(location.folder):
         return [location.folder]
     folders = location.folders()
-    expected = {*folders, FOLDER}
-    with os.scandir(location.folder) as entries:
-        paths = [
+    paths = _list_unexpected(location.folder, {*folders, FOLDER})
+    paths += [f"{table.uri}/{name}" for table in _table_folders(location) if (name := find_foreign_file(table))]
+    return sorted(paths) + [path for name in folders for path in _find_foreign_files(location.inside(name))]
+
+
+def _list_unexpected(folder: str, expected: Collection[str]) -> list[str]:
+    """Returns the paths in a folder, except expected folders and folders of tables."""
+    with os.scandir(folder) as entries:
+        return [
             entry.path
             for entry in entries
-            if not entry.is_dir(follow_symlinks=False) or (entry.name not in expected and not _is_table(entry.name))
+            if not entry.is_dir(follow_symlinks=False) or not (entry.name in expected or _is_table(entry.name))
         ]
-    foreign = [(table.uri, name) for table in _table_folders(location) if (name := find_foreign_file(table))]
-    paths += [f"{uri}/{name}" for uri, name in foreign]
-    return sorted(paths) + [path for name in folders for path in _find_foreign_files(location.inside(name))]
 
 
 def _is_table(name: str) -> bool:
@@ -120,11 +122,6 @@ def _table_folders(location: CatalogLocation) -> list[DatasetRef]:
 
 def _ref(location: CatalogLocation) -> DatasetRef:
     return DatasetRef.at(location.folder, location.storage)
-
-
-def _check(location: CatalogLocation) -> None:
-    if is_local(location.root) and location.namespace and not os.path.isdir(location.folder):
-        raise NamespaceNotFoundError(location.folder)
 
 
 def _refuse_properties(properties: Mapping[str, str]) -> None:

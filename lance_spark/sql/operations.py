@@ -15,8 +15,8 @@ from lance_spark.errors import (
 )
 from lance_spark.jobs.handle import running_job
 from lance_spark.objects import objects_of_table
+from lance_spark.sql.catalog_location import CallContext, drop_nulls
 from lance_spark.sql.conditions import lance_filter
-from lance_spark.sql.context import CallContext, drop_nulls
 from lance_spark.sql.indexes import build as build_index
 from lance_spark.sql.primary_key import set_primary_key as declare_primary_key
 from lance_spark.upkeep.cleanup import age_of

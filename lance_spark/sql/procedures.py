@@ -13,8 +13,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, StoredUdfError, UnsupportedOperationError
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, setting_of
 from lance_spark.sql import columns_of_view, materialized_views, operations
-from lance_spark.sql.catalog_location import CatalogLocation
-from lance_spark.sql.context import CallContext
+from lance_spark.sql.catalog_location import CallContext, CatalogLocation
 
 _TABLE = "TABLE"
 

@@ -88,28 +88,36 @@ def columns_of_keys(dataset: lance.LanceDataset, columns: StructType) -> list[st
     compares floats of a join in another form, and the scan gives small decimals as integers. The
     values of such keys differ from the values of the stored column.
     """
-    from lance_spark.indexes.listing import kind_of
     from lance_spark.pushdown.filters import is_comparable
     from lance_spark.read.transfer.decimal_as_long import unscaled_columns
 
     if dataset.count_rows() < MIN_ROWS_OF_KEYS:
         return []
-    indexed = {
+    indexed = _find_indexed_columns(dataset)
+    names = Counter(name.lower() for name in columns.names)
+    unscaled = unscaled_columns(columns)
+    fields = [
+        field
+        for field in columns.fields
+        if field.name in indexed and names[field.name.lower()] == 1 and field.name not in unscaled
+    ]
+    return [
+        field.name
+        for field in fields
+        if not isinstance(field.dataType, FloatType | DoubleType)
+        and is_comparable(field.name, field.dataType.simpleString(), dataset.schema)
+    ]
+
+
+def _find_indexed_columns(dataset: lance.LanceDataset) -> set[str]:
+    """Returns the columns with an index that finds rows by a list of values."""
+    from lance_spark.indexes.listing import kind_of
+
+    return {
         index.field_names[0]
         for index in dataset.describe_indices()
         if len(index.field_names) == 1 and kind_of(index.index_type) in _INDEXES_OF_VALUES
     }
-    names = Counter(name.lower() for name in columns.names)
-    unscaled = unscaled_columns(columns)
-    return [
-        field.name
-        for field in columns.fields
-        if field.name in indexed
-        and names[field.name.lower()] == 1
-        and field.name not in unscaled
-        and not isinstance(field.dataType, FloatType | DoubleType)
-        and is_comparable(field.name, field.dataType.simpleString(), dataset.schema)
-    ]
 
 
 def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,26 +128,12 @@ def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
         LanceSparkError: As :func:`~lance_spark.read.by_path.open_source`.
         ValueError: The request is not a request of this release's rule.
     """
-    from lance_spark.pushdown.filters import is_exact, translate
     from lance_spark.read.reader import describe_scan
-    from lance_spark.read.transfer.decimal_as_long import unscaled_columns
-    from lance_spark.read.transfer.split_null_vectors import dense_columns, vectors
-    from lance_spark.read.transfer.vector_prefix import leading_elements
 
     options, pin = ReadOptions.parse(_lower_options(arguments)), arguments["pin"]
     spec = ScanSpec.parse(arguments["spec"])
     ref = DatasetRef.resolve(options) if pin is None else DatasetRef.of_snapshot_json(pin, options.storage)
-    if spec.predicate is not None:
-        stored = ref.open().schema
-        sql, exact = translate(spec.predicate, stored), is_exact(spec.predicate, stored)
-        spec = replace(spec, filter_sql=sql, exact=exact, predicate=None)
-    if spec.runtime is not None:
-        spec = replace(spec, runtime_sql=translate(spec.runtime.predicate, ref.open().schema))
-    if spec.columns is not None and not spec.aggregate:
-        sizes = vectors(ref.open(), spec.columns)
-        elements = leading_elements(sizes, spec.elements)
-        dense = dense_columns(spec.columns, (name for name in sizes if name not in elements))
-        spec = replace(spec, dense=dense, elements=elements, unscaled=unscaled_columns(spec.columns))
+    spec = _choose_transfer(_translate_predicates(spec, ref), ref)
     try:
         reader, description = describe_scan(ref, options, spec)
         read = encode_read(reader, reader.schema) if description["serves"] else None
@@ -150,6 +144,33 @@ def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
         hint = "it was dropped since Spark's catalog was told of it: say REFRESH TABLE, or make the view anew"
         raise ColumnNotFoundError(error.column, error.uri, hint=hint) from error
     return {**description, "schema": reader.schema.json(), "pin": ref.snapshot_json(), "read": read}
+
+
+def _translate_predicates(spec: ScanSpec, ref: DatasetRef) -> ScanSpec:
+    """Returns a request with its predicates in Lance SQL."""
+    from lance_spark.pushdown.filters import is_exact, translate
+
+    if spec.predicate is not None:
+        stored = ref.open().schema
+        sql, exact = translate(spec.predicate, stored), is_exact(spec.predicate, stored)
+        spec = replace(spec, filter_sql=sql, exact=exact, predicate=None)
+    if spec.runtime is not None:
+        spec = replace(spec, runtime_sql=translate(spec.runtime.predicate, ref.open().schema))
+    return spec
+
+
+def _choose_transfer(spec: ScanSpec, ref: DatasetRef) -> ScanSpec:
+    """Returns a request with the form in which Spark gets vectors and decimals."""
+    from lance_spark.read.transfer.decimal_as_long import unscaled_columns
+    from lance_spark.read.transfer.split_null_vectors import dense_columns, vectors
+    from lance_spark.read.transfer.vector_prefix import leading_elements
+
+    if spec.columns is None or spec.aggregate:
+        return spec
+    sizes = vectors(ref.open(), spec.columns)
+    elements = leading_elements(sizes, spec.elements)
+    dense = dense_columns(spec.columns, (name for name in sizes if name not in elements))
+    return replace(spec, dense=dense, elements=elements, unscaled=unscaled_columns(spec.columns))
 
 
 def search_function(arguments: Mapping[str, Any]) -> dict[str, Any]:

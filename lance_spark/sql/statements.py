@@ -38,7 +38,7 @@ from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.tasks import ANSWER_TO_ALL_ROWS
 from lance_spark.sql.catalog_location import CatalogLocation
 from lance_spark.sql.tables import describe_version
-from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.area import Staging
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types.fields import is_blob
 from lance_spark.views.definition import refuse_view
@@ -121,7 +121,7 @@ class RowStatement:
             )
         self._fields = set(field_identities(dataset.lance_schema))
         self._spark = SparkSession(SparkContext.getOrCreate(), rows.session())
-        self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
+        self._staging = Staging.of_new_job(ref)
         tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: {self._operation} of {self._name}")
         self._jobs = SparkJobs(self._spark, tag)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from pyspark.sql.types import StructField, StructType
 
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.commit.schema_change import change_schema, set_config
-from lance_spark.dataset import DatasetRef, is_local, table_exists
+from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import (
     LanceSparkError,
     OptionError,
@@ -29,7 +28,6 @@ from lance_spark.options import COLUMN_OPTIONS, METADATA_OPTION, STORAGE_PREFIX,
 from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA
 from lance_spark.read.reader import read_schema
 from lance_spark.sql.catalog_location import CatalogLocation
-from lance_spark.sql.errors import NamespaceNotFoundError, SimilarTableError
 from lance_spark.sql.metadata_tables import TABLES
 from lance_spark.staging.table_folder import check_new_table, delete_leftovers, delete_table_folder, has_leftovers
 from lance_spark.statement_options import check_statement_options
@@ -65,6 +63,10 @@ _OPTION_PREFIX = "option."
 _OF_SPARK = ("provider", "owner", "external", "location", "is_managed_location", "comment", "collation", "table_type")
 
 
+class SimilarTableError(TableNotFoundError):
+    """A table has the name in another case. Spark shows this error unchanged."""
+
+
 def list_tables(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers `SHOW TABLES`."""
     return {"names": CatalogLocation.of(arguments).connection().table_names()}
@@ -96,38 +98,50 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TableNotFoundError, VersionNotFoundError, TableUnreadableError: No readable table exists.
         UnsupportedTypeError: Spark cannot hold a column.
     """
-    location, name = CatalogLocation.of(arguments), arguments["name"]
-    metadata_name = None
-    try:
-        ref = _find_table(location, name)
-    except TableNotFoundError:
-        # `t.versions` is a table about a table, unless a table has this name. Statements such as
-        # SHOW TAGS use `t..tags`, which is the name of no table.
-        name = name.removeprefix(".")
-        if not location.namespace or name not in TABLES:
-            if not arguments.get("may_create"):
-                _refuse_other_case(location, name)
-            raise
-        ref = replace(location, namespace=location.namespace[:-1]).existing(location.namespace[-1])
-        metadata_name = name
-        system_table = {"jobs": JOBS, "errors": ERRORS}.get(name)
-        if system_table is not None and table_exists((system_ref := table_ref(ref, system_table)).uri, ref.storage):
-            refuse_links(system_ref)
-            ref, metadata_name = system_ref, None
+    ref, metadata_name = _resolve_name(arguments)
     moment = {name: str(arguments[name]) for name in _MOMENT if arguments.get(name) is not None}
     if arguments.get("microseconds") is not None:
         moment["timestamp"] = _to_timestamp(arguments["microseconds"]).isoformat()
     options = ReadOptions.parse({"path": ref.uri, **moment, **_storage(ref)})
     pinned = DatasetRef.resolve(options)
     shape = {name: arguments[name] for name in SHAPE_OPTIONS if arguments.get(name) is not None}
-    if metadata_name is not None:
-        for option, value in shape.items():
-            raise OptionError(
-                option, value, "no option: SELECT the columns", problem=f"is no option of .{metadata_name}"
-            )
-        read = {**_read_options(pinned), METADATA_OPTION: metadata_name}
-        return {"metadata": metadata_name, "schema": to_spark_schema(TABLES[metadata_name][0]).json(), "read": read}
-    return describe_version(pinned, travelled=bool(moment.keys() - {"branch"}), shape=shape)
+    if metadata_name is None:
+        return describe_version(pinned, travelled=bool(moment.keys() - {"branch"}), shape=shape)
+    for option, value in shape.items():
+        raise OptionError(option, value, "no option: SELECT the columns", problem=f"is no option of .{metadata_name}")
+    read = {**_read_options(pinned), METADATA_OPTION: metadata_name}
+    return {"metadata": metadata_name, "schema": to_spark_schema(TABLES[metadata_name][0]).json(), "read": read}
+
+
+def _resolve_name(arguments: Mapping[str, Any]) -> tuple[DatasetRef, str | None]:
+    """Returns the named table, or the table that a metadata table describes and the latter's name.
+
+    `t.versions` is a table about a table, unless a table has this name. Statements such as SHOW
+    TAGS use `t..tags`, which is the name of no table.
+    """
+    location, name = CatalogLocation.of(arguments), arguments["name"]
+    try:
+        return _find_table(location, name), None
+    except TableNotFoundError:
+        name = name.removeprefix(".")
+        if location.namespace and name in TABLES:
+            return _find_metadata_table(location, name)
+        if not arguments.get("may_create"):
+            _refuse_other_case(location, name)
+        raise
+
+
+def _find_metadata_table(location: CatalogLocation, name: str) -> tuple[DatasetRef, str | None]:
+    """Returns the described table; for jobs and errors, their Lance table if any exists."""
+    ref = replace(location, namespace=location.namespace[:-1]).existing(location.namespace[-1])
+    system_table = {"jobs": JOBS, "errors": ERRORS}.get(name)
+    if system_table is None:
+        return ref, name
+    system_ref = table_ref(ref, system_table)
+    if not table_exists(system_ref.uri, ref.storage):
+        return ref, name
+    refuse_links(system_ref)
+    return system_ref, None
 
 
 def _find_table(location: CatalogLocation, name: str) -> DatasetRef:
@@ -429,15 +443,31 @@ def _row_columns(dataset: lance.LanceDataset, ref: DatasetRef) -> list[dict[str,
 def _parse_definition(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[str, str], dict[str, str]]:
     """Returns the parts of CREATE or REPLACE: table, columns, write options, other properties."""
     location = CatalogLocation.of(arguments)
-    if is_local(location.root) and location.namespace and not os.path.isdir(location.folder):
-        raise NamespaceNotFoundError(location.folder)
+    location.check_exists()
     ref = location.ref(arguments["name"])
-    if arguments["partitions"]:
+    properties: dict[str, str] = dict(arguments["properties"])
+    _refuse_foreign_clauses(location, ref, arguments["partitions"], properties)
+    options, user_properties = _split_properties(properties)
+    check_statement_options("CREATE TABLE", options)
+    columns = WriteOptions.parse(options).column_options
+    schema = parse_spark_schema(arguments["schema"])
+    refuse_collations(schema)
+    refuse_reserved(user_properties)
+    refuse_ineffective(user_properties)
+    if properties.get("comment"):
+        user_properties["comment"] = properties["comment"]
+    return ref, _declare_columns(schema, dict(columns)), {**options, **_storage(ref)}, user_properties
+
+
+def _refuse_foreign_clauses(
+    location: CatalogLocation, ref: DatasetRef, partitions: object, properties: Mapping[str, str]
+) -> None:
+    """Refuses PARTITIONED BY, USING and LOCATION."""
+    if partitions:
         raise UnsupportedOperationError(
             f"A Lance table has fragments and no partitions or buckets. Table: {ref.uri}. Nothing was made. Leave "
             "PARTITIONED BY or CLUSTERED BY out, and sort the rows, or make an index, for frequent lookups."
         )
-    properties = dict(arguments["properties"])
     provider = properties.get("provider", "lance")
     if provider.lower() != "lance":
         raise UnsupportedOperationError(
@@ -446,23 +476,21 @@ def _parse_definition(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructT
         )
     if "location" in properties:
         raise OptionError("LOCATION", properties["location"], f"none: tables of this catalog are in {location.root}")
-    named_options = {k: v for k, v in properties.items() if k not in _OF_SPARK and not k.startswith(_OPTION_PREFIX)}
-    prefixed_options = {
-        k.removeprefix(_OPTION_PREFIX): v for k, v in properties.items() if k.startswith(_OPTION_PREFIX)
-    }
+
+
+def _split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the write options and the user's properties among the properties of CREATE TABLE."""
+    named_options: dict[str, str] = {}
+    prefixed_options: dict[str, str] = {}
+    for key, text in properties.items():
+        if key.startswith(_OPTION_PREFIX):
+            prefixed_options[key.removeprefix(_OPTION_PREFIX)] = text
+        elif key not in _OF_SPARK:
+            named_options[key] = text
     if _FILE_FORMAT in named_options:
         named_options["data_storage_version"] = named_options.pop(_FILE_FORMAT)
     options = {key: text for key, text in named_options.items() if _is_option(key)} | prefixed_options
-    check_statement_options("CREATE TABLE", options)
-    columns = WriteOptions.parse(options).column_options
-    refuse_collations(parse_spark_schema(arguments["schema"]))
-    user_properties = {key: text for key, text in named_options.items() if key not in options}
-    refuse_reserved(user_properties)
-    refuse_ineffective(user_properties)
-    if properties.get("comment"):
-        user_properties["comment"] = properties["comment"]
-    schema = _declare_columns(parse_spark_schema(arguments["schema"]), dict(columns))
-    return ref, schema, {**options, **_storage(ref)}, user_properties
+    return options, {key: text for key, text in named_options.items() if key not in options}
 
 
 def _declare_columns(schema: StructType, options: Mapping[str, Sequence[tuple[str, str]]]) -> StructType:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -38,7 +37,7 @@ from udf_runtime.definition import UdfFactory
 
 _SUFFIX = ".lance"
 _SHOWN = 20
-_REMOTE = "open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})"
+_REMOTE = "Open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})."
 
 
 @ARGUMENTS.function
@@ -95,7 +94,7 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     for name, value in (("api_key", api_key), ("region", region), ("host_override", host_override)):
         if value is not None:
             raise UnsupportedOperationError(
-                f"{name} is for a remote database service, and Spark works on the tables themselves - in connect - "
+                f"{name} is an argument for a remote database service, and Spark works on the tables themselves. "
                 f"{_REMOTE}"
             )
     if default_manifest is not None and not isinstance(default_manifest, (Manifest, str)):
@@ -103,7 +102,9 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     if not isinstance(uri, str) or not uri.strip():
         raise OptionError("uri", uri, "the location of a folder of Lance tables")
     if uri.startswith("db://"):
-        raise UnsupportedOperationError(f"{uri} names a remote database service - in connect - {_REMOTE}")
+        raise UnsupportedOperationError(
+            f"{uri} names a remote database service, and Spark works on the tables themselves. {_REMOTE}"
+        )
     return Connection(
         normalize_uri(uri, option="uri"),
         spark,
@@ -180,6 +181,21 @@ def table_uri(folder: str, name: str) -> str:
             f"and with {_SUFFIX} at most {MOST_NAME_BYTES} bytes on a file system",
         )
     return f"{folder}/{name}{_SUFFIX}"
+
+
+def _rows_or_none(data: Data | None, schema: pa.Schema | None) -> Data:
+    """Returns the rows of a new table: none for a schema alone."""
+    if data is not None:
+        return data
+    if schema is None:
+        raise OptionError("data", None, "rows, or a schema for an empty table")
+    return schema.empty_table()
+
+
+def _move_folder(old: str, new: str) -> None:
+    """Moves a folder of a local file system, if the folder exists and its new place is free."""
+    if is_local(old) and os.path.isdir(old) and not os.path.exists(new):
+        os.rename(old, new)
 
 
 def is_folder_name(name: object) -> bool:
@@ -364,22 +380,25 @@ class Connection:
         """
         if mode not in ("create", "overwrite", "exist_ok"):
             raise OptionError("mode", mode, "create, overwrite or exist_ok")
-        if data is None and schema is None:
-            raise OptionError("data", None, "rows, or a schema for an empty table")
+        rows = _rows_or_none(data, schema)
         uri = self._uri_of(name)
-        exists = table_exists(uri, self.storage_options)
-        if exists and mode == "create":
-            raise TableExistsError(uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'")
-        if not (exists and mode == "exist_ok"):
-            with contextlib.suppress(TableExistsError) if mode == "exist_ok" else contextlib.nullcontext():
-                write_rows(
-                    DatasetRef.at(uri, self.storage_options),
-                    data if data is not None else schema.empty_table(),  # type: ignore[union-attr]
-                    mode="overwrite" if mode == "overwrite" else "create",
-                    schema=schema,
-                    enable_stable_row_ids=enable_stable_row_ids,
-                    data_storage_version=data_storage_version,
-                )
+        if table_exists(uri, self.storage_options):
+            if mode == "create":
+                raise TableExistsError(uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'")
+            if mode == "exist_ok":
+                return self._table(name)
+        try:
+            write_rows(
+                DatasetRef.at(uri, self.storage_options),
+                rows,
+                mode="create" if mode == "exist_ok" else mode,
+                schema=schema,
+                enable_stable_row_ids=enable_stable_row_ids,
+                data_storage_version=data_storage_version,
+            )
+        except TableExistsError:
+            if mode != "exist_ok":
+                raise
         return self._table(name)
 
     def create_materialized_view(self, name: str, query: Query | str) -> Table:
@@ -495,8 +514,8 @@ class Connection:
         function = as_udf(udtf)
         if function is None or not function.kind.makes_rows:
             raise RegistrationError(
-                f"{udtf!r} makes no rows - in create_udtf_view - decorate a function with @chunker or @udtf; a UDF "
-                "that makes one value of each row is selected: create_materialized_view"
+                f"{udtf!r} makes no rows, as a view of create_udtf_view needs. Decorate a function with @chunker or "
+                "@udtf, or select a UDF with one value per row in create_materialized_view."
             )
         uri = self._uri_of(name)
         if table_exists(uri, self.storage_options):
@@ -657,22 +676,20 @@ class Connection:
             raise TableNotFoundError(old, hint="table_names() lists the tables")
         if not is_local(old):
             raise UnsupportedOperationError(
-                f"an object store cannot rename - {old} "
-                f"- copy the folder to {new} with the store's own tools, and drop the old one"
+                f"An object store cannot rename the table {old}. Nothing was renamed. Copy the folder to {new} with "
+                "the store's own tools, and drop the old table."
             )
         branches = branches_of(DatasetRef.at(old, self.storage_options).open_latest())
         if branches:
             raise UnsupportedOperationError(
-                f"the branches {', '.join(branches)} name their first files by the table's location - {old} - nothing "
-                "was renamed; delete the branches first, or write a new table"
+                f"The table {old} cannot be renamed, because the branches {', '.join(branches)} name their first files "
+                "by its location. Nothing was renamed. Delete the branches first, or write a new table."
             )
         if os.path.exists(new):
             raise TableExistsError(new, hint="drop it first, or choose another name")
         os.rename(old, new)
-        checkpoints, new_checkpoints = self._checkpoint_of(old), self._checkpoint_of(new)
-        movable = checkpoints is not None and is_local(checkpoints) and os.path.isdir(checkpoints)
-        if checkpoints is not None and new_checkpoints is not None and movable and not os.path.exists(new_checkpoints):
-            os.rename(checkpoints, new_checkpoints)
+        if self._checkpoint is not None:
+            _move_folder(checkpoint_place(self._checkpoint, old), checkpoint_place(self._checkpoint, new))
 
     def __repr__(self) -> str:
         return f"Connection({self.uri!r})"

@@ -19,6 +19,18 @@ from lance_spark.table.versions import TableVersions
 VECTOR_COLUMN = "vector"
 """The column of vectors where none is named."""
 
+RESULT_ORDER = "Results are in the order of their scores"
+
+
+def refuse_argument(method: str, name: str, value: object, remedy: str) -> None:
+    """Refuses an argument that other databases have.
+
+    Raises:
+        UnsupportedOperationError: The argument has a value.
+    """
+    if value is not None:
+        raise UnsupportedOperationError(f"The argument {name} is not available in {method}. Leave it out. {remedy}.")
+
 
 class TableIndexes(TableVersions):
     """The methods of :class:`lance_spark.Table` for indexes."""
@@ -89,14 +101,8 @@ class TableIndexes(TableVersions):
             assert books.search([3.0, 1.0, 0.0, 0.0]).limit(1).to_arrow().num_rows == 1
             ```
         """
-        for option, value, instead in (
-            ("accelerator", accelerator, "models are trained on the CPUs of one task"),
-            ("index_cache_size", index_cache_size, "Lance sizes its cache by itself"),
-        ):
-            if value is not None:
-                raise UnsupportedOperationError(
-                    f"{option} is not available - in create_index - leave it out: {instead}"
-                )
+        refuse_argument("create_index", "accelerator", accelerator, "Models are trained on the CPUs of one task")
+        refuse_argument("create_index", "index_cache_size", index_cache_size, "Lance sizes its cache by itself")
         numbers = {
             "num_partitions": num_partitions,
             "num_sub_vectors": num_sub_vectors,
@@ -203,14 +209,13 @@ class TableIndexes(TableVersions):
             assert notes.search("apple").to_list()[0]["text"] == "a red apple"
             ```
         """
-        for option, value, instead in (
-            ("ordering_field_names", ordering_field_names, "results are in the order of their scores"),
-            ("tokenizer_name", tokenizer_name, "base_tokenizer, language and stem say how"),
-        ):
-            if value is not None:
-                raise UnsupportedOperationError(
-                    f"{option} is not available - in create_fts_index - leave it out: {instead}"
-                )
+        refuse_argument("create_fts_index", "ordering_field_names", ordering_field_names, RESULT_ORDER)
+        refuse_argument(
+            "create_fts_index",
+            "tokenizer_name",
+            tokenizer_name,
+            "Choose the tokens with base_tokenizer, language and stem",
+        )
         tokens = {
             "with_position": with_position,
             "base_tokenizer": base_tokenizer,

@@ -165,8 +165,8 @@ class TableReference:
             UnsupportedOperationError: Always.
         """
         raise UnsupportedOperationError(
-            "connections have no asynchronous form - nothing was done - call open_db() in a thread; jobs run in the "
-            "background by themselves: backfill_async, refresh_async"
+            "Connections have no asynchronous form. Call open_db() in a thread. Jobs run in the background with "
+            "backfill_async and refresh_async."
         )
 
     def open_system_db_async(self) -> NoReturn:
@@ -186,6 +186,6 @@ class TableReference:
 
 def _no_namespace() -> UnsupportedOperationError:
     return UnsupportedOperationError(
-        "tables are folders of a connection, and no namespace service is asked for them - nothing was done - the "
-        "location is in `uri`, options of the store in `storage_options`"
+        "Tables are folders of a connection, and no namespace service exists. Read the location from `uri`, and the "
+        "options of the store from `storage_options`."
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, cast, overload
 
-from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.errors import OptionError
 from lance_spark.search.batch import BatchSearch, batch_search_of
 from lance_spark.search.query import Query
 from lance_spark.search.search import Search, VectorLike, search_of
+from lance_spark.table.indexes import RESULT_ORDER, refuse_argument
 from lance_spark.table.versions import TableVersions
 from lance_spark.tabular import is_spark
 
@@ -71,11 +72,7 @@ class TableSearching(TableVersions):
             assert books.search(None).where("price > 50").select(["id"]).to_arrow().num_rows == 4
             ```
         """
-        if ordering_field_name is not None:
-            raise UnsupportedOperationError(
-                "ordering_field_name is not available - in search - leave it out: results are in the order of their "
-                "scores"
-            )
+        refuse_argument("search", "ordering_field_name", ordering_field_name, RESULT_ORDER)
         rows = Query(source=self._shown, spark=self._query_spark)
         if is_spark(query):
             if query_type not in ("auto", "vector") or fts_columns is not None:

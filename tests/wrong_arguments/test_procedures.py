@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from lance_spark import SparkStartError
 from lance_spark.errors import OptionError
 from lance_spark.jvm import gateway
-from lance_spark.sql.context import CallContext
+from lance_spark.sql.catalog_location import CallContext
 from lance_spark.sql.procedures import PROCEDURES, call
 from tests.wrong_arguments.subjects import CallFolder, make_template
 from tests.wrong_arguments.values import TEXTS, show

@@ -358,7 +358,7 @@ def test_refused_chunk_views(db: Connection, log: Log) -> None:
     query = source.search(None)
     with pytest.raises(OptionError, match="A query over one table"):
         db.create_udtf_view("c", source, pair)  # type: ignore[arg-type]
-    with pytest.raises(RegistrationError, match="decorate a function with @chunker"):
+    with pytest.raises(RegistrationError, match="Decorate a function with @chunker"):
         db.create_udtf_view("c", query, log.doubling())
     with pytest.raises(RegistrationError, match="makes rows"):
         source.add_columns({"y": pair})
