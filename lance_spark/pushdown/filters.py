@@ -204,21 +204,26 @@ def _column(value: Predicate, schema: pa.Schema) -> _Column:
     # literally).
     if not all(path) or any("`" in part for part in path):
         raise UntranslatableError
-    sql = ".".join(f"`{part}`" for part in path)
-    indices = schema.get_all_field_indices(path[0])
-    if not indices and len(path) == 1 and path[0] in ROW_COLUMNS:
-        stored: pa.DataType = pa.uint64()
-        return _Column(sql, stored, domain_of(stored), value["type"])
+    stored = _stored_type(path, schema)
+    return _Column(".".join(f"`{part}`" for part in path), stored, domain_of(stored), value["type"])
+
+
+def _stored_type(path: list[str], schema: pa.Schema) -> pa.DataType:
+    name, *inner_names = path
+    indices = schema.get_all_field_indices(name)
+    if not indices and not inner_names and name in ROW_COLUMNS:
+        return pa.uint64()
     if len(indices) != 1:
         raise UntranslatableError
     field = schema.field(indices[0])
     _refuse_extension(field)
-    for part in path[1:]:
+    for part in inner_names:
         if not pa.types.is_struct(field.type) or len(field.type.get_all_field_indices(part)) != 1:
             raise UntranslatableError
         field = field.type.field(part)
         _refuse_extension(field)
-    return _Column(sql, field.type, domain_of(field.type), value["type"])
+    stored: pa.DataType = field.type
+    return stored
 
 
 def _refuse_extension(field: pa.Field[Any]) -> None:
@@ -298,19 +303,26 @@ def _null_safe_equal(predicate: Predicate, negated: bool, schema: pa.Schema) -> 
 def _in(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
     column, domain = _comparable(predicate["args"][0], schema)
     literals = [_literal(arg, domain) for arg in predicate["args"][1:]]
-    values = list(dict.fromkeys(v for v in literals if v is not None))
+    values = [value for value in dict.fromkeys(literals) if value is not None]
     if negated:
-        if len(values) < len(set(literals)):
-            return NEVER  # x NOT IN (.., NULL) is never TRUE.
-        if len(values) > MAX_IN_VALUES:
-            return None
-        return _all_of([domain.compare(column.sql, "<>", value) for value in values])
+        # x NOT IN (.., NULL) is never TRUE.
+        return NEVER if None in literals else _none_of(column, domain, values)
     if len(values) > predicate.get("most", MAX_IN_VALUES):
         return _range(column, domain, values)
+    return _one_of(column, domain, values)
+
+
+def _none_of(column: _Column, domain: Domain, values: Sequence[Any]) -> str | None:
+    if len(values) > MAX_IN_VALUES:
+        return None
+    return _all_of([domain.compare(column.sql, "<>", value) for value in values])
+
+
+def _one_of(column: _Column, domain: Domain, values: Sequence[Any]) -> str | None:
     equal = f"{column.sql} = "
-    tests = [t for t in (domain.compare(column.sql, "=", value) for value in values) if t != NEVER]
+    tests = [test for value in values if (test := domain.compare(column.sql, "=", value)) != NEVER]
     if len(tests) > 1 and all(test.startswith(equal) for test in tests):
-        return f"{column.sql} IN ({', '.join(test[len(equal) :] for test in tests)})"
+        return f"{column.sql} IN ({', '.join(test.removeprefix(equal) for test in tests)})"
     return _any_of(tests)
 
 

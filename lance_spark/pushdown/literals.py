@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import base64
 import math
+import operator
 import re
 import struct
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -25,6 +27,13 @@ Comparison = Literal["=", "<>", "<", "<=", ">", ">="]
 
 NEVER = "FALSE"
 """Lance SQL that selects no row."""
+
+_ORDERS: Mapping[Comparison, Callable[[int, int], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 _INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint", "decimal(20,0)"})
 
@@ -86,25 +95,22 @@ class Discrete(Domain):
     def compare(self, column: str, op: Comparison, value: Any) -> str:  # noqa: ANN401
         """See :meth:`Domain.compare`."""
         digits = str(value)
-        # A fast path for long lists of keys.
-        if op == "=" and self.units == 1 and digits.lstrip("-").isdigit():
-            number = int(digits)
-            return f"{column} = {self._encode(number)}" if self.low <= number <= self.high else NEVER
-        exact = Fraction(Decimal(digits)) * self.units
-        if op in ("=", "<>"):
-            if exact.denominator != 1 or not self.low <= exact <= self.high:
-                return NEVER if op == "=" else f"{column} IS NOT NULL"
-            return f"{column} {op} {self._encode(int(exact))}"
-        bound = math.ceil(exact) if op in ("<", ">=") else math.floor(exact)
-        if op in ("<", "<="):
-            if bound < self.low or (op == "<" and bound == self.low):
-                return NEVER
-            holds_for_all = bound > self.high or (op == "<=" and bound == self.high)
-        else:
-            if bound > self.high or (op == ">" and bound == self.high):
-                return NEVER
-            holds_for_all = bound < self.low or (op == ">=" and bound == self.low)
-        return f"{column} IS NOT NULL" if holds_for_all else f"{column} {op} {self._encode(bound)}"
+        is_whole = self.units == 1 and digits.lstrip("-").isdigit()
+        number = int(digits) if is_whole else Fraction(Decimal(digits)) * self.units
+        return self._equals(column, op, number) if op in ("=", "<>") else self._orders(column, op, number)
+
+    def _equals(self, column: str, op: Comparison, number: int | Fraction) -> str:
+        if number.denominator != 1 or not self.low <= number <= self.high:
+            return NEVER if op == "=" else f"{column} IS NOT NULL"
+        return f"{column} {op} {self._encode(int(number))}"
+
+    def _orders(self, column: str, op: Comparison, number: int | Fraction) -> str:
+        bound = math.ceil(number) if op in ("<", ">=") else math.floor(number)
+        first, last = (self.low, self.high) if op in ("<", "<=") else (self.high, self.low)
+        holds = _ORDERS[op]
+        if not holds(first, bound):
+            return NEVER
+        return f"{column} IS NOT NULL" if holds(last, bound) else f"{column} {op} {self._encode(bound)}"
 
     def _encode(self, stored: int) -> str:
         if self.scale:
@@ -221,6 +227,19 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+_DOMAINS: Mapping[pa.DataType, Domain] = {
+    pa.bool_(): Truth(),
+    pa.float16(): Floating(frozenset({"float"}), 16),
+    pa.float32(): Floating(frozenset({"float"}), 32),
+    pa.float64(): Floating(frozenset({"double"}), 64),
+    pa.date32(): Discrete(frozenset({"date"}), -(1 << 31), (1 << 31) - 1, Fraction(1), "arrow_cast({}, 'Date32')"),
+    pa.string(): Text(),
+    pa.large_string(): Text(),
+    pa.binary(): Bytes(),
+    pa.large_binary(): Bytes(),
+}
+"""Domains of types without parameters."""
+
 _UNITS = {
     "s": ("Second", 1, 1_000_000),
     "ms": ("Millisecond", 1, 1_000),
@@ -234,44 +253,35 @@ _ZONE = re.compile(r"[A-Za-z0-9_+:/-]+")
 def domain_of(type_: pa.DataType) -> Domain | None:
     """Returns the domain of a stored type, or None if Spark alone compares the type."""
     if pa.types.is_dictionary(type_):
-        return domain_of(type_.value_type) if _is_text(type_.value_type) else None
+        domain = _DOMAINS.get(type_.value_type)
+        return domain if isinstance(domain, Text) else None
     if pa.types.is_integer(type_):
-        signed = pa.types.is_signed_integer(type_)
-        bits = type_.bit_width
-        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-        return Discrete(_INTEGERS, low, high, Fraction(1), "{}")
+        return _integers(type_.bit_width, signed=pa.types.is_signed_integer(type_))
     if pa.types.is_decimal128(type_):
-        if type_.scale < 0:
-            return None
-        limit = 10**type_.precision - 1
-        name = f"decimal({type_.precision},{type_.scale})"
-        # Quoted, because a bare 1.23 is a float in Lance.
-        literal = f"CAST('{{}}' AS {name})"
-        return Discrete(frozenset({name}), -limit, limit, Fraction(10**type_.scale), literal, type_.scale)
-    if pa.types.is_date32(type_):
-        return Discrete(frozenset({"date"}), -(1 << 31), (1 << 31) - 1, Fraction(1), "arrow_cast({}, 'Date32')")
+        return _decimals(type_)
     if pa.types.is_timestamp(type_):
-        return _timestamp(type_)
-    if pa.types.is_floating(type_):
-        return Floating(
-            frozenset({"double"} if type_.bit_width == 64 else {"float"}), cast(Literal[16, 32, 64], type_.bit_width)
-        )
-    if _is_text(type_):
-        return Text()
-    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
-        return Bytes()
+        return _timestamps(type_)
     if pa.types.is_fixed_size_binary(type_):
         return Bytes(size=type_.byte_width)
-    if pa.types.is_boolean(type_):
-        return Truth()
-    return None
+    return _DOMAINS.get(type_)
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    return pa.types.is_string(type_) or pa.types.is_large_string(type_)
+def _integers(bits: int, *, signed: bool) -> Domain:
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    return Discrete(_INTEGERS, low, high, Fraction(1), "{}")
 
 
-def _timestamp(type_: pa.TimestampType[Any, Any]) -> Domain | None:
+def _decimals(type_: pa.Decimal128Type[Any, Any]) -> Domain | None:
+    if type_.scale < 0:
+        return None
+    limit = 10**type_.precision - 1
+    name = f"decimal({type_.precision},{type_.scale})"
+    # Quoted, because a bare 1.23 is a float in Lance.
+    literal = f"CAST('{{}}' AS {name})"
+    return Discrete(frozenset({name}), -limit, limit, Fraction(10**type_.scale), literal, type_.scale)
+
+
+def _timestamps(type_: pa.TimestampType[Any, Any]) -> Domain | None:
     unit, up, down = _UNITS[type_.unit]
     tz = cast("str | None", type_.tz)
     if tz is not None and not _ZONE.fullmatch(tz):
