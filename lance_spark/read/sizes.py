@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +25,7 @@ from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
     import lance
-    from lance.fragment import DataFile
+    from lance.fragment import DataFile, FragmentMetadata
 
 _LOG = logging.getLogger(__name__)
 
@@ -122,6 +122,62 @@ class _Shape:
     read_bytes: float
 
 
+class _FileSizes:
+    """Stored bytes of data files. Files with the same list of field ids share a sample.
+
+    Attributes:
+        widths: Stored bytes per row, by field id.
+    """
+
+    def __init__(self, uri: str, leaves: Mapping[int, _Leaf], storage: tuple[tuple[str, str], ...]) -> None:
+        self.widths: dict[int, float] = {}
+        self._uri = uri
+        self._leaves = leaves
+        self._storage = storage
+        self._shapes: dict[tuple[int, ...], _Shape] = {}
+
+    def bytes_to_read(self, file: DataFile, rows: int) -> float:
+        """Returns the stored bytes of the columns to read in a file of `rows` rows."""
+        key = tuple(file.fields)
+        shape = self._shapes.get(key)
+        if shape is None:
+            widths = self._measure(file, rows)
+            shape = self._shapes[key] = self._shape(widths)
+            self.widths = {**widths, **self.widths}
+        size = file.file_size_bytes
+        return shape.read_bytes * (size / shape.row_bytes if size and shape.row_bytes else rows)
+
+    def _measure(self, file: DataFile, rows: int) -> dict[int, float]:
+        """Returns the stored bytes per row of each field of a data file, measured or estimated."""
+        row_bytes = (file.file_size_bytes or 0) / rows
+        sample = _column_bytes(self._uri, file, self._storage) if len(self._shapes) < MAX_SAMPLES else {}
+        if not sample:
+            return self._estimate(file.fields, row_bytes)
+        widths = {number: size / rows for number, size in sample.items()}
+        # Blob bytes lie outside of the columns of the file.
+        outside = max(0.0, row_bytes - sum(widths.values()))
+        blobs = [number for number in widths if number in self._leaves and self._leaves[number].blob]
+        return widths | {number: widths[number] + outside / len(blobs) for number in blobs}
+
+    def _estimate(self, fields: Sequence[int], row_bytes: float) -> dict[int, float]:
+        """Spreads the bytes of a row evenly over the fields of variable or unknown width."""
+        types = {
+            number: self._leaves[number].width if number in self._leaves else 0.0 for number in fields if number >= 0
+        }
+        fixed = [width for width in types.values() if width is not None]
+        # Columns replaced by a newer file (-2) are still in this file, with unknown types.
+        variable = len(fields) - len(fixed)
+        share = max(_LEAST_WIDTH, (row_bytes - sum(fixed)) / max(1, variable)) if row_bytes else _UNKNOWN_WIDTH
+        return {number: share if width is None else width for number, width in types.items()}
+
+    def _shape(self, widths: dict[int, float]) -> _Shape:
+        fields = ((self._leaves.get(number), width) for number, width in widths.items())
+        read = [
+            _DESCRIPTOR_WIDTH if leaf.descriptor else width for leaf, width in fields if leaf is not None and leaf.read
+        ]
+        return _Shape(row_bytes=sum(widths.values()), read_bytes=sum(read))
+
+
 def measure(
     dataset: lance.LanceDataset,
     paths: Sequence[str],
@@ -147,45 +203,40 @@ def measure(
     leaves = _leaves(dataset, paths, blob_bytes)
     external_widths = _external_blob_widths(dataset, paths) if blob_bytes else {}
     external_width = sum(external_widths.values())
-    shapes: dict[tuple[int, ...], _Shape] = {}
-    widths: dict[int, float] = {}
-    chosen = None if only is None else frozenset(only)
+    files = _FileSizes(dataset.uri, leaves, storage)
     fragments: list[FragmentSize] = []
     file_bytes = 0
-    for handle in dataset.get_fragments():
-        if chosen is not None and handle.fragment_id not in chosen:
-            continue
-        metadata = handle.metadata
+    for metadata in _live_fragments(dataset, only):
         rows = metadata.physical_rows
-        live = rows - (metadata.deletion_file.num_deleted_rows if metadata.deletion_file is not None else 0)
-        if live <= 0:
-            continue
-        stored = 0.0
-        for file in metadata.files:
-            key = tuple(file.fields)
-            shape = shapes.get(key)
-            if shape is None:
-                sample = _column_bytes(dataset.uri, file, storage) if len(shapes) < MAX_SAMPLES else {}
-                file_widths = _file_widths(key, leaves, sample, (file.file_size_bytes or 0) / rows, rows)
-                shape = shapes[key] = _shape(file_widths, leaves)
-                widths = {**file_widths, **widths}
-            size = file.file_size_bytes
-            file_bytes += size or 0
-            scale = size / shape.row_bytes if size and shape.row_bytes else rows
-            stored += shape.read_bytes * scale
-        fragments.append(FragmentSize(handle.fragment_id, rows, live, int(stored + rows * external_width)))
+        stored = sum(files.bytes_to_read(file, rows) for file in metadata.files) + rows * external_width
+        file_bytes += sum(file.file_size_bytes or 0 for file in metadata.files)
+        fragments.append(FragmentSize(metadata.id, rows, metadata.num_rows, int(stored)))
+    to_read = {number: leaf for number, leaf in leaves.items() if leaf.read}
     columns = dict(external_widths)
-    for number, leaf in leaves.items():
-        if leaf.read:
-            columns[leaf.column] = columns.get(leaf.column, 0.0) + leaf.memory(widths.get(number, _UNKNOWN_WIDTH))
-    read = _ROW_WIDTH + sum(leaf.declared for leaf in leaves.values() if leaf.read)
-    whole = _ROW_WIDTH + sum(leaf.declared for leaf in leaves.values())
+    for number, leaf in to_read.items():
+        columns[leaf.column] = columns.get(leaf.column, 0.0) + leaf.memory(files.widths.get(number, _UNKNOWN_WIDTH))
+    even_rows = min(file_bytes / _spark_width(leaves), sum(fragment.live_rows for fragment in fragments))
     return ScanSize(
         fragments=tuple(fragments),
         row_bytes=sum(columns.values()),
         column_bytes=columns,
-        even_bytes=int(min(file_bytes / whole, sum(f.live_rows for f in fragments)) * read),
+        even_bytes=int(even_rows * _spark_width(to_read)),
     )
+
+
+def _live_fragments(dataset: lance.LanceDataset, only: Sequence[int] | None) -> Iterator[FragmentMetadata]:
+    """Yields the metadata of the fragments that have at least one live row."""
+    chosen = None if only is None else frozenset(only)
+    for handle in dataset.get_fragments():
+        if chosen is None or handle.fragment_id in chosen:
+            metadata = handle.metadata
+            if metadata.num_rows > 0:
+                yield metadata
+
+
+def _spark_width(leaves: Mapping[int, _Leaf]) -> float:
+    """Returns Spark's estimate for the width of a row."""
+    return _ROW_WIDTH + sum(leaf.declared for leaf in leaves.values())
 
 
 def measure_row(dataset: lance.LanceDataset, columns: Sequence[str], storage: tuple[tuple[str, str], ...]) -> float:
@@ -247,52 +298,29 @@ def _column_bytes(uri: str, file: DataFile, storage: tuple[tuple[str, str], ...]
     return {number: sizes[index] for number, index in columns if 0 <= index < len(sizes)}
 
 
-def _file_widths(
-    fields: Sequence[int], leaves: dict[int, _Leaf], sample: dict[int, int], row_bytes: float, rows: int
-) -> dict[int, float]:
-    """Returns the stored bytes per row of each field of a data file, measured or estimated."""
-    if sample:
-        widths = {number: size / rows for number, size in sample.items()}
-        # Blob bytes lie outside of the columns of the file.
-        outside = max(0.0, row_bytes - sum(widths.values()))
-        blobs = [number for number in widths if number in leaves and leaves[number].blob]
-        return {number: width + (outside / len(blobs) if number in blobs else 0) for number, width in widths.items()}
-    declared = {number: leaves[number].width if number in leaves else 0.0 for number in fields if number >= 0}
-    fixed = sum(width for width in declared.values() if width is not None)
-    # Columns replaced by a newer file (-2) are still in this file, with unknown types.
-    variable = sum(1 for width in declared.values() if width is None) + sum(1 for number in fields if number < 0)
-    share = max(_LEAST_WIDTH, (row_bytes - fixed) / max(1, variable)) if row_bytes else _UNKNOWN_WIDTH
-    return {number: share if width is None else width for number, width in declared.items()}
-
-
-def _shape(widths: dict[int, float], leaves: dict[int, _Leaf]) -> _Shape:
-    read = {number: width for number, width in widths.items() if number in leaves and leaves[number].read}
-    return _Shape(
-        row_bytes=sum(widths.values()),
-        read_bytes=sum(_DESCRIPTOR_WIDTH if leaves[n].descriptor else width for n, width in read.items()),
-    )
-
-
 def _leaves(dataset: lance.LanceDataset, paths: Sequence[str], blob_bytes: bool) -> dict[int, _Leaf]:
-    requested = {
-        tuple(p[1:-1].split("`.`")) if p.startswith("`") and p.endswith("`") and "`.`" in p else (p,) for p in paths
-    }
+    requested = {_parse_path(path) for path in paths}
     leaves: dict[int, _Leaf] = {}
     for field in dataset.lance_schema.fields():
         for path, leaf, repeated in _walk(field, ()):
-            read = any(path[: len(w)] == w for w in requested)
             arrow = leaf.to_arrow()
-            blob = is_blob(arrow)
             width = _width(arrow.type)
+            blob = is_blob(arrow)
             leaves[leaf.id()] = _Leaf(
-                path[0],
-                None if repeated else width,
-                _DECLARED_WIDTH if width is None else width,
-                read,
-                blob,
-                blob and not blob_bytes,
+                column=path[0],
+                width=None if repeated else width,
+                declared=_DECLARED_WIDTH if width is None else width,
+                read=any(path[: len(prefix)] == prefix for prefix in requested),
+                blob=blob,
+                descriptor=blob and not blob_bytes,
             )
     return leaves
+
+
+def _parse_path(path: str) -> tuple[str, ...]:
+    """Returns the names in a path of :class:`~lance_spark.read.columns.Projection`."""
+    is_nested = path.startswith("`") and path.endswith("`") and "`.`" in path
+    return tuple(path[1:-1].split("`.`")) if is_nested else (path,)
 
 
 def _walk(
