@@ -59,7 +59,17 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
             without stable row ids.
         UnsupportedTypeError: Spark cannot hold a column, or Lance cannot read it.
     """
-    names = [resolve_name(n, dataset, ref.uri) for n in options.columns or dataset.schema.names]
+    names = _selected_names(dataset, ref, options)
+    refuse_unreadable(names, dataset)
+    names += [name for name in _added_names(options) if name not in names]
+    stored = pa.schema([dataset.schema.field(name) for name in names if name not in META_COLUMNS])
+    fields = {field.name: field for field in to_spark_schema(stored, blob_handling=options.blob_handling).fields}
+    return StructType([_meta_field(name, dataset, ref) if name in META_COLUMNS else fields[name] for name in names])
+
+
+def _selected_names(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOptions) -> list[str]:
+    """Returns the columns of the option `columns`, or all columns, in the table's spelling."""
+    names = [resolve_name(name, dataset, ref.uri) for name in options.columns or dataset.schema.names]
     twice = [name for name, times in Counter(names).items() if times > 1]
     if options.columns and twice:
         raise OptionError(
@@ -68,28 +78,30 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
             "each column once, in whatever case it is written",
             problem=f"names columns twice ({', '.join(twice)})",
         )
-    refuse_unreadable(names, dataset)
-    virtual_columns = (
-        (ROW_ID, options.with_row_id),
-        (ROW_ADDRESS, options.with_row_address),
-        *((n, options.with_row_versions) for n in ROW_VERSIONS),
-    )
-    names += [name for name, on in virtual_columns if on and name not in names]
-    arrow = pa.schema([dataset.schema.field(n) for n in names if n not in META_COLUMNS])
-    fields = {f.name: f for f in to_spark_schema(arrow, blob_handling=options.blob_handling).fields}
-    for name in names:
-        if name in ROW_VERSIONS and not dataset.has_stable_row_ids:
-            # Without stable row ids, Lance returns the meaningless version 1 for every row.
-            raise OptionError(
-                "with_row_versions",
-                "true",
-                "a table with stable row ids (write it anew with enable_stable_row_ids)",
-                problem=f"does not fit the table at {ref.uri}: it keeps no row versions",
-            )
-        if name in META_COLUMNS:
-            metadata = {TABLE_METADATA: ref.snapshot_json()} if name in (ROW_ID, ROW_ADDRESS) else None
-            fields[name] = StructField(name, LongType(), False, metadata)
-    return StructType([fields[name] for name in names])
+    return names
+
+
+def _added_names(options: ReadOptions) -> Iterator[str]:
+    """Yields the columns of the options `with_*`."""
+    if options.with_row_id:
+        yield ROW_ID
+    if options.with_row_address:
+        yield ROW_ADDRESS
+    if options.with_row_versions:
+        yield from ROW_VERSIONS
+
+
+def _meta_field(name: str, dataset: lance.LanceDataset, ref: DatasetRef) -> StructField:
+    if name in ROW_VERSIONS and not dataset.has_stable_row_ids:
+        # Without stable row ids, Lance returns the meaningless version 1 for every row.
+        raise OptionError(
+            "with_row_versions",
+            "true",
+            "a table with stable row ids (write it anew with enable_stable_row_ids)",
+            problem=f"does not fit the table at {ref.uri}: it keeps no row versions",
+        )
+    metadata = {TABLE_METADATA: ref.snapshot_json()} if name in (ROW_ID, ROW_ADDRESS) else None
+    return StructField(name, LongType(), False, metadata)
 
 
 def resolve_name(name: str, dataset: lance.LanceDataset, uri: str) -> str:
@@ -175,12 +187,11 @@ class Projection:
                 fields.append(pa.field(requested.name, pa.int64(), nullable=False))
                 continue
             field = data.field(name)
+            tree: _Whole | _Struct = _Whole((name,))
             # A blob is stored as bytes and read as a struct, so its fields cannot be fetched
             # separately.
-            stored_so = prune and dataset.schema.field(name).type.equals(field.type)
-            tree = _tree(field.type, requested.dataType, (name,)) if stored_so else _Whole((name,))
-            if any("`" in part for leaf in _leaves(tree) for part in leaf):
-                tree = _Whole((name,))  # Lance's path syntax cannot express this name.
+            if prune and dataset.schema.field(name).type.equals(field.type):
+                tree = _pruned_tree(field.type, requested.dataType, name)
             self._trees.append(tree)
             nullable = field.nullable and isinstance(tree, _Whole)
             fields.append(field.with_name(requested.name).with_type(_type_of(tree, field.type)).with_nullable(nullable))
@@ -212,6 +223,13 @@ class Projection:
             made_up = isinstance(tree, _Whole) and tree.path[0] in META_COLUMNS
             arrays.append(_signed(array, field.name) if made_up else array)
         return pa.RecordBatch.from_arrays(arrays, schema=self.source)
+
+
+def _pruned_tree(arrow: Kind, requested: DataType, name: str) -> _Whole | _Struct:
+    tree = _tree(arrow, requested, (name,))
+    # Lance's path syntax cannot express a name with a backtick.
+    is_expressible = not any("`" in part for leaf in _leaves(tree) for part in leaf)
+    return tree if is_expressible else _Whole((name,))
 
 
 def _tree(arrow: Kind, requested: DataType, path: tuple[str, ...]) -> _Whole | _Struct:

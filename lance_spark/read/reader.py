@@ -6,7 +6,7 @@ every executor, which opens the pinned version once per Python worker and return
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,14 +14,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from lance_spark.read.columns import Projection, table_schema
-from lance_spark.read.filtering import check_filter
 from lance_spark.read.partitioning import ScanTask
 from lance_spark.read.pushdown_request import AggregateCall, ScanSpec
 from lance_spark.read.scan import read_batches
 from lance_spark.read.scan_plan import (
     ScanPlan,
     aggregate_schema,
-    check_fragments,
+    check_selection,
     find_field,
     plan_scan,
     target_columns,
@@ -54,10 +53,7 @@ def read_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
         UnsupportedTypeError: Spark cannot hold a column.
     """
     schema = table_schema(ref.open(), ref, options)
-    if options.filter is not None:
-        check_filter(ref.open(), options.filter, ref.uri, options.blob_handling)
-    if options.fragments is not None:
-        check_fragments(ref.open(), options.fragments, ref.uri)
+    check_selection(ref, options)
     return schema
 
 
@@ -107,30 +103,29 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> tupl
 
 def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanPlan, target: StructType) -> str:
     columns = (f"{name}[:{spec.elements[name]}]" if name in spec.elements else name for name in target.fieldNames())
-    parts = [f"{ref.uri}@{ref.version}", f"columns: [{', '.join(columns)}]"]
-    if options.filter is not None:
-        parts.append(f"filter: {options.filter}")
-    if plan.pushed is not None:
-        parts.append(f"pushed: {plan.pushed}")
-    if plan.indexes:
-        parts.append(f"index: {', '.join(plan.indexes)}")
-    if spec.aggregate:
-        keys = [call.column or "" for call in spec.aggregate if call.fn == "group"]
-        calls = (str(c) for c in spec.aggregate if c.fn != "group")
-        parts.append(f"aggregates: [{', '.join(calls)}]")
-        if keys:
-            parts.append(f"grouped by: [{', '.join(keys)}]")
-    if plan.nearest is not None:
-        call = plan.nearest.call
-        parts.append(f"nearest: {call.k} by {call.metric} of {call.column}, index: {plan.nearest.index}")
-    if plan.unserved is not None:
-        parts.append(f"no search: {plan.unserved}")
-    if plan.top is not None:
-        parts.append(f"first: {plan.top}")
-    if plan.limit is not None:
-        parts.append(f"limit: {plan.limit}")
-    parts.append(f"partitions: {len(plan.tasks)}, rows: {plan.rows}")
-    return "; ".join(parts)
+    facts = {
+        "columns": f"[{', '.join(columns)}]",
+        "filter": options.filter,
+        "pushed": plan.pushed,
+        "index": ", ".join(plan.indexes) or None,
+        **_describe_aggregates(spec.aggregate),
+        "nearest": plan.nearest,
+        "no search": plan.unserved,
+        "first": plan.top,
+        "limit": plan.limit,
+        "partitions": f"{len(plan.tasks)}, rows: {plan.rows}",
+    }
+    texts = [f"{name}: {fact}" for name, fact in facts.items() if fact is not None]
+    return "; ".join([f"{ref.uri}@{ref.version}", *texts])
+
+
+def _describe_aggregates(calls: Sequence[AggregateCall]) -> dict[str, str | None]:
+    keys = [call.column or "" for call in calls if call.fn == "group"]
+    values = [str(call) for call in calls if call.fn != "group"]
+    return {
+        "aggregates": f"[{', '.join(values)}]" if calls else None,
+        "grouped by": f"[{', '.join(keys)}]" if keys else None,
+    }
 
 
 class LanceReader(DataSourceReader):

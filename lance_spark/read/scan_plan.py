@@ -95,126 +95,222 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         FilterError: The option `filter` is not valid.
         ColumnNotFoundError: A column does not exist.
     """
+    check_selection(ref, options)
+    blobs = options.blob_handling
+    projection = Projection(ref.open(), target, blobs, ref.uri, prune=spec.columns is not None)
+    size = measure(
+        ref.open(), projection.paths, options.fragments, blob_bytes=blobs == "bytes", storage=ref.storage_options
+    )
+    selection = _select_rows(ref, options, spec)
+    return _Planner(ref=ref, options=options, spec=spec, size=size, selection=selection).plan()
+
+
+def check_selection(ref: DatasetRef, options: ReadOptions) -> None:
+    """Checks the options `filter` and `fragments` against the table.
+
+    Raises:
+        FilterError: The option `filter` is not valid.
+        OptionError: A fragment of the option `fragments` is not in the table.
+    """
     dataset = ref.open()
     if options.filter is not None:
         check_filter(dataset, options.filter, ref.uri, options.blob_handling)
-    if options.fragments is not None:
-        check_fragments(dataset, options.fragments, ref.uri)
-    pushed = pushable(dataset, spec.filter_sql, options.blob_handling) if options.limit is None else None
-    selection = conjunction(options.filter, pushed)
-    exact = pushed is None if not spec.filtered else spec.exact and pushed is not None
-    # Spark counts the rows that pass its own filter.
-    keeps_all = exact and not spec.aggregate
-    bounds = [n for n in (options.limit, spec.limit if keeps_all else None) if n is not None]
-    limit = min(bounds) if bounds else None
-    projection = Projection(dataset, target, options.blob_handling, ref.uri, prune=spec.columns is not None)
-    size = measure(
-        dataset,
-        projection.paths,
-        options.fragments,
-        blob_bytes=options.blob_handling == "bytes",
-        storage=ref.storage_options,
-    )
-    runtime = _usable_runtime_filter(ref, options, spec)
-    if runtime is not None:
-        answer = _least(ref, runtime, selection)
-        pushed, selection = conjunction(pushed, runtime), conjunction(selection, runtime)
-    else:
-        answer = ask_index(ref, selection) if selection is not None else None
-    indexes = answer.names if answer is not None and answer.serves else ()
-    if selection is None:
-        tasks = plan_scan_tasks(size.fragments, _rule(options, spec, prefix=limit))
-    else:
-        tasks = _filtered(ref, options, spec, size, answer)
-    nearest, unserved = _nearest(ref, options, spec, size, keeps_all=keeps_all)
-    is_one = runtime is not None and spec.runtime is not None and spec.runtime.partitions == 1
-    if nearest is not None or is_one or (selection is not None and options.limit is not None):
-        tasks = _in_one(tasks, size.fragments)
-    top = spec.top if spec.top is not None and keeps_all and _is_served(dataset, options, spec.top) else None
-    rows = max(1, int(BATCH_BYTES / max(1.0, size.row_bytes)))
-    late = None if selection is None else _late(size, ref.uri)
-    tasks = [
-        replace(
-            t,
-            filter=selection,
-            limit=None if selection is None else limit,
-            batch_rows=min(options.batch_size, rows),
-            late=None if t.use_index else late,
-            nearest=nearest,
-            top=top,
-        )
-        for t in tasks
-    ]
-    read = {number for task in tasks for number in task.fragments}
-    pieces = sum(1 for t in tasks if t.start is not None)
-    total = sum(t.rows for t in tasks)
-    stored = sum(f.stored_bytes for f in size.fragments if f.fragment_id in read)
-    live = sum(f.live_rows for f in size.fragments)
-    # An estimate: the search falls back to a full scan if it finds too few rows.
-    if nearest is not None:
-        total = min(total, nearest.call.k)
-        stored = min(stored, int(total * size.row_bytes))
-    return ScanPlan(
-        tasks=tuple(tasks),
-        rows=total if limit is None else min(total, limit if options.limit is not None else limit * max(1, len(tasks))),
-        stored_bytes=max(stored, size.even_bytes * total // max(live, 1)),
-        splits=pieces > len({t.fragments for t in tasks if t.start is not None}),
-        filter=selection,
-        pushed=pushed,
-        limit=limit,
-        limited=keeps_all and spec.limit is not None,
-        exact=exact,
-        indexes=indexes,
-        nearest=nearest,
-        unserved=unserved,
-        top=top,
-    )
-
-
-def _is_served(dataset: lance.LanceDataset, options: ReadOptions, top: TopN) -> bool:
-    """Tells whether the scan can find the first rows of a sort by its key."""
-    # Imported here, so that workers of plain scans start faster.
-    from lance_spark.read.top_n import is_sortable
-
-    name = top.column
-    if options.limit is not None or name not in dataset.schema.names or "." in name or "`" in name:
-        return False
-    field = dataset.schema.field(name)
-    # A blob column reads as descriptors.
-    return _reads_by_address(dataset) and not is_blob(field) and is_sortable(field.type)
-
-
-def _nearest(
-    ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanSize, *, keeps_all: bool
-) -> tuple[IndexedSort | None, str | None]:
-    """Returns the search for a sort by distance, or the reason for its absence."""
-    if spec.nearest is None:
-        return None, None
-    if not keeps_all:
-        return None, "a filter is left to Spark"
-    # Imported here, so that workers of plain scans start faster.
-    from lance_spark.read.ranking.sort_pushdown import plan_nearest
-
-    rows = sum(fragment.live_rows for fragment in size.fragments)
-    vectors = int(rows * size.column_bytes.get(spec.nearest.column, size.row_bytes))
-    planned = plan_nearest(ref, options, spec.nearest, row_bytes=size.row_bytes, vector_bytes=vectors)
-    return (None, planned) if isinstance(planned, str) else (planned, None)
-
-
-def check_fragments(dataset: lance.LanceDataset, ids: Sequence[int], uri: str) -> None:
-    """Checks that the fragments of the option `fragments` are in the table.
-
-    Raises:
-        OptionError: A fragment is not in the table.
-    """
+    ids = options.fragments or ()
     missing_ids = [number for number in ids if dataset.get_fragment(number) is None]
     if missing_ids:
         raise OptionError(
             "fragments",
             ",".join(map(str, ids)),
-            f"ids of fragments that are in version {dataset.version} of {uri}",
+            f"ids of fragments that are in version {dataset.version} of {ref.uri}",
             problem=f"names fragments that are not there ({', '.join(map(str, missing_ids))})",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Selection:
+    """The filter of a scan.
+
+    Attributes:
+        sql: The filter that Lance applies, in Lance SQL, or None.
+        pushed: The pushed-down part of the filter, or None.
+        exact: Whether Spark drops none of the rows that pass the filter.
+        is_narrowed: Whether a runtime filter is part of the filter.
+        answer: Matches of the filter according to scalar indexes, or None.
+    """
+
+    sql: str | None
+    pushed: str | None
+    exact: bool
+    is_narrowed: bool
+    answer: IndexAnswer | None
+
+
+def _select_rows(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> _Selection:
+    """Combines the filters of user, query and running query, and asks the indexes for matches."""
+    pushed = pushable(ref.open(), spec.filter_sql, options.blob_handling) if options.limit is None else None
+    sql = conjunction(options.filter, pushed)
+    exact = spec.exact and pushed is not None if spec.filtered else pushed is None
+    runtime = _usable_runtime_filter(ref, options, spec)
+    if runtime is None:
+        answer = ask_index(ref, sql) if sql is not None else None
+        return _Selection(sql=sql, pushed=pushed, exact=exact, is_narrowed=False, answer=answer)
+    return _Selection(
+        sql=conjunction(sql, runtime),
+        pushed=conjunction(pushed, runtime),
+        exact=exact,
+        is_narrowed=True,
+        answer=_narrowest_answer(ref, runtime, sql),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planner:
+    """Plans the partitions of a scan."""
+
+    ref: DatasetRef
+    options: ReadOptions
+    spec: ScanSpec
+    size: ScanSize
+    selection: _Selection
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether Spark drops none of the rows. Spark counts the rows that pass its own filter."""
+        return self.selection.exact and not self.spec.aggregate
+
+    @property
+    def limit(self) -> int | None:
+        """Rows after which a partition ends, or None."""
+        bounds = (self.options.limit, self.spec.limit if self.keeps_all else None)
+        return min((rows for rows in bounds if rows is not None), default=None)
+
+    def plan(self) -> ScanPlan:
+        """Returns the partitions and the estimates of the scan."""
+        nearest, unserved = self._nearest()
+        top = self.spec.top if self._is_top_served() else None
+        tasks = self._tasks(nearest, top)
+        rows, stored_bytes = self._estimate(tasks, nearest)
+        ranges = [task.fragments for task in tasks if task.start is not None]
+        answer = self.selection.answer
+        return ScanPlan(
+            tasks=tuple(tasks),
+            rows=rows,
+            stored_bytes=stored_bytes,
+            splits=len(ranges) > len(set(ranges)),
+            filter=self.selection.sql,
+            pushed=self.selection.pushed,
+            limit=self.limit,
+            limited=self.keeps_all and self.spec.limit is not None,
+            exact=self.selection.exact,
+            indexes=answer.names if answer is not None and answer.serves else (),
+            nearest=nearest,
+            unserved=unserved,
+            top=top,
+        )
+
+    def _nearest(self) -> tuple[IndexedSort | None, str | None]:
+        """Returns the search for a sort by distance, or the reason for its absence."""
+        call, size = self.spec.nearest, self.size
+        if call is None:
+            return None, None
+        if not self.keeps_all:
+            return None, "a filter is left to Spark"
+        # Imported here, so that workers of plain scans start faster.
+        from lance_spark.read.ranking.sort_pushdown import plan_nearest
+
+        vectors = int(size.live_rows * size.column_bytes.get(call.column, size.row_bytes))
+        planned = plan_nearest(self.ref, self.options, call, row_bytes=size.row_bytes, vector_bytes=vectors)
+        return (None, planned) if isinstance(planned, str) else (planned, None)
+
+    def _is_top_served(self) -> bool:
+        """Tells whether the scan can find the first rows of a sort by its key."""
+        top, dataset = self.spec.top, self.ref.open()
+        if top is None or not self.keeps_all or self.options.limit is not None:
+            return False
+        # Imported here, so that workers of plain scans start faster.
+        from lance_spark.read.top_n import is_sortable
+
+        name = top.column
+        if name not in dataset.schema.names or "." in name or "`" in name:
+            return False
+        field = dataset.schema.field(name)
+        # A blob column reads as descriptors.
+        return _reads_by_address(dataset) and not is_blob(field) and is_sortable(field.type)
+
+    def _tasks(self, nearest: IndexedSort | None, top: TopN | None) -> list[ScanTask]:
+        """Returns the partitions with everything that a task needs."""
+        sql, size = self.selection.sql, self.size
+        tasks = self._cut()
+        if nearest is not None or self._is_sequential():
+            tasks = _in_one(tasks, size.fragments)
+        batch_rows = max(1, int(BATCH_BYTES / max(1.0, size.row_bytes)))
+        limit, late = (None, None) if sql is None else (self.limit, _late(size, self.ref.uri))
+        return [
+            replace(
+                task,
+                filter=sql,
+                limit=limit,
+                batch_rows=min(self.options.batch_size, batch_rows),
+                late=None if task.use_index else late,
+                nearest=nearest,
+                top=top,
+            )
+            for task in tasks
+        ]
+
+    def _is_sequential(self) -> bool:
+        """Tells whether a single partition reads the matching rows in the order of the table."""
+        selection, runtime = self.selection, self.spec.runtime
+        had_one = selection.is_narrowed and runtime is not None and runtime.partitions == 1
+        return had_one or (selection.sql is not None and self.options.limit is not None)
+
+    def _cut(self) -> list[ScanTask]:
+        """Cuts the fragments, or the matches of an index, into partitions."""
+        fragments, answer = self.size.fragments, self.selection.answer
+        if self.selection.sql is None:
+            return plan_scan_tasks(fragments, self._rule(prefix=self.limit))
+        if answer is None or not answer.serves:
+            return self._scanned(fragments)
+        if answer.matches is None:
+            return plan_scan_tasks(fragments, self._rule(splittable=False))
+        matching = [
+            _matching(f, answer.matches[f.fragment_id], self.size.row_bytes)
+            for f in fragments
+            if f.fragment_id in answer.matches
+        ]
+        unknown = [fragment for fragment in fragments if fragment.fragment_id not in answer.covered]
+        return plan_scan_tasks(matching, self._rule(splittable=False)) + self._scanned(unknown)
+
+    def _scanned(self, fragments: Sequence[FragmentSize]) -> list[ScanTask]:
+        """Cuts fragments whose filter uses no index."""
+        rule = self._rule(splittable=_reads_by_address(self.ref.open()), physical=True)
+        return [replace(task, use_index=False) for task in plan_scan_tasks(fragments, rule)]
+
+    def _rule(self, *, prefix: int | None = None, splittable: bool = True, physical: bool = False) -> CutRule:
+        return CutRule(
+            target_bytes=self.options.target_partition_bytes,
+            # Planning does not see the cluster. On a single machine, this is its number of cores.
+            parallelism=os.cpu_count() or 1,
+            splittable=splittable and not self.spec.whole_fragments,
+            physical=physical,
+            prefix=prefix,
+        )
+
+    def _estimate(self, tasks: Sequence[ScanTask], nearest: IndexedSort | None) -> tuple[int, int]:
+        """Returns the maximum number of rows, and the estimated bytes to read."""
+        size, limit = self.size, self.limit
+        read = {number for task in tasks for number in task.fragments}
+        rows = sum(task.rows for task in tasks)
+        stored_bytes = sum(fragment.stored_bytes for fragment in size.fragments if fragment.fragment_id in read)
+        # An estimate: the search falls back to a full scan if it finds too few rows.
+        if nearest is not None:
+            rows = min(rows, nearest.call.k)
+            stored_bytes = min(stored_bytes, int(rows * size.row_bytes))
+        stored_bytes = max(stored_bytes, size.even_bytes * rows // max(size.live_rows, 1))
+        if limit is not None:
+            # Spark's limit ends each partition, and the limit of the options the whole scan.
+            rows = min(rows, limit if self.options.limit is not None else limit * max(1, len(tasks)))
+        return rows, stored_bytes
 
 
 def aggregate_schema(calls: Sequence[AggregateCall], columns: StructType) -> StructType:
@@ -265,19 +361,6 @@ def target_columns(
     return spec.columns if spec.columns is not None else table_schema(ref.open(), ref, options)
 
 
-def _rule(
-    options: ReadOptions, spec: ScanSpec, *, prefix: int | None = None, splittable: bool = True, physical: bool = False
-) -> CutRule:
-    return CutRule(
-        target_bytes=options.target_partition_bytes,
-        # Planning knows nothing of the cluster. On a single machine, this is its number of cores.
-        parallelism=os.cpu_count() or 1,
-        splittable=splittable and not spec.whole_fragments,
-        physical=physical,
-        prefix=prefix,
-    )
-
-
 def _usable_runtime_filter(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> str | None:
     """Returns the runtime filter in Lance SQL.
 
@@ -295,29 +378,11 @@ def _usable_runtime_filter(ref: DatasetRef, options: ReadOptions, spec: ScanSpec
     return text if answer.serves or drops_rows else None
 
 
-def _least(ref: DatasetRef, *filters: str | None) -> IndexAnswer | None:
+def _narrowest_answer(ref: DatasetRef, *filters: str | None) -> IndexAnswer | None:
     """Returns the index answer of the conjunct with the fewest matching rows."""
     answers = [ask_index(ref, text) for text in filters if text is not None]
     serving = [answer for answer in answers if answer is not None and answer.serves]
     return min(serving, key=lambda a: math.inf if a.matches is None else sum(a.matches.values()), default=None)
-
-
-def _filtered(
-    ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanSize, answer: IndexAnswer | None
-) -> list[ScanTask]:
-    """Plans a filtered scan over the matches of an index, else over all fragments."""
-    can_mask = _reads_by_address(ref.open())
-    if answer is None or not answer.serves:
-        tasks = plan_scan_tasks(size.fragments, _rule(options, spec, splittable=can_mask, physical=True))
-        return [replace(t, use_index=False) for t in tasks]
-    if answer.matches is None:
-        return plan_scan_tasks(size.fragments, _rule(options, spec, splittable=False))
-    matching = [_matching(f, answer, size.row_bytes) for f in size.fragments if f.fragment_id in answer.matches]
-    unknown = [f for f in size.fragments if f.fragment_id not in answer.covered]
-    rest = plan_scan_tasks(unknown, _rule(options, spec, splittable=can_mask, physical=True))
-    return plan_scan_tasks(matching, _rule(options, spec, splittable=False)) + [
-        replace(t, use_index=False) for t in rest
-    ]
 
 
 def _reads_by_address(dataset: lance.LanceDataset) -> bool:
@@ -325,10 +390,9 @@ def _reads_by_address(dataset: lance.LanceDataset) -> bool:
     return dataset.data_storage_version not in ("legacy", "0.1")
 
 
-def _matching(fragment: FragmentSize, answer: IndexAnswer, row_bytes: float) -> FragmentSize:
-    assert answer.matches is not None
-    rows = min(fragment.live_rows, answer.matches[fragment.fragment_id])
-    return FragmentSize(fragment.fragment_id, fragment.physical_rows, rows, math.ceil(rows * row_bytes))
+def _matching(fragment: FragmentSize, matches: int, row_bytes: float) -> FragmentSize:
+    rows = min(fragment.live_rows, matches)
+    return replace(fragment, live_rows=rows, stored_bytes=math.ceil(rows * row_bytes))
 
 
 def _in_one(tasks: Sequence[ScanTask], fragments: Sequence[FragmentSize]) -> list[ScanTask]:

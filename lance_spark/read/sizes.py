@@ -91,6 +91,11 @@ class ScanSize:
     column_bytes: dict[str, float]
     even_bytes: int
 
+    @property
+    def live_rows(self) -> int:
+        """Number of rows that are not deleted."""
+        return sum(fragment.live_rows for fragment in self.fragments)
+
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:

@@ -64,6 +64,9 @@ class IndexedSort:
     index: str
     most: int
 
+    def __str__(self) -> str:
+        return f"{self.call.k} by {self.call.metric} of {self.call.column}, index: {self.index}"
+
     def search(
         self, dataset: lance.LanceDataset, columns: Sequence[str], filter: str | None, blobs: BlobHandling
     ) -> list[pa.RecordBatch] | None:
