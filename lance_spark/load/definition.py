@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, ClassVar
 
 from lance_spark.backfill.planning.definition import Definition
+from lance_spark.backfill.task.value_source import JoinByKey
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitImpossibleError
 from lance_spark.load.join import LoadJoin, types_of
 from lance_spark.load.layout import Layout
 from lance_spark.load.request import LoadRequest
 from lance_spark.load.sources import Source
-from udf_runtime import UDF, Kind
 from udf_runtime.checkpoint import CheckpointKey
-from udf_runtime.definition.spec import Settings
 
 if TYPE_CHECKING:
     import lance
-
-_NAME = "load_columns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadDefinition(Definition):
     """The source of columns with values matched by keys."""
 
-    job_type: ClassVar[str] = _NAME
+    job_type: ClassVar[str] = LoadRequest.name
     noun: ClassVar[str] = "load"
 
+    request: LoadRequest
     by_key: LoadJoin
+
+    @property
+    def value_source(self) -> JoinByKey:
+        """The source of values for tasks."""
+        return JoinByKey()
+
+    @property
+    def resources(self) -> LoadRequest:
+        """The resources of a task."""
+        return self.request
 
     @property
     def join(self) -> LoadJoin:
@@ -65,19 +70,19 @@ def define_load(
     kind = types_of([dataset.schema.field(name) for name in request.columns])
     inputs = tuple(identities[name] for name in request.keys)
     version = f"{source.identity}-{request.on_missing}"
-    udf = stand_in(request, kind, version)
     key = CheckpointKey(
-        udf_name=_NAME,
+        udf_name=request.name,
         udf_version=version,
         inputs=tuple(column.id for column in inputs),
         output_type=str(kind),
     )
     return LoadDefinition(
         stored=None,
-        loaded=udf,
+        loaded=None,
         key=key,
         inputs=inputs,
         outputs=tuple((name, name) for name in request.columns),
+        request=request,
         by_key=LoadJoin(
             source=source,
             keys=request.keys,
@@ -87,20 +92,3 @@ def define_load(
             layout=layout,
         ),
     )
-
-
-def stand_in(request: LoadRequest, kind: pa.DataType, version: str) -> UDF:
-    """Returns a placeholder of the UDF with the requested resources of tasks, without calls."""
-    return UDF.define(
-        _never_called,
-        kind=Kind.RECORD_BATCH,
-        data_type=kind,
-        name=_NAME,
-        version=version,
-        settings=Settings(num_cpus=request.cpus, memory=request.memory, task_size=request.job.task_size),
-    )
-
-
-def _never_called(batch: pa.RecordBatch) -> Any:  # noqa: ANN401, ARG001 - never returns
-    """The function of the placeholder. The engine makes no calls if a join has the values."""
-    raise CommitImpossibleError("values of a load are not computed", uri="")

@@ -19,7 +19,6 @@ from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
 from lance_spark.backfill.task.messages import BackfillSpec
 from lance_spark.errors import SourceKeysError, counted
 from lance_spark.load.columns import value_field
-from lance_spark.rows.input_reader import InputReader
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
@@ -55,9 +54,7 @@ class KeyReader:
         spec = self.spec
         rows = SnapshotRows(spec.snapshot.open())
         fragment = rows.existing_fragment(fragment_id)
-        reader = InputReader(
-            rows, fragment, spec.input_names, blob_strategy=spec.blob_strategy, blob_buffer_bytes=spec.blob_buffer_bytes
-        )
+        reader = spec.input_source.reader(spec, rows, fragment)
         keys = StructType(
             [
                 StructField(name, field.dataType)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from lance_spark.backfill.request import (
     DEFAULT_CONCURRENCY,
@@ -93,18 +93,21 @@ class LoadRequest:
         columns: The columns to load, with equal names in source and table.
         source_format: Format of files, or None for the format of their names.
         on_missing: Handling of rows without a match.
-        cpus: Processor cores of a loading task, or None.
+        num_cpus: Processor cores of a loading task, or None.
         memory: Bytes of a loading task, or None.
         checkpoint_rows: Minimum and maximum rows of a checkpoint. No maximum: only bytes and time
             limit a checkpoint.
         job: The parameters of the job.
     """
 
+    name: ClassVar[str] = "load_columns"
+    num_gpus: ClassVar[float | None] = None
+
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     source_format: SourceFormat | None
     on_missing: OnMissing
-    cpus: float | None
+    num_cpus: float | None
     memory: int | None
     checkpoint_rows: tuple[int, int | None]
     job: BackfillRequest
@@ -134,7 +137,7 @@ class LoadRequest:
             columns=columns,
             source_format=parameters.source_format,
             on_missing=parameters.on_missing,
-            cpus=parameters._loader_cpus,  # noqa: SLF001 - the name of a public parameter
+            num_cpus=parameters._loader_cpus,  # noqa: SLF001 - the name of a public parameter
             memory=parameters._loader_memory,  # noqa: SLF001
             checkpoint_rows=_checkpoint_rows(parameters),
             job=job,

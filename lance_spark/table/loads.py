@@ -6,7 +6,6 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.arguments import takes
@@ -14,7 +13,6 @@ from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import BackfillJobResult
-from lance_spark.load.definition import stand_in
 from lance_spark.load.plan import LoadPlan
 from lance_spark.load.request import LoadParameters, LoadRequest, SourceParameters
 from lance_spark.load.sources import open_source
@@ -165,7 +163,7 @@ class TableLoads(TableVersions):
         load = self._load(parameters, spark)
         job = load.request.job
         if job.admission_check:
-            check_resources(spark, stand_in(load.request, pa.null(), "none"), strict=job.admission_strict)
+            check_resources(spark, load.request, strict=job.admission_strict)
 
         def read(columns: Sequence[str], version: int) -> DataFrame:
             return self.to_spark(columns, version=version)

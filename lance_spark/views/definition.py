@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.backfill.task.messages import SourceInputs
+from lance_spark.backfill.task.source_reader import SourceInputs
 from lance_spark.columns.binding import Binding, binding_of, inputs_now, load_udf
 from lance_spark.commit.conflicts.identity import BINDING_KEY, FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
@@ -330,7 +330,7 @@ def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillReques
         key=binding.key,
         inputs=(row_id,),
         outputs=binding.columns,
-        reads=SourceInputs(source=source, columns=tuple(field.name for field in inputs)),
+        input_source=SourceInputs(source=source, columns=tuple(field.name for field in inputs)),
     )
 
 

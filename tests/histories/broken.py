@@ -172,7 +172,7 @@ def found_nothing(following: bool) -> Replace:
 
     def wrong(real: Any) -> Any:
         def find(self: Any, fragment: Any, rows: Any, *more: Any) -> Any:
-            if (self._spec.follow_up is not None) == following:
+            if (self._spec.round > 0) == following:
                 return real(self, fragment, RowSet.empty())
             return real(self, fragment, rows, *more)
 
@@ -182,7 +182,7 @@ def found_nothing(following: bool) -> Replace:
 
 
 def theirs_stay(real: Any) -> Any:
-    return lambda self, own, computed: real(self, own, computed) & self.without_value()
+    return lambda self, rows: real(self, rows) & (rows.without_value() if rows.prior.attempted else rows.live)
 
 
 def all_lack_a_value(_real: Any) -> Any:

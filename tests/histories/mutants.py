@@ -196,7 +196,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "theirs always win": Mutant(
         row="update in place of the target, explicit filter",
-        patches={"lance_spark.backfill.planning.selection:RangeRows.selected_again": broken.theirs_stay},
+        patches={"lance_spark.backfill.planning.selection:MatchingRows.select": broken.theirs_stay},
         acts=_in_order(st.builds(RewriteTarget, _KEYS)),
         starts=_job(where="all"),
     ),

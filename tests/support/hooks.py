@@ -86,7 +86,7 @@ def in_column_file(folder: str) -> Any:
 
 def after_column_file(folder: str) -> Any:
     """In a task, after the write of the file and before any record of the file."""
-    return _before(range_task._RangeRun, "_finish", lambda: hold(folder))
+    return _before(range_task.RangeRun, "_finish", lambda: hold(folder))
 
 
 IN_DRIVER: dict[str, tuple[type, str]] = {

@@ -19,7 +19,6 @@ from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.round_context import source_of, store_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
-from lance_spark.backfill.task.range_task import run_task
 from lance_spark.dataset import DatasetRef
 from udf_runtime import UDF, udf
 
@@ -63,10 +62,10 @@ class InlineScheduler:
 
     def run(self, tasks: Sequence[Task], _refresh_s: float) -> Generator[list[RangeOutcome], None, None]:
         for task in tasks:
-            for outcome in run_task(self._spec, task):
+            for outcome in self._spec.value_source.run(self._spec, task):
                 yield [outcome]
                 for work in self._added:
-                    yield [*run_task(self._spec, Task(number=-1, work=(work,)))]
+                    yield [*self._spec.value_source.run(self._spec, Task(number=-1, work=(work,)))]
                 self._added.clear()
 
 

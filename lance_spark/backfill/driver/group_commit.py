@@ -149,7 +149,7 @@ class GroupCommits:
                 ),
                 commit_message=f"{definition.noun} of {columns} {definition.origin} (job {spec.job_id})",
                 advice=f"nothing more is committed, and what was computed is kept; run the {definition.noun} again",
-                by_name=spec.joins,
+                by_name=not spec.value_source.is_computed,
             ),
             job_id=f"{spec.staging.job_id}-{job.groups}",
             stage=job.untouched,

@@ -144,7 +144,7 @@ class BackfillJob:
         self._stale = count_stale(self._prepared, with_nulls=with_nulls, but_selected=True)
         if not work:
             result = self._result("DONE")
-            if len(spec.serving_jobs) > 1:
+            if self._prepared.resumed_jobs - {spec.job_id}:
                 # A job of the same filter died after its last commit. This job resumes and ends it.
                 self._save(result)
             return result
@@ -231,7 +231,7 @@ class BackfillJob:
 
     def _count_again(self, follow_ups: FollowUps) -> None:
         """Counts the outdated values again after concurrent commits."""
-        if self._prepared.spec.joins:
+        if not self._prepared.spec.value_source.is_computed:
             return
         try:
             latest = follow_ups.last_look(len(self._commits.versions))
@@ -342,7 +342,7 @@ class BackfillJob:
     def _check_skips(self, *, final: bool) -> None:
         counts = self._states.counts
         called = self._states.calls + counts.skipped + counts.crashed
-        self._prepared.definition.udf.on_error.check_skips(counts.skipped, called, final=final)
+        self._prepared.definition.on_error.check_skips(counts.skipped, called, final=final)
 
     def _status(self) -> Status:
         complete = self._settled and not self._failed()

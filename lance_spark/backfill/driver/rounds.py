@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from lance_spark.backfill.planning.fragment_plan import plan_fragments
 from lance_spark.backfill.planning.planner import MOST_BASES, Prepared, few_versions, targets_of
 from lance_spark.backfill.reuse.computed_rows import RecordStore
+from lance_spark.backfill.reuse.prior_round_rows import FirstRound, FollowUp
 from lance_spark.backfill.reuse.round_context import store_of
-from lance_spark.backfill.task.messages import FollowUp
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, fragment_identity
 from lance_spark.commit.conflicts.table_state import SeenHistory
@@ -135,7 +135,7 @@ class FollowUps:
         columns = field_identities(dataset.lance_schema)
         targets = self._targets_among(columns, dataset)
         only = None if self._window is None else frozenset(self._window).union(self._coverage.covered)
-        return self._prepare(self._inputs_among(columns), targets, None, only=only)
+        return self._prepare(self._inputs_among(columns), targets, FirstRound(), only=only)
 
     def _count_rows(self, fragments: Sequence[FragmentMetadata], new: frozenset[int]) -> None:
         self._appended += sum(fragment.num_rows for fragment in fragments if fragment.id in new)
@@ -151,7 +151,7 @@ class FollowUps:
         self,
         inputs: tuple[FieldIdentity, ...],
         targets: Sequence[str],
-        follow_up: FollowUp | None,
+        prior_rounds: FirstRound,
         *,
         only: frozenset[int] | None,
     ) -> Prepared:
@@ -165,7 +165,7 @@ class FollowUps:
             outputs=tuple((field, column) for (field, _), column in zip(first.outputs, targets, strict=True)),
             targets=targets_of(dataset, targets),
             bases=tuple(dict.fromkeys([*self._versions, *first.bases]))[:MOST_BASES],
-            follow_up=follow_up,
+            prior_rounds=prior_rounds,
             round=self._rounds,
         )
         self._versions = few_versions([dataset.version, *self._versions])
@@ -198,7 +198,8 @@ class FollowUps:
         before = {column.name: column for column in field_identities(self._first.dataset.lance_schema)}
         names = {column.id: column.name for column in columns}
         for column in self._first.columns:
-            judgement = judge_column(before[column], columns, self._history.changes, by_name=self._first.spec.joins)
+            by_name = not self._first.spec.value_source.is_computed
+            judgement = judge_column(before[column], columns, self._history.changes, by_name=by_name)
             if judgement.verdict is not Verdict.VALID:
                 reason = f"the values cannot be applied: {judgement.reason}"
                 advice = "what was computed is kept, and serves a column that is the same"

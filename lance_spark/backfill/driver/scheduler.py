@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from lance_spark.backfill.task.error_log import fail_ranges, record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
-from lance_spark.backfill.task.range_task import run_task
 from lance_spark.jobs.periodic import every
 from lance_spark.objects import objects_beside
 from lance_spark.session.sessions import known_slots
@@ -241,7 +240,7 @@ class TaskRunner:
         # A thread, because the next range may take hours.
         with every(self.spec.report_s, report):
             try:
-                for outcome in run_task(self.spec, task):
+                for outcome in self.spec.value_source.run(self.spec, task):
                     outcomes.append(outcome)  # noqa: PERF402 - the thread reports each outcome
             except Exception as error:  # noqa: BLE001 - the next attempt would fail, too
                 outcomes += fail_ranges(self.spec, task.work[len(outcomes) :], error)

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from lance_spark.errors import ResourcesUnavailableError, counted
 from lance_spark.session.sessions import known_slots
 from lance_spark.words import warn_caller
-from udf_runtime import UDF
 
 
-def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
+class Resources(Protocol):
+    """The resources that a task requests: a UDF, or a load."""
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+
+    @property
+    def num_cpus(self) -> float | None:
+        """Processor cores; None for one core."""
+
+    @property
+    def num_gpus(self) -> float | None:
+        """GPUs."""
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of memory."""
+
+
+def check_resources(spark: SparkSession, udf: Resources, *, strict: bool) -> None:
     """Compares the resources that a UDF requests with the resources of the cluster.
 
     Raises:

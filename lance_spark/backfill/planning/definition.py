@@ -6,13 +6,16 @@ Runs on the driver.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_spark.backfill.planning.admission import Resources
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.backfill.task.messages import BackfillSpec, SourceInputs
+from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.backfill.task.source_reader import TableInputs
+from lance_spark.backfill.task.value_source import CallUdf, ValueSource
 from lance_spark.columns.binding import Binding, binding_of, in_stored_environment, inputs_now, load_udf, value_type
 from lance_spark.columns.checking import check_udf
 from lance_spark.columns.pyspark_udfs import bind_to_columns, to_udf
@@ -30,6 +33,7 @@ from lance_spark.objects import objects_of_table
 from lance_spark.rows.row_set import RowSet
 from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointKey
+from udf_runtime.policies import ErrorPolicy
 
 if TYPE_CHECKING:
     import lance
@@ -54,7 +58,7 @@ class Definition:
         job_type: Type of the job in the history.
         noun: Name of the job in messages.
         stored: The binding stored with the columns; None for a UDF of the call.
-        reads: The inputs in another table, if the inputs are there.
+        input_source: Where the inputs are: in the table, or in the source of a view.
         loaded: The UDF. A plan does not load a stored UDF, and has None.
     """
 
@@ -66,12 +70,32 @@ class Definition:
     key: CheckpointKey
     inputs: tuple[FieldIdentity, ...]
     outputs: tuple[tuple[str, str], ...]
-    reads: SourceInputs | None = None
+    input_source: TableInputs = field(default_factory=TableInputs)
 
     @property
     def join(self) -> Join | None:
         """The join with the values, if no UDF computes them."""
         return None
+
+    @property
+    def value_source(self) -> ValueSource:
+        """The source of values for tasks. A plan runs no task."""
+        return CallUdf(udf=b"" if self.loaded is None else self.loaded.dumps())
+
+    @property
+    def resources(self) -> Resources:
+        """The resources of a task."""
+        return self.udf
+
+    @property
+    def on_error(self) -> ErrorPolicy:
+        """The policy for errors of rows. A load has none, and may skip any number of rows."""
+        return ErrorPolicy() if self.loaded is None else self.loaded.on_error
+
+    @property
+    def is_redefined(self) -> bool:
+        """Whether the UDF replaced another UDF."""
+        return self.stored is not None and self.stored.redefined > 0
 
     @property
     def origin(self) -> str:
@@ -185,15 +209,15 @@ def _stored_binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Bi
 
 def _check_outputs(udf: UDF, outputs: tuple[tuple[str, str], ...], dataset: lance.LanceDataset) -> None:
     """Refuses a UDF of the call whose output does not fit the columns."""
-    fields = [field for field, _ in outputs]
+    fields = [output for output, _ in outputs]
     kinds: Any = udf.data_type
     if udf.is_columns != bool(fields[0]) or (udf.is_columns and {kind.name for kind in kinds} != set(fields)):
         raise RegistrationError(
             f"UDF {udf.name!r} returns {udf.data_type}, which are not the columns "
             f"{', '.join(repr(column) for _, column in outputs)} - in {dataset.uri} - pass a UDF of the same output"
         )
-    for field, column in outputs:
-        kind = kinds.field(field).type if field else kinds
+    for output, column in outputs:
+        kind = kinds.field(output).type if output else kinds
         if kind != value_type(dataset.schema.field(column)):
             raise RegistrationError(
                 f"UDF {udf.name!r} returns {kind}, but column {column!r} is {dataset.schema.field(column).type}. "

@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import Prepared
-from lance_spark.backfill.planning.selection import RangeRows
 from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
@@ -166,17 +165,14 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
         rows_outside=sum(plan.rows_to_do for plan in beyond),
         input_bytes=sum(plan.input_bytes for plan in work),
         stable_row_ids=dataset.has_stable_row_ids,
-        udf_mismatch=spec.redefined,
+        udf_mismatch=prepared.definition.is_redefined,
     )
 
 
 def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
-    """Returns the number of rows that checkpoints and finished column files may serve.
-
-    With a filter, results of other jobs serve only rows without a value.
-    """
+    """Returns the number of rows that checkpoints and finished column files may serve."""
     spec, store = prepared.spec, store_of(prepared.spec)
-    context, snapshot = RoundContext(spec), SnapshotRows(prepared.dataset)
+    selector, history = spec.row_selector, ValueHistory(RoundContext(spec), SnapshotRows(prepared.dataset))
     rows = 0
     for plan in work:
         fragment = prepared.dataset.get_fragment(plan.fragment_id)
@@ -187,12 +183,11 @@ def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
         for entry in prepared.entries.get(source, ()):
             body = store.read_reference(entry, spec.key, source) if entry.kind == "reference" else None
             count = entry.rows if body is None else len(RowSet.from_text(str(body["rows"]["computed"])))
-            if spec.is_served_by(entry.job_id):
+            if selector.is_served_by(entry.job_id):
                 rows += count
             else:
                 of_any_job += count
         if of_any_job:
-            within = RangeRows(spec, snapshot, fragment, 0, plan.physical_rows)
-            selected = within.selected(plan.done, ValueHistory(context, snapshot))
-            rows += min(of_any_job, len(selected & within.without_value() - plan.done.nulls))
+            within = plan.rows(history)
+            rows += min(of_any_job, len(selector.served_by_any_job(within, selector.select(within))))
     return rows

@@ -11,9 +11,11 @@ from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.backfill.planning.selection import has_values
+from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.computed_rows import Records
+from lance_spark.backfill.reuse.prior_round_rows import first_round_rows
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of
+from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.reuse.value_reuse import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task
 from lance_spark.read.sizes import measure_row
@@ -46,7 +48,8 @@ class FragmentPlan:
     Attributes:
         physical_rows: All rows of the fragment, deleted rows included.
         done: Known results of earlier runs.
-        pending: Rows to compute or to take from checkpoints; None if they were not counted.
+        pending: Rows to compute or to take from checkpoints in a first round; None if they were not
+            counted.
         search: Whether checkpoints may exist.
         input_bytes: Estimated bytes of the inputs on storage.
     """
@@ -58,6 +61,11 @@ class FragmentPlan:
     pending: int | None
     search: bool
     input_bytes: int
+
+    def rows(self, history: ValueHistory) -> RangeRows:
+        """Returns the rows of the fragment in a first round."""
+        fragment, prior_rows = history.rows.existing_fragment(self.fragment_id), first_round_rows(self.physical_rows)
+        return RangeRows(history, fragment, (0, self.physical_rows), self.done, prior_rows)
 
     @property
     def rows_to_do(self) -> int:
@@ -84,7 +92,8 @@ def plan_fragments(
         window: Positions of fragments in ascending order of their ids.
         only: Ids of fragments.
     """
-    ref, table = (spec.snapshot, dataset) if spec.reads is None else (spec.reads.source, spec.reads.source.open())
+    ref = spec.input_source.table(spec)
+    table = ref.open()
     inputs = [name for name in spec.input_names if name in table.schema.names]
     row_bytes = measure_row(table, inputs, ref.storage_options)
     plans = []
@@ -122,7 +131,7 @@ def plan_fragments(
 
 def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: RowSet) -> int | None:
     """Returns the number of rows to do, if the manifest and the records determine the number."""
-    if spec.where is not None or spec.follow_up is not None:
+    if spec.where is not None:
         return None
     if len(skip) >= fragment.physical_rows:
         return 0

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_spark.backfill.planning.admission import Resources
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable, plan_fragments
-from lance_spark.backfill.planning.selection import RangeRows, null_filter
+from lance_spark.backfill.planning.selection import row_selector_of
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
+from lance_spark.backfill.reuse.computed_rows import FragmentRecord, Records, RecordStore
+from lance_spark.backfill.reuse.prior_round_rows import FirstRound
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.messages import BackfillSpec
@@ -33,7 +35,6 @@ from lance_spark.session.sessions import known_slots
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.column_file import Targets
-from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointEntry
 from udf_runtime.policies import CheckpointSizes, checkpoint_bounds
 
@@ -55,6 +56,7 @@ class Prepared:
     records: Records
     entries: Mapping[str, Sequence[CheckpointEntry]]
     plans: tuple[FragmentPlan, ...]
+    resumed_jobs: frozenset[str]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -81,15 +83,15 @@ class Prepared:
         unknown = {plan.fragment_id: plan for plan in self.plans if plan.pending is None}
         counts: dict[int, int] = {}
         if unknown and (countable(unknown.values()) if scan is None else scan):
-            counts = self._outdated(unknown) if self.spec.recomputes else self._matching(unknown)
+            text = self.spec.row_selector.filter_of(self.columns)
+            counts = self._selected(unknown) if text is None else self._matching(unknown, text)
         plans = [replace(plan, pending=counts.get(plan.fragment_id, plan.pending)) for plan in self.plans]
         return tuple(plan for plan in plans if plan.rows_to_do)
 
-    def _matching(self, plans: Mapping[int, FragmentPlan]) -> dict[int, int]:
-        """Counts the rows of fragments that match the filter, or rows without a value."""
+    def _matching(self, plans: Mapping[int, FragmentPlan], text: str) -> dict[int, int]:
+        """Counts the rows of fragments that match a filter."""
         counts = dict.fromkeys(plans, 0)
         fragments = [fragment for fragment in self.dataset.get_fragments() if fragment.fragment_id in plans]
-        text = self.spec.where or null_filter(self.columns)
         for addresses in matching_addresses(self.dataset, fragments, text):
             for fragment, first, end in runs_of(fragments_of(addresses)):
                 skip = plans[fragment].done.skip
@@ -98,30 +100,26 @@ class Prepared:
                     counts[fragment] -= len(skip & RowSet.of(offsets_of(addresses[first:end])))
         return counts
 
-    def _outdated(self, plans: Mapping[int, FragmentPlan]) -> dict[int, int]:
-        """Counts the rows of fragments without a value or with an outdated value."""
-        rows = SnapshotRows(self.dataset)
-        history = ValueHistory(RoundContext(self.spec), rows)
-        counts = {}
-        for number, plan in plans.items():
-            within = RangeRows(self.spec, rows, rows.existing_fragment(number), 0, plan.physical_rows)
-            counts[number] = len(within.selected(plan.done, history))
-        return counts
+    def _selected(self, plans: Mapping[int, FragmentPlan]) -> dict[int, int]:
+        """Counts the selected rows of fragments, by the history of their values."""
+        history = ValueHistory(RoundContext(self.spec), SnapshotRows(self.dataset))
+        return {number: len(self.spec.row_selector.select(plan.rows(history))) for number, plan in plans.items()}
 
     def task_rows(self, spark: SparkSession | None) -> int:
         """Returns the rows of a task on a cluster, or on the available slots without a cluster."""
-        request, udf = self.request, self.definition.loaded or self.definition.stored
+        request = self.request
         cluster_slots = None if spark is None else known_slots(spark)
         slots = cluster_slots or request.concurrency or os.cpu_count() or 1
         if request.concurrency is not None:
             slots = min(slots, request.concurrency)
+        udf = self.definition.loaded or self.definition.stored
         task_size = request.task_size or (udf and udf.task_size)
         # By default each slot gets two tasks.
         return task_size or max(1, self.dataset.count_rows() // slots // 2)
 
     def concurrency(self, spark: SparkSession) -> int | None:
         """Returns the maximum number of running tasks, within the CPUs that the UDF requests."""
-        return tasks_at_once(spark, self.definition.udf, self.request.concurrency)
+        return tasks_at_once(spark, self.definition.resources, self.request.concurrency)
 
 
 Define: TypeAlias = Callable[[DatasetRef, "lance.LanceDataset", BackfillRequest], Definition]
@@ -153,14 +151,11 @@ def prepare(
         check_filter(dataset, request.where, ref.uri, "descriptor")
     if not request.plan_only:
         refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
-    spec = _first_spec(snapshot, dataset, request, definition, checkpoints)
+    resumed_jobs = _unfinished_jobs(ref, request.where, definition.key.digest)
+    spec = _first_spec(snapshot, dataset, request, definition, checkpoints, resumed_jobs)
     records = RecordStore(ref).load(spec.column)
     entries = store_of(spec).find_all(spec.key)
-    spec = replace(
-        spec,
-        serving_jobs=spec.serving_jobs | _unfinished_jobs(ref, spec),
-        bases=_bases(ref, spec, dataset, records, entries),
-    )
+    spec = replace(spec, bases=_bases(ref, spec, dataset, records, entries, stale=request.stale))
     window = slice(request.skip_frags, None if request.num_frags is None else request.skip_frags + request.num_frags)
     return Prepared(
         request=request,
@@ -170,12 +165,13 @@ def prepare(
         records=records,
         entries=entries,
         plans=plan_fragments(spec, dataset, records, entries, window=window),
+        resumed_jobs=resumed_jobs,
     )
 
 
-def tasks_at_once(spark: SparkSession, udf: UDF, concurrency: int | None) -> int | None:
-    """Returns the maximum number of running tasks, within the CPUs that a UDF requests."""
-    cpus, slots = math.ceil(udf.num_cpus or 1), known_slots(spark)
+def tasks_at_once(spark: SparkSession, resources: Resources, concurrency: int | None) -> int | None:
+    """Returns the maximum number of running tasks, within the requested CPUs of a task."""
+    cpus, slots = math.ceil(resources.num_cpus or 1), known_slots(spark)
     if cpus <= 1 or slots is None:
         return concurrency
     fitting = max(1, slots // cpus)
@@ -197,6 +193,7 @@ def _first_spec(
     request: BackfillRequest,
     definition: Definition,
     checkpoints: str | None,
+    resumed_jobs: frozenset[str],
 ) -> BackfillSpec:
     """Returns the spec of the first round, without the effects of earlier jobs."""
     columns = [column for _, column in definition.outputs]
@@ -207,47 +204,48 @@ def _first_spec(
         snapshot=snapshot,
         staging=Staging(uri=snapshot.uri, storage_options=snapshot.storage_options, job_id=new_id()),
         job_id=job_id,
-        udf=b"" if udf is None else udf.dumps(),
+        value_source=definition.value_source,
+        row_selector=row_selector_of(
+            request.where,
+            stale=request.stale,
+            redefined=definition.is_redefined,
+            serving_jobs=frozenset({job_id, *resumed_jobs}),
+        ),
+        prior_rounds=FirstRound(),
         key=definition.key,
         inputs=definition.inputs,
-        reads=definition.reads,
+        input_source=definition.input_source,
         outputs=definition.outputs,
         targets=targets_of(dataset, columns),
         target_ids=tuple(number for column in columns for number in identities[column].ids),
         column=first.token or f"{first.id}:{first.name}",
-        where=request.where,
-        redefined=definition.stored is not None and definition.stored.redefined > 0,
         bound_at=_bound_at(definition, dataset),
-        serving_jobs=frozenset({job_id}),
         checkpoints=checkpoints,
         bases=(),
-        follow_up=None,
-        stale=request.stale,
         sizes=checkpoint_bounds(call=request, udf=udf or CheckpointSizes()),
         flush_s=request.batch_checkpoint_flush_interval_seconds,
         threads=request.intra_applier_concurrency,
         blob_strategy=request.blob_read_strategy,
         blob_buffer_bytes=request.blob_read_buffer_size,
         report_s=min(request.refresh_status_secs / 2, 1.0),
-        joins=definition.join is not None,
     )
 
 
 def _bound_at(definition: Definition, dataset: lance.LanceDataset) -> int:
     """Returns the version at which the UDF replaced another UDF; 0 if the UDF replaced none."""
     stored = definition.stored
-    if stored is None or not stored.redefined:
+    if stored is None or not definition.is_redefined:
         return 0
     return dataset.version if stored.of_source else stored.bound_at or dataset.version
 
 
-def _unfinished_jobs(ref: DatasetRef, spec: BackfillSpec) -> set[str]:
+def _unfinished_jobs(ref: DatasetRef, where: str | None, key: str) -> frozenset[str]:
     """Returns the unfinished jobs of the same filter and UDF, which this job resumes."""
-    jobs = [] if spec.where is None else JobHistory(ref).intact_jobs()
-    alike = [job for job in jobs if (job.where, job.key) == (spec.where, spec.key.digest)]
+    jobs = [] if where is None else JobHistory(ref).intact_jobs()
+    alike = [job for job in jobs if (job.where, job.key) == (where, key)]
     # A later, completed job of the same filter has resumed each job that died before.
     over = max((job.launched_at for job in alike if job.status == "DONE"), default=None)
-    return {job.job_id for job in alike if job.status != "DONE" and (over is None or job.launched_at > over)}
+    return frozenset(job.job_id for job in alike if job.status != "DONE" and (over is None or job.launched_at > over))
 
 
 def _bases(
@@ -256,38 +254,42 @@ def _bases(
     dataset: lance.LanceDataset,
     records: Records,
     entries: Mapping[str, Sequence[CheckpointEntry]],
+    *,
+    stale: bool,
 ) -> tuple[int, ...]:
     """Returns the versions at which now moved rows were computed."""
-    has_results = bool(len(records) or entries)
-    fragment_sources = (
-        {handle.fragment_id: source_of(spec, handle.metadata) for handle in dataset.get_fragments()}
-        if has_results
-        else {}
-    )
+    if not len(records) and not entries:
+        return ()
+    sources = {handle.fragment_id: source_of(spec, handle.metadata) for handle in dataset.get_fragments()}
     # An update may have moved rows into a fragment without records.
-    unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(fragment_sources)
-    sources = set(fragment_sources.values())
-    unmatched_entries = [
-        entry for source, some in entries.items() if unknown or source not in sources for entry in some
-    ]
-    ours = (record for record in records if record.key == spec.key.digest)
-    moved_records = [record for record in ours if fragment_sources.get(record.fragment_id) != record.source]
-    first = JobHistory(ref).first_versions() if unmatched_entries or moved_records else {}
-    bases = {first.get(record.job_id, record.table_version) for record in moved_records}
-    bases |= {first[entry.job_id] for entry in unmatched_entries if entry.job_id in first}
+    unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(sources)
+    moved = [record for record in _own_records(records, spec) if sources.get(record.fragment_id) != record.source]
+    bases = _computed_at(ref, moved, _unmatched(entries, [] if unknown else sources.values()))
     if unknown and len(records):
         bases.add(max(record.table_version for record in records))
-    if spec.stale:
+    if stale:
         # Moved rows kept their old values. An older version determines the values that are still
         # right.
-        bases.update(bases_of_records(records, spec))
-    return _few_before(bases, spec.snapshot.version or 0)
+        bases.update(record.table_version for record in _own_records(records, spec))
+    before = spec.snapshot.version or 0
+    return few_versions(sorted((version for version in bases if version < before), reverse=True))
 
 
-def bases_of_records(records: Records, spec: BackfillSpec) -> tuple[int, ...]:
-    """Returns versions with the inputs of the current values of a column."""
-    ours = {record.table_version for record in records if record.key == spec.key.digest}
-    return _few_before(ours, spec.snapshot.version or 0)
+def _own_records(records: Records, spec: BackfillSpec) -> Iterator[FragmentRecord]:
+    """Yields the records of values of this UDF."""
+    return (record for record in records if record.key == spec.key.digest)
+
+
+def _unmatched(entries: Mapping[str, Sequence[CheckpointEntry]], sources: Collection[str]) -> list[CheckpointEntry]:
+    """Returns the checkpoints of fragments with other inputs than these."""
+    return [entry for source, some in entries.items() if source not in sources for entry in some]
+
+
+def _computed_at(ref: DatasetRef, records: Sequence[FragmentRecord], entries: Sequence[CheckpointEntry]) -> set[int]:
+    """Returns the first versions of the jobs that computed some records and checkpoints."""
+    first = JobHistory(ref).first_versions() if records or entries else {}
+    versions = {first.get(record.job_id, record.table_version) for record in records}
+    return versions | {first[entry.job_id] for entry in entries if entry.job_id in first}
 
 
 def few_versions(newest_first: Sequence[int]) -> tuple[int, ...]:
@@ -297,7 +299,3 @@ def few_versions(newest_first: Sequence[int]) -> tuple[int, ...]:
     """
     versions = tuple(newest_first)
     return versions if len(versions) <= MOST_BASES else (*versions[: MOST_BASES - 1], versions[-1])
-
-
-def _few_before(versions: Collection[int], before: int) -> tuple[int, ...]:
-    return few_versions(sorted((version for version in versions if version < before), reverse=True))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable
 from lance_spark.backfill.planning.planner import Prepared
-from lance_spark.backfill.planning.selection import RangeRows, has_values
+from lance_spark.backfill.planning.selection import has_values
 from lance_spark.backfill.reuse.round_context import RoundContext, computed_once
 from lance_spark.backfill.reuse.value_history import OutOfDate, ValueHistory
 from lance_spark.rows.row_addresses import SnapshotRows
@@ -43,7 +43,7 @@ def count_stale(prepared: Prepared, *, with_nulls: bool, but_selected: bool = Fa
         TableUnreadableError: A file is missing or damaged.
     """
     spec = prepared.spec
-    if spec.joins or (but_selected and spec.where is None and spec.recomputes):
+    if not spec.value_source.is_computed or (but_selected and spec.row_selector.selects_outdated):
         return StaleCount()
     suspects = [plan for plan in prepared.plans if _is_suspect(prepared, plan)]
     if not suspects:
@@ -51,11 +51,10 @@ def count_stale(prepared: Prepared, *, with_nulls: bool, but_selected: bool = Fa
     if not countable(suspects) or sum(plan.input_bytes for plan in suspects) > MAX_COMPARED_BYTES:
         most = sum(max(0, plan.live_rows - len(plan.done.computed)) for plan in suspects)
         return StaleCount(rows=most, unverified=most)
-    count, rows = StaleCount(), SnapshotRows(prepared.dataset)
-    context = RoundContext(spec)
-    history = ValueHistory(context, rows)
+    count, context = StaleCount(), RoundContext(spec)
+    history = ValueHistory(context, SnapshotRows(prepared.dataset))
     for plan in suspects:
-        stale = _stale_rows(context, rows, history, plan, with_nulls=with_nulls, but_selected=but_selected)
+        stale = _stale_rows(context, history, plan, with_nulls=with_nulls, but_selected=but_selected)
         count += StaleCount(rows=len(stale.rows), unverified=len(stale.unverified))
     return count
 
@@ -68,21 +67,14 @@ def _is_suspect(prepared: Prepared, plan: FragmentPlan) -> bool:
 
 
 def _stale_rows(
-    context: RoundContext,
-    rows: SnapshotRows,
-    history: ValueHistory,
-    plan: FragmentPlan,
-    *,
-    with_nulls: bool,
-    but_selected: bool,
+    context: RoundContext, history: ValueHistory, plan: FragmentPlan, *, with_nulls: bool, but_selected: bool
 ) -> OutOfDate:
     """Returns the rows of a fragment with an outdated value."""
-    spec, fragment = context.spec, rows.existing_fragment(plan.fragment_id)
-    within = RangeRows(spec, rows, fragment, 0, plan.physical_rows)
+    spec, within = context.spec, plan.rows(history)
     suspects = within.with_value()
     if with_nulls:
-        suspects |= computed_once(spec, fragment.metadata, context.records) & within.live
+        suspects |= computed_once(spec, within.fragment.metadata, context.records) & within.live
     suspects -= plan.done.computed
     if suspects and but_selected and spec.where is not None:
         suspects -= within.matching(spec.where)
-    return history.judge(fragment.metadata, suspects) if suspects else OutOfDate()
+    return within.judge(suspects)

@@ -131,12 +131,7 @@ def fitting_records(spec: BackfillSpec, fragment: FragmentMetadata, records: Rec
 
 
 def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> FragmentRows:
-    """Returns the recorded rows of a fragment whose column file is in the fragment.
-
-    Without a filter, the job skips rows computed as NULL. If the column had another UDF before, the
-    job skips all rows that its own UDF computed. With a filter, the job skips rows computed before
-    an interruption of the same job.
-    """
+    """Returns the recorded rows of a fragment whose column file is in the fragment."""
     holds = target_files(spec, fragment)
     results = FragmentRows()
     for record in fitting_records(spec, fragment, records):
@@ -144,11 +139,7 @@ def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) 
             continue
         # If a concurrent writer rewrote a sibling in place, the changed rows are unknown.
         computed = record.computed if len(holds) == 1 else RowSet.empty()
-        skip = RowSet.empty()
-        if spec.where is None:
-            skip = computed if spec.recomputes else record.nulls
-        elif spec.is_served_by(record.job_id):
-            skip = computed
+        skip = spec.row_selector.skipped(record, computed)
         results |= FragmentRows(computed=computed, nulls=record.nulls, skip=skip)
     return results
 

@@ -61,8 +61,8 @@ class ValueHistory:
 
     def __init__(self, context: RoundContext, rows: SnapshotRows) -> None:
         self._context = context
-        self._spec = context.spec
-        self._rows = rows
+        self.spec = context.spec
+        self.rows = rows
         names = {column for _, column in context.spec.outputs}
         self._targets = [column for column in field_identities(rows.dataset.lance_schema) if column.name in names]
         self._origins: dict[int, Origins] = {}
@@ -93,7 +93,7 @@ class ValueHistory:
     def _follow(self, run: _Followed, fragment: FragmentMetadata, number: int, step: Step) -> None:
         """Decides about rows with another value in an older version, and about missing rows."""
         if number not in self._origins:
-            self._origins[number] = Origins(step.base, self._rows, step.lineage, self._spec.inputs)
+            self._origins[number] = Origins(step.base, self.rows, step.lineage, self.spec.inputs)
         origins = self._origins[number]
         fragment_origins = origins.of(fragment)
         run.decide_written(step)
@@ -127,19 +127,19 @@ class ValueHistory:
     def _written(self, base: lance.LanceDataset, origin: Origin, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
         """Returns the rows with another value in the older version."""
         mapping = origin.mapping.restrict_to(rows)
-        flags = changed_rows(SnapshotRows(base), origin.fragment.id, self._rows, fragment.id, mapping, self._targets)
+        flags = changed_rows(SnapshotRows(base), origin.fragment.id, self.rows, fragment.id, mapping, self._targets)
         return RowSet.of(mapping.new[flags])
 
     def _decide_by_records(self, run: _Followed, fragment: FragmentMetadata, moved: RowMapping | None) -> None:
         """Decides about rows with a recorded value file."""
-        files = target_files(self._spec, fragment)
+        files = target_files(self.spec, fragment)
         for record in self._context.records.of(fragment.id) if run.left and len(files) == 1 else ():
             if record.physical_rows != fragment.physical_rows or record.target_file not in files:
                 continue
             computed = run.left & (record.computed if moved is None else moved.new_rows(record.computed))
-            if record.key != self._spec.key.digest and not record.is_of_load:
+            if record.key != self.spec.key.digest and not record.is_of_load:
                 run.find_stale(computed)
-            elif record.key == self._spec.key.digest and record.source == source_of(self._spec, fragment):
+            elif record.key == self.spec.key.digest and record.source == source_of(self.spec, fragment):
                 run.decide(computed)
 
     def _without_record(self, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
@@ -152,13 +152,13 @@ class ValueHistory:
             return rows
         records = self._context.records.of(fragment.id)
         sources = {record.source for record in records if not record.is_of_load}
-        same = sources <= {source_of(self._spec, fragment)}
+        same = sources <= {source_of(self.spec, fragment)}
         return RowSet.empty() if same and fragment.id <= self._first_left else rows
 
     @functools.cached_property
     def _first_left(self) -> float:
         """The first fragment with values of a UDF that lost rows; infinity without a fragment."""
-        records, head = self._context.records, self._rows
+        records, head = self._context.records, self.rows
         if not records.has_udf_values:
             return math.inf
         handles = ((number, head.fragment(number)) for number in sorted(records.fragment_ids))
@@ -166,7 +166,7 @@ class ValueHistory:
         return next(numbers, math.inf)
 
     def _identity(self, fragment: FragmentMetadata) -> FragmentIdentity:
-        return fragment_identity(fragment, self._spec.input_ids, self._spec.target_ids)
+        return fragment_identity(fragment, self.spec.input_ids, self.spec.target_ids)
 
     def _is_cast(self, step: Step) -> bool:
         """Tells whether a target was cast since then. Its older values are in another column."""

@@ -9,7 +9,7 @@ with the same inputs, the sources of their earlier fragments serve, too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,29 +72,28 @@ class ValueFinder:
         return results
 
     def find(
-        self, fragment: FragmentMetadata, wanted: RowSet, without_value: Callable[[RowSet], RowSet] | None = None
+        self,
+        fragment: FragmentMetadata,
+        wanted: RowSet,
+        served_by_any_job: Callable[[RowSet], RowSet] = lambda _: RowSet.empty(),
     ) -> ReusedValues:
         """Finds values for the wanted rows of a fragment.
 
-        Values of other jobs (see :meth:`BackfillSpec.is_served_by`) may serve only the rows that
-        `without_value` returns after a scan; by default all rows.
+        First the values of the jobs of :meth:`RowSelector.is_served_by`. Then values of any job for
+        the subset of the other rows that `served_by_any_job` returns.
         """
         reused = ReusedValues()
-        missing_rows = self._reuse(reused, fragment, wanted, any_job=without_value is None)
-        if missing_rows and without_value is not None:
-            empty = without_value(missing_rows)
-            missing_rows = (missing_rows - empty) | self._reuse(reused, fragment, empty, any_job=True)
+        missing_rows = self._reuse(reused, fragment, wanted, any_job=False)
+        others = served_by_any_job(missing_rows)
+        missing_rows = (missing_rows - others) | self._reuse(reused, fragment, others, any_job=True)
         reused.rows = wanted - missing_rows
         return reused
 
     def origins(self, version: int) -> Origins:
         """Returns the origins of rows at an older version."""
         if version not in self._origins:
-            context, follow_up = self._context, self._spec.follow_up
-            unchanged: Collection[int] = ()
-            if follow_up is not None and version == follow_up.snapshot_version:
-                unchanged = follow_up.unchanged
-            base, lineage = context.base(version), context.lineage(version)
+            base, lineage = self._context.base(version), self._context.lineage(version)
+            unchanged = self._spec.prior_rounds.unchanged_at(version)
             self._origins[version] = Origins(base, self._rows, lineage, self._spec.inputs, unchanged=unchanged)
         return self._origins[version]
 
@@ -153,7 +152,7 @@ class ValueFinder:
     ) -> RowSet:
         """Adds values of a fragment of any version, and returns the missing rows."""
         for file, job_id, rows in self._results(fragment) if missing else ():
-            is_served = self._spec.is_served_by(job_id)
+            is_served = self._spec.row_selector.is_served_by(job_id)
             if any_job or is_served:
                 computed = rows.computed if is_served else rows.computed - rows.nulls
                 missing -= self._reuse_file(reused, file, computed, moved, missing)
@@ -165,7 +164,7 @@ class ValueFinder:
         # This job's own checkpoints first: other checkpoints of recomputed rows have older values.
         values = (entry for entry in self._entries(source) if entry.kind == "values")
         for entry in sorted(values, key=lambda entry: entry.job_id != self._spec.job_id):
-            if missing and (any_job or self._spec.is_served_by(entry.job_id)):
+            if missing and (any_job or self._spec.row_selector.is_served_by(entry.job_id)):
                 missing -= self._reuse_checkpoint(reused, entry, source, moved, missing)
         return missing
 
@@ -182,7 +181,7 @@ class ValueFinder:
         piece = CheckpointPiece(
             offsets=rows.to_numpy(), entry=entry, key=self._spec.key, source=source, moved=moved, store=self._store
         )
-        takes_nulls = self._spec.is_served_by(entry.job_id)
+        takes_nulls = self._spec.row_selector.is_served_by(entry.job_id)
         # Otherwise the name is enough, and the checkpoint is read once, with its values.
         if moved is not None or entry.rows < entry.stop - entry.start or not takes_nulls:
             chunk = piece.read()

@@ -7,26 +7,29 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
 from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
 from lance_spark.backfill.task.error_log import ErrorLog
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork
-from lance_spark.backfill.task.source_reader import reader_of
 from lance_spark.errors import ValueConversionError
+from lance_spark.rows.input_reader import InputReader
 from lance_spark.rows.merge import Chunk, Offsets
-from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
-from udf_runtime import UDF
 from udf_runtime.execute import RowFailure, UdfRunner
-from udf_runtime.policies import AdaptiveSize
-
-if TYPE_CHECKING:
-    from lance.fragment import LanceFragment
+from udf_runtime.policies import AdaptiveSize, ErrorPolicy
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UdfCalls:
+    """The runner of a UDF, and the UDF's policy for errors."""
+
+    runner: UdfRunner
+    policy: ErrorPolicy
 
 
 class Computation:
@@ -41,9 +44,7 @@ class Computation:
         seconds: Time per stage.
     """
 
-    def __init__(
-        self, spec: BackfillSpec, udf: UDF, runner: UdfRunner, work: FragmentWork, checkpoints: CheckpointBuffer
-    ) -> None:
+    def __init__(self, spec: BackfillSpec, work: FragmentWork, checkpoints: CheckpointBuffer) -> None:
         self.errors = ErrorLog(spec, work.fragment_id)
         self.calls = 0
         self.valued = RowSet.empty()
@@ -53,10 +54,8 @@ class Computation:
         self.skipped = 0
         self.crashed = 0
         self.seconds = dict.fromkeys(STAGES, 0.0)
-        self._spec = spec
+        self._sizes = spec.sizes
         self._checkpoints = checkpoints
-        self._udf = udf
-        self._runner = runner
         self._taken: deque[Offsets] = deque()
 
     @contextmanager
@@ -68,21 +67,17 @@ class Computation:
         finally:
             self.seconds[stage] += time.perf_counter() - began
 
-    def compute(self, rows: SnapshotRows, fragment: LanceFragment, todo: RowSet, own: RowSet) -> Iterator[Chunk]:
+    def compute(self, calls: UdfCalls, reader: InputReader, todo: RowSet, own: RowSet) -> Iterator[Chunk]:
         """Calls the UDF for the rows `todo`, and yields their values. Failed rows are NULL.
 
         Rows of `own`, the rows of earlier rounds, count as recomputed.
         """
-        if not todo:
-            return
-        spec = self._spec
-        least, most, first = spec.sizes
+        least, most, first = self._sizes
         sizer = AdaptiveSize(minimum=least, maximum=most, initial=first)
-        reader = reader_of(spec, rows, fragment)
         self._taken.clear()
         began = time.perf_counter()
         self._checkpoints.begin()
-        for result in self._runner.run(reader.batches(todo.to_numpy(), sizer.next_rows, self._taken)):
+        for result in calls.runner.run(reader.batches(todo.to_numpy(), sizer.next_rows, self._taken)):
             offsets = self._taken.popleft()
             self.seconds["read"] += reader.seconds
             self.seconds["compute"] += time.perf_counter() - began - reader.seconds
@@ -94,7 +89,7 @@ class Computation:
             self.valued |= computed
             self.calls += len(computed)
             self.recomputed += len(computed & own)
-            self._note_failures(offsets, result.failures)
+            self._note_failures(calls.policy, offsets, result.failures)
             self._checkpoints.hold(offsets, result.values, failed)
             yield offsets, result.values
             began = time.perf_counter()
@@ -115,11 +110,11 @@ class Computation:
         self.errors.write()
         return offset
 
-    def _note_failures(self, offsets: Offsets, failures: tuple[RowFailure, ...]) -> None:
+    def _note_failures(self, policy: ErrorPolicy, offsets: Offsets, failures: tuple[RowFailure, ...]) -> None:
         for failure in failures:
             self.skipped += failure.outcome == "skipped"
             self.crashed += failure.outcome == "crashed"
             self.errors.add_failure(failure, int(offsets[failure.row]))
         if failures:
             self.failed |= RowSet.of(offsets[[failure.row for failure in failures]])
-        self._udf.on_error.check_skips(self.skipped, self.calls + len(self.failed), final=False)
+        policy.check_skips(self.skipped, self.calls + len(self.failed), final=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
@@ -21,46 +21,16 @@ from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
 from udf_runtime.checkpoint import CheckpointKey
 
+if TYPE_CHECKING:
+    from lance_spark.backfill.planning.selection import RowSelector
+    from lance_spark.backfill.reuse.prior_round_rows import FirstRound
+    from lance_spark.backfill.task.source_reader import TableInputs
+    from lance_spark.backfill.task.value_source import ValueSource
+
 OnStale = Literal["recompute", "null"]
 
 STAGES = ("read", "compute", "checkpoint", "write")
 """The stages of a task's time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowUp:
-    """The state of earlier rounds for a follow-up round.
-
-    Attributes:
-        snapshot_version: The first version of the job.
-        covered: Fragments of the first version whose rows the job fills.
-        finished: Subset of `covered` whose rows are all computed.
-        committed: Fragments of any version with values committed by the job.
-        unchanged: Covered fragments that still exist with the same input files.
-        on_stale: Whether rows with changed inputs are recomputed or become NULL.
-    """
-
-    snapshot_version: int
-    covered: frozenset[int]
-    finished: frozenset[int]
-    committed: frozenset[int]
-    unchanged: frozenset[int]
-    on_stale: OnStale
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceInputs:
-    """The inputs of a view's rows: columns of its source at a version."""
-
-    source: DatasetRef
-    columns: tuple[str, ...]
-
-
-class Selects(Protocol):
-    """Selects the rows of a job without a target column. Picklable."""
-
-    def rows(self, fragment_id: int, start: int, stop: int) -> RowSet:
-        """Returns rows of a range of a fragment's physical rows. Runs on executors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,31 +39,22 @@ class BackfillSpec:
 
     Attributes:
         job_id: Id of the job for the user.
-        udf: The pickled UDF.
+        value_source: Makes the values: calls of a UDF, chunks, or a join.
+        row_selector: Selects the rows.
+        prior_rounds: The state of earlier rounds of the job.
         key: The dependencies of values except the rows.
         inputs: The columns that values depend on, in the order of the UDF's parameters; for inputs
             in another table the column with the ids of its rows.
-        reads: The input columns in another table, if the inputs are there.
+        input_source: Where the inputs are: in this table, or in the source of a view.
         outputs: Pairs of output field (empty for the whole value) and target column.
         target_ids: Field ids of the target columns and their nested fields.
         column: Identity of the target column in records.
-        where: The user's filter in Lance SQL. None selects rows without a value.
-        redefined: Whether the column had another UDF before. Then the job also selects rows with a
-            value, except rows in `skip`.
-        serving_jobs: Jobs whose checkpoints may serve rows with a value. The checkpoints of any job
-            may serve rows without a value.
         checkpoints: Location of the checkpoints; None is next to the table.
         bases: Versions at which rows may have been computed before they moved or changed, the
             newest first.
-        follow_up: The state of earlier rounds; None in the first round.
-        stale: Whether the job also selects rows whose value may be outdated.
         sizes: Minimum, maximum and initial rows of a batch.
         flush_s: Seconds between checkpoints.
         report_s: Seconds between reports of a task.
-        joins: Whether a join has the values. Then tasks select rows for the join, and assemble the
-            values from the checkpoints of the join.
-        selects: Selects the rows of a job without a target column, whose values stay in
-            checkpoints; None for other jobs.
         round: Number of the round. Two rounds may read the same version.
         bound_at: The version at which the UDF replaced another UDF: older values are outdated. 0
             for a UDF without a predecessor.
@@ -103,29 +64,24 @@ class BackfillSpec:
     snapshot: DatasetRef
     staging: Staging
     job_id: str
-    udf: bytes
+    value_source: ValueSource
+    row_selector: RowSelector
+    prior_rounds: FirstRound
     key: CheckpointKey
     inputs: tuple[FieldIdentity, ...]
-    reads: SourceInputs | None
+    input_source: TableInputs
     outputs: tuple[tuple[str, str], ...]
     targets: Targets
     target_ids: tuple[int, ...]
     column: str
-    where: str | None
-    redefined: bool
-    serving_jobs: frozenset[str]
     checkpoints: str | None
     bases: tuple[int, ...]
-    follow_up: FollowUp | None
-    stale: bool
     sizes: tuple[int, int, int]
     flush_s: float
     threads: int
     blob_strategy: BlobReadStrategy
     blob_buffer_bytes: int
     report_s: float
-    joins: bool
-    selects: Selects | None = None
     round: int = 0
     bound_at: int = 0
     environment: TaskEnvironment | None = None
@@ -141,27 +97,22 @@ class BackfillSpec:
         return min(self.bases, default=None)
 
     @property
-    def recomputes(self) -> bool:
-        """Whether to select also rows with an outdated value. A filter selects by itself."""
-        return self.stale or (self.redefined and self.where is None)
+    def where(self) -> str | None:
+        """The user's filter in Lance SQL, or None."""
+        return self.row_selector.where
 
     @property
-    def calls_filtered(self) -> bool:
-        """Whether the UDF runs for every row that matches the user's filter."""
-        return self.where is not None and not self.stale
+    def equals_table_without_values(self) -> bool:
+        """Whether a column file without any value would equal the table.
 
-    def is_served_by(self, job_id: str) -> bool:
-        """Tells whether all results of a job replace calls.
-
-        Without a filter, the results of any job do. With a filter, only the results of resumed jobs
-        do. Values of other jobs serve rows without a value, except rows computed as NULL.
+        After the first round, a failed row may have a value of its earlier inputs in the table.
         """
-        return not self.calls_filtered or job_id in self.serving_jobs
+        return not self.round and not self.row_selector.selects_values
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the input columns, in any table."""
-        return tuple(column.name for column in self.inputs) if self.reads is None else self.reads.columns
+        return self.input_source.names(self)
 
     @property
     def input_ids(self) -> tuple[int, ...]:

@@ -12,15 +12,17 @@ fragment only select rows, and the join writes the checkpoints.
 
 from __future__ import annotations
 
+import functools
 import logging
 import traceback
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.planning.selection import RangeRows, has_values
-from lance_spark.backfill.reuse.prior_round_rows import PriorRoundRows, prior_round_rows
-from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of, context_of, source_of
+from lance_spark.backfill.reuse.prior_round_rows import PriorRoundRows
+from lance_spark.backfill.reuse.round_context import RoundContext, context_of, source_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.reuse.value_reuse import ReusedValues, ValueFinder
 from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
@@ -30,6 +32,7 @@ from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, Fragm
 from lance_spark.commit.changes import StagedColumns
 from lance_spark.errors import TableUnreadableError, TableUnwritableError, ValueConversionError, counted
 from lance_spark.rows.merge import (
+    Chunk,
     MissingFileError,
     NullPiece,
     Offsets,
@@ -44,8 +47,6 @@ from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.column_file import ColumnFile
 from lance_spark.types import LengthEnforcer
-from udf_runtime import UDF, EnvironmentBuildError, Kind, UdfRuntimeError
-from udf_runtime.execute import UdfRunner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,38 +59,28 @@ _MOST_MISSING = 10
 """Maximum number of missing files and checkpoints of a range."""
 
 
-def run_task(spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
+def run_ranges(
+    spec: BackfillSpec, task: Task, make: Callable[[RoundContext, FragmentWork], RangeRun]
+) -> Iterator[RangeOutcome]:
     """Computes a task's ranges, and yields their outcomes. A failed range fails alone."""
-    try:
-        udf = UDF.loads(spec.udf)
-        interpreter = None if spec.environment is None else spec.environment.open()
-    except EnvironmentBuildError as error:
-        yield from fail_ranges(spec, task.work, error)
-        return
-    except UdfRuntimeError as error:
-        # Another attempt in this environment would fail, too.
-        yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
-        return
-    chunks = chunks_of(spec) if udf.kind is Kind.CHUNKS else None
-    with UdfRunner(udf, threads=spec.threads, isolate=task.isolate, chunks=chunks, interpreter=interpreter) as runner:
-        for number, work in enumerate(task.work):
-            run = None
-            try:
-                run = _RangeRun(context_of(spec), udf, runner, work)
-                yield run.run()
-            except Exception as error:  # noqa: BLE001 - an exception of a UDF or a store is this range's outcome
-                # The driver reports the outcome. A late attempt must not write to a terminal.
-                where = f"fragment {work.fragment_id} rows {work.start} to {work.stop} of {spec.snapshot.uri}"
-                _LOG.info("%s failed: %s", where, error)
-                yield from fail_ranges(spec, [work], error) if run is None else [run.failed(error)]
-                if isinstance(error, TableUnwritableError):
-                    # The job ends: a full disk fails every range.
-                    yield from fail_ranges(spec, task.work[number + 1 :], error)
-                    return
+    for number, work in enumerate(task.work):
+        run = None
+        try:
+            run = make(context_of(spec), work)
+            yield run.run()
+        except Exception as error:  # noqa: BLE001 - an exception of a UDF or a store is this range's outcome
+            # The driver reports the outcome. A late attempt must not write to a terminal.
+            where = f"fragment {work.fragment_id} rows {work.start} to {work.stop} of {spec.snapshot.uri}"
+            _LOG.info("%s failed: %s", where, error)
+            yield from fail_ranges(spec, [work], error) if run is None else [run.failed(error)]
+            if isinstance(error, TableUnwritableError):
+                # The job ends: a full disk fails every range.
+                yield from fail_ranges(spec, task.work[number + 1 :], error)
+                return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Selected:
+class SelectedRows:
     """The selected rows of a range, by the origin of their values.
 
     Attributes:
@@ -109,20 +100,19 @@ class _Selected:
         return self.served.rows | self.todo | self.failed
 
 
-class _RangeRun:
-    """The work on a range or on a whole fragment."""
+class RangeRun(ABC):
+    """The work on a range or on a whole fragment. A value source makes the missing values."""
 
-    def __init__(self, context: RoundContext, udf: UDF, runner: UdfRunner, work: FragmentWork) -> None:
+    def __init__(self, context: RoundContext, work: FragmentWork) -> None:
         spec = context.spec
         self._context = context
         self._spec = spec
-        self._udf = udf
         self._work = work
         self._rows = SnapshotRows(spec.snapshot.open())
         self._fragment = self._rows.existing_fragment(work.fragment_id)
         self._source = source_of(spec, self._fragment.metadata)
         self._checkpoints = CheckpointBuffer(spec, context.store, self._source)
-        self._computation = Computation(spec, udf, runner, work, self._checkpoints)
+        self._computation = Computation(spec, work, self._checkpoints)
         self._finder = ValueFinder(context, self._rows)
         self._lengths = LengthEnforcer(spec.targets.schema)
         self._counts = RowCounts()
@@ -130,16 +120,20 @@ class _RangeRun:
         self._has_inherited = False
         self._has_refreshed = False
 
+    @abstractmethod
+    def _write(self, own: PriorRoundRows) -> RangeOutcome:
+        """Writes the values of the range into checkpoints, or of the fragment into its file."""
+
+    @abstractmethod
+    def _compute(self, part: SelectedRows) -> Iterator[Chunk]:
+        """Yields the values of the rows that no earlier run has computed."""
+
     def run(self) -> RangeOutcome:
         """Computes the range, and starts again without a missing file or checkpoint."""
         while True:
             self._counts = RowCounts()
             try:
-                own = self._prior_rows()
-                if self._spec.joins and not self._work.assembles:
-                    return self._left_to_join(own)
-                leaves_values = self._spec.selects is not None or not self._work.is_whole
-                return self._part(own) if leaves_values else self._whole(own)
+                return self._write(self._prior_rows())
             except MissingFileError as error:
                 # A file of another, now ended job. The next pass finds own values in checkpoints.
                 missing_files = self._finder.missing_files
@@ -171,31 +165,27 @@ class _RangeRun:
         Returns the rows of earlier rounds of this job.
         """
         spec, fragment = self._spec, self._fragment.metadata
-        own = PriorRoundRows()
         with self._computation.timed("read"):
-            inherited = self._finder.inherited(fragment)
-            if spec.follow_up is not None:
-                own = prior_round_rows(spec, spec.follow_up, fragment, self._finder)
-                inherited |= own.kept
+            own = spec.prior_rounds.prior_rows(spec, fragment, self._finder)
+            inherited = self._finder.inherited(fragment) | own.kept
         self._has_inherited |= not inherited.computed <= self._work.done.computed
         self._done = self._work.done | inherited
         return own
 
-    def _select(self, own: PriorRoundRows, start: int, stop: int) -> _Selected:
+    def _select(self, own: PriorRoundRows, start: int, stop: int) -> SelectedRows:
         """Selects rows of a range, and finds the reusable values."""
-        computation, follow_up = self._computation, self._spec.follow_up
+        computation = self._computation
         with computation.timed("read"):
-            rows = RangeRows(self._spec, self._rows, self._fragment, start, stop)
-            if self._spec.selects is not None:
-                selected = self._spec.selects.rows(self._work.fragment_id, start, stop)
-            elif self._work.selected is not None:
-                selected = self._work.selected & RowSet.span(start, stop)
+            history = ValueHistory(self._context, self._rows)
+            rows = RangeRows(history, self._fragment, (start, stop), self._done, own)
+            if self._work.selected is not None:
+                selected = self._work.selected & rows.span
             else:
-                selected = self._selected_rows(rows, own)
+                selected = self._spec.row_selector.select(rows)
             prior_rows = own.computed | own.unknown
             fresh = selected - prior_rows - own.attempted
             # Rows that failed in an earlier pass get no second call.
-            failed = computation.failed & RowSet.span(start, stop)
+            failed = computation.failed & rows.span
             candidates = selected - failed
             reused_values = self._find(rows, candidates)
             if self._work.assembles and not self._has_refreshed and not candidates <= reused_values.rows:
@@ -203,33 +193,20 @@ class _RangeRun:
                 self._search_again(self._finder.missing_files)
                 reused_values = self._find(rows, candidates)
             todo = candidates - reused_values.rows
-            if todo and self._spec.joins and self._work.assembles:
-                raise self._values_lost(len(todo))
-            nulls_changed = follow_up is not None and follow_up.on_stale == "null"
-            nulled = todo & own.changed if nulls_changed else RowSet.empty()
+            nulled = todo & own.nulled
         reused = reused_values.rows - computation.valued
         self._counts += RowCounts(
             selected=len(fresh), reused=len(reused & fresh), carried=len(reused & prior_rows), nulled=len(nulled)
         )
-        return _Selected(served=reused_values, todo=todo - nulled, failed=failed | nulled, own=prior_rows)
-
-    def _selected_rows(self, rows: RangeRows, own: PriorRoundRows) -> RowSet:
-        history = ValueHistory(self._context, self._rows)
-        if self._spec.follow_up is None:
-            return rows.selected(self._done, history)
-        return rows.selected_again(own, self._done, history)
+        return SelectedRows(served=reused_values, todo=todo - nulled, failed=failed | nulled, own=prior_rows)
 
     def _find(self, rows: RangeRows, wanted: RowSet) -> ReusedValues:
         if not self._work.search or not wanted:
             return ReusedValues()
+        served_by_any_job = functools.partial(self._spec.row_selector.served_by_any_job, rows)
+        return self._finder.find(self._fragment.metadata, wanted, served_by_any_job)
 
-        def without_value(left: RowSet) -> RowSet:
-            return left & rows.without_value() - self._done.nulls if rows.is_filled else left
-
-        calls_filtered = self._spec.calls_filtered
-        return self._finder.find(self._fragment.metadata, wanted, without_value if calls_filtered else None)
-
-    def _whole(self, own: PriorRoundRows) -> RangeOutcome:
+    def _write_file(self, own: PriorRoundRows) -> RangeOutcome:
         """Streams a whole fragment into its column file, range by range."""
         spec = self._spec
         file: ColumnFile | None = None
@@ -239,18 +216,11 @@ class _RangeRun:
                 part = self._select(own, start, stop)
                 if not part.rows:
                     continue
-                if file is None:
-                    # Only fragments with values have old values to read.
-                    is_filled = has_values(self._fragment.metadata, spec.target_ids)
-                    targets = spec.targets if is_filled else replace(spec.targets, existing=())
-                    file = ColumnFile(spec.staging.begin_attempt(), self._rows, self._fragment, targets)
+                file = file or self._open_file()
                 nulls |= self._fill(file, part)
                 computed |= part.served.rows | part.todo
             failed = self._computation.failed
-            # A file without any value would equal the table, except in a follow-up round: a failed
-            # row may have a value of its earlier inputs in the table.
-            selects_empty = spec.where is None and not spec.recomputes and spec.follow_up is None
-            if file is None or (selects_empty and not computed - failed):
+            if file is None or (spec.equals_table_without_values and not computed - failed):
                 if file is not None:
                     file.discard()
                 self._computation.errors.write()
@@ -265,10 +235,18 @@ class _RangeRun:
             self._checkpoints.flush()
         return self._finish(closed_file.staged, computed, nulls, failed | (file.given - computed))
 
-    def _part(self, own: PriorRoundRows) -> RangeOutcome:
+    def _open_file(self) -> ColumnFile:
+        """Opens the column file of the fragment."""
+        spec = self._spec
+        # Only fragments with values have old values to read.
+        is_filled = has_values(self._fragment.metadata, spec.target_ids)
+        targets = spec.targets if is_filled else replace(spec.targets, existing=())
+        return ColumnFile(spec.staging.begin_attempt(), self._rows, self._fragment, targets)
+
+    def _write_checkpoints(self, own: PriorRoundRows) -> RangeOutcome:
         """Writes the values of a range into checkpoints."""
         part = self._select(own, self._work.start, self._work.stop)
-        for _ in self._computation.compute(self._rows, self._fragment, part.todo, part.own):
+        for _ in self._compute(part):
             pass
         self._checkpoints.flush()
         self._computation.errors.write()
@@ -276,7 +254,7 @@ class _RangeRun:
             return self._without_effect()
         return replace(self._outcome(), selected=part.rows, failed=part.failed | self._computation.failed)
 
-    def _left_to_join(self, own: PriorRoundRows) -> RangeOutcome:
+    def _leave_to_join(self, own: PriorRoundRows) -> RangeOutcome:
         """Selects rows, and leaves rows without values in checkpoints to a join."""
         part = self._select(own, self._work.start, self._work.stop)
         if not part.rows:
@@ -290,17 +268,13 @@ class _RangeRun:
             outdated=part.todo & own.computed,
         )
 
-    def _fill(self, file: ColumnFile, part: _Selected) -> RowSet:
+    def _fill(self, file: ColumnFile, part: SelectedRows) -> RowSet:
         """Writes the values of a range into a column file, and returns the rows with NULL."""
         spec, before = self._spec, file.rows
-        empty = [NullPiece(offsets=part.failed.to_numpy(), type=self._udf.data_type)] if part.failed else []
-        streams = [
-            self._computation.compute(self._rows, self._fragment, part.todo, part.own),
-            *streams_of(part.served.pieces),
-            *streams_of(empty),
-        ]
         # After a cast of the column, its files may have either type.
         kind = output_type(spec.outputs, spec.targets.schema)
+        empty = [NullPiece(offsets=part.failed.to_numpy(), type=kind)] if part.failed else []
+        streams = [self._compute(part), *streams_of(part.served.pieces), *streams_of(empty)]
         nulls = RowSet.empty()
         for offsets, values in merge([cast_chunks(stream, kind) for stream in streams]):
             with self._computation.timed("write"):

@@ -1,15 +1,17 @@
-"""Reads the inputs of a view's rows from its source, by their row ids. Runs on executors."""
+"""The inputs of a job: columns of its table, or columns of a view's source by row ids."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.task.messages import BackfillSpec, SourceInputs
+from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.lance_compat import plain, take_known_rows
 from lance_spark.rows.input_reader import InputReader
@@ -29,12 +31,45 @@ _TAKE_BYTES = 32 << 20
 """Target bytes of a read, estimated from the reads before."""
 
 
-def reader_of(spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment) -> InputReader:
-    """Returns the reader of a job's inputs for rows of a fragment."""
-    strategy, buffer_bytes = spec.blob_strategy, spec.blob_buffer_bytes
-    columns = tuple(column.name for column in spec.inputs)
-    reader = InputReader(rows, fragment, columns, blob_strategy=strategy, blob_buffer_bytes=buffer_bytes)
-    return reader if spec.reads is None else SourceReader(spec, spec.reads, reader, fragment)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableInputs:
+    """The inputs of a job as columns of its own table. Picklable."""
+
+    def table(self, spec: BackfillSpec) -> DatasetRef:
+        """Returns the version of the table with the inputs."""
+        return spec.snapshot
+
+    def names(self, spec: BackfillSpec) -> tuple[str, ...]:
+        """Returns the names of the input columns."""
+        return tuple(column.name for column in spec.inputs)
+
+    def reader(self, spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment) -> InputReader:
+        """Returns the reader of the inputs of a fragment's rows."""
+        columns, strategy = tuple(column.name for column in spec.inputs), spec.blob_strategy
+        return InputReader(rows, fragment, columns, blob_strategy=strategy, blob_buffer_bytes=spec.blob_buffer_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceInputs(TableInputs):
+    """The inputs of a view's rows: columns of its source at a version.
+
+    The inputs of the job's spec are the column with the ids of the source's rows.
+    """
+
+    source: DatasetRef
+    columns: tuple[str, ...]
+
+    def table(self, spec: BackfillSpec) -> DatasetRef:  # noqa: ARG002 - of the base
+        """Returns the version of the source."""
+        return self.source
+
+    def names(self, spec: BackfillSpec) -> tuple[str, ...]:  # noqa: ARG002 - of the base
+        """Returns the names of the source's columns."""
+        return self.columns
+
+    def reader(self, spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment) -> InputReader:
+        """Returns the reader of the source's rows, by the row ids of a fragment of the view."""
+        return SourceReader(spec, self, TableInputs().reader(spec, rows, fragment), fragment)
 
 
 class SourceReader(InputReader):
@@ -43,12 +78,12 @@ class SourceReader(InputReader):
     Reads of adjacent rows of the source are about as fast as a scan.
     """
 
-    def __init__(self, spec: BackfillSpec, reads: SourceInputs, row_ids: InputReader, fragment: LanceFragment) -> None:
+    def __init__(self, spec: BackfillSpec, inputs: SourceInputs, row_ids: InputReader, fragment: LanceFragment) -> None:
         """Takes the reader of the column of row ids in the view's fragment."""
         super().__init__(
-            SnapshotRows(reads.source.open()),
+            SnapshotRows(inputs.source.open()),
             fragment,
-            reads.columns,
+            inputs.columns,
             blob_strategy=spec.blob_strategy,
             blob_buffer_bytes=spec.blob_buffer_bytes,
         )

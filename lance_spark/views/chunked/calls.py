@@ -21,8 +21,11 @@ from lance_spark.backfill.driver.task_progress import InFlightRows
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import MOST_BASES, tasks_at_once
 from lance_spark.backfill.request import DEFAULT_REFRESH_S
+from lance_spark.backfill.reuse.prior_round_rows import FirstRound
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts, Task
+from lance_spark.backfill.task.source_reader import TableInputs
+from lance_spark.backfill.task.value_source import CallChunker
 from lance_spark.columns.binding import Binding, inputs_now
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import BackfillIncompleteError, counted
@@ -205,29 +208,24 @@ class ChunkCalls:
             snapshot=start.source,
             staging=placement.staging,
             job_id=self._job_id,
-            udf=self._udf.dumps(),
+            value_source=CallChunker(udf=self._udf.dumps()),
+            row_selector=selects,
+            prior_rounds=FirstRound(),
             key=function.key,
             inputs=inputs_now(start.source.open(), function, columns[0][1] if columns else ""),
-            reads=None,
+            input_source=TableInputs(),
             outputs=columns,
             targets=Targets(schema=pa.schema([]), existing=(), format=start.dataset.data_storage_version),
             target_ids=(),
             column="",
-            where=None,
-            redefined=False,
-            serving_jobs=frozenset(),
             checkpoints=self._checkpoints,
             bases=(),
-            follow_up=None,
-            stale=False,
             sizes=checkpoint_bounds(call=CheckpointSizes(), udf=self._udf),
             flush_s=0.0,  # the end of a batch writes its chunks to a separate file
             threads=self._request.intra_applier_concurrency,
             blob_strategy="auto",
             blob_buffer_bytes=self._request.blob_read_buffer_size,
             report_s=DEFAULT_REFRESH_S / 2,
-            joins=False,
-            selects=selects,
             round=self._rounds,
         )
         self._rounds += 1

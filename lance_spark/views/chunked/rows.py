@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
+from lance_spark.backfill.planning.selection import RangeRows, RowsWithoutValue
 from lance_spark.backfill.reuse.round_context import chunks_of, context_of
 from lance_spark.backfill.reuse.value_reuse import ValueFinder
 from lance_spark.errors import counted
@@ -31,6 +32,7 @@ from udf_runtime.checkpoint.chunks import ChunkReader, ChunksLostError
 
 if TYPE_CHECKING:
     from lance_spark.backfill.task.messages import BackfillSpec
+    from lance_spark.backfill.task.value_source import CallChunker
 
 _BATCH_ROWS = 8192
 _BATCH_BYTES = 8 << 20
@@ -49,7 +51,7 @@ _KEPT = _Kept()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsToChunk:
+class RowsToChunk(RowsWithoutValue):
     """The new and changed rows of the source, which a refresh has to chunk.
 
     Attributes:
@@ -67,15 +69,19 @@ class RowsToChunk:
             _KEPT.source, _KEPT.version, _KEPT.fragment = SourceRows(self.placement), version, -1
         return _KEPT.source
 
-    def rows(self, fragment_id: int, start: int, stop: int) -> RowSet:
-        """Returns rows in a range of the physical rows of a fragment."""
+    def select(self, rows: RangeRows) -> RowSet:
+        """Returns the rows to chunk in a range of a fragment."""
+        return self.rows(rows.fragment.fragment_id) & rows.span
+
+    def rows(self, fragment_id: int) -> RowSet:
+        """Returns the rows to chunk of a fragment."""
         source = self.source()
         if _KEPT.fragment != fragment_id:
             rows = source.to_chunk(fragment_id, source.since_base(fragment_id))
             if fragment_id in self.again:
                 rows |= source.matching(fragment_id, self.again[fragment_id])
             _KEPT.rows, _KEPT.fragment = rows, fragment_id
-        return _KEPT.rows & RowSet.span(start, stop)
+        return _KEPT.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +131,8 @@ class _ChunkedRows:
         self._placement = placement
         self._schema = placement.selects.placement.placed.row_schema
         self._finder = ValueFinder(context_of(placement.calls), self.source.rows)
-        fields = cast("Sequence[pa.Field[Any]]", UDF.loads(placement.calls.udf).data_type)
+        chunker = cast("CallChunker", placement.calls.value_source)
+        fields = cast("Sequence[pa.Field[Any]]", UDF.loads(chunker.udf).data_type)
         self._reader = ChunkReader(chunks_of(placement.calls), pa.schema(list(fields)))
 
     def write(self, fragment_id: int, sink: FragmentSink) -> int:
@@ -136,7 +143,7 @@ class _ChunkedRows:
         """
         placement = self._placement
         fragment = self.source.rows.existing_fragment(fragment_id).metadata
-        rows = placement.selects.rows(fragment_id, 0, fragment.physical_rows)
+        rows = placement.selects.rows(fragment_id)
         skipped = placement.skipped.get(fragment_id, RowSet.empty())
         chunked_rows = rows - skipped
         if not chunked_rows:

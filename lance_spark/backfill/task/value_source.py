@@ -1,0 +1,149 @@
+"""The sources of a job's values: calls of a UDF, calls of a chunker, and a join by keys.
+
+The driver chooses the source, and the tasks run their ranges with it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from lance_spark.backfill.reuse.prior_round_rows import FollowUp, PriorRoundRows
+from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of
+from lance_spark.backfill.task.computation import UdfCalls
+from lance_spark.backfill.task.error_log import fail_ranges
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
+from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, run_ranges
+from lance_spark.rows.merge import Chunk
+from lance_spark.rows.row_set import RowSet
+from udf_runtime import UDF, EnvironmentBuildError, Kind, UdfRuntimeError
+from udf_runtime.execute import UdfRunner
+
+if TYPE_CHECKING:
+    from lance_spark.rebase.row_origins import Origin
+
+
+class ValueSource(Protocol):
+    """Makes the values of selected rows that no earlier run has computed. Picklable."""
+
+    is_computed: ClassVar[bool]
+    """Whether a UDF computes the values from inputs that may change later. Other values also fill
+    a column that replaced the target column under its name."""
+
+    def run(self, spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
+        """Runs a task on an executor, and yields the outcomes of its ranges."""
+
+    def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
+        """Returns the results of earlier rounds for a fragment of the job's first version.
+
+        Also returns the rows without a result that may get a value after a change of their inputs.
+        `own` are the recorded results.
+        """
+
+
+class _UdfRange(RangeRun):
+    """A range whose values come from calls of a UDF."""
+
+    def __init__(self, context: RoundContext, work: FragmentWork, calls: UdfCalls) -> None:
+        super().__init__(context, work)
+        self._calls = calls
+
+    def _write(self, own: PriorRoundRows) -> RangeOutcome:
+        return self._write_file(own) if self._work.is_whole else self._write_checkpoints(own)
+
+    def _compute(self, part: SelectedRows) -> Iterator[Chunk]:
+        if not part.todo:
+            return iter(())
+        reader = self._spec.input_source.reader(self._spec, self._rows, self._fragment)
+        return self._computation.compute(self._calls, reader, part.todo, part.own)
+
+
+class _ChunkerRange(_UdfRange):
+    """A range whose values are the places of chunks."""
+
+    def _write(self, own: PriorRoundRows) -> RangeOutcome:
+        return self._write_checkpoints(own)
+
+
+class _JoinRange(RangeRun):
+    """A range whose values come from a join, by checkpoints."""
+
+    def _write(self, own: PriorRoundRows) -> RangeOutcome:
+        return self._write_file(own) if self._work.assembles else self._leave_to_join(own)
+
+    def _compute(self, part: SelectedRows) -> Iterator[Chunk]:
+        if part.todo:
+            raise self._values_lost(len(part.todo))
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallUdf:
+    """Calls a UDF.
+
+    Attributes:
+        udf: The pickled UDF.
+    """
+
+    is_computed: ClassVar[bool] = True
+    range_run: ClassVar[type[_UdfRange]] = _UdfRange
+
+    udf: bytes
+
+    def run(self, spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
+        """Loads the UDF, and calls it for the rows of the ranges."""
+        try:
+            udf = UDF.loads(self.udf)
+            interpreter = None if spec.environment is None else spec.environment.open()
+        except EnvironmentBuildError as error:
+            yield from fail_ranges(spec, task.work, error)
+            return
+        except UdfRuntimeError as error:
+            # Another attempt in this environment would fail, too.
+            yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
+            return
+        chunks = chunks_of(spec) if udf.kind is Kind.CHUNKS else None
+        with UdfRunner(
+            udf, threads=spec.threads, isolate=task.isolate, chunks=chunks, interpreter=interpreter
+        ) as runner:
+            calls = UdfCalls(runner=runner, policy=udf.on_error)
+            yield from run_ranges(spec, task, functools.partial(self.range_run, calls=calls))
+
+    def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
+        """Returns all rows for a committed fragment without the records of the commit."""
+        if own.computed or own.failed or origin.fragment.id not in rounds.committed:
+            return own, RowSet.empty()
+        return FragmentRows(computed=RowSet.of(origin.mapping.old)), RowSet.empty()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallChunker(CallUdf):
+    """Calls a chunker. The values, the places of chunks, stay in checkpoints."""
+
+    range_run: ClassVar[type[_UdfRange]] = _ChunkerRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinByKey:
+    """Joins rows with another source. A Spark job between two tasks of a fragment has the join.
+
+    The first task selects the rows, and the second task assembles the values of the join.
+    """
+
+    is_computed: ClassVar[bool] = False
+
+    def run(self, spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
+        """Selects rows for the join, or writes its values."""
+        return run_ranges(spec, task, _JoinRange)
+
+    def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
+        """Returns the recorded results: a join may skip rows.
+
+        The source had no value for the other rows of a finished fragment, and may have values for
+        their current keys.
+        """
+        if origin.fragment.id not in rounds.finished:
+            return own, RowSet.empty()
+        return own, RowSet.span(0, origin.fragment.physical_rows) - own.computed - own.failed
