@@ -30,8 +30,8 @@ LISTED_SHARE = 16
 """A scan of a large table reads at most one row in 16 by address. Of 800,000 rows, 48,000 rows by
 address took as long as a filtered scan, and 400,000 rows ten times as long."""
 
-
 _EMPTY_LIST = "the list after IN is empty"
+_NULL_BLOBS = "in file format 2.0 a filter cannot tell which blobs are NULL"
 
 
 def conjunction(*filters: str | None) -> str | None:
@@ -54,24 +54,26 @@ def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHa
     """
     reason = _malformed(text) or _problem(dataset, text) or _problem(dataset, conjunction(text))
     if reason is None and _reads_null_blobs(dataset, text, blobs):
-        reason = "in file format 2.0 a filter cannot tell which blobs are NULL"
-    if reason is None:
-        return
+        reason = _NULL_BLOBS
+    if reason is not None:
+        raise FilterError(text, reason, uri=uri, hint=_remedy(reason))
+
+
+def _remedy(reason: str) -> str:
+    """Returns the hint for the reason why a filter is not valid."""
     function = unknown_function(reason)
     if function is not None and _spark_knows(function):
-        hint = f"{function} is a function of Spark: use it in df.filter(...), the option `filter` is Lance SQL"
-    elif reason == _EMPTY_LIST:
-        hint = "no row is in an empty list: leave the call out where there is nothing to select, or write FALSE"
-    elif "which blobs" in reason:
-        hint = "set the option blob_handling to bytes"
-    elif is_unknown_column(reason):
-        hint = (
+        return f"{function} is a function of Spark: use it in df.filter(...), the option `filter` is Lance SQL"
+    if reason == _EMPTY_LIST:
+        return "no row is in an empty list: leave the call out where there is nothing to select, or write FALSE"
+    if reason == _NULL_BLOBS:
+        return "set the option blob_handling to bytes"
+    if is_unknown_column(reason):
+        return (
             "name the table's columns as they are written there, "
             "quoted with backticks where they hold capitals or other signs"
         )
-    else:
-        hint = "the option `filter` is Lance SQL: a condition such as lang = 'en' AND size > 100"
-    raise FilterError(text, reason, uri=uri, hint=hint)
+    return "the option `filter` is Lance SQL: a condition such as lang = 'en' AND size > 100"
 
 
 def pushable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling) -> str | None:
@@ -193,9 +195,7 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
     used, exact = answered
     if not exact:
         return IndexAnswer(exact=False, matches=None, covered=frozenset(), names=tuple(used))
-    covered: frozenset[int] = frozenset.intersection(
-        *(frozenset(f for s in indexes[name].segments for f in s.fragment_ids) for name in used)
-    )
+    covered = frozenset.intersection(*(indexed_fragments(indexes[name]) for name in used))
     handles = [f for f in dataset.get_fragments() if f.fragment_id in covered]
     scanner = dataset.scanner(columns=["_rowaddr"], filter=filter, fragments=handles, limit=MAX_INDEX_MATCHES + 1)
     addresses = scanner.to_table().column(0).to_numpy()
@@ -205,6 +205,11 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
     matches = dict(zip(ids.tolist(), counts.tolist(), strict=True))
     rows = sum(handle.metadata.num_rows for handle in handles)
     return IndexAnswer(exact=True, matches=matches, covered=covered, names=tuple(used), rows=rows)
+
+
+def indexed_fragments(index: lance.IndexDescription) -> frozenset[int]:
+    """Returns the ids of the fragments that an index covers."""
+    return frozenset(number for segment in index.segments for number in segment.fragment_ids)
 
 
 def as_filter_error(

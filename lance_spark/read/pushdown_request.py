@@ -11,13 +11,15 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from pyspark.sql.types import StructType
 
 from lance_spark.errors import UnsupportedTypeError
 from lance_spark.read.aggregates.terms import Term, columns_of, parse_term, renamed
 from lance_spark.types import parse_spark_schema
+
+_Parsed = TypeVar("_Parsed")
 
 AggregateFunction = Literal["group", "count_star", "count", "min", "max", "sum"]
 
@@ -51,7 +53,7 @@ class AggregateCall:
                 f"The planner rule asks for an unknown aggregate {self.fn!r}. Known: {', '.join(_FUNCTIONS)}."
             )
         if (self.column is None) != (self.fn in ("count_star", "sum")) or (self.term is None) == (self.fn == "sum"):
-            raise ValueError(f"the planner rule asks for {self.fn} of column {self.column!r}, {self.term}")
+            raise ValueError(f"The planner rule asks for {self.fn} of column {self.column!r}, {self.term}.")
 
     def __str__(self) -> str:
         return "count(*)" if self.fn == "count_star" else f"{self.fn}({self.term or self.column})"
@@ -76,13 +78,12 @@ class AggregateCall:
         Raises:
             ValueError: The aggregate is unknown.
         """
-        term, scale = raw.get("term"), raw.get("scale")
         return AggregateCall(
             fn=cast(AggregateFunction, raw["fn"]),
             column=raw.get("column"),
             name=raw["name"],
-            term=None if term is None else parse_term(term),
-            scale=None if scale is None else int(scale),
+            term=_parse_optional(raw.get("term"), parse_term),
+            scale=_parse_optional(raw.get("scale"), int),
         )
 
 
@@ -106,7 +107,16 @@ class NearestCall:
 
     def __post_init__(self) -> None:
         if self.metric not in ("l2", "cosine", "dot") or self.k < 1 or not all(map(math.isfinite, self.q)):
-            raise ValueError(f"the planner rule asks for {self.k} nearest rows by {self.metric!r}")
+            raise ValueError(f"The planner rule asks for {self.k} nearest rows by {self.metric!r}.")
+
+    @staticmethod
+    def parse(raw: Mapping[str, Any]) -> NearestCall:
+        """Parses a sort by distance of the planner rule's request.
+
+        Raises:
+            ValueError: The metric, the number of rows or the vector is not valid.
+        """
+        return NearestCall(**{**raw, "k": int(raw["k"]), "q": tuple(map(float, raw["q"]))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +137,7 @@ class TopN:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise ValueError(f"the planner rule asks for the first {self.n} rows")
+            raise ValueError(f"The planner rule asks for the first {self.n} rows.")
 
     def __str__(self) -> str:
         order, nulls = "ASC" if self.ascending else "DESC", "FIRST" if self.nulls_first else "LAST"
@@ -204,9 +214,9 @@ class ScanSpec:
 
     def __post_init__(self) -> None:
         if self.elements and (self.columns is None or self.aggregate):
-            raise ValueError("the planner rule asks for elements of vectors without naming columns to give")
+            raise ValueError("The planner rule asks for elements of vectors without their columns.")
         if self.limit is not None and self.limit < 0:
-            raise ValueError(f"the planner rule asks for a negative limit {self.limit}")
+            raise ValueError(f"The planner rule asks for a negative limit {self.limit}.")
 
     @staticmethod
     def parse(raw: Mapping[str, Any]) -> ScanSpec:
@@ -218,30 +228,28 @@ class ScanSpec:
         """
         unknown = raw.keys() - _KEYS
         if unknown:
-            raise ValueError(f"unknown keys {sorted(unknown)}")
-        columns, limit, nearest, top = raw.get("columns"), raw.get("limit"), raw.get("nearest"), raw.get("top")
-        runtime = raw.get("runtime")
-        if columns is not None and not isinstance(columns, str):
-            columns = json.dumps(columns)
+            raise ValueError(f"The planner rule sent unknown keys {sorted(unknown)}.")
         return ScanSpec(
-            columns=None if columns is None else _parse_columns(columns),
+            columns=_parse_optional(raw.get("columns"), _parse_columns),
             elements={name: int(elements) for name, elements in (raw.get("elements") or {}).items()},
             predicate=raw.get("predicate"),
             filtered=raw.get("predicate") is not None,
-            limit=None if limit is None else int(limit),
+            limit=_parse_optional(raw.get("limit"), int),
             aggregate=tuple(AggregateCall.parse(call) for call in raw.get("aggregate") or ()),
             whole_fragments=bool(raw.get("whole_fragments", False)),
-            nearest=None
-            if nearest is None
-            else NearestCall(**{**nearest, "k": int(nearest["k"]), "q": tuple(map(float, nearest["q"]))}),
-            top=None if top is None else TopN(**top),
-            runtime=None if runtime is None else RuntimeFilter(**runtime),
+            nearest=_parse_optional(raw.get("nearest"), NearestCall.parse),
+            top=_parse_optional(raw.get("top"), lambda top: TopN(**top)),
+            runtime=_parse_optional(raw.get("runtime"), lambda runtime: RuntimeFilter(**runtime)),
         )
 
 
-def _parse_columns(text: str) -> StructType:
+def _parse_optional(value: Any, parse: Callable[[Any], _Parsed]) -> _Parsed | None:  # noqa: ANN401 - a JSON value
+    return None if value is None else parse(value)
+
+
+def _parse_columns(schema: object) -> StructType:
     try:
-        return parse_spark_schema(text)
+        return parse_spark_schema(schema if isinstance(schema, str) else json.dumps(schema))
     except UnsupportedTypeError as error:
         # The query then runs without the rule, and Spark reports the error, if any.
         raise ValueError(str(error)) from error

@@ -76,29 +76,47 @@ def merged(batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], 
         rows: Target number of rows per batch. A batch of at least half as many rows is not merged.
         clock: Returns the time in seconds.
     """
-    pending: list[pa.RecordBatch] = []
-    pending_rows, pending_bytes, since = 0, 0, 0.0
+    pending = _Pending(rows, clock)
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        size = batch.nbytes
-        is_large = 2 * batch.num_rows >= rows or size >= MERGED_BYTES
-        if pending and (is_large or pending_rows + batch.num_rows > rows or pending_bytes + size > MERGED_BYTES):
-            yield from _joined(pending)
-            pending, pending_rows, pending_bytes = [], 0, 0
+        is_large = 2 * batch.num_rows >= rows or batch.nbytes >= MERGED_BYTES
+        if is_large or not pending.has_room(batch):
+            yield from pending.take()
         if is_large:
             yield batch
             continue
-        if not pending:
-            since = clock()
-        pending.append(batch)
-        pending_rows += batch.num_rows
-        pending_bytes += size
-        if clock() - since > MERGE_S:
-            yield from _joined(pending)
-            pending, pending_rows, pending_bytes = [], 0, 0
-    if pending:
-        yield from _joined(pending)
+        pending.add(batch)
+        if pending.is_late():
+            yield from pending.take()
+    yield from pending.take()
+
+
+class _Pending:
+    """Small batches that wait for a merge."""
+
+    def __init__(self, most_rows: int, clock: Callable[[], float]) -> None:
+        self._most_rows = most_rows
+        self._clock = clock
+        self._batches: list[pa.RecordBatch] = []
+        self._rows, self._bytes, self._since = 0, 0, 0.0
+
+    def has_room(self, batch: pa.RecordBatch) -> bool:
+        return self._rows + batch.num_rows <= self._most_rows and self._bytes + batch.nbytes <= MERGED_BYTES
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if not self._batches:
+            self._since = self._clock()
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+
+    def is_late(self) -> bool:
+        return self._clock() - self._since > MERGE_S
+
+    def take(self) -> list[pa.RecordBatch]:
+        batches, self._batches, self._rows, self._bytes = self._batches, [], 0, 0
+        return _joined(batches) if batches else []
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -85,27 +85,24 @@ class SearchCall:
             raise OptionError(name, value, error.accepted) from error
 
     def _options_for(self, values: Mapping[str, Any]) -> ReadOptions:
-        settings = self.settings
-        shared = {name: settings[name] for name in _OF_BOTH if name in settings}
-        nearest = words = None
-        if VECTOR in self.queries:
-            vector_settings = {name: settings[name] for name in _OF_VECTORS if name in settings}
-            if "metric" in vector_settings:
-                vector_settings["metric"] = metric_of(vector_settings["metric"])
-            vector = values[VECTOR]
-            if not isinstance(vector, list | tuple):
-                raise OptionError(VECTOR, vector, "an array of numbers")
-            nearest = VectorQuery(q=tuple(map(_as_float, vector)), **vector_settings, **shared)
-        if TEXT in self.queries:
-            columns = settings.get("text_columns")
-            columns = columns if isinstance(columns, list | None) else [columns]
-            words = TextQuery(
-                query=values[TEXT],
-                columns=None if columns is None else tuple(columns),
-                phrase=settings.get("phrase", False),
-                **shared,
-            )
-        return dataclasses.replace(self.options, nearest=nearest, full_text_query=words)
+        vector = self._vector_query(values[VECTOR]) if VECTOR in self.queries else None
+        text = self._text_query(values[TEXT]) if TEXT in self.queries else None
+        return dataclasses.replace(self.options, nearest=vector, full_text_query=text)
+
+    def _vector_query(self, vector: object) -> VectorQuery:
+        settings = _chosen(self.settings, _OF_VECTORS + _OF_BOTH)
+        if "metric" in settings:
+            settings["metric"] = metric_of(settings["metric"])
+        if not isinstance(vector, list | tuple):
+            raise OptionError(VECTOR, vector, "an array of numbers")
+        return VectorQuery(q=tuple(map(_as_float, vector)), **settings)
+
+    def _text_query(self, words: Any) -> TextQuery:  # noqa: ANN401 - whatever a row holds; the query checks it
+        columns = self.settings.get("text_columns")
+        if columns is not None:
+            columns = tuple(columns) if isinstance(columns, list) else (columns,)
+        phrase = self.settings.get("phrase", False)
+        return TextQuery(query=words, columns=columns, phrase=phrase, **_chosen(self.settings, _OF_BOTH))
 
     def rows(self, values: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
         """Yields the rows of a search as Python values. Yields no rows if a query is NULL."""
@@ -129,9 +126,28 @@ class _Analyzed(AnalyzeResult):
     call: SearchCall | None = None
 
 
+def _chosen(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Returns the values of some names, without NULLs."""
+    return {name: values[name] for name in names if values.get(name) is not None}
+
+
 def _analyze(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[str, AnalyzeArgument]) -> _Analyzed:
     """Checks the arguments of a call against the table. Runs in a Python process of Spark."""
     arguments = dict(_by_name(function, args, named))
+    _check_forms(function, arguments)
+    values = {name: argument.value for name, argument in arguments.items()}
+    _check_types(values)
+    queries = FUNCTIONS[function]
+    call = _parse_call(queries, values)
+    # The task checks a query that is not constant.
+    constants = [name for name in queries if arguments[name].isConstantExpression]
+    examples = {VECTOR: _example_vector(call), TEXT: "words"}
+    schema = search_schema(call.ref, call.options_for({**examples, **_chosen(values, constants)}))
+    return _Analyzed(schema=schema, call=dataclasses.replace(call, schema=schema))
+
+
+def _check_forms(function: str, arguments: Mapping[str, AnalyzeArgument]) -> None:
+    """Raises an OptionError for a table, for a setting per row, or without a required argument."""
     queries = FUNCTIONS[function]
     for name, argument in arguments.items():
         if argument.isTable:
@@ -141,23 +157,17 @@ def _analyze(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[st
     for name in ("path", *queries):
         if name not in arguments:
             raise OptionError(name, None, _usage(function))
-    values = {name: argument.value for name, argument in arguments.items()}
-    _check_types(values)
-    setting_names = _OF_VECTORS + _OF_TEXTS + _OF_BOTH
-    settings = {name: values[name] for name in setting_names if values.get(name) is not None}
-    _refuse_borrowed(values.get("options") or {})
-    read = {"path": values["path"], **(values.get("options") or {})}
-    read |= {name: _as_option_text(values[name]) for name in _OF_READS[:-1] if values.get(name) is not None}
+
+
+def _parse_call(queries: tuple[str, ...], values: Mapping[str, Any]) -> SearchCall:
+    """Opens the table, and returns a call without the schema of its result."""
+    given_options = values.get("options") or {}
+    _refuse_borrowed(given_options)
+    read = {"path": values["path"], **given_options}
+    read |= {name: _as_option_text(value) for name, value in _chosen(values, _OF_READS[:-1]).items()}
     options = ReadOptions.parse(read)
-    call = SearchCall(DatasetRef.resolve(options), queries, settings, options, spark_types.StructType())
-    # The task checks a query that is not constant.
-    examples = {VECTOR: _example_vector(call), TEXT: "words"}
-    queried = {
-        name: values[name] if arguments[name].isConstantExpression and values[name] is not None else examples[name]
-        for name in queries
-    }
-    schema = search_schema(call.ref, call.options_for(queried))
-    return _Analyzed(schema=schema, call=dataclasses.replace(call, schema=schema))
+    settings = _chosen(values, _OF_VECTORS + _OF_TEXTS + _OF_BOTH)
+    return SearchCall(DatasetRef.resolve(options), queries, settings, options, spark_types.StructType())
 
 
 def _check_types(values: Mapping[str, object]) -> None:

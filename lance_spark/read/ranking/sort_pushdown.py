@@ -76,15 +76,14 @@ class IndexedSort:
 
         Returns:
             None if the scan needs all rows: fewer rows than requested have a distance, too many
-                rows have
-            the same distance, or a vector has NULL elements.
+            rows have the same distance, or a vector has NULL elements.
 
         Raises:
             SearchError: Lance does not support the search.
             FilterError: The filter failed on a value.
             TableUnreadableError: A file is missing or damaged.
         """
-        rows = self.call.k + max(SPARE_ROWS, self.call.k // 4)
+        rows = _first_search_rows(self.call)
         while rows <= self.most:
             with search_errors(dataset, filter):
                 table = self._search(dataset, columns, filter, blobs, rows)
@@ -133,6 +132,23 @@ def plan_nearest(
         vector_bytes: Estimated bytes of the vector column.
     """
     dataset = ref.open()
+    reason = _refusal(dataset, options, call)
+    if reason is not None:
+        return reason
+    index = _index_with_metric(dataset, call)
+    if index is None:
+        return f"no index of {call.column} measures by {call.metric}"
+    most = int(FOUND_BYTES / max(1.0, row_bytes))
+    if _first_search_rows(call) > most:
+        return f"{call.k} rows may take more than {FOUND_BYTES >> 20} MiB"
+    may_be_null = call.nulls_first and dataset.schema.field(call.column).nullable
+    if may_be_null and (vector_bytes > CHECKED_BYTES or _any_null(ref, call.column)):
+        return f"rows without {call.column} may come first: say NULLS LAST, or {call.column} IS NOT NULL"
+    return IndexedSort(call=call, index=index, most=most)
+
+
+def _refusal(dataset: lance.LanceDataset, options: ReadOptions, call: NearestCall) -> str | None:
+    """Returns the reason why no search of the column replaces the sort, or None."""
     if options.fragments is not None or options.limit is not None:
         return "the options fragments and limit come first"
     if DISTANCE in dataset.schema.names or call.column not in dataset.schema.names:
@@ -144,20 +160,21 @@ def plan_nearest(
         return f"the vector has {len(call.q)} numbers, and those of {call.column} have {kind.list_size}"
     if call.metric == "cosine" and not any(call.q):
         return "nothing has an angle to a vector of zeros"
+    return None
+
+
+def _index_with_metric(dataset: lance.LanceDataset, call: NearestCall) -> str | None:
+    """Returns the name of a vector index, if all vector indexes of the column have the metric."""
     column_indexes = [index for index in dataset.describe_indices() if index.field_names == [call.column]]
     vector_indexes = [index for index in column_indexes if "VectorIndex" in index.type_url]
+    metrics = {str((index.details or {}).get("metric_type")).lower() for index in vector_indexes}
     # With several indexes, Lance chooses one.
-    if not vector_indexes or {str((index.details or {}).get("metric_type")).lower() for index in vector_indexes} != {
-        call.metric
-    }:
-        return f"no index of {call.column} measures by {call.metric}"
-    most = int(FOUND_BYTES / max(1.0, row_bytes))
-    if call.k + max(SPARE_ROWS, call.k // 4) > most:
-        return f"{call.k} rows may take more than {FOUND_BYTES >> 20} MiB"
-    may_be_null = call.nulls_first and dataset.schema.field(call.column).nullable
-    if may_be_null and (vector_bytes > CHECKED_BYTES or _any_null(ref, call.column)):
-        return f"rows without {call.column} may come first: say NULLS LAST, or {call.column} IS NOT NULL"
-    return IndexedSort(call=call, index=vector_indexes[0].name, most=most)
+    return vector_indexes[0].name if metrics == {call.metric} else None
+
+
+def _first_search_rows(call: NearestCall) -> int:
+    """Returns the number of rows of the first search."""
+    return call.k + max(SPARE_ROWS, call.k // 4)
 
 
 @functools.lru_cache(maxsize=64)
