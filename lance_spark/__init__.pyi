@@ -73,7 +73,7 @@ from lance_spark.pushdown.rule import disable_pushdown as disable_pushdown
 from lance_spark.pushdown.rule import enable_pushdown as enable_pushdown
 from lance_spark.search.batch import BatchSearch as BatchSearch
 from lance_spark.search.query import Query as Query
-from lance_spark.search.rerank import Reranker as Reranker
+from lance_spark.search.search import Reranker as Reranker
 from lance_spark.search.search import Search as Search
 from lance_spark.session.configuration import configure as configure
 from lance_spark.sql.catalog import catalog as catalog

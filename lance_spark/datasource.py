@@ -95,7 +95,10 @@ class LanceDataSource(DataSource):
         Raises:
             UnsupportedOperationError: Always.
         """
-        raise _no_streams("spark.read.format('lance') in each run reads what is there, and the option version what was")
+        raise UnsupportedOperationError(
+            "A Lance table cannot be read as a stream. Read the table with spark.read.format('lance') in each run; the "
+            "option `version` selects an earlier version."
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - as above
         """Refuses to write a stream by itself.
@@ -103,9 +106,9 @@ class LanceDataSource(DataSource):
         Raises:
             UnsupportedOperationError: Always.
         """
-        raise _no_streams(
-            "in foreachBatch write each micro-batch as a DataFrame: "
-            "batch.write.format('lance').mode('append').save(path)"
+        raise UnsupportedOperationError(
+            "A stream cannot be written to a Lance table by itself. Nothing was changed. Write each micro-batch in "
+            "foreachBatch: batch.write.format('lance').mode('append').save(path)."
         )
 
 
@@ -135,7 +138,3 @@ def _warn_without_jar() -> None:
         f"lance_spark.jar() in spark.jars and with spark.sql.extensions={EXTENSIONS}.",
         stacklevel=2,
     )
-
-
-def _no_streams(instead: str) -> UnsupportedOperationError:
-    return UnsupportedOperationError(f"a table is no source and no sink of a stream - nothing was changed - {instead}")

@@ -185,10 +185,9 @@ class ScanSpec:
         top: Sort by a column whose first rows are enough, or None.
         runtime: Condition to narrow the scan while the query runs, or None.
         runtime_sql: The runtime condition in Lance SQL. Set by the data source.
-        dense: Vector columns returned as two columns
-            (:mod:`lance_spark.read.transfer.split_null_vectors`). Set by the data source.
-        unscaled: Decimals returned as integers (:mod:`lance_spark.read.transfer.decimal_as_long`).
-            Set by the data source.
+        dense: Vector columns returned as two columns (:mod:`lance_spark.read.transfer`). Set by the
+            data source.
+        unscaled: Decimals returned as integers. Set by the data source.
     """
 
     columns: StructType | None = None

@@ -25,9 +25,14 @@ from lance_spark.read.scan_plan import (
     plan_scan,
     target_columns,
 )
-from lance_spark.read.transfer.decimal_as_long import decimals_to_longs, long_schema
-from lance_spark.read.transfer.split_null_vectors import split_batch, split_schema
-from lance_spark.read.transfer.vector_prefix import prefix_schema, take_prefixes
+from lance_spark.read.transfer import (
+    decimals_to_longs,
+    long_schema,
+    prefix_schema,
+    split_batch,
+    split_schema,
+    take_prefixes,
+)
 from lance_spark.types import ReadConverter
 from lance_spark.types.fields import Array
 from lance_spark.types.mapping import spark_arrow_schema

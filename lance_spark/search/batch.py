@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
@@ -24,16 +23,17 @@ from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.options import ReadOptions
 from lance_spark.queries import DEFAULT_K, Metric, VectorQuery
 from lance_spark.read.columns import ROW_ID, table_schema
+from lance_spark.read.filtering import indexed_fragments
 from lance_spark.read.partitioning import ScanTask
 from lance_spark.read.pushdown_request import ScanSpec
 from lance_spark.read.ranking.ranking import DISTANCE, Ranking, vector_column, vector_size
 from lance_spark.read.scan_plan import plan_scan
 from lance_spark.read.sizes import measure_row
 from lance_spark.search.batch_tasks import OWN, PART, QUERY, ROW, VECTOR, FindNearest, TakeNearest
-from lance_spark.search.query import Query
+from lance_spark.search.query import Query, attributes_of
 from lance_spark.search.search import Search
 from lance_spark.session.sessions import known_slots
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import Kind
 
 if TYPE_CHECKING:
     import lance
@@ -125,12 +125,7 @@ class BatchSearch(Search):
             OptionError: The queries have no vectors, or share a column name with the table.
             ColumnNotFoundError, FilterError: As in any search.
         """
-        self._refuse_computed()
-        if any(expression != quote_identifier(name) for name, expression in self.columns or ()):
-            raise UnsupportedOperationError(
-                "A search for many vectors cannot read expressions in Lance SQL. Select columns by name, and compute "
-                "with DataFrame.select."
-            )
+        self._refuse_expressions("A search for many vectors")
         plan = self._planned()
         vector = self._vectors(plan.search.column)
         read = self._read_columns(plan)
@@ -183,9 +178,8 @@ class BatchSearch(Search):
             LanceSparkError: As in :meth:`to_spark`.
         """
         plan = self._planned()
-        index_lines = (
-            [] if plan.index is None else [f"index: {plan.index}, rows: {plan.indexed_rows}, tasks: {plan.shares}"]
-        )
+        index = plan.index
+        index_lines = [] if index is None else [f"index: {index.name}, rows: {index.rows}, tasks: {plan.shares}"]
         rows = sum(task.rows for task in plan.parts)
         compared = f"compared: rows: {rows}, tasks: {len(plan.parts)}"
         request = f"metric: {plan.search.metric}, k: {plan.search.k}"
@@ -198,34 +192,9 @@ class BatchSearch(Search):
         ref = self.source if self.source.version is not None else self.source.pin(None)
         dataset = replace(self, source=ref)._opened()  # noqa: SLF001 - its own
         settings: dict[str, Any] = dict(self.settings)
-        column = vector_column(dataset, settings.pop("column", None))
-        kind = dataset.schema.field(column).type if column in dataset.schema.names else None
-        size = vector_size(kind) if kind is not None else None
-        if kind is None or size is None:
-            raise OptionError("vector_column_name", column, "a top-level column of vectors")
+        column, element, size = _vector_column(dataset, settings.pop("column", None))
         k = (self.most_rows or DEFAULT_K) + self.skipped_rows
-        query = VectorQuery(q=(0,) * size, column=column, k=k, **settings)
-        index = _index_of(dataset, column, query.metric)
-        if index is not None and query.metric is None and query.use_index:
-            query = replace(query, metric=index.metric)
-        query = Ranking(vector=query).checked(dataset).vector or query
-        query = replace(query, metric=query.metric or "l2")
-        if index is not None and (not query.use_index or index.metric != query.metric):
-            index = None
-        indexed_rows, unindexed = 0, None
-        if index is not None:
-            live = {handle.fragment_id: handle.metadata.num_rows for handle in dataset.get_fragments()}
-            indexed_rows = sum(rows for number, rows in live.items() if number in index.fragments)
-            unindexed = tuple(sorted(live.keys() - index.fragments))
-            if indexed_rows * size < INDEX_NUMBERS:
-                index, indexed_rows, unindexed = None, 0, None
-        element = getattr(kind, "storage_type", kind).value_type
-        options = ReadOptions(path=ref.uri, filter=self.condition, fragments=unindexed, columns=(column,))
-        parts: tuple[ScanTask, ...] = ()
-        if unindexed != ():
-            scan = plan_scan(ref, options, ScanSpec(), table_schema(dataset, ref, options))
-            rows = max(1, _VECTOR_BYTES // (size * 4))
-            parts = tuple(replace(task, batch_rows=rows) for task in scan.tasks)
+        query, index = _choose_index(dataset, VectorQuery(q=(0,) * size, column=column, k=k, **settings))
         find = FindNearest(
             ref=ref,
             # Distances of compressed index rows are compared with exact distances.
@@ -233,10 +202,21 @@ class BatchSearch(Search):
             element=element,
             size=size,
             filter=self.condition,
-            parts=parts,
+            parts=self._parts(ref, column, size, None if index is None else index.other_fragments),
         )
         shares = 0 if index is None else known_slots(self.queries.sparkSession) or _SHARES
-        return _Plan(find=find, index=None if index is None else index.name, indexed_rows=indexed_rows, shares=shares)
+        return _Plan(find=find, index=index, shares=shares)
+
+    def _parts(
+        self, ref: DatasetRef, column: str, size: int, fragments: tuple[int, ...] | None
+    ) -> tuple[ScanTask, ...]:
+        """Returns the parts of some fragments, or of all fragments, to compare with the queries."""
+        if fragments == ():
+            return ()
+        options = ReadOptions(path=ref.uri, filter=self.condition, fragments=fragments, columns=(column,))
+        scan = plan_scan(ref, options, ScanSpec(), table_schema(ref.open(), ref, options))
+        rows = max(1, _VECTOR_BYTES // (size * 4))
+        return tuple(replace(task, batch_rows=rows) for task in scan.tasks)
 
     def _vectors(self, column: str | None) -> str:
         """Returns the name of the vector column of the queries."""
@@ -297,9 +277,19 @@ class BatchSearch(Search):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Index:
+    """An index of vectors.
+
+    Attributes:
+        name: Name of the index.
+        metric: Metric of the index.
+        rows: Number of rows covered by the index.
+        other_fragments: Ids of the fragments that the index does not cover.
+    """
+
     name: str
     metric: Metric
-    fragments: frozenset[int]
+    rows: int
+    other_fragments: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,14 +298,12 @@ class _Plan:
 
     Attributes:
         find: Function of the tasks that find rows.
-        index: Name of the index, or None.
-        indexed_rows: Number of rows covered by the index.
+        index: The index, or None.
         shares: Number of shares into which the queries are split for the index.
     """
 
     find: FindNearest
-    index: str | None
-    indexed_rows: int
+    index: _Index | None
     shares: int
 
     @property
@@ -331,15 +319,41 @@ class _Plan:
         return self.find.parts
 
 
-def _index_of(dataset: lance.LanceDataset, column: str, metric: Metric | None) -> _Index | None:
-    """Returns an index of the column with the metric, else any index of the column."""
-    indexes = []
+def _vector_column(dataset: lance.LanceDataset, name: str | None) -> tuple[str, Kind, int]:
+    """Returns the vector column of the search, and the type and number of its elements."""
+    column = vector_column(dataset, name)
+    kind: Any = dataset.schema.field(column).type if column in dataset.schema.names else None
+    size = None if kind is None else vector_size(kind)
+    if size is None:
+        raise OptionError("vector_column_name", column, "a top-level column of vectors")
+    return column, getattr(kind, "storage_type", kind).value_type, size
+
+
+def _choose_index(dataset: lance.LanceDataset, query: VectorQuery) -> tuple[VectorQuery, _Index | None]:
+    """Returns the query with its metric, and a large index with this metric, or None."""
+    index = _index_of(dataset, query.column, query.metric) if query.use_index else None
+    if index is not None:
+        query = replace(query, metric=index.metric)
+    query = Ranking(vector=query).checked(dataset).vector or query
+    is_large = index is not None and index.rows * len(query.q) >= INDEX_NUMBERS
+    return replace(query, metric=query.metric or "l2"), index if is_large else None
+
+
+def _index_of(dataset: lance.LanceDataset, column: str | None, metric: Metric | None) -> _Index | None:
+    """Returns an index of the column with the metric, or with any metric for None."""
     for index in dataset.describe_indices():
         measured = str((index.details or {}).get("metric_type", "")).lower()
-        if index.index_type.startswith("IVF") and list(index.field_names) == [column] and measured:
-            fragment_ids = frozenset(number for segment in index.segments for number in segment.fragment_ids)
-            indexes.append(_Index(name=index.name, metric=measured, fragments=fragment_ids))  # type: ignore[arg-type]  # Lance's
-    return next((index for index in indexes if index.metric == metric), indexes[0] if indexes else None)
+        is_candidate = index.index_type.startswith("IVF") and list(index.field_names) == [column]
+        if is_candidate and measured and metric in (None, measured):
+            fragment_ids = indexed_fragments(index)
+            rows = {fragment.fragment_id: fragment.metadata.num_rows for fragment in dataset.get_fragments()}
+            return _Index(
+                name=index.name,
+                metric=cast(Metric, measured),
+                rows=sum(count for number, count in rows.items() if number in fragment_ids),
+                other_fragments=tuple(sorted(rows.keys() - fragment_ids)),
+            )
+    return None
 
 
 def _candidate_schema(queries: StructType) -> StructType:
@@ -374,6 +388,5 @@ def _refuse_duplicate_names(names: list[str]) -> None:
 
 def batch_search_of(queries: DataFrame, base: Query, vector_column_name: str | None) -> BatchSearch:
     """Returns the batch search for a DataFrame of queries."""
-    shape = {attribute.name: getattr(base, attribute.name) for attribute in dataclasses.fields(base)}
     settings = () if vector_column_name is None else (("column", vector_column_name),)
-    return BatchSearch(**shape, kind="vector", settings=settings, queries=queries)
+    return BatchSearch(**attributes_of(base), kind="vector", settings=settings, queries=queries)

@@ -26,8 +26,7 @@ from lance_spark.lance_compat import take_known_rows
 from lance_spark.queries import VectorQuery
 from lance_spark.read.columns import ROW_ID, Projection
 from lance_spark.read.partitioning import ScanTask
-from lance_spark.read.ranking.ranking import DISTANCE, nearest_of, search_errors
-from lance_spark.read.ranking.vectors import is_searchable
+from lance_spark.read.ranking.ranking import DISTANCE, is_searchable, nearest_of, search_errors
 from lance_spark.read.scan import read_batches
 from lance_spark.search.exact_knn import ExactKnn, Numbers, numbers_of
 from lance_spark.types import ReadConverter

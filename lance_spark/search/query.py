@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
@@ -14,7 +14,6 @@ from lance_spark.arguments import ARGUMENTS
 from lance_spark.columns.adding import Computed, parse_transforms
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
-    ColumnNotFoundError,
     OptionError,
     RegistrationError,
     UnsupportedOperationError,
@@ -22,7 +21,7 @@ from lance_spark.errors import (
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.read.columns import ROW_ID
 from lance_spark.read.filtering import check_filter, conjunction
-from lance_spark.read.ranking.ranking import search_errors
+from lance_spark.read.ranking.ranking import read_scanner, search_errors, stored_field
 from lance_spark.session.sessions import session_or_local
 from lance_spark.types.names import quote_identifier
 from lance_spark.types.pandas_values import to_pandas, to_rows
@@ -113,9 +112,14 @@ class Query:
             return replace(self, columns=tuple(sql.items()), computed=tuple(computed))
         if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
             raise OptionError("select", columns, "a list of columns, or a dict of names and expressions")
-        names = [name for name in columns if isinstance(name, str)]
-        computed = [transform for udf in columns if not isinstance(udf, str) for transform in parse_transforms(udf)[1]]
-        return replace(self, columns=tuple((name, quote_identifier(name)) for name in names), computed=tuple(computed))
+        names: list[tuple[str, str]] = []
+        udf_columns: list[Computed] = []
+        for column in columns:
+            if isinstance(column, str):
+                names.append((column, quote_identifier(column)))
+            else:
+                udf_columns += parse_transforms(column)[1]
+        return replace(self, columns=tuple(names), computed=tuple(udf_columns))
 
     def where(self: _Query, condition: str) -> _Query:
         """Selects the rows that match a condition in Lance SQL.
@@ -278,12 +282,7 @@ class Query:
             frame.groupBy("stock").count().show()
             ```
         """
-        self._refuse_computed()
-        if any(expression != quote_identifier(name) for name, expression in self.columns or ()):
-            raise UnsupportedOperationError(
-                "to_spark() cannot read expressions in Lance SQL. Select columns by name, and compute with "
-                "DataFrame.select."
-            )
+        self._refuse_expressions("to_spark()")
         spark, ref = self.spark(), self.source
         if ref.version is None and not is_classic(spark):
             ref = ref.pin(None)  # On Spark Connect, the first use resolves a DataFrame.
@@ -373,13 +372,8 @@ class Query:
 
     def _batches(self, dataset: lance.LanceDataset, batch_size: int | None) -> Iterator[pa.RecordBatch]:
         with search_errors(dataset, self.condition):
-            reader = self._scanner(dataset, batch_size).to_reader()
-        while True:
-            with search_errors(dataset, self.condition):
-                batch = next(reader, None)
-            if batch is None:
-                return
-            yield batch
+            scanner = self._scanner(dataset, batch_size)
+        yield from read_scanner(scanner, dataset, self.condition)
 
     def _schema(self, dataset: lance.LanceDataset) -> pa.Schema:
         with search_errors(dataset, self.condition):
@@ -406,13 +400,8 @@ class Query:
         if self.condition is not None:
             check_filter(dataset, self.condition, self.source.uri, "descriptor")
         for name, expression in self.columns or ():
-            if (
-                expression == quote_identifier(name)
-                and name in self._selected_names()
-                and dataset.lance_schema.field(name) is None
-            ):
-                hint = f"its columns are {', '.join(dataset.schema.names)}"
-                raise ColumnNotFoundError(name, self.source.uri, hint=hint)
+            if expression == quote_identifier(name) and name in self._selected_names():
+                stored_field(dataset, name, self.source.uri)
         return dataset
 
     def _selected_names(self) -> list[str]:
@@ -429,6 +418,15 @@ class Query:
             chosen = ((name, expression) for name, expression in self.columns if name in selected_names)
         return {**dict(chosen), **({ROW_ID: ROW_ID} if self._has_row_ids() else {})} or []
 
+    def _refuse_expressions(self, reader: str) -> None:
+        """Raises an error unless every selected column is a column of the table."""
+        self._refuse_computed()
+        if any(expression != quote_identifier(name) for name, expression in self.columns or ()):
+            raise UnsupportedOperationError(
+                f"{reader} cannot read expressions in Lance SQL. Select columns by name, and compute with "
+                "DataFrame.select."
+            )
+
     def _refuse_computed(self) -> None:
         if self.computed:
             names = ", ".join(name for transform in self.computed for _, name in transform.columns)
@@ -436,6 +434,11 @@ class Query:
                 f"A query of {self.source.uri} cannot compute columns of UDFs ({names}); a materialized view can. Call "
                 "create_materialized_view, or select other columns."
             )
+
+
+def attributes_of(query: Query) -> dict[str, Any]:
+    """Returns the attributes of a query, for a search with the same shape."""
+    return {attribute.name: getattr(query, attribute.name) for attribute in fields(query)}
 
 
 def _count(name: str, value: object, least: int) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +14,7 @@ from lance_spark.errors import OptionError, RegistrationError, UnsupportedOperat
 from lance_spark.queries import DEFAULT_K, TextQuery, VectorQuery, metric_of
 from lance_spark.read.columns import ROW_ID
 from lance_spark.read.ranking.ranking import DISTANCE, RELEVANCE, SCORE, Ranking
-from lance_spark.search.query import Query
-from lance_spark.search.rerank import Reranker
+from lance_spark.search.query import Query, attributes_of
 
 if TYPE_CHECKING:
     import lance
@@ -26,6 +24,46 @@ QueryKind = Literal["vector", "fts", "hybrid"]
 VectorLike: TypeAlias = "Sequence[float] | np.ndarray | pa.Array[Any] | pa.ChunkedArray[Any]"
 
 _ANY_VECTOR = (0.0,)
+
+
+class Reranker(Protocol):
+    """Orders the rows of a search. LanceDB's rerankers have the same methods.
+
+    Each method takes tables with the selected columns, `_rowid`, and `_distance` or `_score`. It
+    returns rows of these tables, best first, with a column `_relevance_score`.
+
+    Example:
+        ```python
+        import lance_spark
+        from pyarrow import Table
+
+
+        class NewestFirst:
+            def rerank_vector(self, query: str, vector_results: Table) -> Table:
+                rows = vector_results.sort_by([("id", "descending")])
+                return rows.append_column("_relevance_score", rows["id"].cast("float32"))
+
+            def rerank_fts(self, query: str, fts_results: Table) -> Table:
+                return self.rerank_vector(query, fts_results)
+
+            def rerank_hybrid(self, query: str, vector_results: Table, fts_results: Table) -> Table:
+                return self.rerank_vector(query, vector_results)
+
+
+        reranker: lance_spark.Reranker = NewestFirst()
+        docs = lance_spark.connect("tables").open_table("docs")
+        rows = docs.search("fresh pears").rerank(reranker).to_list()
+        ```
+    """
+
+    def rerank_vector(self, query: str, vector_results: pa.Table) -> pa.Table:
+        """Orders the rows of a vector search."""
+
+    def rerank_fts(self, query: str, fts_results: pa.Table) -> pa.Table:
+        """Orders the rows of a full-text search."""
+
+    def rerank_hybrid(self, query: str, vector_results: pa.Table, fts_results: pa.Table) -> pa.Table:
+        """Orders the distinct rows of both searches."""
 
 
 @ARGUMENTS.methods
@@ -387,31 +425,41 @@ def search_of(
     Raises:
         OptionError: The query, its type or a column is not valid.
     """
-    if query_type not in ("auto", "vector", "fts", "hybrid"):
-        raise OptionError("query_type", query_type, "vector, fts, hybrid or auto")
-    words = query if isinstance(query, str) else None
-    kind = ("vector" if words is None else "fts") if query_type == "auto" else cast(QueryKind, query_type)
-    if kind == "vector" and (query is None or words is not None):
-        raise OptionError("query", query, "a vector; words are searched for with query_type='fts'")
-    if kind == "fts" and words is None:
-        raise OptionError("query", query, "words; a vector is searched for with query_type='vector'")
+    kind = _kind_of(query, query_type)
     for option, value, excluded_kind in (
         ("vector_column_name", vector_column_name, "fts"),
         ("fts_columns", fts_columns, "vector"),
     ):
         if value is not None and kind == excluded_kind:
             raise OptionError(option, value, f"nothing in a search of type {excluded_kind!r}")
-    settings: Mapping[str, str] = {} if vector_column_name is None else {"column": vector_column_name}
-    columns = None if fts_columns is None else (fts_columns,) if isinstance(fts_columns, str) else tuple(fts_columns)
-    shape = {attribute.name: getattr(base, attribute.name) for attribute in dataclasses.fields(base)}
+    words = query if isinstance(query, str) else None
+    columns = (fts_columns,) if isinstance(fts_columns, str) else fts_columns
     return Search(
-        **shape,
+        **attributes_of(base),
         kind=kind,
         q=None if query is None or words is not None else vector_of(query),
         words=words,
-        settings=tuple(settings.items()),
-        text_columns=columns,
+        settings=() if vector_column_name is None else (("column", vector_column_name),),
+        text_columns=None if columns is None else tuple(columns),
     )
+
+
+def _kind_of(query: object, query_type: str) -> QueryKind:
+    """Returns the kind of the search for a query.
+
+    Raises:
+        OptionError: The type is unknown, or does not fit the query.
+    """
+    if query_type not in ("auto", "vector", "fts", "hybrid"):
+        raise OptionError("query_type", query_type, "vector, fts, hybrid or auto")
+    is_text = isinstance(query, str)
+    if query_type == "auto":
+        query_type = "fts" if is_text else "vector"
+    if query_type == "vector" and (query is None or is_text):
+        raise OptionError("query", query, "a vector; words are searched for with query_type='fts'")
+    if query_type == "fts" and not is_text:
+        raise OptionError("query", query, "words; a vector is searched for with query_type='vector'")
+    return cast(QueryKind, query_type)
 
 
 def vector_of(vector: object) -> tuple[float, ...]:

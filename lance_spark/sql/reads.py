@@ -89,7 +89,7 @@ def columns_of_keys(dataset: lance.LanceDataset, columns: StructType) -> list[st
     values of such keys differ from the values of the stored column.
     """
     from lance_spark.pushdown.filters import is_comparable
-    from lance_spark.read.transfer.decimal_as_long import unscaled_columns
+    from lance_spark.read.transfer import unscaled_columns
 
     if dataset.count_rows() < MIN_ROWS_OF_KEYS:
         return []
@@ -161,13 +161,11 @@ def _translate_predicates(spec: ScanSpec, ref: DatasetRef) -> ScanSpec:
 
 def _choose_transfer(spec: ScanSpec, ref: DatasetRef) -> ScanSpec:
     """Returns a request with the form in which Spark gets vectors and decimals."""
-    from lance_spark.read.transfer.decimal_as_long import unscaled_columns
-    from lance_spark.read.transfer.split_null_vectors import dense_columns, vectors
-    from lance_spark.read.transfer.vector_prefix import leading_elements
+    from lance_spark.read.transfer import dense_columns, leading_elements, unscaled_columns, vector_sizes
 
     if spec.columns is None or spec.aggregate:
         return spec
-    sizes = vectors(ref.open(), spec.columns)
+    sizes = vector_sizes(ref.open(), spec.columns)
     elements = leading_elements(sizes, spec.elements)
     dense = dense_columns(spec.columns, (name for name in sizes if name not in elements))
     return replace(spec, dense=dense, elements=elements, unscaled=unscaled_columns(spec.columns))

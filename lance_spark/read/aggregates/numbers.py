@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lance_spark.errors import ValueConversionError
 from lance_spark.read.aggregates.terms import Column, Constant, Term
-from lance_spark.read.transfer.decimal_as_long import low_words
+from lance_spark.read.transfer import low_words
 from lance_spark.types.fields import Array, Kind
 
 _Scalar: TypeAlias = Any

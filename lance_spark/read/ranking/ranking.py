@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from lance_spark.errors import (
     ColumnNotFoundError,
@@ -28,8 +30,7 @@ from lance_spark.errors import (
 from lance_spark.lance_compat import is_bad_search, is_filter_failure, plain, take_known_rows
 from lance_spark.queries import MOST_ROWS, TextQuery, VectorQuery
 from lance_spark.read.columns import ROW_ID, lance_blob_handling
-from lance_spark.read.ranking.vectors import is_searchable
-from lance_spark.types.fields import BlobHandling, Kind
+from lance_spark.types.fields import Array, BlobHandling, Kind
 from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Ranking:
             TableUnreadableError: A file is missing or damaged.
         """
         if self.vector is None:
-            yield from self._read(dataset, self.scanner(dataset, columns))
+            yield from self._read(dataset, columns)
         elif self.text is None:
             yield from self._nearest(dataset, self.vector, columns)
         else:
@@ -139,15 +140,8 @@ class Ranking:
             **search,
         )
 
-    def _read(self, dataset: lance.LanceDataset, scanner: lance.LanceScanner) -> Iterator[pa.RecordBatch]:
-        with search_errors(dataset, self.filter):
-            reader = scanner.to_reader()
-        while True:
-            with search_errors(dataset, self.filter):
-                batch = next(reader, None)
-            if batch is None:
-                return
-            yield batch
+    def _read(self, dataset: lance.LanceDataset, columns: Columns) -> Iterator[pa.RecordBatch]:
+        return read_scanner(self.scanner(dataset, columns), dataset, self.filter)
 
     def _nearest(self, dataset: lance.LanceDataset, query: VectorQuery, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Yields the nearest rows with searchable vectors.
@@ -192,7 +186,7 @@ class Ranking:
         """Yields the `search_rows` nearest rows with row ids and vectors."""
         search = dataclasses.replace(self, vector=dataclasses.replace(query, k=min(search_rows, MOST_ROWS), offset=0))
         requested = {**_with(columns, (ROW_ID,)), _VECTOR: f"`{query.column}`"}
-        return self._read(dataset, search.scanner(dataset, requested))
+        return search._read(dataset, requested)  # noqa: SLF001 - same class
 
     def only(self, kind: Literal["vector", "text"]) -> Ranking:
         """Returns the vector or text part of the search, with the rows that the offset skips."""
@@ -223,6 +217,24 @@ class Ranking:
         for name in self.scores:
             rows = rows.append_column(name, ranked[name])
         return rows
+
+
+def read_scanner(
+    scanner: lance.LanceScanner, dataset: lance.LanceDataset, filter: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of a scanner with a filter.
+
+    Raises:
+        LanceSparkError: As :func:`search_errors` converts the errors of Lance.
+    """
+    with search_errors(dataset, filter):
+        reader = scanner.to_reader()
+    while True:
+        with search_errors(dataset, filter):
+            batch = next(reader, None)
+        if batch is None:
+            return
+        yield batch
 
 
 @contextlib.contextmanager
@@ -325,6 +337,30 @@ def _with(columns: Columns, names: Sequence[str]) -> Any:  # noqa: ANN401 - a li
     return requested_columns([*columns, *names])
 
 
+def is_searchable(vectors: Array) -> NDArray[np.bool_]:
+    """Tells which vectors a search can return. Every kind of search uses this rule.
+
+    A vector with a NULL, NaN or infinite coordinate has no distance, and no index holds such a
+    vector. Lance's search without an index computes a distance for some of these vectors.
+
+    Args:
+        vectors: An array of fixed-size lists, or of an extension type of fixed-size lists.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> vectors = [[1.0, 2.0], [1.0, None], [1.0, float("nan")], None]
+        >>> is_searchable(pa.array(vectors, pa.list_(pa.float32(), 2))).tolist()
+        [True, False, False, False]
+    """
+    lists: Any = getattr(vectors, "storage", vectors)
+    size = lists.type.list_size
+    numbers = lists.values.slice(lists.offset * size, len(lists) * size)
+    finite = pc.is_finite(numbers.cast(pa.float64())).fill_null(False)
+    coordinates = np.asarray(finite).reshape(len(lists), size)
+    is_present: NDArray[np.bool_] = lists.is_valid().to_numpy(zero_copy_only=False)
+    return is_present & coordinates.all(axis=1)
+
+
 def vector_column(dataset: lance.LanceDataset, name: str | None) -> str:
     """Returns the vector column of a search.
 
@@ -333,14 +369,25 @@ def vector_column(dataset: lance.LanceDataset, name: str | None) -> str:
         OptionError: No column is named, and the table has no vector column, or several.
     """
     if name is not None:
-        if dataset.lance_schema.field(name) is None:
-            raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+        stored_field(dataset, name, dataset.uri)
         return name
     names = [field.name for field in dataset.schema if vector_size(field.type) is not None]
     if len(names) != 1:
         has = f"one of {', '.join(names)}" if names else f"a column of vectors, but {dataset.uri} has none"
         raise OptionError("vector_column_name", None, has)
     return str(names[0])
+
+
+def stored_field(dataset: lance.LanceDataset, name: str, uri: str) -> Any:  # noqa: ANN401 - its stub lacks `to_arrow`
+    """Returns a column, or a nested field by its path, as a `LanceField`.
+
+    Raises:
+        ColumnNotFoundError: The column does not exist.
+    """
+    field = dataset.lance_schema.field(name)
+    if field is None:
+        raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+    return field
 
 
 def vector_size(kind: Kind) -> int | None:
@@ -385,19 +432,18 @@ def text_columns(dataset: lance.LanceDataset, names: Sequence[str] | None) -> tu
         OptionError: A column holds no text. Or no column is named, and no column has an index.
     """
     if names is None:
-        indexed = {
-            name for index in dataset.describe_indices() if index.index_type == "Inverted" for name in index.field_names
-        }
-        if not indexed:
-            accepted = "columns of text, in fts_columns or full_text_query, since none has an index (create_fts_index)"
-            raise OptionError("fts_columns", None, accepted)
-        return tuple(sorted(indexed))
+        return _indexed_text_columns(dataset)
     for name in names:
-        field = dataset.lance_schema.field(name)
-        if field is None:
-            raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
-        kind = field.to_arrow().type  # type: ignore[attr-defined]  # as above
+        kind = stored_field(dataset, name, dataset.uri).to_arrow().type
         kind = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
         if not pa.types.is_string(kind) and not pa.types.is_large_string(kind):
             raise OptionError("fts_columns", name, f"columns of strings, or of lists of strings, not of {kind}")
     return tuple(names)
+
+
+def _indexed_text_columns(dataset: lance.LanceDataset) -> tuple[str, ...]:
+    indexes = [index for index in dataset.describe_indices() if index.index_type == "Inverted"]
+    if not indexes:
+        accepted = "columns of text, in fts_columns or full_text_query, since none has an index (create_fts_index)"
+        raise OptionError("fts_columns", None, accepted)
+    return tuple(sorted({name for index in indexes for name in index.field_names}))

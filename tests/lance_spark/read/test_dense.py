@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F everywhere
 from pyspark.sql.types import ArrayType, FloatType, StringType, StructField, StructType
 
-from lance_spark.read.transfer.split_null_vectors import SUFFIX, dense_columns, split_batch, split_schema, vectors
+from lance_spark.read.transfer import SUFFIX, dense_columns, split_batch, split_schema, vector_sizes
 
 pytestmark = pytest.mark.sample(5)
 
@@ -76,8 +76,8 @@ def test_only_long_vectors_of_numbers_are_dense(table_path: str) -> None:
     dataset = lance.write_dataset(table, table_path)
     columns = [StructField(n, ArrayType(FloatType())) for n in table.schema.names]
     every, some = StructType(columns), StructType(columns[1:3])
-    assert dense_columns(every, vectors(dataset, every)) == ("v", "half", "bytes", "flags")
-    assert vectors(dataset, some) == {"half": 16, "bytes": 64}
+    assert dense_columns(every, vector_sizes(dataset, every)) == ("v", "half", "bytes", "flags")
+    assert vector_sizes(dataset, some) == {"half": 16, "bytes": 64}
 
 
 def test_dense_columns_are_given_twice() -> None:

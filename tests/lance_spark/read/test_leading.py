@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F everywhere
 
-from lance_spark.read.transfer.vector_prefix import leading_elements, prefix_schema, take_prefixes
+from lance_spark.read.transfer import leading_elements, prefix_schema, take_prefixes
 
 pytestmark = pytest.mark.sample(2)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
-from lance_spark.read.transfer.decimal_as_long import decimals_to_longs, long_schema, unscaled_columns
+from lance_spark.read.transfer import decimals_to_longs, long_schema, unscaled_columns
 
 LARGEST = 10**18 - 1
 

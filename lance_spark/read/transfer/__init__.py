@@ -1,1 +1,0 @@
-"""Encodings that make the transfer of columns from Python to the JVM cheaper."""
