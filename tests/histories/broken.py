@@ -40,7 +40,10 @@ def nothing_is_foreign(real: Any) -> Any:
     def of(self: Any, fragment: Any) -> Any:
         origins = real(self, fragment)
         traced = np.concatenate([origins.unknown, *(origin.mapping.new for origin in origins.origins)])
-        return dataclasses.replace(origins, unknown=np.setdiff1d(self._live(fragment), traced))
+        deleted = self._head.deleted(fragment.id)
+        rows = np.arange(fragment.physical_rows, dtype=np.int64)
+        live = rows if deleted is None else rows[~deleted]
+        return dataclasses.replace(origins, unknown=np.setdiff1d(live, traced))
 
     return of
 
