@@ -153,29 +153,43 @@ def accepts(kind: object, value: object) -> bool:
         return any(accepts(item, value) for item in items)
     if origin is Literal:  # the function accepts further spellings, and lists the accepted words
         return isinstance(value, str) and _is_text(value)
-    if kind is Any:
-        return True
-    if origin is type and isinstance(items[0], type):
-        return isinstance(value, type) and issubclass(value, items[0])
+    if origin is type:
+        return _is_subclass(value, items[0])
     plain = origin or kind
     return not isinstance(plain, type) or (_is_instance(plain, value) and _accepts_items(plain, items, value))
 
 
 def _is_instance(kind: type, value: object) -> bool:
-    if kind is object:
-        return True
     if kind is str:
         return isinstance(value, str) and _is_text(value)
     if kind in (int, float):
-        return isinstance(value, (int, kind)) and not isinstance(value, bool) and _is_number(value)
+        return isinstance(value, (int, kind)) and _is_number(value)
     if kind in _SEQUENCES:
         return isinstance(value, (list, tuple))
-    if getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False):
+    if kind in (object, Any) or _is_static_protocol(kind):
         return True
     # Classes of Spark Connect share the names of the classic classes.
     if kind.__module__.startswith("pyspark."):
         return any(base.__name__ == kind.__name__ for base in type(value).__mro__)
     return isinstance(value, kind)
+
+
+def _is_subclass(value: object, bound: object) -> bool:
+    return isinstance(value, type) and (not isinstance(bound, type) or issubclass(value, bound))
+
+
+def _is_static_protocol(kind: type) -> bool:
+    return getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False)
+
+
+def is_whole_number(value: object) -> bool:
+    """Tells whether a value is an integer of 1 or more; booleans are no numbers.
+
+    Example:
+        >>> is_whole_number(1), is_whole_number(0), is_whole_number(True)
+        (True, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _is_text(value: str) -> bool:
@@ -196,7 +210,8 @@ def _first_unreadable(value: object) -> str | None:
 
 
 def _is_number(value: int | float) -> bool:
-    return not isinstance(value, int) or -1 << 63 <= value < 1 << 63
+    """Tells whether a value is a number of at most 64 bits; booleans are no numbers."""
+    return not isinstance(value, bool) and (not isinstance(value, int) or -1 << 63 <= value < 1 << 63)
 
 
 def _accepts_items(origin: object, kinds: tuple[object, ...], value: object) -> bool:
@@ -251,19 +266,23 @@ def describe(kind: object) -> str:
         'a list of: text; or None'
     """
     origin, items = get_origin(kind), get_args(kind)
+    plain = origin or kind
+    generic = _describe_items(origin, items) if items else None
+    return generic or _NAMES.get(plain) or f"a value of type {getattr(plain, '__name__', plain)}"
+
+
+def _describe_items(origin: object, items: tuple[object, ...]) -> str | None:
     if origin in _UNIONS:
-        texts = list(dict.fromkeys(map(describe, items)))
-        return "; or ".join(texts)
+        return "; or ".join(dict.fromkeys(map(describe, items)))
     if origin is Literal:
         return f"one of {', '.join(map(repr, items))}"
     if origin is type:
         return f"a subclass of {getattr(items[0], '__name__', items[0])}"
-    if origin in _SEQUENCES and items:
+    if origin in _SEQUENCES:
         return f"a list of: {describe(items[0])}"
-    if isinstance(origin, type) and issubclass(origin, Mapping) and items:
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a dict with keys and values that are {describe(items[0])}; {describe(items[-1])}"
-    plain = origin or kind
-    return _NAMES.get(plain) or f"a value of type {getattr(plain, '__name__', plain)}"
+    return None
 
 
 @functools.cache

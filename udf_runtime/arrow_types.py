@@ -235,12 +235,13 @@ class _Inference:
             return self.of(args[0])
         if origin in (typing.Union, types.UnionType):
             raise self.refuse(annotation, "a value may be of several types")
-        if origin in _SEQUENCES:
-            return pa.list_(self.of(args[0]))
-        if origin is tuple:
-            if len(args) == 2 and args[1] is Ellipsis:
-                return pa.list_(self.of(args[0]))
+        if origin is tuple and args[1:] != (Ellipsis,):
             raise self.refuse(annotation, "the fields of a struct have names; use a NamedTuple or a dataclass")
+        return self._infer_collection(annotation, origin, args)
+
+    def _infer_collection(self, annotation: object, origin: object, args: Sequence[object]) -> pa.DataType:
+        if origin in (*_SEQUENCES, tuple):
+            return pa.list_(self.of(args[0]))
         if origin in _MAPPINGS:
             return pa.map_(self.of(args[0]), self.of(args[1]))
         if origin is np.ndarray:

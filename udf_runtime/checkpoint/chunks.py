@@ -117,6 +117,31 @@ class ChunkFile:
         self._held, self.rows, self._bytes = [], 0, 0
 
 
+class _Locations:
+    """The locations of the chunks of many rows, by column."""
+
+    __slots__ = ("counts", "files", "firsts", "parts")
+
+    def __init__(self, locations: pa.StructArray) -> None:
+        self.files: list[Any] = locations.field("file").to_pylist()
+        self.parts, self.firsts, self.counts = (np.asarray(locations.field(n)) for n in ("part", "first", "rows"))
+
+    def find_stop(self, row: int, most: int, part_rows: int) -> int:
+        """Returns the end of the rows with consecutive chunks in the part of a row's chunks.
+
+        The row itself is the end if its chunks continue in the next part.
+        """
+        file, part, first = self.files[row], self.parts[row], int(self.firsts[row])
+        end, stop = first, row
+        while stop < len(self.files) and end - first < most and end + self.counts[stop] <= part_rows:
+            count = int(self.counts[stop])
+            if count and (self.files[stop], self.parts[stop], self.firsts[stop]) != (file, part, end):
+                break
+            end += count
+            stop += 1
+        return stop
+
+
 class ChunkReader:
     """Reads chunks. Belongs to a single thread; memory: two parts, and a batch."""
 
@@ -171,38 +196,36 @@ class ChunkReader:
 
     def _read_pieces(self, locations: pa.StructArray, most: int) -> Iterator[tuple[np.ndarray, np.ndarray, pa.Table]]:
         """Yields runs of adjacent chunks of a part: of many rows, or a section of a single row."""
-        files: Any = locations.field("file").to_pylist()
-        parts, firsts, counts = (np.asarray(locations.field(name)) for name in ("part", "first", "rows"))
-        row, total = 0, len(locations)
-        while row < total:
-            if not counts[row]:
+        places = _Locations(locations)
+        row = 0
+        while row < len(locations):
+            count = int(places.counts[row])
+            if not count:
                 row += 1
                 continue
-            # Rows with consecutive chunks in a part, up to a row with chunks in the next part.
-            file, part, first = files[row], int(parts[row]), int(firsts[row])
+            file, part, first = places.files[row], int(places.parts[row]), int(places.firsts[row])
             table = self._read_part(file, part)
-            end, stop = first, row
-            while stop < total and end - first < most and end + counts[stop] <= len(table):
-                joins = not counts[stop] or (files[stop], parts[stop], firsts[stop]) == (file, part, end)
-                if not joins:
-                    break
-                end += int(counts[stop])
-                stop += 1
-            if stop > row:
-                some = counts[row:stop]
-                position = np.repeat(np.arange(row, stop), some)
-                child = np.arange(end - first) - np.repeat(np.cumsum(some) - some, some)
-                yield position, child, table.slice(first, end - first)
-                row = stop
+            stop = places.find_stop(row, most, len(table))
+            if stop == row:  # the row's chunks continue in the next part
+                for number, piece in self._read_row(file, part, first, count):
+                    yield np.full(len(piece), row), np.arange(number, number + len(piece)), piece
+                row += 1
                 continue
-            first_number, remaining = 0, int(counts[row])
-            while remaining:
-                piece = self._read_part(file, part).slice(first, remaining)
-                if not len(piece):
-                    raise self._make_lost_error(file, part)
-                yield np.full(len(piece), row), np.arange(first_number, first_number + len(piece)), piece
-                first_number, remaining, part, first = first_number + len(piece), remaining - len(piece), part + 1, 0
-            row += 1
+            counts = places.counts[row:stop]
+            position = np.repeat(np.arange(row, stop), counts)
+            child = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
+            yield position, child, table.slice(first, len(position))
+            row = stop
+
+    def _read_row(self, file: str, part: int, first: int, count: int) -> Iterator[tuple[int, pa.Table]]:
+        """Yields the chunks of a row by parts, each with the number of its first chunk."""
+        number = 0
+        while number < count:
+            piece = self._read_part(file, part).slice(first, count - number)
+            if not len(piece):
+                raise self._make_lost_error(file, part)
+            yield number, piece
+            number, part, first = number + len(piece), part + 1, 0
 
     def _read_part(self, file: str, part: int) -> pa.Table:
         table = self._parts.pop((file, part), None)

@@ -42,13 +42,8 @@ def value_reader(annotation: object, *, where: str) -> Reader | None:
         >>> value_reader(dict[str, int], where="parameter 'm'")([("a", 1)])
         {'a': 1}
     """
-    annotation = strip_optional(annotation)
+    annotation = _strip_names(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return value_reader(arguments[0], where=where)
-    supertype = getattr(annotation, "__supertype__", None)  # of typing.NewType
-    if supertype is not None:
-        return value_reader(supertype, where=where)
     if annotation in _MAPPINGS or origin in _MAPPINGS:
         return _read_mapping(arguments, where)
     if origin in _LISTS:
@@ -56,6 +51,15 @@ def value_reader(annotation: object, *, where: str) -> Reader | None:
     if origin is tuple and arguments[-1:] == (Ellipsis,):
         return _read_sequence(tuple, value_reader(arguments[0], where=where) or _return_same)
     return _read_class(annotation, where) if isinstance(annotation, type) and origin is None else None
+
+
+def _strip_names(annotation: object) -> object:
+    """Returns the annotation below `| None`, `Annotated` and `NewType`."""
+    annotation = strip_optional(annotation)
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _strip_names(typing.get_args(annotation)[0])
+    supertype = getattr(annotation, "__supertype__", None)  # of typing.NewType
+    return annotation if supertype is None else _strip_names(supertype)
 
 
 def _read_mapping(arguments: Sequence[object], where: str) -> Reader:
@@ -93,10 +97,7 @@ def _read_class(annotated: type, where: str) -> Reader | None:
 def _read_record(annotated: type, fields: Mapping[str, object], where: str) -> Reader | None:
     readers = {name: value_reader(annotation, where=where) for name, annotation in fields.items()}
     if typing.is_typeddict(annotated):
-        changed = {name: _allow_none(read) for name, read in readers.items() if read is not None}
-        if not changed:
-            return None
-        return lambda struct: struct | {name: read(struct[name]) for name, read in changed.items()}
+        return _read_typed_dict(readers)
     if dataclasses.is_dataclass(annotated) and not all(field.init for field in dataclasses.fields(annotated)):
         raise UdfDefinitionError(
             f"Dataclass {annotated.__qualname__}, as {where} is annotated, has a field with init=False. Its instances "
@@ -104,6 +105,13 @@ def _read_record(annotated: type, fields: Mapping[str, object], where: str) -> R
         )
     read_fields = {name: _allow_none(read) for name, read in readers.items()}
     return lambda struct: annotated(**{name: read(struct[name]) for name, read in read_fields.items()})
+
+
+def _read_typed_dict(readers: Mapping[str, Reader | None]) -> Reader | None:
+    changed = {name: _allow_none(read) for name, read in readers.items() if read is not None}
+    if not changed:
+        return None
+    return lambda struct: struct | {name: read(struct[name]) for name, read in changed.items()}
 
 
 def _return_same(value: object) -> object:

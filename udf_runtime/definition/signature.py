@@ -186,40 +186,36 @@ class _SignatureReader:
 
     def _find_kind(self, annotations: Sequence[object]) -> tuple[Kind, int | None]:
         """Returns the kind, and the number of columns in an iterator's item (None: unknown)."""
-        shapes_of_parameters = [_read_shape(annotation) for annotation in annotations]
+        shapes = {_read_shape(annotation) for annotation in annotations}
         explicit = self._request.kind
         if explicit is not None:
             is_iterator = _read_shape(annotations[0]) == "iterator"
-            return explicit, _read_width(annotations[0]) if is_iterator else len(
-                self._request.input_columns or shapes_of_parameters
-            )
-        shapes = set(shapes_of_parameters)
-        if shapes == {"scalar"}:
-            return Kind.SCALAR, len(shapes_of_parameters)
+            columns = self._request.input_columns or annotations
+            return explicit, _read_width(annotations[0]) if is_iterator else len(columns)
         if len(shapes) > 1:
             raise self.error(
                 "some parameters are vectors and others are not",
                 "annotate each parameter as pa.Array, or each as pd.Series",
             )
         shape = shapes.pop()
-        if shape in ("batch", "iterator") and len(shapes_of_parameters) > 1:
+        if shape in ("batch", "iterator") and len(annotations) > 1:
             hint = "take Iterator[tuple[pa.Array, pa.Array]]" if shape == "iterator" else "take one pa.RecordBatch"
-            raise self.error(
-                f"there are {len(shapes_of_parameters)} parameters, and each is a whole input",
-                hint,
-            )
-        if shape != "iterator":
-            return _PLAIN[shape], len(shapes_of_parameters)
-        item = _read_item(annotations[0])
-        inner = {_read_shape(element) for element in item}
-        kind = _ITERATING.get(inner.pop()) if len(inner) == 1 else None
+            raise self.error(f"there are {len(annotations)} parameters, and each is a whole input", hint)
+        if shape == "iterator":
+            return self._find_iterator_kind(annotations[0]), _read_width(annotations[0])
+        return _PLAIN[shape], len(annotations)
+
+    def _find_iterator_kind(self, annotation: object) -> Kind:
+        item = _read_item(annotation)
+        shapes = {_read_shape(element) for element in item}
+        kind = _ITERATING.get(shapes.pop()) if len(shapes) == 1 else None
         if kind is None or (kind is Kind.RECORD_BATCH_ITER and len(item) > 1):
             raise self.error(
-                f"a UDF has no input of the type {annotations[0]}",
+                f"a UDF has no input of the type {annotation}",
                 "take Iterator[pa.Array], Iterator[pd.Series], Iterator[pa.RecordBatch], "
                 "or one of tuples of arrays or series",
             )
-        return kind, _read_width(annotations[0])
+        return kind
 
     def _make_inputs(
         self, parameters: Sequence[inspect.Parameter], annotations: Sequence[object], kind: Kind, width: int | None
@@ -227,20 +223,23 @@ class _SignatureReader:
         if kind.takes_batches:
             return (Parameter(name=parameters[0].name),), 1
         if kind.iterates:
-            name = parameters[0].name
-            columns = self._request.input_columns
-            width = width if width is not None else len(columns or ())
-            if width < 1:
-                raise self.error(
-                    "the number of inputs is unknown", "give input_columns=, or Iterator[tuple[pa.Array, pa.Array]]"
-                )
-            names = [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
-            return tuple(Parameter(name=n) for n in names), width
+            inputs = self._make_iterator_inputs(parameters[0].name, width)
+            return inputs, len(inputs)
         if kind.vectorised:
             inputs = tuple(Parameter(name=p.name) for p in parameters)
         else:
             inputs = tuple(self._make_scalar_input(p.name, a) for p, a in zip(parameters, annotations, strict=True))
         return inputs, sum(p.default is _EMPTY for p in parameters)
+
+    def _make_iterator_inputs(self, name: str, width: int | None) -> tuple[Parameter, ...]:
+        if width is None:
+            width = len(self._request.input_columns or ())
+        if width < 1:
+            raise self.error(
+                "the number of inputs is unknown", "give input_columns=, or Iterator[tuple[pa.Array, pa.Array]]"
+            )
+        names = [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
+        return tuple(Parameter(name=n) for n in names)
 
     def _make_scalar_input(self, name: str, annotation: object) -> Parameter:
         annotation = strip_optional(annotation)
@@ -262,16 +261,16 @@ class _SignatureReader:
             return data_type, True
         if kind is Kind.CHUNKS:
             return self._find_rows_type(returns, data_type), True
-        inner = returns
-        if kind.iterates and _read_shape(returns) == "iterator" and typing.get_args(returns):
-            inner = typing.get_args(returns)[0]
+        is_iterator = kind.iterates and _read_shape(returns) == "iterator"
+        inner = typing.get_args(returns)[0] if is_iterator and typing.get_args(returns) else returns
         columns = strip_optional(inner)
-        if columns is Columns or typing.get_origin(columns) is Columns:
+        if _is_columns(columns):
             return self._find_columns_type(columns, data_type), True
         if self._request.kind is None:
             self._check_result(kind, returns, inner)
-        if data_type is not None:
-            return data_type, False
+        return self._infer_output(kind, returns) if data_type is None else data_type, False
+
+    def _infer_output(self, kind: Kind, returns: object) -> pa.DataType:
         if kind.vectorised:
             raise self.error(
                 f"the output type of a UDF over {kind.value.replace('_', ' ')} inputs cannot be inferred",
@@ -279,7 +278,7 @@ class _SignatureReader:
             )
         if returns is _EMPTY:
             raise self.error("the result has no annotation", "annotate it, as in `-> int`, or pass data_type=")
-        return arrow_type(returns, where=f"the result of {self._where}"), False
+        return arrow_type(returns, where=f"the result of {self._where}")
 
     def _check_result(self, kind: Kind, returns: object, inner: object) -> None:
         """Raises an error if the annotation of the result belongs to another kind."""
@@ -341,6 +340,10 @@ class _SignatureReader:
                 "give a struct of these fields in this order, or leave data_type out",
             )
         return data_type
+
+
+def _is_columns(annotation: object) -> bool:
+    return annotation is Columns or typing.get_origin(annotation) is Columns
 
 
 def _read_shape(annotation: object) -> Shape:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from udf_runtime.arguments import ARGUMENTS
+from udf_runtime.arguments import ARGUMENTS, is_whole_number
 from udf_runtime.arrow_types import check_fillable
 from udf_runtime.definition.kinds import CHUNKS_OF_ROW, NEW_FORMS, Kind, Parameter
 from udf_runtime.definition.signature import SignatureRequest, UdfSignature, signature_of
@@ -55,28 +55,24 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("memory", "checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "task_size"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is not None and not is_whole_number(value):
                 raise UdfDefinitionError(
                     f"The setting {name}={value!r} of a UDF is no number of 1 or more. Give a whole number, or None."
                 )
         for name in ("num_cpus", "num_gpus", "timeout"):
             value = getattr(self, name)
-            if value is None:
-                continue
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-            if not is_number or value < 0 or (name == "timeout" and value == 0):
+            if value is not None and not _is_amount(value, from_zero=name != "timeout"):
                 raise UdfDefinitionError(
                     f"The setting {name}={value!r} of a UDF is no positive number. Give a number, or None."
                 )
+        self._check_bounds()
+        _check_metadata(self.field_metadata)
+
+    def _check_bounds(self) -> None:
         low, high = self.min_checkpoint_size, self.max_checkpoint_size
         if low is not None and high is not None and low > high:
             raise UdfDefinitionError(
                 f"The setting min_checkpoint_size={low} of a UDF is above max_checkpoint_size={high}. Swap the two."
-            )
-        metadata = self.field_metadata
-        if not isinstance(metadata, Mapping) or not all(isinstance(s, str) for pair in metadata.items() for s in pair):
-            raise UdfDefinitionError(
-                f"The setting field_metadata={metadata!r} of a UDF is no mapping of str to str. Give a dict of texts."
             )
 
 
@@ -151,25 +147,10 @@ class UDF(Settings):
             UdfDefinitionError: The definition cannot work; the message names the problem and the
                 remedy.
         """
-        if not callable(func) and not isinstance(func, Stateful):
-            raise UdfDefinitionError(
-                f"{func!r} cannot be a UDF, because it cannot be called. Give a function, or an object with __call__."
-            )
-        if isinstance(func, type):
-            raise UdfDefinitionError(
-                f"{func.__qualname__} is a class. Decorate the class with @udf, and call the result to get a UDF."
-            )
+        _check_callable(func)
         name = name if name is not None else _find_name(call or func)
         where = f"UDF {name!r}"
-        if data_type is not None and not isinstance(data_type, pa.DataType):
-            raise UdfDefinitionError(
-                f"The data_type={data_type!r} of {where} is no Arrow type. Give a type, for example pa.float32()."
-            )
-        if not name or not (version is None or (isinstance(version, str) and version)):
-            raise UdfDefinitionError(
-                f"The version={version!r} or the name of {where} is empty or no text. Give a name and a version of one "
-                "letter or more."
-            )
+        _check_declaration(data_type, name, version)
         columns = None if input_columns is None else _check_columns(input_columns, where)
         request = SignatureRequest(
             name=name,
@@ -182,17 +163,12 @@ class UDF(Settings):
         signature = signature_of(call or _load_callable(func), request)
         check_fillable(signature.data_type, where=where)
         settings = settings or Settings()
-        if settings.timeout is not None and signature.kind is not Kind.SCALAR:
-            raise UdfDefinitionError(
-                f"A timeout is per call of a scalar UDF, and {where} is not scalar. Leave timeout out."
-            )
-        if not isinstance(func, Stateful) and _has_state(func):
-            func = Stateful(func)
+        _check_timeout(settings, signature, where)
         shared = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Settings)}
         udf = UDF(
             name=name,
             signature=signature,
-            target=func,
+            target=_hold_state(func),
             input_columns=_bind_columns(signature, columns, where),
             given_version=version,
             **(shared | {"field_metadata": dict(settings.field_metadata)}),
@@ -431,11 +407,55 @@ def _rebuild(state: dict[str, Any]) -> UDF:
     return UDF(**state)
 
 
-def _has_state(func: Callable[..., object]) -> bool:
-    """Tells whether the function is a callable object, of which each process has an instance."""
-    return (
-        not isinstance(func, functools.partial) and not hasattr(func, "__qualname__") and not hasattr(func, "__name__")
-    )
+def _is_amount(value: object, *, from_zero: bool) -> bool:
+    """Tells whether a value is a finite number above zero, or also zero."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        return False
+    return value > 0 or (from_zero and value == 0)
+
+
+def _check_metadata(metadata: object) -> None:
+    if not isinstance(metadata, Mapping) or not all(isinstance(s, str) for pair in metadata.items() for s in pair):
+        raise UdfDefinitionError(
+            f"The setting field_metadata={metadata!r} of a UDF is no mapping of str to str. Give a dict of texts."
+        )
+
+
+def _check_callable(func: object) -> None:
+    if not callable(func) and not isinstance(func, Stateful):
+        raise UdfDefinitionError(
+            f"{func!r} cannot be a UDF, because it cannot be called. Give a function, or an object with __call__."
+        )
+    if isinstance(func, type):
+        raise UdfDefinitionError(
+            f"{func.__qualname__} is a class. Decorate the class with @udf, and call the result to get a UDF."
+        )
+
+
+def _check_declaration(data_type: object, name: str, version: object) -> None:
+    if data_type is not None and not isinstance(data_type, pa.DataType):
+        raise UdfDefinitionError(
+            f"The data_type={data_type!r} of UDF {name!r} is no Arrow type. Give a type, for example pa.float32()."
+        )
+    if not name or (version is not None and not (isinstance(version, str) and version)):
+        raise UdfDefinitionError(
+            f"The version={version!r} or the name of UDF {name!r} is empty or no text. Give a name and a version of "
+            "one letter or more."
+        )
+
+
+def _check_timeout(settings: Settings, signature: UdfSignature, where: str) -> None:
+    if settings.timeout is not None and signature.kind is not Kind.SCALAR:
+        raise UdfDefinitionError(
+            f"A timeout is per call of a scalar UDF, and {where} is not scalar. Leave timeout out."
+        )
+
+
+def _hold_state(func: Callable[..., object] | Stateful) -> Callable[..., object] | Stateful:
+    """Returns functions unchanged, and callable objects with an instance per process."""
+    if isinstance(func, (Stateful, functools.partial)) or hasattr(func, "__qualname__") or hasattr(func, "__name__"):
+        return func
+    return Stateful(func)
 
 
 def _load_callable(func: Callable[..., object] | Stateful) -> Callable[..., object]:

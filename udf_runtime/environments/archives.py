@@ -146,8 +146,12 @@ def _find_path(module: str | ModuleType) -> str:
             f"The file {module} of py_modules is a built distribution. Put it into a folder that the executors see. "
             "Give the folder to find_links, and the name of the distribution to pip."
         )
-    if os.path.isdir(path) or (os.path.isfile(path) and path.endswith(".py")):
-        return path
+    is_path = os.path.isdir(path) or (os.path.isfile(path) and path.endswith(".py"))
+    return path if is_path else _locate_module(module)
+
+
+def _locate_module(module: str) -> str:
+    """Returns the file or the folder of an importable top-level module."""
     try:
         spec = find_spec(module) if all(part.isidentifier() for part in module.split(".")) else None
     except (ImportError, ValueError):
@@ -157,8 +161,7 @@ def _find_path(module: str | ModuleType) -> str:
             f"The value {module!r} of py_modules is no module here. Give the path of a .py file or of a package's "
             "folder, or the name of a top-level module."
         )
-    places = list(spec.submodule_search_locations or ())
-    location = places[0] if places else spec.origin
+    location = next(iter(spec.submodule_search_locations or ()), spec.origin)
     if location is None or not os.path.exists(location):
         raise UdfDefinitionError(f"The module {module!r} of py_modules is in no file of its own. Give a path.")
     return os.path.realpath(location)

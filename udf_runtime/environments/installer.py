@@ -106,20 +106,8 @@ def install(manifest: Manifest, folder: str, *, runtime: str, variables: Variabl
         OSError: A process cannot be started.
     """
     context = _InstallContext(runtime=runtime, variables=variables, lock=lock)
-    uv, has_pip = _find_uv(), importlib.util.find_spec("pip") is not None
     python = os.path.join(folder, "bin", "python")
-    if uv is not None:
-        _run(
-            [*uv, "venv", "--quiet", "--no-project", "--no-config", "--python", _choose_uv_python(manifest), folder],
-            context,
-        )
-        command = [*uv, "pip", "install", "--no-config", "--python", python]
-    else:
-        # An existing pip serves other environments, too, and a copy of pip takes seconds.
-        _run([_find_python(manifest), "-m", "venv", *(["--without-pip"] if has_pip else []), folder], context)
-        pip = [sys.executable, "-m", "pip", "--python", python] if has_pip else [python, "-m", "pip"]
-        command = [*pip, "install", "--disable-pip-version-check", "--no-input"]
-    command += ["--quiet", "--requirement", "/dev/stdin"]
+    command = [*_make_environment(manifest, folder, python, context), "--quiet", "--requirement", "/dev/stdin"]
     places, packages = _list_places(manifest), list(manifest.pip)
     has_arrow = any(archive.role == "site-packages" for archive in manifest.archives) or any(
         requirement_name(line) == "pyarrow" for line in packages
@@ -131,6 +119,20 @@ def install(manifest: Manifest, folder: str, *, runtime: str, variables: Variabl
     if not has_arrow and any(name.startswith("numpy-1.") for name in os.listdir(site_packages(python))):
         _run(command, context, _substitute([*places, *manifest.pip, _ARROW_FOR_NUMPY_1], variables))
     return python
+
+
+def _make_environment(manifest: Manifest, folder: str, python: str, context: _InstallContext) -> list[str]:
+    """Makes an environment, and returns the command for the installation of packages."""
+    uv = _find_uv()
+    if uv is not None:
+        version = sys.executable if manifest.python_version == current_python() else manifest.python_version
+        _run([*uv, "venv", "--quiet", "--no-project", "--no-config", "--python", version, folder], context)
+        return [*uv, "pip", "install", "--no-config", "--python", python]
+    # An existing pip serves other environments, too, and a copy of pip takes seconds.
+    has_pip = importlib.util.find_spec("pip") is not None
+    _run([_find_python(manifest), "-m", "venv", *(["--without-pip"] if has_pip else []), folder], context)
+    pip = [sys.executable, "-m", "pip", "--python", python] if has_pip else [python, "-m", "pip"]
+    return [*pip, "install", "--disable-pip-version-check", "--no-input"]
 
 
 def site_packages(python: str) -> str:
@@ -192,10 +194,6 @@ def _find_uv() -> list[str] | None:
     if program is None and installer == "uv":
         raise InstallError(f"{INSTALLER_VARIABLE}=uv, and uv is not there", "install uv on the executors, or use pip")
     return None if program is None else [program]
-
-
-def _choose_uv_python(manifest: Manifest) -> str:
-    return sys.executable if manifest.python_version == current_python() else manifest.python_version
 
 
 def _find_python(manifest: Manifest) -> str:

@@ -66,28 +66,32 @@ class Requirements:
             UdfDefinitionError: A line is impossible on an executor, or holds a password.
         """
         for line in _join_lines(lines):
-            option, _, value = (
-                line.replace("=", " ", 1).partition(" ") if line.startswith("--") else line.partition(" ")
-            )
-            value = value.strip()
             refuse_password(line, where)
             if not line.startswith("-"):
                 self.pip.append(_check_requirement(line, where))
-            elif option in ("-i", "--index-url"):
-                self.index_url = value
-            elif option == "--extra-index-url":
-                self.extra_index_urls.append(value)
-            elif option in ("-f", "--find-links"):
-                self.find_links.append(value)
-            elif option == "--no-index":
-                self.no_index = True
-            elif option in ("-r", "--requirement") and folder is not None and depth < _MOST_NESTED:
-                self.read(os.path.join(folder, value), depth=depth + 1)
+                continue
+            option, _, value = (line.replace("=", " ", 1) if line.startswith("--") else line).partition(" ")
+            if option in ("-r", "--requirement") and folder is not None and depth < _MOST_NESTED:
+                self.read(os.path.join(folder, value.strip()), depth=depth + 1)
             elif option in _PASSED_ON:
                 self.pip.append(line)
-            else:
+            elif not self._set_option(option, value.strip()):
                 hint = _REFUSED.get(option, "Leave the option out, and set it in the installer's own configuration.")
                 raise UdfDefinitionError(f"The line {line!r} of {where} cannot be done on executors. {hint}")
+
+    def _set_option(self, option: str, value: str) -> bool:
+        """Sets a place of packages; returns False for another option."""
+        if option in ("-i", "--index-url"):
+            self.index_url = value
+        elif option == "--extra-index-url":
+            self.extra_index_urls.append(value)
+        elif option in ("-f", "--find-links"):
+            self.find_links.append(value)
+        elif option == "--no-index":
+            self.no_index = True
+        else:
+            return False
+        return True
 
     def read(self, path: str, *, depth: int = 0) -> None:
         """Adds a requirements file, and its nested files.

@@ -88,21 +88,24 @@ def check_sources(variables: Iterable[str] | Mapping[str, Source]) -> dict[str, 
     if isinstance(variables, Mapping):
         pairs = list(variables.items())
     else:
-        pairs = [
-            (name, None) for name in ([variables] if isinstance(variables, str) else list_items(variables) or [None])
-        ]
+        names = [variables] if isinstance(variables, str) else list_items(variables) or [None]
+        pairs = [(name, None) for name in names]
     for name, source in pairs:
-        if not isinstance(name, str) or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
-            raise UdfDefinitionError(
-                f"The name {show_value(name)} cannot be an environment variable of a UDF. Give names of letters, "
-                f"digits and underscores, but not {', '.join(_RESERVED)}."
-            )
-        if source is not None and not isinstance(source, str) and not callable(source):
-            raise UdfDefinitionError(
-                f"The value of {name} in env_vars is {type(source).__name__}. Give a str, or a function that returns a "
-                "str at the start of a job."
-            )
+        _check_source(name, source)
     return dict(pairs)
+
+
+def _check_source(name: object, source: object) -> None:
+    if not isinstance(name, str) or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
+        raise UdfDefinitionError(
+            f"The name {show_value(name)} cannot be an environment variable of a UDF. Give names of letters, "
+            f"digits and underscores, but not {', '.join(_RESERVED)}."
+        )
+    if source is not None and not isinstance(source, str) and not callable(source):
+        raise UdfDefinitionError(
+            f"The value of {name} in env_vars is {type(source).__name__}. Give a str, or a function that returns a "
+            "str at the start of a job."
+        )
 
 
 def remember(manifest: Manifest, sources: Mapping[str, Source | None]) -> None:

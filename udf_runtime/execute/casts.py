@@ -18,17 +18,26 @@ from udf_runtime.optional import HAS_NUMPY, np
 Array: TypeAlias = Any
 """A `pa.Array`. Its methods depend on its type, which the stubs cannot follow."""
 
+_Family: TypeAlias = tuple[Callable[[pa.DataType], bool], ...]
 _TEXT = (t.is_string, t.is_large_string, t.is_string_view)
 _BYTES = (t.is_binary, t.is_large_binary, t.is_binary_view, t.is_fixed_size_binary)
 _NUMBER = (t.is_integer, t.is_floating, t.is_decimal)
-_FAMILIES = (_TEXT, _BYTES, _NUMBER, (t.is_timestamp,), (t.is_date,), (t.is_time,), (t.is_duration,))
 _LISTS = (t.is_list, t.is_large_list, t.is_fixed_size_list, t.is_list_view, t.is_large_list_view)
+_STRUCTS = (t.is_struct,)
+_MAPS = (t.is_map,)
+_MOMENTS = ((t.is_timestamp,), (t.is_date,), (t.is_time,), (t.is_duration,))
+_FAMILIES = (_TEXT, _BYTES, _NUMBER, *_MOMENTS, _LISTS, _STRUCTS, _MAPS)
 
 WHOLE_HALF = 2**11
 """The integers up to this size are exact in 16 bits."""
 
 _BLOCK = 2**16
 """Number of values per NumPy operation: the values stay in the processor's cache."""
+
+
+def is_list(data_type: pa.DataType) -> bool:
+    """Tells whether a type has lists of any length or of a fixed length, except views."""
+    return t.is_list(data_type) or t.is_large_list(data_type) or t.is_fixed_size_list(data_type)
 
 
 def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, and the attributes of its subclasses
@@ -38,25 +47,15 @@ def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, an
     never becomes a number or the reverse, and booleans are not numbers, because such an output is a
     mistake more often than an intention.
     """
+    source, target = _unwrap(source), _unwrap(target)
     if source.equals(target) or t.is_null(source):
         return True
-    if isinstance(source, pa.BaseExtensionType) or isinstance(target, pa.BaseExtensionType):
-        return can_become(_unwrap_extension(source), _unwrap_extension(target))
-    if t.is_dictionary(source) or t.is_dictionary(target):
-        return can_become(_unwrap_dictionary(source), _unwrap_dictionary(target))
-    if _belongs_to(_LISTS, source) and _belongs_to(_LISTS, target):
-        return can_become(source.value_type, target.value_type)
-    if t.is_map(source) and t.is_map(target):
-        return can_become(source.key_type, target.key_type) and can_become(source.item_type, target.item_type)
-    if t.is_struct(source) and t.is_struct(target):
-        source_fields, target_fields = (
-            {field.name: field.type for field in source},
-            {field.name: field.type for field in target},
-        )
-        return source_fields.keys() == target_fields.keys() and all(
-            can_become(source_fields[name], target_fields[name]) for name in target_fields
-        )
-    return any(_belongs_to(family, source) and _belongs_to(family, target) for family in _FAMILIES)
+    if not any(_are_both(family, source, target) for family in _FAMILIES):
+        return False
+    source_children, target_children = _name_children(source), _name_children(target)
+    return source_children.keys() == target_children.keys() and all(
+        can_become(child, target_children[name]) for name, child in source_children.items()
+    )
 
 
 def cast(array: Array, target: Any) -> pa.Array[Any]:  # noqa: ANN401 - as in can_become
@@ -81,16 +80,13 @@ def _cast(array: Array, target: Any) -> Array:  # noqa: ANN401
         return cast(array.storage, target)
     if isinstance(target, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(target, cast(array, target.storage_type))
-    if t.is_dictionary(array.type) and not array.type.equals(target):
+    if t.is_dictionary(array.type):
         return cast(array.dictionary_decode(), target)
     if t.is_dictionary(target):
         return _encode(array, target)
-    if t.is_struct(array.type) and t.is_struct(target):
-        return _cast_struct(array, target)
-    if t.is_map(array.type) and t.is_map(target):
-        return _cast_map(array, target)
-    if _belongs_to(_LISTS, array.type) and _belongs_to(_LISTS, target):
-        return _cast_list(array, target)
+    for family, cast_nested in ((_STRUCTS, _cast_struct), (_MAPS, _cast_map), (_LISTS, _cast_list)):
+        if _are_both(family, array.type, target):
+            return cast_nested(array, target)
     return _cast_leaf(array, target)
 
 
@@ -353,23 +349,27 @@ def _cast_map(array: Array, target: Any) -> Array:  # noqa: ANN401
 
 def _cast_leaf(array: Array, target: pa.DataType) -> Array:
     source = array.type
+    if t.is_floating(target) and (t.is_floating(source) or t.is_decimal(source)):
+        return _cast_to_floats(array, target)
     if t.is_decimal(target) and t.is_integer(source):
         # Arrow rejects a direct cast to few digits by type. A cast through all digits of a 64-bit
         # integer depends on the values only.
         array = array.cast(pa.decimal256(20, 0))
-    elif t.is_float16(target) and t.is_decimal(source):
-        array = array.cast(pa.float64())
-    if t.is_floating(target) and (t.is_floating(source) or t.is_decimal(source)):
-        floats, row = narrow_floats(array, target)
-        if row is not None:
-            raise pa.ArrowInvalid(f"{array[row]} is too large for {target}")
-        return floats
     result = array.cast(target, safe=True)
     if t.is_float16(target) and t.is_integer(source):
         _refuse_changed(array, result, pc.greater(pc.abs(array), pa.scalar(WHOLE_HALF)))
     elif t.is_decimal(target) and t.is_floating(source):
         _refuse_changed(array, result, pc.not_equal(result.cast(pa.float64()), array.cast(pa.float64())))
     return result
+
+
+def _cast_to_floats(array: Array, target: pa.DataType) -> Array:
+    if t.is_float16(target) and t.is_decimal(array.type):
+        array = array.cast(pa.float64())
+    floats, row = narrow_floats(array, target)
+    if row is not None:
+        raise pa.ArrowInvalid(f"{array[row]} is too large for {target}")
+    return floats
 
 
 def _refuse_changed(array: Array, result: Array, changed: Array) -> None:
@@ -379,8 +379,6 @@ def _refuse_changed(array: Array, result: Array, changed: Array) -> None:
 
 
 def _encode(array: Array, target: Any) -> Array:  # noqa: ANN401
-    if array.type.equals(target):
-        return array
     encoded = cast(array, target.value_type).dictionary_encode()
     return pa.DictionaryArray.from_arrays(
         encoded.indices.cast(target.index_type), encoded.dictionary, ordered=target.ordered
@@ -413,13 +411,25 @@ def _has_required(data_type: Any) -> bool:  # noqa: ANN401
     return any(not field.nullable or _has_required(field.type) for field in fields)
 
 
-def _unwrap_extension(data_type: pa.DataType) -> pa.DataType:
-    return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
+def _unwrap(data_type: pa.DataType) -> pa.DataType:
+    """Returns the type of the values below extension types and dictionaries."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _unwrap(data_type.storage_type)
+    return _unwrap(data_type.value_type) if t.is_dictionary(data_type) else data_type
 
 
-def _unwrap_dictionary(data_type: pa.DataType) -> pa.DataType:
-    return data_type.value_type if t.is_dictionary(data_type) else data_type
+def _name_children(data_type: Any) -> dict[str, pa.DataType]:  # noqa: ANN401
+    """Returns the types of nested values: of structs by field name, else by the same names."""
+    if t.is_struct(data_type):
+        return {field.name: field.type for field in data_type}
+    if t.is_map(data_type):
+        return {"key": data_type.key_type, "value": data_type.item_type}
+    return {"item": data_type.value_type} if _belongs_to(_LISTS, data_type) else {}
 
 
-def _belongs_to(family: tuple[object, ...], data_type: pa.DataType) -> bool:
-    return any(callable(belongs) and belongs(data_type) for belongs in family)
+def _are_both(family: _Family, source: pa.DataType, target: pa.DataType) -> bool:
+    return _belongs_to(family, source) and _belongs_to(family, target)
+
+
+def _belongs_to(family: _Family, data_type: pa.DataType) -> bool:
+    return any(belongs(data_type) for belongs in family)

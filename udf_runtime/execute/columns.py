@@ -37,10 +37,8 @@ def column_data(
     Raises:
         pa.ArrowException, ValueError: The column has no Arrow type, or is too large for an array.
     """
-    if isinstance(column, pa.ChunkedArray):
+    if isinstance(column, (pa.Array, pa.ChunkedArray)):
         return one_array(column)
-    if isinstance(column, pa.Array):
-        return column
     if isinstance(column, np.ndarray):
         return _convert_numpy(column, data_type, nan_is_null=nan_is_null)
     if is_series(column):
@@ -48,12 +46,14 @@ def column_data(
     return column if isinstance(column, list) else None
 
 
-def one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
-    """Returns the values of all chunks as a single array.
+def one_array(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    """Returns an array unchanged, and the values of all chunks as a single array.
 
     Raises:
         pa.ArrowCapacityError: The values are too large for an array of their type.
     """
+    if isinstance(column, pa.Array):
+        return column
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(array, pa.ChunkedArray):
         raise pa.ArrowCapacityError(
@@ -65,8 +65,18 @@ def one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 def is_series(value: object) -> TypeGuard[pd.Series]:
     """Tells whether a value is a pandas series, without an import of pandas."""
-    pandas = sys.modules.get("pandas")  # without an import of pandas, no value is a series
-    return pandas is not None and isinstance(value, pandas.Series)
+    return _is_of_pandas(value, "Series")
+
+
+def is_data_frame(value: object) -> TypeGuard[pd.DataFrame]:
+    """Tells whether a value is a data frame of pandas, without an import of pandas."""
+    return _is_of_pandas(value, "DataFrame")
+
+
+def _is_of_pandas(value: object, name: str) -> bool:
+    # Without an import of pandas, no value is a pandas object, and an import takes long.
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, getattr(pandas, name))
 
 
 def _convert_numpy(
@@ -89,7 +99,7 @@ def _convert_series(
     if series.dtype == object:
         return _convert_objects(series.to_numpy(), data_type, nan_is_null=nan_is_null)
     array: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(series, from_pandas=nan_is_null)
-    return one_array(array) if isinstance(array, pa.ChunkedArray) else array
+    return one_array(array)
 
 
 def _convert_objects(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from udf_runtime.definition import Kind
 from udf_runtime.definition.parameter_values import value_reader
 from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.execute.casts import is_list
 from udf_runtime.optional import np
 
 if TYPE_CHECKING:
@@ -103,11 +104,7 @@ def _make_python_values(column: pa.Array[Any], parameter: Parameter) -> Sequence
         return _open_blobs(parameter.name, column)
     if parameter.form == "numpy":
         storage: Any = column.storage if isinstance(column, pa.ExtensionArray) else column
-        if (
-            pa.types.is_list(storage.type)
-            or pa.types.is_large_list(storage.type)
-            or pa.types.is_fixed_size_list(storage.type)
-        ):
+        if is_list(storage.type):
             return _make_numpy_rows(storage)
     values: list[object] = column.to_pylist()
     read = value_reader(parameter.annotation, where=parameter.name) if parameter.form == "python" else None

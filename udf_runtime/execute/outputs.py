@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from pyarrow import types as t
 
 from udf_runtime.errors import UdfOutputError, end_sentence
 from udf_runtime.execute.casts import can_become, cast, first_failing
-from udf_runtime.execute.columns import column_data, is_series, one_array
+from udf_runtime.execute.columns import column_data, is_data_frame, is_series, one_array
 from udf_runtime.execute.result import shortened
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
 from udf_runtime.optional import np
@@ -119,23 +118,21 @@ class Output:
         data = column_data(result, nan_is_null=self._converter.nan_is_null, data_type=self.data_type)
         if data is not None:
             return self.from_rows(data) if isinstance(data, list) else data
-        if isinstance(result, pa.RecordBatch):
-            return self._make_struct({name: result.column(name) for name in result.schema.names}, result.num_rows)
-        if isinstance(result, pa.Table):
+        if isinstance(result, (pa.RecordBatch, pa.Table)):
             return self._make_struct(
                 {name: one_array(result.column(name)) for name in result.schema.names}, result.num_rows
             )
-        # Without an import of pandas, no result is a pandas object, and an import takes long.
-        pandas = sys.modules.get("pandas")
-        if pandas is not None and isinstance(result, pandas.DataFrame):
-            return self._make_struct(
-                {str(name): self._make_child(str(name), result[name]) for name in result.columns}, len(result)
-            )
+        if is_data_frame(result):
+            series = {str(name): result[name] for name in result.columns}
+            return self._make_struct(self._make_children(series), len(result))
         columns = _find_columns(result)
-        if columns is not None and t.is_struct(self.data_type):
-            arrays = {name: self._make_child(name, column) for name, column in columns.items()}
-            return self._make_struct(arrays, len(next(iter(arrays.values()), ())))
-        raise TypeError(f"expected an array, got {type(result).__name__}")
+        if columns is None or not t.is_struct(self.data_type):
+            raise TypeError(f"expected an array, got {type(result).__name__}")
+        arrays = self._make_children(columns)
+        return self._make_struct(arrays, len(next(iter(arrays.values()), ())))
+
+    def _make_children(self, columns: Mapping[str, object]) -> dict[str, pa.Array[Any]]:
+        return {name: self._make_child(name, column) for name, column in columns.items()}
 
     def _make_struct(self, columns: Mapping[str, pa.Array[Any]], rows: int) -> pa.Array[Any]:
         if not t.is_struct(self.data_type):

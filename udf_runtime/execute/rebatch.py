@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -38,28 +39,7 @@ class Rebatcher:
         """Returns the next rows, fewer if `max_bytes` is reached; None at the end."""
         if rows < 1:
             raise ValueError(f"Rebatcher.take cannot return a batch of {rows} rows. Give a number of rows from 1.")
-        parts: list[pa.RecordBatch] = []
-        missing_rows, free = rows, self._max_bytes
-        while missing_rows > 0:
-            batch = self._take_batch()
-            if batch is None:
-                break
-            count = min(missing_rows, batch.num_rows)
-            if free is not None:
-                count = min(count, _count_rows_within(batch, count, free))
-                if count == 0 and not parts:
-                    count = 1
-            if count < batch.num_rows:
-                self._held.appendleft(batch.slice(count))
-            if count == 0:
-                break
-            part = batch.slice(0, count)
-            parts.append(part)
-            missing_rows -= count
-            if free is not None:
-                free -= part.nbytes
-                if free <= 0 or count < batch.num_rows:
-                    break
+        parts = list(self._take_parts(rows))
         if len(parts) < 2:
             return parts[0] if parts else None
         # A single batch, unless the text of all parts exceeds an array. In this case, the rest
@@ -68,13 +48,34 @@ class Rebatcher:
         self._held.extendleft(reversed(rest))
         return first
 
+    def _take_parts(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yields slices with at most `rows` rows together; a first row may exceed `max_bytes`."""
+        missing_rows, free = rows, math.inf if self._max_bytes is None else self._max_bytes
+        while missing_rows > 0 and free > 0:
+            batch = self._take_batch()
+            if batch is None:
+                return
+            wanted = min(missing_rows, batch.num_rows)
+            count = _count_rows_within(batch, wanted, free)
+            if count == 0 and missing_rows == rows:
+                count = 1  # a single row may exceed the limit
+            if count < batch.num_rows:
+                self._held.appendleft(batch.slice(count))
+            if count:
+                part = batch.slice(0, count)
+                yield part
+                free -= part.nbytes
+            if count < wanted:
+                return
+            missing_rows -= count
+
     def _take_batch(self) -> pa.RecordBatch | None:
         if self._held:
             return self._held.popleft()
         return next((batch for batch in self._batches if batch.num_rows > 0), None)
 
 
-def _count_rows_within(batch: pa.RecordBatch, rows: int, limit_bytes: int) -> int:
+def _count_rows_within(batch: pa.RecordBatch, rows: int, limit_bytes: float) -> int:
     """Returns the number of first rows with at most `limit_bytes`, counted as in slices."""
     if batch.slice(0, rows).nbytes <= limit_bytes:
         return rows

@@ -51,7 +51,10 @@ class RowFailure:
 
     def renumber(self, *, rows: int, depth: int) -> RowFailure:
         """Returns the record with its row counted in the batch around the failure's batch."""
-        return replace(self, row=self.row + rows, bisect_depth=self.bisect_depth + depth)
+        row, texts = self.row + rows, [self.message, self.trace]
+        if self.error_type == f"{UdfOutputError.__module__}.{UdfOutputError.__qualname__}":
+            texts = [_renumber_place(text, self.row, row) for text in texts]
+        return replace(self, row=row, message=texts[0], trace=texts[1], bisect_depth=self.bisect_depth + depth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,17 +167,17 @@ def renumber_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:
             max_attempts=error.max_attempts,
         )
     elif isinstance(error, UdfOutputError):
-        renumbered = UdfOutputError(
-            str(error).replace(f"row {row} of the batch", f"row {row + rows} of the batch"),
-            udf=error.udf,
-            row=row + rows,
-        )
+        renumbered = UdfOutputError(_renumber_place(str(error), row, row + rows), udf=error.udf, row=row + rows)
     elif isinstance(error, UdfProcessDiedError):
         renumbered = UdfProcessDiedError(udf=error.udf, exit_code=error.exit_code, row=row + rows, output=error.output)
     else:
         return error
     renumbered.__cause__ = error.__cause__
     return renumbered
+
+
+def _renumber_place(text: str, row: int, renumbered: int) -> str:
+    return text.replace(f"row {row} of the batch", f"row {renumbered} of the batch")
 
 
 def _is_own(trace: TracebackType) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate, chain
 from operator import attrgetter, itemgetter
@@ -15,6 +16,7 @@ from udf_runtime.execute.casts import (
     Array,
     can_become,
     cast,
+    is_list,
     list_array,
     map_array,
     struct_array,
@@ -94,7 +96,7 @@ def _choose_maker(data_type: Any, *, nan_is_null: bool, complete: bool = False) 
         nested = _Structs(data_type, [inner(field.type) for field in data_type], complete=complete)
     elif t.is_map(data_type):
         nested = partial(_make_maps, data_type, inner(data_type.key_type), inner(data_type.item_type))
-    elif t.is_list(data_type) or t.is_large_list(data_type) or t.is_fixed_size_list(data_type):
+    elif is_list(data_type):
         nested = partial(_make_lists, data_type, inner(data_type.value_type), nan_is_null=nan_is_null)
     elif t.is_nested(data_type):
         raise TypeError(f"there are no values of {data_type}")
@@ -129,14 +131,12 @@ def _make_exact_lists(data_type: Any, values: list[Any], classes: set[type]) -> 
     is_numpy = classes <= {np.ndarray, type(None)} and _are_of(item.type, values)
     if not is_numpy and not classes <= {list, tuple, type(None)}:
         return None
-    try:
+    with suppress(*CONVERSION_ERRORS):
         array: Any = pa.array(values, data_type)
-    except CONVERSION_ERRORS:
-        return None
-    if isinstance(array, pa.ChunkedArray):
-        return None
-    is_sure = is_numpy or not t.is_floating(item.type)
-    return array if is_sure or not may_differ(array.flatten()) else None
+        is_sure = is_numpy or not t.is_floating(item.type)
+        if not isinstance(array, pa.ChunkedArray) and (is_sure or not may_differ(array.flatten())):
+            return array
+    return None
 
 
 def _are_of(item_type: pa.DataType, arrays: list[Any]) -> bool:
@@ -172,17 +172,17 @@ def _concatenate_arrays(
         return None
     arrays = [value for value in values if value is not None]
     dtypes = {array.dtype for array in arrays}
-    if len(dtypes) != 1 or any(array.ndim != 1 for array in arrays):
-        return None
-    dtype = dtypes.pop()
-    try:
-        castable = dtype.isnative and can_become(pa.from_numpy_dtype(dtype), item_type)
-    except pa.ArrowNotImplementedError:
-        return None  # a dtype, or a unit of time, of NumPy only
-    if not castable:
+    if len(dtypes) != 1 or any(array.ndim != 1 for array in arrays) or not _is_castable(dtypes.pop(), item_type):
         return None
     flat: Any = np.concatenate(arrays)
     return cast(pa.array(flat, from_pandas=nan_is_null), item_type)
+
+
+def _is_castable(dtype: Any, item_type: pa.DataType) -> bool:  # noqa: ANN401
+    try:
+        return dtype.isnative and can_become(pa.from_numpy_dtype(dtype), item_type)
+    except pa.ArrowNotImplementedError:
+        return False  # a dtype, or a unit of time, of NumPy only
 
 
 def _list_items(value: Any) -> Sequence[object]:  # noqa: ANN401
@@ -295,7 +295,7 @@ class _Structs:
         names = self._names
         if isinstance(value, Mapping):
             if not set(names).issuperset(value) or (self._complete and len(value) != len(names)):
-                raise ValueError(f"expected a struct of {_join_names(names)}, got a mapping of {_join_names(value)}")
+                raise self._make_error(f"a mapping of {_join_names(value)}")
             return [value.get(name) for name in names]
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
             if len(value) != len(names):
@@ -303,15 +303,20 @@ class _Structs:
                     f"expected a struct of {len(names)} fields ({_join_names(names)}), got a tuple of {len(value)}"
                 )
             return value
-        own = getattr(type(value), "_fields", None) or getattr(type(value), "__dataclass_fields__", None)
-        if own is not None and set(own) != set(names):
-            raise ValueError(
-                f"expected a struct of {_join_names(names)}, got {type(value).__name__} of {_join_names(own)}"
-            )
+        return self._split_object(value)
+
+    def _split_object(self, value: Any) -> Sequence[object]:  # noqa: ANN401
+        form = type(value)
+        own = getattr(form, "_fields", None) or getattr(form, "__dataclass_fields__", None)
+        if own is not None and set(own) != set(self._names):
+            raise self._make_error(f"{form.__name__} of {_join_names(own)}")
         try:
-            return [getattr(value, name) for name in names]
+            return [getattr(value, name) for name in self._names]
         except AttributeError:
-            raise ValueError(f"expected a struct of {_join_names(names)}, got {type(value).__name__}") from None
+            raise self._make_error(form.__name__) from None
+
+    def _make_error(self, actual: str) -> ValueError:
+        return ValueError(f"expected a struct of {_join_names(self._names)}, got {actual}")
 
 
 def _make_null_mask(values: list[Any]) -> Array | None:

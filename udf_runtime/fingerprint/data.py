@@ -19,6 +19,14 @@ from udf_runtime.optional import np
 
 def data_parts(value: object) -> Iterator[object] | None:
     """Returns a NumPy, Arrow or pandas value as plain values, bytes and arrays; None otherwise."""
+    for list_parts in (_arrow_values, _arrow_types, _numpy_values, _pandas_parts):
+        parts = list_parts(value)
+        if parts is not None:
+            return parts
+    return None
+
+
+def _arrow_values(value: object) -> Iterator[object] | None:
     if isinstance(value, pa.Array):
         return _array_parts(value)
     if isinstance(value, pa.ChunkedArray):
@@ -27,21 +35,28 @@ def data_parts(value: object) -> Iterator[object] | None:
         return iter((type(value).__name__, value.schema, list(value.columns)))
     if isinstance(value, pa.Scalar):
         return iter(("scalar", pa.array([value.as_py()], value.type) if value.is_valid else pa.nulls(1, value.type)))
+    return iter(("buffer", value.to_pybytes())) if isinstance(value, pa.Buffer) else None
+
+
+def _arrow_types(value: object) -> Iterator[object] | None:
     if isinstance(value, pa.Schema):
         return iter(("schema", list(value), value.metadata))
     if isinstance(value, pa.Field):
         return iter(("field", value.name, value.type, value.nullable, value.metadata))
     if isinstance(value, pa.DataType):
         return iter(("type", str(value), [value.field(i) for i in range(value.num_fields)]))
-    if isinstance(value, pa.Buffer):
-        return iter(("buffer", value.to_pybytes()))
-    if type(value) in (np.ndarray, np.memmap):
+    return None
+
+
+def is_numpy_value(value: object) -> bool:
+    """Tells whether a value is a NumPy scalar, except a record, or an array of no subclass."""
+    return type(value) in (np.ndarray, np.memmap) or (isinstance(value, np.generic) and not isinstance(value, np.void))
+
+
+def _numpy_values(value: object) -> Iterator[object] | None:
+    if is_numpy_value(value):
         return _numpy_parts(np.asarray(value))
-    if isinstance(value, np.generic) and not isinstance(value, np.void):
-        return _numpy_parts(np.asarray(value))
-    if isinstance(value, np.dtype):
-        return iter(("dtype", value.str, _dtype_parts(value)))
-    return _pandas_parts(value)
+    return iter(("dtype", value.str, _dtype_parts(value))) if isinstance(value, np.dtype) else None
 
 
 def _dtype_parts(kind: np.dtype[Any]) -> tuple[object, ...]:
@@ -101,18 +116,10 @@ def _array_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]
 def _value_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]
     """Yields the content of an array without NULLs at its top."""
     kind, types = array.type, pa.types
-    nested: Any = array  # the branches below know the nested class
     if types.is_null(kind):
         return
-    if isinstance(array, pa.StructArray):
-        yield array.flatten()
-    elif types.is_map(kind):
-        entries: Any = array.cast(pa.list_(pa.struct([kind.field(0).type.field(i) for i in range(2)])))
-        yield from (pc.list_value_length(entries), entries.flatten())
-    elif isinstance(array, pa.FixedSizeListArray):
-        yield array.flatten()
-    elif types.is_nested(kind):
-        yield from (pc.list_value_length(nested), nested.flatten())
+    if types.is_nested(kind):
+        yield from _nested_parts(array)
     elif types.is_boolean(kind):
         yield array.cast(pa.uint8()).to_numpy().tobytes()
     elif types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
@@ -122,6 +129,16 @@ def _value_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]
     else:
         text: Any = array.cast(pa.large_binary())
         yield from (pc.binary_length(text).to_numpy().tobytes(), b"".join(text.to_pylist()))
+
+
+def _nested_parts(array: Any) -> Iterator[object]:  # noqa: ANN401 - an array of any nested type
+    """Yields the children of an array, after the lengths of lists and maps."""
+    kind, types = array.type, pa.types
+    if types.is_map(kind):
+        array = array.cast(pa.list_(pa.struct([kind.field(0).type.field(i) for i in range(2)])))
+    if not types.is_struct(kind) and not types.is_fixed_size_list(kind):
+        yield pc.list_value_length(array)
+    yield array.flatten()
 
 
 def _is_rare(kind: pa.DataType) -> bool:

@@ -175,13 +175,13 @@ class Walk:
         """Writes a single value."""
         if self._write_atom(value):
             return
-        if isinstance(value, tuple) and type(value) is tuple:
-            self._write_sequence(
-                "tuple", value
-            )  # not numbered, because the compiler decides which equal tuples of constants are a single object
+        if type(value) is tuple:
+            # Not numbered, because the compiler decides which equal tuples of constants are a
+            # single object.
+            self._write_sequence("tuple", value)
         elif isinstance(value, types.CodeType):
             self._write_sequence("code", self._code_parts(value))
-        elif isinstance(value, frozenset) and type(value) is frozenset:
+        elif type(value) is frozenset:
             self._write_unordered("frozenset", ((item, ()) for item in value))
         elif isinstance(value, (types.BuiltinFunctionType, *_DESCRIPTORS)):
             self._write_builtin(value)
@@ -195,19 +195,18 @@ class Walk:
             self.active.discard(id(value))
 
     def _write_atom(self, value: object) -> bool:
-        kind = type(value)
-        if value is None or value is Ellipsis or value is NotImplemented:
+        if isinstance(value, (types.NoneType, types.EllipsisType, types.NotImplementedType)):
             self._write(repr(value))
-        elif isinstance(value, str) and kind is str:
+        elif type(value) is str:
             self._write_text(value)
-        elif isinstance(value, int) and kind in (bool, int):
-            self._write(kind.__name__, hex(value).encode())
-        elif isinstance(value, float) and kind is float:
+        elif type(value) is int or type(value) is bool:
+            self._write(type(value).__name__, hex(value).encode())
+        elif type(value) is float:
             self._write("float", struct.pack("<d", math.nan if math.isnan(value) else value))
-        elif isinstance(value, complex) and kind is complex:
+        elif type(value) is complex:
             self._write("complex", struct.pack("<dd", value.real, value.imag))
-        elif isinstance(value, (bytes, bytearray)) and kind in (bytes, bytearray):
-            self._write(kind.__name__, bytes(value))
+        elif type(value) is bytes or type(value) is bytearray:
+            self._write(type(value).__name__, bytes(value))
         else:
             return False
         return True
@@ -264,11 +263,11 @@ class Walk:
             self._write_instance(value)
 
     def _write_container(self, value: object) -> bool:
-        if isinstance(value, list) and type(value) is list:
+        if type(value) is list:
             self._write_sequence("list", value)
-        elif isinstance(value, (dict, types.MappingProxyType)) and type(value) in (dict, types.MappingProxyType):
+        elif type(value) is dict or type(value) is types.MappingProxyType:
             self._write_dict(value)
-        elif isinstance(value, set) and type(value) is set:
+        elif type(value) is set:
             self._write_unordered("set", ((item, ()) for item in value))
         else:
             return False

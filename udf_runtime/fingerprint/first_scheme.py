@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from udf_runtime.fingerprint.classes import CLASS_SURROUNDINGS, field_parts
 from udf_runtime.fingerprint.code import CALL_FLAGS, imports_of
-from udf_runtime.fingerprint.data import data_parts
+from udf_runtime.fingerprint.data import data_parts, is_numpy_value
 from udf_runtime.fingerprint.digest import Walk
 from udf_runtime.fingerprint.sources import raw_digest
 from udf_runtime.optional import np
@@ -62,7 +62,7 @@ class _FirstWalk(Walk):
         yield (None, *code.co_consts[1:]) if _has_docstring(code) else code.co_consts
 
     def _data_parts(self, value: object) -> Iterator[object] | None:
-        if type(value) in (np.ndarray, np.memmap) or (isinstance(value, np.generic) and not isinstance(value, np.void)):
+        if is_numpy_value(value):
             return _numpy_parts(np.asarray(value))
         if isinstance(value, np.dtype):
             return iter(("dtype", value.str, value.descr if value.names else ()))

@@ -79,26 +79,32 @@ def _digest_tree(source: str) -> tuple[str, frozenset[str]]:
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, _Block):
-            node.body = [statement for statement in node.body if not _is_text(statement)]
-    return _compute_digest(ast.dump(tree).encode("utf-8", "surrogatepass")), frozenset(_list_imports(tree))
+            node.body = [statement for statement in node.body if not _is_docstring(statement)]
+    imports = (name for node in ast.walk(tree) for name in _list_imports(node))
+    return _compute_digest(ast.dump(tree).encode("utf-8", "surrogatepass")), frozenset(imports)
 
 
-def _is_text(statement: ast.stmt) -> bool:
-    value = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and _read_text(statement.value) is not None
 
 
-def _list_imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            yield module
-            separator = "" if module.endswith(".") else "."
-            yield from (f"{module}{separator}{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", None)) in _IMPORTERS:
-            yield from (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+def _list_imports(node: ast.AST) -> Iterator[str]:
+    """Yields the names of the modules that a statement or a call imports."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        module = "." * node.level + (node.module or "")
+        yield module
+        separator = "" if module.endswith(".") else "."
+        yield from (f"{module}{separator}{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", None)) in _IMPORTERS:
+        yield from filter(None, map(_read_text, node.args))
+
+
+def _read_text(node: ast.AST) -> str | None:
+    """Returns the value of a literal text; None for other expressions."""
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, str) else None
 
 
 def _read(path: str) -> bytes:

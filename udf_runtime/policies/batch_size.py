@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from udf_runtime.arguments import is_whole_number
 from udf_runtime.errors import UdfDefinitionError
 
 DEFAULT_CHECKPOINT_ROWS = 10_240
@@ -43,7 +44,7 @@ class CheckpointSizes:
     def __post_init__(self) -> None:
         for name in ("checkpoint_size", "min_checkpoint_size", "max_checkpoint_size"):
             rows = getattr(self, name)
-            if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+            if rows is not None and not is_whole_number(rows):
                 raise UdfDefinitionError(
                     f"The checkpoint size {name}={rows!r} is not possible. Give a whole number of rows from 1."
                 )
@@ -62,23 +63,34 @@ def checkpoint_bounds(
     Raises:
         UdfDefinitionError: The minimum is above the maximum, and the user set both.
     """
-    explicit_sizes = [size for size in (call.checkpoint_size, udf.checkpoint_size) if size is not None]
-    checkpoint = explicit_sizes[0] if explicit_sizes else default
-    from_call = call.max_checkpoint_size is not None or call.checkpoint_size is not None
-    maximum = min(
-        checkpoint, next((m for m in (call.max_checkpoint_size, udf.max_checkpoint_size) if m is not None), checkpoint)
-    )
-    minimum = next((m for m in (call.min_checkpoint_size, udf.min_checkpoint_size) if m is not None), 1)
-    if minimum > maximum and call.min_checkpoint_size is None and from_call:
-        minimum = maximum  # the UDF's minimum yields to the sizes of the call
-    elif minimum > maximum and call.min_checkpoint_size is not None and call.max_checkpoint_size is None:
+    checkpoint = _choose(call.checkpoint_size, udf.checkpoint_size, default)
+    maximum = min(checkpoint, _choose(call.max_checkpoint_size, udf.max_checkpoint_size, checkpoint))
+    minimum = _choose(call.min_checkpoint_size, udf.min_checkpoint_size, 1)
+    if minimum > maximum:
+        minimum, maximum = _reconcile(call, minimum, maximum, checkpoint)
+    is_explicit = call.checkpoint_size is not None or udf.checkpoint_size is not None
+    return minimum, maximum, min(max(checkpoint, minimum), maximum) if is_explicit else minimum
+
+
+def _choose(of_call: int | None, of_udf: int | None, default: int) -> int:
+    if of_call is not None:
+        return of_call
+    return default if of_udf is None else of_udf
+
+
+def _reconcile(call: HasCheckpointSizes, minimum: int, maximum: int, checkpoint: int) -> tuple[int, int]:
+    """Returns bounds for a minimum above the maximum; a size of the call replaces a UDF's."""
+    if call.min_checkpoint_size is None:
+        if call.max_checkpoint_size is not None or call.checkpoint_size is not None:
+            return maximum, maximum
+    elif call.max_checkpoint_size is None:
         maximum = min(minimum, checkpoint)
     if minimum > maximum:
         raise UdfDefinitionError(
             f"The checkpoint size min_checkpoint_size={minimum} is above the largest checkpoint of {maximum} rows. "
             "Lower min_checkpoint_size, or raise checkpoint_size and max_checkpoint_size."
         )
-    return minimum, maximum, min(max(checkpoint, minimum), maximum) if explicit_sizes else minimum
+    return minimum, maximum
 
 
 class AdaptiveSize:

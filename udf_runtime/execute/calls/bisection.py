@@ -10,7 +10,8 @@ import pyarrow as pa
 from udf_runtime.errors import UdfOutputError, end_sentence
 from udf_runtime.execute.call_context import CallContext, passes_through
 from udf_runtime.execute.casts import nulls
-from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, row_failure
+from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, renumber_error, row_failure
+from udf_runtime.policies.error_policy import Decision
 
 
 class BatchBisection:
@@ -58,8 +59,7 @@ class BatchBisection:
         self, batch: pa.RecordBatch, start: int, depth: int, error: BaseException | None = None
     ) -> list[pa.Array[Any]]:
         """Returns the values of a part of the batch from a row on, in pieces, in order."""
-        rows = batch.num_rows
-        policy, attempt = self._context.policy, 0
+        rows, attempt = batch.num_rows, 0
         while True:
             if error is None:
                 try:
@@ -69,23 +69,17 @@ class BatchBisection:
                         raise
                     error = raised
             attempt += 1
-            between = depth > 0 and rows > 1
-            if between and policy.decide_finally(error).action == "skip":
-                break
-            decision = policy.decide(error, attempt=attempt, rng=self._context.rng)
+            decision = self._decide(error, attempt, is_half=depth > 0 and rows > 1)
             if decision.action == "fail":
                 self._fail(error, rows, start, attempt)
             if decision.action == "skip":
-                if rows > 1:
-                    break
-                most = policy.max_attempts(error)
-                self.failures.append(
-                    row_failure(error, row=start, attempt=attempt, max_attempts=most, bisect_depth=depth)
-                )
-                return [nulls(1, self._context.udf.data_type)]
+                break
             self._context.sleep(decision.delay_s)
             self.retries += 1
             error = None
+        if rows == 1:
+            self._skip(error, start, attempt, depth)
+            return [nulls(1, self._context.udf.data_type)]
         # The error is dropped before the halves run, because its traceback holds the batch and the
         # function's objects.
         del error
@@ -95,12 +89,22 @@ class BatchBisection:
             *self._run_part(batch.slice(middle), start + middle, depth + 1),
         ]
 
+    def _decide(self, error: BaseException, attempt: int, *, is_half: bool) -> Decision:
+        """Returns the decision of the policy; a half is halved before it is retried."""
+        policy = self._context.policy
+        final = policy.decide_finally(error) if is_half else None
+        if final is not None and final.action == "skip":
+            return final
+        return policy.decide(error, attempt=attempt, rng=self._context.rng)
+
     def _fail(self, error: BaseException, rows: int, start: int, attempt: int) -> None:
-        row = start if rows == 1 else None
         if isinstance(error, UdfOutputError):
-            if error.row is not None and start:
-                at = error.row + start
-                message = str(error).replace(f"row {error.row} of the batch", f"row {at} of the batch")
-                raise UdfOutputError(message, udf=error.udf, row=at) from error.__cause__
-            raise error
+            raise renumber_error(error, start)
+        row = start if rows == 1 else None
         raise self._context.failed(error, row=row, attempt=attempt) from cause_of(error)
+
+    def _skip(self, error: BaseException, row: int, attempt: int, depth: int) -> None:
+        most = self._context.policy.max_attempts(error)
+        if isinstance(error, UdfOutputError):
+            error = renumber_error(error, row)
+        self.failures.append(row_failure(error, row=row, attempt=attempt, max_attempts=most, bisect_depth=depth))

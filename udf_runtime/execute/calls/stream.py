@@ -82,17 +82,20 @@ class StreamCalls:
                 batch = feed.taken.popleft()
                 answered += 1
                 yield self._check_result(result, batch, start_s, feed.source_s - source_s)
-            unanswered = feed.unanswered()
-            # An early end after a result for each batch is no error, and a new generator starts for
-            # the rest.
-            if unanswered:
-                yield from self._run_each(
-                    feed, self._make_count_error(f"ended after {answered} results for {answered + unanswered} batches")
-                )
+            yield from self._finish(feed, answered)
         finally:
-            close = getattr(results, "close", None)
-            if callable(close):
-                close()
+            _close(results)
+
+    def _finish(self, feed: _Feed, answered: int) -> Iterator[BatchResult]:
+        """Yields the results of the batches without a result at the regular end of a generator."""
+        unanswered = feed.unanswered()
+        # An early end after a result for each batch is no error, and a new generator starts for
+        # the rest.
+        if unanswered:
+            total = answered + unanswered
+            yield from self._run_each(
+                feed, self._make_count_error(f"ended after {answered} results for {total} batches")
+            )
 
     def _start(self, feed: Iterable[object]) -> Iterable[object]:
         results = self.function(feed)
@@ -139,9 +142,7 @@ class StreamCalls:
             for result in results:
                 return self.output.from_batch(result, batch.num_rows)
         finally:
-            close = getattr(results, "close", None)
-            if callable(close):
-                close()
+            _close(results)
         raise self._make_count_error("ended after 0 results for 1 batches")
 
     def _yield_empty(self, feed: _Feed) -> Iterator[BatchResult]:
@@ -215,6 +216,12 @@ class _Feed:
         finally:
             self.source_s += self._context.clock() - start_s
         return None
+
+
+def _close(results: object) -> None:
+    close = getattr(results, "close", None)
+    if callable(close):
+        close()
 
 
 def make_item(context: CallContext, batch: pa.RecordBatch) -> object:

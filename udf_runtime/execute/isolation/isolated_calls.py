@@ -167,15 +167,8 @@ class _BatchRun:
             try:
                 result = self._calls.call(self._batch.slice(start, rows))
             except ProcessEndedError as error:
-                died = UdfProcessDiedError(
-                    udf=self._context.udf.name,
-                    exit_code=error.exit_code,
-                    row=start if rows == 1 and error.loaded else None,
-                    output=error.output,
-                )
+                died = self._make_death(error, start if rows == 1 else None)
                 if not error.loaded:
-                    last_output = f" It said: {error.output}" if error.output else ""
-                    died.add_note(f"It died while the UDF was loaded or before: no row is to blame.{last_output}")
                     raise died from None
             except UdfRuntimeError as error:
                 raise renumber_error(error, start) from error.__cause__
@@ -189,6 +182,15 @@ class _BatchRun:
             if not self._retry_row(died, attempt):
                 self._record(died, start, attempt, depth)
                 return [nulls(1, self._context.udf.result_type)]
+
+    def _make_death(self, ended: ProcessEndedError, row: int | None) -> UdfProcessDiedError:
+        udf, output = self._context.udf.name, ended.output
+        if ended.loaded:
+            return UdfProcessDiedError(udf=udf, exit_code=ended.exit_code, row=row, output=output)
+        died = UdfProcessDiedError(udf=udf, exit_code=ended.exit_code, row=None, output=output)
+        last_output = f" It said: {output}" if output else ""
+        died.add_note(f"It died while the UDF was loaded or before: no row is to blame.{last_output}")
+        return died
 
     def _retry_row(self, died: UdfProcessDiedError, attempt: int) -> bool:
         """Tells whether a row that killed its process is called again; a `Fail` raises."""
