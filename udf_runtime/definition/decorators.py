@@ -9,17 +9,27 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, Required, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Generic, Protocol, Required, TypedDict, Unpack, cast, overload
 
 import pyarrow as pa
 
 from udf_runtime.arguments import ARGUMENTS, show_value
 from udf_runtime.definition.kinds import Kind
-from udf_runtime.definition.spec import UDF, Settings
+from udf_runtime.definition.spec import UDF, P, R_co, Settings
 from udf_runtime.definition.stateful import Stateful
 from udf_runtime.environments.manifest import Manifest
 from udf_runtime.errors import UdfDefinitionError, end_sentence
 from udf_runtime.policies import ErrorPolicy, OnError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    R = TypeVar("R")
+
+    class _CallableObject(Protocol[P, R_co]):
+        """An instance of a decorated class."""
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +63,7 @@ class _Wishes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class UdfFactory:
+class UdfFactory(Generic[P, R_co]):
     """The result of `@udf` on a class: a call with constructor arguments returns a UDF.
 
     The call does not make an instance.
@@ -65,7 +75,7 @@ class UdfFactory:
     cls: type
     _wishes: _Wishes
 
-    def __call__(self, *args: object, **kwargs: object) -> UDF:
+    def __call__(self, *args: object, **kwargs: object) -> UDF[P, R_co]:
         """Returns the UDF for a set of constructor arguments.
 
         Each process of the UDF calls the constructor once, and then `setup()` if the class has this
@@ -84,7 +94,7 @@ class UdfFactory:
                 f"The arguments do not fit the constructor: {end_sentence(str(error))} Place: UDF {name!r}. "
                 f"Call it as {name}{inspect.signature(self.cls)}."
             ) from error
-        return self._wishes.define(Stateful(self.cls, args, kwargs), call, name)
+        return cast("UDF[P, R_co]", self._wishes.define(Stateful(self.cls, args, kwargs), call, name))
 
 
 def _find_call(cls: type, name: str) -> Callable[..., object]:
@@ -155,15 +165,15 @@ class UdfDecorator(Protocol):
     """The decorator from `@udf(...)` with arguments."""
 
     @overload
-    def __call__(self, func: type[object], /) -> UdfFactory: ...  # type: ignore[overload-overlap]  # a class is callable too
+    def __call__(self, func: type[_CallableObject[P, R]], /) -> UdfFactory[P, R]: ...  # type: ignore[overload-overlap]  # a class is callable too
     @overload
-    def __call__(self, func: Callable[..., object], /) -> UDF: ...
+    def __call__(self, func: Callable[P, R], /) -> UDF[P, R]: ...
 
 
 @overload
-def udf(func: type[object], /, **options: Unpack[UdfOptions]) -> UdfFactory: ...  # type: ignore[overload-overlap]
+def udf(func: type[_CallableObject[P, R]], /, **options: Unpack[UdfOptions]) -> UdfFactory[P, R]: ...  # type: ignore[overload-overlap]
 @overload
-def udf(func: Callable[..., object], /, **options: Unpack[UdfOptions]) -> UDF: ...
+def udf(func: Callable[P, R], /, **options: Unpack[UdfOptions]) -> UDF[P, R]: ...
 @overload
 def udf(func: None = None, /, **options: Unpack[UdfOptions]) -> UdfDecorator: ...
 
@@ -279,9 +289,9 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
 
 
 @overload
-def chunker(func: type[object], /, **options: Unpack[ChunkerOptions]) -> UdfFactory: ...  # type: ignore[overload-overlap]
+def chunker(func: type[_CallableObject[P, R]], /, **options: Unpack[ChunkerOptions]) -> UdfFactory[P, R]: ...  # type: ignore[overload-overlap]
 @overload
-def chunker(func: Callable[..., object], /, **options: Unpack[ChunkerOptions]) -> UDF: ...
+def chunker(func: Callable[P, R], /, **options: Unpack[ChunkerOptions]) -> UDF[P, R]: ...
 @overload
 def chunker(func: None = None, /, **options: Unpack[ChunkerOptions]) -> UdfDecorator: ...
 
@@ -376,9 +386,9 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
 
 
 @overload
-def udtf(func: type[object], /, **options: Unpack[UdtfOptions]) -> UdfFactory: ...  # type: ignore[overload-overlap]
+def udtf(func: type[_CallableObject[P, R]], /, **options: Unpack[UdtfOptions]) -> UdfFactory[P, R]: ...  # type: ignore[overload-overlap]
 @overload
-def udtf(func: Callable[..., object], /, **options: Unpack[UdtfOptions]) -> UDF: ...
+def udtf(func: Callable[P, R], /, **options: Unpack[UdtfOptions]) -> UDF[P, R]: ...
 @overload
 def udtf(func: None = None, /, **options: Unpack[UdtfOptions]) -> UdfDecorator: ...
 

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import pyarrow as pa
 
@@ -20,6 +20,17 @@ from udf_runtime.environments.manifest import Manifest, current_python
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.fingerprint import fingerprint, first_digest, is_first_digest
 from udf_runtime.policies import ErrorPolicy
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar
+
+    # With defaults, `UDF` alone is the type of a UDF with any parameters and any result.
+    P = ParamSpec("P", default=...)
+    R_co = TypeVar("R_co", default=Any, covariant=True)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R_co = ParamSpec("P"), TypeVar("R_co", covariant=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +89,7 @@ class Settings:
 
 @ARGUMENTS.methods
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class UDF(Settings):
+class UDF(Settings, Generic[P, R_co]):
     """A user-defined function over columns.
 
     A UDF is immutable, picklable, and callable like its function. `@udf` and :meth:`define` make
@@ -176,9 +187,10 @@ class UDF(Settings):
         _ = udf.version  # a failure of the digest is raised at the definition, before the first use
         return udf if manifest is None else udf.with_manifest(manifest)
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:  # noqa: ANN401  # the result of the function
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Calls the function in this process, without error policy, timeout and conversion."""
-        return self.load()(*args, **kwargs)
+        result: R_co = self.load()(*args, **kwargs)
+        return result
 
     def __repr__(self) -> str:
         inputs = "a record batch" if self.input_columns is None else ", ".join(self.input_columns)
