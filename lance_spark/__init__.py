@@ -21,7 +21,13 @@ def _modules() -> dict[str, str]:
     A module is imported when a program first asks for one of its names. Spark's worker processes
     import this package to read and write, and need none of these modules.
     """
-    stub = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
+    try:
+        stub = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
+    except OSError as error:
+        raise ImportError(
+            f"The file {__name__}/__init__.pyi is missing, and it lists the public names. Put all files of the "
+            "package into the zip or the folder, not only those that end in .py."
+        ) from error
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import json
+import pkgutil
 import subprocess
 import sys
 from types import ModuleType
+
+import pytest
 
 import lance_spark
 import lance_spark.errors
@@ -32,6 +35,15 @@ def test_dir_shows_only_what_is_meant_to_be_used_and_all_of_it_is_there():
     assert dir(lance_spark) == sorted(lance_spark.__all__)
     assert all(getattr(lance_spark, name) is not None for name in dir(lance_spark))
     assert not [name for name in dir(lance_spark) if name.startswith("_") and name != "__version__"]
+
+
+def test_a_package_without_the_list_of_its_names_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):
+    def get_data(package: str, resource: str) -> bytes:
+        raise OSError(0, "", f"{package}/{resource}")
+
+    monkeypatch.setattr(pkgutil, "get_data", get_data)
+    with pytest.raises(ImportError, match=r"file lance_spark/__init__\.pyi is missing"):
+        lance_spark._modules.__wrapped__()
 
 
 def test_the_version_is_the_installed_one():
