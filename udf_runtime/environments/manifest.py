@@ -142,17 +142,10 @@ class Manifest:
             UdfDefinitionError: The stored form is damaged, or of a newer release.
         """
         try:
-            fields = dict(values) if isinstance(values, dict) else {}
-            _require_format(fields.pop("format", None))
-            for key in ("pip", "extra_index_urls", "find_links", "env_vars"):
-                fields[key] = tuple(_check_text(item) for item in fields[key])
-            fields["archives"] = tuple(Archive(**archive) for archive in fields["archives"])
-            for key in ("name", "python_version", "created_at", "created_by"):
-                _check_text(fields[key])
-            return Manifest(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return _read_stored(values)
+        except _DAMAGES as error:
             raise UdfDefinitionError(
-                f"The argument values={show_value(values)} is no stored manifest: {end_sentence(str(error))} Build the "
+                f"The argument values={show_value(values)} is no stored manifest: {_describe_damage(error)} Build the "
                 "manifest again, with this release."
             ) from error
 
@@ -164,15 +157,32 @@ class Manifest:
             UdfDefinitionError: The text is damaged, or of a newer release.
         """
         try:
-            values = json.loads(payload)
-            if not isinstance(values, dict):
-                raise ValueError(f"an object is expected, not {type(values).__name__}")  # noqa: TRY004, TRY301
-        except (ValueError, RecursionError) as error:
+            return _read_stored(json.loads(payload))
+        except _DAMAGES as error:
             raise UdfDefinitionError(
-                f"The argument payload={payload[:200]!r} is no JSON of a manifest: {end_sentence(str(error))} Give the "
-                "text of Manifest.to_json()."
+                f"The argument payload={payload[:200]!r} is no JSON of a manifest: {_describe_damage(error)} Give the "
+                "text of Manifest.to_json() of this release."
             ) from error
-        return Manifest.from_dict(values)
+
+
+_DAMAGES = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+
+
+def _read_stored(values: object) -> Manifest:
+    if not isinstance(values, dict):
+        raise TypeError(f"an object is expected, not {type(values).__name__}")
+    fields = dict(values)
+    _require_format(fields.pop("format", None))
+    for key in ("pip", "extra_index_urls", "find_links", "env_vars"):
+        fields[key] = tuple(_check_text(item) for item in fields[key])
+    fields["archives"] = tuple(Archive(**archive) for archive in fields["archives"])
+    for key in ("name", "python_version", "created_at", "created_by"):
+        _check_text(fields[key])
+    return Manifest(**fields)
+
+
+def _describe_damage(error: Exception) -> str:
+    return end_sentence(f"the field {error} is missing" if isinstance(error, KeyError) else str(error))
 
 
 def _require_format(stored_format: object) -> None:
