@@ -136,6 +136,15 @@ def test_results_that_do_not_fit_say_what_was_expected_and_which_row_it_was(data
     assert caught.value.row == row
 
 
+def test_a_skipped_misfit_names_its_row_in_the_whole_batch():
+    work = make(lambda x: pc.multiply(x, 2**40), Kind.ARROW, pa.int32(), on_error=Skip(UdfOutputError))
+    result = run(work, *batches_of([0, 0, 0, 1]))[0]
+    assert failed_rows(result) == [3]
+    assert "row 3 of the batch" in result.failures[0].message
+    moved = result.failures[0].renumber(rows=8, depth=1)
+    assert (moved.row, "row 11 of the batch" in moved.message) == (11, True)
+
+
 def test_a_wrong_number_of_rows_says_both_numbers():
     def short(x: pa.Array) -> pa.Array:
         return x[2:]
