@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lance_spark.errors import OptionError
-from udf_runtime.arguments import ArgumentChecks
+from udf_runtime.arguments import ArgumentChecks, resolve_annotations
 
 _P = ParamSpec("_P")
 _Self = TypeVar("_Self")
@@ -28,6 +28,7 @@ def takes(
     `help()` and type checkers show each field with its default.
 
     Example:
+        >>> import dataclasses
         >>> @dataclasses.dataclass
         ... class Greeting:
         ...     name: str = "world"
@@ -39,6 +40,8 @@ def takes(
         ('Hello, world', 'Hello, Lance')
     """
     fields = inspect.signature(request).parameters
+    constructed: Any = request
+    kinds = resolve_annotations(constructed.__init__)  # their texts mean something in the module of the class
     constructor = f"{getattr(request, '__qualname__', '')}.__init__()"
 
     def decorate(method: Callable[[_Self, _Request], _Result]) -> Callable[Concatenate[_Self, _P], _Result]:
@@ -56,9 +59,7 @@ def takes(
         own_self = next(iter(own.parameters.values()))
         documented: Any = call
         documented.__signature__ = own.replace(parameters=[own_self, *fields.values()])
-        # The annotations are texts, which mean something in the module of the class.
-        documented.__annotations__ = {name: field.annotation for name, field in fields.items()}
-        documented.__module__ = request.__module__
+        documented.__annotations__ = {name: kinds.get(name, field.annotation) for name, field in fields.items()}
         return call
 
     return decorate

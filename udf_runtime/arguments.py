@@ -67,7 +67,7 @@ class ArgumentChecks:
                 call = signature.bind(*args, **keywords)
             except TypeError:
                 return function(*args, **keywords)  # Python's own message names a missing argument
-            kinds = _resolve_annotations(function)
+            kinds = resolve_annotations(function)
             for name, value in call.arguments.items():
                 if name in kinds:
                     try:
@@ -286,8 +286,13 @@ def _describe_items(origin: object, items: tuple[object, ...]) -> str | None:
 
 
 @functools.cache
-def _resolve_annotations(function: Callable[..., object]) -> Mapping[str, object]:
-    """Returns the annotations of parameters, without names imported for type checkers only."""
+def resolve_annotations(function: Callable[..., object]) -> Mapping[str, object]:
+    """Returns the annotations of parameters, without names imported for type checkers only.
+
+    Example:
+        >>> resolve_annotations(show_value)
+        {'value': <class 'object'>}
+    """
     scope = vars(sys.modules[function.__module__])
     kinds = {}
     for name, annotation in function.__annotations__.items():

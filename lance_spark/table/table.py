@@ -126,7 +126,7 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         data.
 
         Args:
-            transforms: The columns, in one of these forms:
+            transforms: A dict from column names to SQL texts or UDFs, or a UDF of several columns.
 
                 * `{"name": "SQL"}`: an expression in Lance SQL over the columns of the table;
                 * `{"name": udf}`: the parameters of the UDF have the names of its input columns;
