@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import UnsupportedOperationError
-from lance_spark.options import refuse_internal
+from lance_spark.statement_options import refuse_internal
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceWriter

@@ -1,8 +1,8 @@
 """All errors of this package, in one small hierarchy.
 
 Each class derives from :class:`LanceSparkError` and from a built-in exception, carries its facts as
-attributes, and survives pickling, because errors cross process borders on Spark. A message names
-the problem, its place, and the remedy.
+attributes, and survives pickling, because errors cross process borders on Spark. A message is
+sentences: the problem, its place, and the remedy.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ class LanceSparkError(Exception):
         return (rebuild, (type(self), self.args, self.__dict__))
 
 
+class _LocatedError(LanceSparkError):
+    """Base class of errors with the location of a table."""
+
+    def __init__(self, message: str, *, uri: str) -> None:
+        super().__init__(message)
+        self.uri = uri
+
+
 def rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[str, object]) -> LanceSparkError:
     """Returns the error of another process, from its message and its attributes."""
     error = cls.__new__(cls)
@@ -39,6 +47,17 @@ def rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[st
 def counted(count: float, noun: str) -> str:
     """Returns a number and its noun, for messages: `1 row`, `2,000 rows`, `0.5 GPUs`."""
     return f"{count:,}".removesuffix(".0") + f" {noun}{'' if count == 1 else 's'}"
+
+
+_FIRST_WORD = re.compile(r"[a-z]+(?![\w(.=/]|://)")
+"""A first word of a text that is no code."""
+
+
+def _sentences(*texts: str) -> str:
+    """Joins texts, each with a capital at its start and a full stop at its end."""
+    parts = [text.strip() for text in texts if text]
+    parts = [part[0].upper() + part[1:] if _FIRST_WORD.match(part) else part for part in parts]
+    return " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in parts)
 
 
 _PANIC = "PanicException"
@@ -102,7 +121,7 @@ class OptionError(LanceSparkError, ValueError):
         self.value = value if value is None or isinstance(value, str) else _show_argument(value)
         text = _shortened(repr(value)) if isinstance(value, str) else self.value
         value_text = "is missing" if text is None else f"= {text} {problem}"
-        super().__init__(f"option {option!r} {value_text} - accepted: {accepted}")
+        super().__init__(_sentences(f"option {option!r} {value_text}", f"accepted: {accepted}"))
         self.option = option
         self.accepted = accepted
         self.problem = problem
@@ -116,7 +135,7 @@ class TableNotFoundError(LanceSparkError, FileNotFoundError):
     """
 
     def __init__(self, uri: str, *, hint: str = "check the path, or write the table first") -> None:
-        super().__init__(f"no Lance table was found - at {uri} - {hint}")
+        super().__init__(_sentences(f"no Lance table was found at {uri}", hint))
         self.uri = uri
 
 
@@ -128,7 +147,7 @@ class TableUnreadableError(LanceSparkError, OSError):
     """
 
     def __init__(self, uri: str, reason: str, *, hint: str) -> None:
-        super().__init__(f"the table cannot be read: {reason} - at {uri} - {hint}")
+        super().__init__(_sentences(f"the table at {uri} cannot be read: {reason}", hint))
         self.uri = uri
 
 
@@ -165,10 +184,8 @@ class TableUnwritableError(LanceSparkError, OSError):
     """
 
     def __init__(self, uri: str, reason: str) -> None:
-        super().__init__(
-            f"the table cannot be written: {reason} - at {uri} "
-            "- check permissions and space there, and the storage.* options"
-        )
+        hint = "Check permissions and space there, and the storage.* options."
+        super().__init__(_sentences(f"the table at {uri} cannot be written: {reason}", hint))
         self.uri = uri
 
 
@@ -182,10 +199,8 @@ class LancePanicError(LanceSparkError, RuntimeError):
     """
 
     def __init__(self, uri: str, reason: str) -> None:
-        super().__init__(
-            f"Lance failed while it wrote rows: {reason} - at {uri} - nothing was committed; this is a defect of Lance "
-            "or of how it was called: report it with the schema of the rows"
-        )
+        hint = "Nothing was committed. Report this defect with the schema of the rows."
+        super().__init__(_sentences(f"Lance failed while it wrote rows: {reason}", f"Table: {uri}", hint))
         self.uri = uri
 
 
@@ -198,9 +213,9 @@ class WorkerPythonError(LanceSparkError, RuntimeError):
 
     def __init__(self, python: str) -> None:
         super().__init__(
-            f"Spark's Python workers run {python}, which does not have lance_spark and lance; this process runs "
-            f"{sys.executable} - set the environment variable PYSPARK_PYTHON to that before the session is made, or "
-            "make the session with lance_spark.configure(SparkSession.builder).getOrCreate()"
+            f"Spark's Python workers run {python}, which lacks lance_spark and lance. Set the environment variable "
+            f"PYSPARK_PYTHON to the Python of this process, {sys.executable}, before the session is made, or make the "
+            "session with lance_spark.configure(SparkSession.builder).getOrCreate()."
         )
         self.python = python
 
@@ -228,7 +243,7 @@ class VersionNotFoundError(LanceSparkError, LookupError):
 
     def __init__(self, uri: str, version: str, *, available: str, what: str = "version") -> None:
         version_text = version if _PLAIN_VERSION.fullmatch(version) else _shortened(repr(version))
-        super().__init__(f"{what} {version_text} does not exist - in {uri} - {available}")
+        super().__init__(_sentences(f"{what} {version_text} does not exist in {uri}", available))
         self.available = available
         self.uri = uri
         self.version = version
@@ -243,7 +258,7 @@ class ColumnNotFoundError(LanceSparkError, LookupError):
     """
 
     def __init__(self, column: str, uri: str, *, hint: str) -> None:
-        super().__init__(f"column {column!r} does not exist - in {uri} - {hint}")
+        super().__init__(_sentences(f"column {column!r} does not exist in {uri}", hint))
         self.column = column
         self.uri = uri
 
@@ -256,7 +271,7 @@ class FilterError(LanceSparkError, ValueError):
     """
 
     def __init__(self, filter: str, reason: str, *, uri: str, hint: str) -> None:
-        super().__init__(f"filter {filter!r} is not valid: {reason} - for {uri} - {hint}")
+        super().__init__(_sentences(f"filter {filter!r} is not valid: {reason}", f"Table: {uri}", hint))
         self.filter = filter
 
 
@@ -269,7 +284,7 @@ class UnsupportedTypeError(LanceSparkError, TypeError):
     """
 
     def __init__(self, column: str, type: str, *, reason: str, hint: str) -> None:
-        super().__init__(f"type {type} is not supported: {reason} - column {column!r} - {hint}")
+        super().__init__(_sentences(f"type {type} is not supported: {reason}", f"Place: column {column!r}", hint))
         self.column = column
         self.type = type
 
@@ -292,8 +307,8 @@ class ValueConversionError(LanceSparkError, ValueError):
     """
 
     def __init__(self, column: str, row: int | None, reason: str, *, hint: str, rows: str = "its task") -> None:
-        where = f"column {column!r}" + ("" if row is None else f", row {row} of {rows}")
-        super().__init__(f"{reason} - {where} - {hint}")
+        place = f"Place: column {column!r}" + ("" if row is None else f", row {row} of {rows}")
+        super().__init__(_sentences(reason, place, hint))
         self.column = column
         self.row = row
         self.reason = reason
@@ -325,21 +340,18 @@ class RowAddressError(LanceSparkError, ValueError):
         for kind, count in counts.items():
             first = ", ".join(str(a) for a in examples.get(kind, ()))
             parts.append(f"{count} {kind}" + (f" (first: {first})" if first else ""))
-        super().__init__(f"row addresses are not usable: {'; '.join(parts)} - {where} - {hint}")
+        problem = f"Row addresses are not usable: {'; '.join(parts)}. Place: {where}. Nothing was committed."
+        super().__init__(_sentences(problem, hint))
         self.counts = counts
         self.examples = examples
 
 
-class CommitError(LanceSparkError, RuntimeError):
+class CommitError(_LocatedError, RuntimeError):
     """A commit failed. The table is unchanged.
 
     Attributes:
         uri: The location of the table.
     """
-
-    def __init__(self, message: str, *, uri: str) -> None:
-        super().__init__(message)
-        self.uri = uri
 
 
 class CommitConflictError(CommitError):
@@ -382,7 +394,7 @@ class TableExistsError(LanceSparkError, FileExistsError):
     """
 
     def __init__(self, uri: str, *, hint: str) -> None:
-        super().__init__(f"there is a table already - at {uri} - {hint}")
+        super().__init__(_sentences(f"there is a table already at {uri}", hint))
         self.uri = uri
 
 
@@ -396,7 +408,8 @@ class ColumnExistsError(LanceSparkError, ValueError):
 
     def __init__(self, columns: Sequence[str], uri: str, *, hint: str) -> None:
         names = ", ".join(map(repr, columns))
-        super().__init__(f"column {names} exists already - in {uri} - {hint}")
+        problem = f"column {names} exists" if len(columns) == 1 else f"columns {names} exist"
+        super().__init__(_sentences(f"{problem} already in {uri}", hint))
         self.columns = tuple(columns)
         self.uri = uri
 
@@ -414,8 +427,8 @@ class ColumnNameError(SchemaMismatchError, RegistrationError):
 
     def __init__(self, column: str, reason: str, where: str) -> None:
         super().__init__(
-            f"the column name {column!r} {reason}. Nothing was changed in {where}. "
-            "Choose another name, for example with alias(), or leave the column out with drop()"
+            f"The column name {column!r} {reason}. Nothing was changed in {where}. "
+            "Choose another name, for example with alias(), or leave the column out with drop()."
         )
         self.column = column
 
@@ -432,7 +445,7 @@ class JobNotFoundError(LanceSparkError, LookupError):
     """
 
     def __init__(self, job_id: str, uri: str) -> None:
-        super().__init__(f"job {job_id!r} is not known - in {uri} - list_jobs() has the ids of all jobs")
+        super().__init__(f"Job {job_id!r} is not known in {uri}. Call list_jobs() for the ids of all jobs.")
         self.job_id = job_id
 
 
@@ -496,16 +509,12 @@ class SourceChangedError(SourceError):
     """A source changed during a load. No changed value is committed."""
 
 
-class ViewError(LanceSparkError, ValueError):
+class ViewError(_LocatedError, ValueError):
     """A table is no materialized view, or cannot be one.
 
     Attributes:
         uri: Location of the view.
     """
-
-    def __init__(self, message: str, *, uri: str) -> None:
-        super().__init__(message)
-        self.uri = uri
 
 
 class ViewSourceError(ViewError):
@@ -529,7 +538,7 @@ class IndexNotFoundError(LanceSparkError, LookupError):
     """
 
     def __init__(self, index: str, uri: str, *, available: str) -> None:
-        super().__init__(f"index {index!r} does not exist - in {uri} - {available}")
+        super().__init__(_sentences(f"index {index!r} does not exist in {uri}", available))
         self.index = index
         self.uri = uri
 
@@ -543,45 +552,33 @@ class IndexExistsError(LanceSparkError, ValueError):
     """
 
     def __init__(self, index: str, uri: str, *, reason: str, hint: str) -> None:
-        super().__init__(f"index {index!r} exists already{reason} - in {uri} - {hint}")
+        super().__init__(_sentences(f"index {index!r} exists already{reason}", f"Table: {uri}", hint))
         self.index = index
         self.uri = uri
 
 
-class IndexBuildError(LanceSparkError, RuntimeError):
+class IndexBuildError(_LocatedError, RuntimeError):
     """The build of an index failed. The table is unchanged.
 
     Attributes:
         uri: Location of the table.
     """
 
-    def __init__(self, message: str, *, uri: str) -> None:
-        super().__init__(message)
-        self.uri = uri
 
-
-class SearchError(LanceSparkError, ValueError):
+class SearchError(_LocatedError, ValueError):
     """Lance cannot run a search, for example for a phrase with an index without positions.
 
     Attributes:
         uri: Location of the table.
     """
 
-    def __init__(self, message: str, *, uri: str) -> None:
-        super().__init__(message)
-        self.uri = uri
 
-
-class IndexTimeoutError(LanceSparkError, TimeoutError):
+class IndexTimeoutError(_LocatedError, TimeoutError):
     """Indexes do not cover all rows of the table in time.
 
     Attributes:
         uri: Location of the table.
     """
-
-    def __init__(self, message: str, *, uri: str) -> None:
-        super().__init__(message)
-        self.uri = uri
 
 
 class UnsupportedOperationError(LanceSparkError, NotImplementedError):

@@ -147,16 +147,8 @@ def with_replaced_field(schema: LanceSchema, column: str, field: pa.Field[Any], 
     from lance.schema import LanceSchema
 
     fillers = [pa.field(str(number), pa.null()) for number in range(first_id)]
-    restore, (metadata, *messages) = cast("tuple[Any, tuple[Any, ...]]", schema.__reduce__())
     numbered: Any = LanceSchema.from_pyarrow(pa.schema([*fillers, field])).__reduce__()
-    replacement = numbered[1][1 + first_id :]
-    field_messages: list[bytes] = []
-    start = 0
-    for top in schema.fields():
-        stop = start + _count_fields(top)
-        field_messages += replacement if top.name() == column else messages[start:stop]
-        start = stop
-    return cast("LanceSchema", restore(metadata, *field_messages))
+    return _replace_messages(schema, {column: numbered[1][1 + first_id :]})
 
 
 def arrow_field_of(field: LanceField) -> pa.Field[Any]:
@@ -166,13 +158,17 @@ def arrow_field_of(field: LanceField) -> pa.Field[Any]:
 
 def without_fields(schema: LanceSchema, columns: Iterable[str]) -> LanceSchema:
     """Returns a schema without some columns; the others keep their field ids."""
+    return _replace_messages(schema, dict.fromkeys(columns, ()))
+
+
+def _replace_messages(schema: LanceSchema, replacements: Mapping[str, Sequence[bytes]]) -> LanceSchema:
+    """Returns a schema with other messages for the fields of some columns."""
     restore, (metadata, *messages) = cast("tuple[Any, tuple[Any, ...]]", schema.__reduce__())
-    dropped = frozenset(columns)
     field_messages: list[bytes] = []
     start = 0
     for top in schema.fields():
         stop = start + _count_fields(top)
-        field_messages += [] if top.name() in dropped else messages[start:stop]
+        field_messages += replacements.get(top.name(), messages[start:stop])
         start = stop
     return cast("LanceSchema", restore(metadata, *field_messages))
 

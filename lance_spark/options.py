@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from lance_spark.errors import OptionError, rebuild
+from lance_spark.errors import OptionError
 
 if TYPE_CHECKING:
     from lance_spark.queries import TextQuery, VectorQuery
@@ -32,8 +32,6 @@ reads, the others its writes."""
 VIEW_MARK = ' {"path":null,"exclusive":false,"input_columns":null,"snapshots":[]}'
 """Value of `WRITE_OPTION` of a view that SQL made with the rule. The value changes no write."""
 
-_INTERNAL = "lancespark."
-
 STORAGE_PREFIX = "storage."
 
 PROPERTY_PREFIX = "snapshot-property."
@@ -41,8 +39,6 @@ PROPERTY_PREFIX = "snapshot-property."
 
 OWN_PROPERTIES = ("lance-spark.", "__lance")
 """How names of properties begin that users cannot give."""
-
-_CREATED_PREFIX = "option."
 
 _ONE_TABLE = "one location: read each table by itself, and call union"
 _NO_PARTITIONS = "nothing: a table has fragments and no folders of partitions"
@@ -431,48 +427,14 @@ class WriteOptions:
         return dataclasses.replace(parsed, column_options=pairs, properties=tuple(sorted(properties.items())))
 
 
-def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the path and the OPTIONS of a CREATE TABLE.
-
-    Spark mixes them with TBLPROPERTIES and its own properties, each option twice.
-
-    Raises:
-        OptionError: An option is neither a read nor a write option, or is malformed.
-    """
-    table_options = {
-        key.removeprefix(_CREATED_PREFIX): text for key, text in options.items() if key.startswith(_CREATED_PREFIX)
-    }
-    table_options = {**table_options, **{key: text for key, text in options.items() if key == "path"}}
-    reads = {f.name for f in dataclasses.fields(ReadOptions)}
-    WriteOptions.parse({key: text for key, text in table_options.items() if key.lower() not in reads})
-    return table_options
-
-
-def statement_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options of a statement, without the location and without stored options."""
-    stored = {name.lower() for name in options.get(TABLE_OPTION, "").split(",")}
-    internal = {"path", WRITE_OPTION, TABLE_OPTION, METADATA_OPTION}
-    return {key: text for key, text in options.items() if key.lower() not in stored | internal}
-
-
-def refuse_internal(options: Mapping[str, str]) -> None:
-    """Refuses internal options of a user.
-
-    Args:
-        options: All options, by names in lower case.
-
-    Raises:
-        OptionError: An option is internal.
-    """
-    for name, text in options.items():
-        if name.startswith(_INTERNAL) and (name, text) != (WRITE_OPTION, VIEW_MARK):
-            problem = f"option {name!r} is internal - nothing was done - leave it out: the planner rule sets it"
-            raise rebuild(OptionError, (problem,), {"option": name, "value": text, "accepted": "nothing"})
+def stored_options(options: Mapping[str, str]) -> frozenset[str]:
+    """Returns the options that a catalog table was made with, in lower case."""
+    return frozenset(name.lower() for name in options.get(TABLE_OPTION, "").split(","))
 
 
 def _of_this_use(cls: type[object], options: Mapping[str, str]) -> dict[str, str]:
     """Returns the options without options of a catalog table for the other use."""
-    stored = {name.lower() for name in options.get(TABLE_OPTION, "").split(",")}
+    stored = stored_options(options)
     reads = {f.name for f in dataclasses.fields(ReadOptions)}
 
     def serves(name: str) -> bool:
@@ -488,24 +450,31 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
     storage: dict[str, str] = {}
     for key, text in options.items():
         name = key.lower()
-        if name == WRITE_OPTION:
-            continue
         if name.startswith(STORAGE_PREFIX):
             storage[key[len(STORAGE_PREFIX) :]] = text
-            continue
-        if name in _OF_OTHER_FORMATS and name not in fields:
-            raise OptionError(key, text, _OF_OTHER_FORMATS[name], problem="is an option of other formats")
-        if name not in fields:
-            close = difflib.get_close_matches(name, [*fields, *_dotted_names(cls, name)], n=1)
-            hint = f"did you mean {close[0]!r}? accepted are " if close else ""
-            raise OptionError(key, text, f"{hint}{', '.join(fields)}, {STORAGE_PREFIX}*", problem="is not known")
-        try:
-            values[name] = fields[name].metadata["parse"](text)
-        except OptionError:
-            raise
-        except (ValueError, OverflowError, RecursionError):
-            raise OptionError(key, text, fields[name].metadata["accepted"]) from None
+        elif name in fields:
+            values[name] = _parse_value(fields[name], key, text)
+        elif name != WRITE_OPTION:
+            raise _unknown_option(cls, key, text, list(fields))
     return cls(**{**values, "storage": tuple(sorted(storage.items()))})
+
+
+def _parse_value(field: dataclasses.Field[Any], key: str, text: str) -> object:
+    try:
+        return field.metadata["parse"](text)
+    except OptionError:
+        raise
+    except (ValueError, OverflowError, RecursionError):
+        raise OptionError(key, text, field.metadata["accepted"]) from None
+
+
+def _unknown_option(cls: type[object], key: str, text: str, known: list[str]) -> OptionError:
+    name = key.lower()
+    if name in _OF_OTHER_FORMATS:
+        return OptionError(key, text, _OF_OTHER_FORMATS[name], problem="is an option of other formats")
+    close = difflib.get_close_matches(name, [*known, *_dotted_names(cls, name)], n=1)
+    problem = f"is not known: did you mean {close[0]!r}?" if close else "is not known"
+    return OptionError(key, text, f"{', '.join(known)}, {STORAGE_PREFIX}*", problem=problem)
 
 
 def _dotted_names(cls: type[object], name: str) -> list[str]:

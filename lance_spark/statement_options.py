@@ -1,4 +1,4 @@
-"""The options of each statement: :data:`STATEMENT_OPTIONS`.
+"""The options of each statement: :data:`STATEMENT_OPTIONS`, and the options that Spark adds.
 
 Reads, writes and SQL statements check their options against this table, by path and in a catalog.
 Every other option raises an error with the names of the option and the statement.
@@ -10,8 +10,22 @@ import dataclasses
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from lance_spark.errors import OptionError
-from lance_spark.options import COLUMN_OPTIONS, PROPERTY_PREFIX, STORAGE_PREFIX, ReadOptions, WriteOptions
+from lance_spark.errors import OptionError, rebuild
+from lance_spark.options import (
+    COLUMN_OPTIONS,
+    METADATA_OPTION,
+    PROPERTY_PREFIX,
+    STORAGE_PREFIX,
+    TABLE_OPTION,
+    VIEW_MARK,
+    WRITE_OPTION,
+    ReadOptions,
+    WriteOptions,
+    stored_options,
+)
+
+_INTERNAL = "lancespark."
+_CREATED_PREFIX = "option."
 
 
 def _names(options: type[ReadOptions] | type[WriteOptions]) -> frozenset[str]:
@@ -50,3 +64,42 @@ def check_statement_options(statement: str, options: Mapping[str, str]) -> None:
         if not any(fnmatchcase(name.lower(), pattern) for pattern in accepted):
             value_text = "***" if name.lower().startswith(STORAGE_PREFIX) else value
             raise OptionError(name, value_text, ", ".join(sorted(accepted)), problem=f"is no option of {statement}")
+
+
+def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the path and the OPTIONS of a CREATE TABLE.
+
+    Spark mixes them with TBLPROPERTIES and its own properties, each option twice.
+
+    Raises:
+        OptionError: An option is neither a read nor a write option, or is malformed.
+    """
+    table_options = {
+        key.removeprefix(_CREATED_PREFIX): text for key, text in options.items() if key.startswith(_CREATED_PREFIX)
+    }
+    if "path" in options:
+        table_options["path"] = options["path"]
+    reads = {f.name for f in dataclasses.fields(ReadOptions)}
+    WriteOptions.parse({key: text for key, text in table_options.items() if key.lower() not in reads})
+    return table_options
+
+
+def statement_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options of a statement, without the location and without stored options."""
+    omitted = stored_options(options) | {"path", WRITE_OPTION, TABLE_OPTION, METADATA_OPTION}
+    return {key: text for key, text in options.items() if key.lower() not in omitted}
+
+
+def refuse_internal(options: Mapping[str, str]) -> None:
+    """Refuses internal options of a user.
+
+    Args:
+        options: All options, by names in lower case.
+
+    Raises:
+        OptionError: An option is internal.
+    """
+    for name, text in options.items():
+        if name.startswith(_INTERNAL) and (name, text) != (WRITE_OPTION, VIEW_MARK):
+            problem = f"Option {name!r} is internal. Nothing was done. Leave it out: the planner rule sets it."
+            raise rebuild(OptionError, (problem,), {"option": name, "value": text, "accepted": "nothing"})

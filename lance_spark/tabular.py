@@ -21,6 +21,7 @@ from lance_spark.types.names import UNSTORABLE, check_column_names
 from lance_spark.types.python_values import inferred_type, python_array, python_field, refuse_mixed_moments
 from lance_spark.write.arrow_rows import write_arrow_rows
 from lance_spark.write.row_write import RowMode
+from udf_runtime.errors import end_sentence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,13 +142,11 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
         if isinstance(error, LanceSparkError):
             raise
-        target_schema = schema or table
-        hint = (
-            "give each column values of one type"
-            if target_schema is None
-            else f"give it the columns and types of {target_schema}"
-        )
-        raise SchemaMismatchError(f"the data does not fit: {error} - nothing was written - {hint}") from error
+        columns = schema or table
+        hint = "values of one type" if columns is None else f"the type of the table's column:\n{columns}"
+        raise SchemaMismatchError(
+            f"The data does not fit: {end_sentence(str(error))} Nothing was written. Give each column {hint}"
+        ) from error
     return stream
 
 
@@ -189,29 +188,33 @@ def _table_of(data: object, target: pa.Schema | None) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     if _is_pandas(data):
-        if not data.columns.is_unique:
-            raise SchemaMismatchError(
-                f"two columns of the data have one name ({', '.join(_names(data))}) - nothing was written - rename one"
-            )
-        schema = _pandas_schema(data) if target is None else target
-        return _columns_of({str(name): column for name, column in data.items()}, schema, nan_is_null=True)
+        return _table_of_pandas(data, target)
     if _is_rows(data):
-        return _columns_of({name: [row.get(name) for row in data] for name in _names(data)}, target)  # type: ignore[attr-defined]
-    if isinstance(data, Mapping) and not any(
-        isinstance(column, str) or not hasattr(column, "__len__") for column in data.values()
-    ):
-        return _columns_of({str(name): column for name, column in data.items()}, target)
+        return _table_of_columns({name: [row.get(name) for row in data] for name in _names(data)}, target)  # type: ignore[attr-defined]
+    if isinstance(data, Mapping) and all(map(_is_column, data.values())):
+        return _table_of_columns(data, target)
     raise _no_rows(data)
 
 
-def _pandas_schema(data: pd.DataFrame) -> pa.Schema:
-    for name in data.columns:
-        if data[name].dtype == object:
-            refuse_mixed_moments(data[name])
-    return pa.Schema.from_pandas(data, preserve_index=False)
+def _is_column(values: object) -> bool:
+    return hasattr(values, "__len__") and not isinstance(values, str)
 
 
-def _columns_of(columns: Mapping[str, Any], target: pa.Schema | None, *, nan_is_null: bool = False) -> pa.Table:
+def _table_of_pandas(data: pd.DataFrame, target: pa.Schema | None) -> pa.Table:
+    if not data.columns.is_unique:
+        raise SchemaMismatchError(
+            f"Two columns of the data have one name: {', '.join(_names(data))}. Nothing was written. Rename a column."
+        )
+    if target is None:
+        for name in data.columns:
+            if data[name].dtype == object:
+                refuse_mixed_moments(data[name])
+        target = pa.Schema.from_pandas(data, preserve_index=False)
+    return _table_of_columns(dict(data.items()), target, nan_is_null=True)
+
+
+def _table_of_columns(data: Mapping[Any, Any], target: pa.Schema | None, *, nan_is_null: bool = False) -> pa.Table:
+    columns = {str(name): column for name, column in data.items()}
     if target is None:
         check_column_names(list(columns))
         target = pa.schema([(name, _inferred_type(name, column)) for name, column in columns.items()])
@@ -243,31 +246,33 @@ def _stream_of(batches: Iterator[object]) -> pa.RecordBatchReader:
     stream = all_of(batches)
     first = next(stream, None)
     if first is None:
-        raise SchemaMismatchError("the iterator has no batches, and so no columns - nothing was written - give one")
+        raise SchemaMismatchError(
+            "The iterator yields no batches, so the data has no columns. Nothing was written. Yield at least one batch."
+        )
 
     def alike(batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.equals(first.schema):
             return batch
         raise SchemaMismatchError(
-            f"a batch of the data has the columns {_shown(batch.schema)}, and the first one {_shown(first.schema)} - "
-            "nothing was written - give all batches the same columns and types"
+            f"A batch of the data has the columns {_describe(batch.schema)}, and the first batch has "
+            f"{_describe(first.schema)}. Nothing was written. Give all batches the same columns and types."
         )
 
     return pa.RecordBatchReader.from_batches(first.schema, map(alike, itertools.chain([first], stream)))
 
 
-def _shown(schema: pa.Schema) -> str:
+def _describe(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 def _no_rows(data: object) -> SchemaMismatchError:
     sample = data[0] if isinstance(data, (list, tuple)) and data else data
     if hasattr(sample, "model_dump"):
-        text, hint = "pydantic models are", "give [model.model_dump() for model in models]"
+        text, hint = "Pydantic models are", "[model.model_dump() for model in models]"
     else:
         text = f"{type(data).__name__} is"
-        hint = "give a Spark or pandas DataFrame, Arrow, a list of dicts, a dict of lists, or an iterator over batches"
-    return SchemaMismatchError(f"{text} no data for a table - nothing was written - {hint}")
+        hint = "a Spark or pandas DataFrame, Arrow, a list of dicts, a dict of lists, or an iterator over batches"
+    return SchemaMismatchError(f"{text} no data for a table. Nothing was written. Give {hint}.")
 
 
 def _is_pandas(data: object) -> TypeGuard[pd.DataFrame]:
@@ -297,6 +302,6 @@ def _refuse_others(names: Sequence[str], schema: pa.Schema) -> None:
     unknown_columns = [name for name in names if name not in schema.names]
     if unknown_columns:
         raise SchemaMismatchError(
-            f"the data has columns that are not there: {', '.join(map(repr, unknown_columns))} - nothing was written "
-            f"- its columns may be {', '.join(map(repr, schema.names))}"
+            f"The data has columns that the table lacks: {', '.join(map(repr, unknown_columns))}. Nothing was written. "
+            f"The columns of the table are {', '.join(map(repr, schema.names))}."
         )

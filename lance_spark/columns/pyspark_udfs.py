@@ -24,6 +24,7 @@ from lance_spark.types.fields import is_blob
 from lance_spark.types.mapping import spark_arrow_schema
 from udf_runtime import UDF, Kind
 from udf_runtime.definition import as_udf
+from udf_runtime.errors import end_sentence
 
 _KINDS = {
     "SQL_SCALAR_PANDAS_UDF": Kind.PANDAS,
@@ -270,5 +271,5 @@ def _check_zone(udf: PySparkUDF, zone: str) -> str:
 
 def _make_error(udf: UDF, reason: str) -> RegistrationError:
     return RegistrationError(
-        f"PySpark UDF {udf.name!r} cannot compute a column with the values of Spark: {reason}. {_REMEDY}"
+        f"PySpark UDF {udf.name!r} cannot compute a column with the values of Spark: {end_sentence(reason)} {_REMEDY}"
     )

@@ -16,6 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as spark
 
 from lance_spark.types import ReadConverter
+from lance_spark.types.mapping import types_within
 from udf_runtime import UDF, Kind
 from udf_runtime.execute.outputs import Output
 
@@ -28,13 +29,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 def has_type(kind: spark.DataType, wanted: type[spark.DataType] | tuple[type[spark.DataType], ...]) -> bool:
     """Tells whether a Spark type is, or contains at any depth, a type of some classes."""
-    if isinstance(kind, wanted):
-        return True
-    if isinstance(kind, spark.ArrayType):
-        return has_type(kind.elementType, wanted)
-    if isinstance(kind, spark.MapType):
-        return has_type(kind.keyType, wanted) or has_type(kind.valueType, wanted)
-    return isinstance(kind, spark.StructType) and any(has_type(field.dataType, wanted) for field in kind.fields)
+    return any(isinstance(part, wanted) for part in types_within(kind))
 
 
 # Rows

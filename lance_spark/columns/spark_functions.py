@@ -63,6 +63,13 @@ def table_function(
 
     Raises:
         RegistrationError: The function is neither, or has an environment of its own.
+
+    Example:
+        >>> @chunker(output_schema=pa.schema([("word", pa.string())]))
+        ... def words(text: str):
+        ...     yield from ((word,) for word in text.split())
+        >>> table_function(words, name="words", spark=spark)
+        >>> spark.sql("SELECT id, w.word FROM docs, LATERAL words(docs.text) AS w")
     """
     udf = as_udf(function)
     if udf is None or not udf.kind.makes_rows:

@@ -115,5 +115,5 @@ def find_index(dataset: lance.LanceDataset, name: str) -> IndexDescription:
         return indexes[name]
     close = difflib.get_close_matches(str(name), indexes, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    names = f"its indexes are {', '.join(sorted(indexes))}" if indexes else "it has no indexes"
+    names = f"Its indexes are {', '.join(sorted(indexes))}" if indexes else "The table has no indexes."
     raise IndexNotFoundError(str(name), dataset.uri, available=f"{hint}{names}")

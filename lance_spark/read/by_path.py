@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from lance_spark.dataset import DatasetRef, normalize_uri
 from lance_spark.errors import OptionError
-from lance_spark.options import STORAGE_PREFIX, TABLE_OPTION, ReadOptions, options_of_create_table
+from lance_spark.options import STORAGE_PREFIX, TABLE_OPTION, ReadOptions
 from lance_spark.read.columns import TABLE_METADATA
+from lance_spark.statement_options import options_of_create_table
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader

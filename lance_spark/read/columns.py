@@ -124,7 +124,7 @@ def resolve_name(name: str, dataset: lance.LanceDataset, uri: str) -> str:
         )
     close = difflib.get_close_matches(name, table_names, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ColumnNotFoundError(name, uri, hint=f"{hint}the columns are {', '.join(map(str, dataset.schema.names))}")
+    raise ColumnNotFoundError(name, uri, hint=f"{hint}The columns are {', '.join(map(str, dataset.schema.names))}")
 
 
 def _scan_schema(dataset: lance.LanceDataset, names: Sequence[str], handling: BlobHandling) -> pa.Schema:

@@ -81,7 +81,7 @@ class Rejected:
         return RowAddressError(
             self.counts,
             dict(self.examples),
-            where=f"column {column!r} of a backfill of {uri}, version {version}; nothing was committed",
+            where=f"column {column!r} of a backfill of {uri}, version {version}",
             hint=hint or f"write {column!r} as it was read, from one read of this table",
         )
 

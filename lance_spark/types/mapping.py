@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -271,15 +271,23 @@ def arrow_field(name: str, kind: spark.DataType, path: str) -> pa.Field[Any]:
     return field.with_metadata({DECLARED_TYPE: text}) if is_declared else field
 
 
+def types_within(kind: spark.DataType) -> Iterator[spark.DataType]:
+    """Yields a Spark type and all types within, at any depth."""
+    yield kind
+    match kind:
+        case spark.ArrayType():
+            yield from types_within(kind.elementType)
+        case spark.MapType():
+            yield from types_within(kind.keyType)
+            yield from types_within(kind.valueType)
+        case spark.StructType():
+            for field in kind.fields:
+                yield from types_within(field.dataType)
+
+
 def has_collation(kind: spark.DataType) -> bool:
     """Tells whether Spark compares text of a type, at any depth, other than by bytes."""
-    if isinstance(kind, spark.StringType):
-        return kind != spark.StringType()
-    if isinstance(kind, spark.ArrayType):
-        return has_collation(kind.elementType)
-    if isinstance(kind, spark.MapType):
-        return has_collation(kind.keyType) or has_collation(kind.valueType)
-    return isinstance(kind, spark.StructType) and any(has_collation(field.dataType) for field in kind.fields)
+    return any(isinstance(part, spark.StringType) and part != spark.StringType() for part in types_within(kind))
 
 
 def _remedy(kind: spark.DataType, path: str) -> str:

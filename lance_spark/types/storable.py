@@ -30,7 +30,7 @@ def check_storable(schema: pa.Schema, data_storage_version: str | None = None) -
         UnsupportedTypeError: Lance cannot store a type, or this file format cannot.
     """
     if not schema.names:
-        raise SchemaMismatchError("the data has no columns. No table was made. Select at least one column")
+        raise SchemaMismatchError("The data has no columns. No table was made. Select at least one column.")
     check_column_names(schema.names)
     for field in schema:
         check_field_names(field, field.name)

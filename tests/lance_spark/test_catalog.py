@@ -304,7 +304,7 @@ def test_refresh_table_takes_the_columns_that_the_table_has_now(
     spark.sql(f"REFRESH TABLE {names[0]}")
     assert spark.sql(f"SELECT sum(twice) AS t FROM {names[0]}").first() == (6,)
     lance.dataset(two[0]).drop_columns(["s"])
-    with pytest.raises(PySparkException, match=r"column 's' does not exist.*say REFRESH TABLE, or make the view anew"):
+    with pytest.raises(PySparkException, match=r"Column 's' does not exist.*say REFRESH TABLE, or make the view anew"):
         spark.table(names[0]).collect()
     spark.sql(f"REFRESH TABLE {names[0]}")
     for session in (spark, plain_spark):

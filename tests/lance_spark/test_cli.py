@@ -141,7 +141,7 @@ def test_a_backfill_of_a_wrong_column_is_refused_before_spark_is_asked(
     monkeypatch.setattr("lance_spark.cli.parameters.make_session", lambda master: pytest.fail("Spark was started"))
     ran = run("backfill", table.uri, "nope", "--master", "local[2]")
     assert ran.code == 1
-    assert ran.err.startswith("lance-spark: column 'nope' does not exist")
+    assert ran.err.startswith("lance-spark: Column 'nope' does not exist")
 
 
 def test_a_backfill_runs_on_the_master_that_is_named(
@@ -247,7 +247,7 @@ def test_a_job_whose_driver_is_gone_is_shown_as_dead(filled: Table, run: Run):
 def test_a_job_that_is_not_known_is_an_error_of_one_line(filled: Table, run: Run):
     ran = run("job", filled.uri, "nope")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("lance-spark: job 'nope' is not known") and ran.err.count("\n") == 1
+    assert ran.err.startswith("lance-spark: Job 'nope' is not known") and ran.err.count("\n") == 1
 
 
 def test_errors_are_shown_as_they_are_on_one_line_each(filled: Table, run: Run):
@@ -335,7 +335,7 @@ def test_a_table_that_is_not_there_is_an_error_of_one_line(tmp_path: Path, run: 
     for command in (["jobs"], ["errors"], ["versions"], ["plan", "x"], ["backfill", "x"], ["job", "x"]):
         ran = run(command[0], tmp_path / "none.lance", *command[1:])
         assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
-        assert "no Lance table was found" in ran.err
+        assert "No Lance table was found" in ran.err
 
 
 def test_storage_options_reach_the_table(filled: Table, run: Run, monkeypatch: pytest.MonkeyPatch):

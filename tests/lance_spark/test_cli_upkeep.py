@@ -50,7 +50,7 @@ def test_a_folder_is_answered_with_its_tables(run: Run, uri: str):
     ]
     assert json.loads(run("tables", folder, "--json")[1]) == ["other", "words"]
     code, _, err = run("versions", folder)
-    assert code == 1 and f"it is a folder with the tables {folder}/other.lance, {uri}: name one of them" in err
+    assert code == 1 and f"It is a folder with the tables {folder}/other.lance, {uri}: name one of them" in err
     Path(folder, "empty").mkdir()
     assert run("tables", f"{folder}/empty")[:2] == (0, "no tables\n")
     code, out, err = run("tables", f"{folder}/nowhere")

@@ -14,14 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_spark.errors import OptionError
-from lance_spark.options import (
-    VIEW_MARK,
-    ReadOptions,
-    WriteOptions,
-    options_of_create_table,
-    options_table,
-    refuse_internal,
-)
+from lance_spark.options import VIEW_MARK, ReadOptions, WriteOptions, options_table
+from lance_spark.statement_options import options_of_create_table, refuse_internal
 
 GOOD_READ = [
     ("version", "7", "7"),
@@ -79,7 +73,7 @@ def test_a_malformed_read_option_is_named_with_its_value_and_what_is_accepted(na
         ReadOptions.parse({"path": "/t", name: text})
     assert caught.value.option == name
     assert caught.value.value == text
-    assert name in str(caught.value) and repr(text) in str(caught.value) and "accepted:" in str(caught.value)
+    assert name in str(caught.value) and repr(text) in str(caught.value) and "Accepted:" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +93,7 @@ def test_a_malformed_read_option_is_named_with_its_value_and_what_is_accepted(na
     ],
 )
 def test_a_malformed_write_option_is_named_with_its_value(name: str, text: str) -> None:
-    with pytest.raises(OptionError, match="accepted") as caught:
+    with pytest.raises(OptionError, match="Accepted") as caught:
         WriteOptions.parse({"path": "/t", name: text})
     assert (caught.value.option, caught.value.value) == (name, text)
 
@@ -207,7 +201,7 @@ def test_internal_options_are_errors() -> None:
     refuse_internal({"path": "/t", "limit": "1", "lancespark.write": VIEW_MARK})
     for options in ({"path": "/t", "lancespark.write": "{}"}, {"lancespark.table": "a"}, {"lancespark.by": "0"}):
         with pytest.raises(
-            OptionError, match=r"option 'lancespark\.\w+' is internal - nothing was done - leave it out"
+            OptionError, match=r"Option 'lancespark\.\w+' is internal\. Nothing was done\. Leave it out"
         ):
             refuse_internal(options)
 
@@ -232,5 +226,5 @@ def test_the_mark_of_a_view_is_the_one_that_the_rule_sets() -> None:
 )
 def test_a_wrong_value_is_shown_and_quoted_once(value: object, display: str):
     error = OptionError("k", value, "something else")
-    assert str(error) == f"option 'k' {display} - accepted: something else"
+    assert str(error) == f"Option 'k' {display}. Accepted: something else."
     assert isinstance(pickle.loads(pickle.dumps(error)), OptionError)

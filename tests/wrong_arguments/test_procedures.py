@@ -111,7 +111,7 @@ def test_an_error_about_an_argument_of_another_name_shows_the_value_of_the_state
 
     monkeypatch.setitem(PROCEDURES, "create_index", replace(PROCEDURES["create_index"], run=fail))
     arguments = {"procedure": "create_index", "values": ["t", "id", None], "names": {"table": ["t"]}}
-    with pytest.raises(OptionError, match=r"option 'column' = 'id' is too long - accepted: another column"):
+    with pytest.raises(OptionError, match=r"Option 'column' = 'id' is too long\. Accepted: another column"):
         call({**arguments_of(place.folder), **arguments}, None)
 
 

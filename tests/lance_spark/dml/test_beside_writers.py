@@ -157,7 +157,7 @@ def test_a_recreated_or_deleted_table_is_noticed(tmp_path: Path):
     def drop() -> None:
         shutil.rmtree(uri)
 
-    with acting_once("before", drop), pytest.raises(LanceSparkError, match=r"no Lance table|is gone|ended before"):
+    with acting_once("before", drop), pytest.raises(LanceSparkError, match=r"No Lance table|is gone|ended before"):
         inline_rows.delete(uri, "id = 1")
     make(uri)
     change_schema(DatasetRef.at(uri, {}), lambda dataset: dataset.drop_columns(["v"]))

@@ -173,12 +173,12 @@ def test_unsupported_merges_are_refused_before_they_run(table: Table, db: Connec
         (OptionError, "key columns", lambda: table.merge_insert(["id", "id"]).execute(blob_file)),
         (
             ColumnNotFoundError,
-            "'key' does not exist - in .*t.lance",
+            "'key' does not exist in .*t.lance",
             lambda: table.merge_insert("key").when_matched_update_all().execute(blob_file),
         ),
         (
             ColumnNotFoundError,
-            "'s' does not exist - in the source",
+            "'s' does not exist in the source",
             lambda: table.merge_insert("s").when_matched_update_all().execute(blob_file),
         ),
         (

@@ -122,7 +122,7 @@ def test_a_key_that_one_side_lacks_is_named_with_a_hint_about_capitals(db: Conne
     table = make_table(db, numbered(Lang=["en"] * 30))
     source = of_ids([1], lang=["en"])
     for pk, where in (("Lang", "a Table"), ("lang", table.uri), (["id", "Lang"], "a Table")):
-        with nothing_changes(table), pytest.raises(ColumnNotFoundError, match="did you mean") as caught:
+        with nothing_changes(table), pytest.raises(ColumnNotFoundError, match="Did you mean") as caught:
             table.load_columns(source, pk, ["v"])
         assert where in str(caught.value)
 

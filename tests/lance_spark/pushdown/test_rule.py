@@ -549,7 +549,7 @@ def test_a_typed_error_of_this_package_reaches_the_user(
     table: DataFrame, planning: Callable[[Exception], None]
 ) -> None:
     planning(OptionError("batch_size", "x", "a number"))
-    with pytest.raises(PySparkException, match="option 'batch_size' = 'x' is not valid"):
+    with pytest.raises(PySparkException, match="Option 'batch_size' = 'x' is not valid"):
         table.filter("d = 3").collect()
 
 
@@ -559,7 +559,7 @@ def test_a_table_that_vanished_is_an_error_that_names_it(spark: SparkSession, ta
     lance.write_dataset(pa.table({"a": [1, 2]}), table_path)
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW gone USING lance OPTIONS (path '{table_path}')")
     shutil.rmtree(table_path)
-    with pytest.raises(PySparkException, match="no Lance table was found"):
+    with pytest.raises(PySparkException, match="No Lance table was found"):
         spark.sql("SELECT * FROM gone").collect()
 
 

@@ -51,7 +51,7 @@ def test_a_column_that_lance_cannot_read_for_its_name_is_refused_and_can_be_left
     lance.write_dataset(pa.table({"a`b": [1, 2], "c": [3, 4]}), table_path)
     for options in ({}, {"columns": "a`b"}):
         with pytest.raises(
-            UnsupportedTypeError, match=r"holds a backtick .* option columns, which may name c$"
+            UnsupportedTypeError, match=r"holds a backtick\. .* option columns, which may name c\.$"
         ) as caught:
             make_reader(table_path, **options)
         assert caught.value.column == "a`b"
@@ -64,7 +64,7 @@ def test_a_column_that_lance_cannot_read_for_its_name_is_refused_and_can_be_left
 
 def test_an_unknown_name_is_refused_with_the_closest_one(make_table: MakeTable, table_path: str):
     make_table()
-    with pytest.raises(ColumnNotFoundError, match=r"column 'wrod' does not exist .* did you mean 'word'\?") as caught:
+    with pytest.raises(ColumnNotFoundError, match=r"Column 'wrod' does not exist .* Did you mean 'word'\?") as caught:
         read(table_path, columns="id,wrod")
     assert caught.value.column == "wrod"
 
@@ -81,7 +81,7 @@ def test_an_unknown_name_is_refused_with_the_closest_one(make_table: MakeTable, 
         ("id = 1) nonsense", "a parenthesis is missing"),
         ("id = 1 LIMIT 3", "expected"),
         ("id = 1; DROP TABLE t", "expected"),
-        ("id NOT in ( )", "the list after IN is empty .* write FALSE"),
+        ("id NOT in ( )", r"the list after IN is empty\. .* write FALSE"),
     ],
 )
 def test_a_wrong_filter_is_refused_when_the_dataframe_is_made(

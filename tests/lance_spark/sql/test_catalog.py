@@ -392,7 +392,7 @@ def test_a_statement_sees_the_latest_version_and_keeps_it(sql: Sql, db: Connecti
                 read.table(f"{name}.t").count()
         else:
             assert read.table(f"{name}.t").count() == 4
-    with pytest.raises(AnalysisException, match="version 99 does not exist"):
+    with pytest.raises(AnalysisException, match="Version 99 does not exist"):
         sql("SELECT * FROM {c}.t VERSION AS OF 99")
     rows = sql("SELECT id, _rowid, _rowaddr, _row_created_at_version FROM {c}.t WHERE id > 100 ORDER BY id")
     assert [row[0] for row in rows] == [101, 102] and {row[3] for row in rows} == {2}

@@ -125,7 +125,7 @@ def test_the_time_of_a_version_is_any_expression(sql: Sql, spark: SparkSession) 
 def test_a_name_of_another_case_is_another_table(sql: Sql, spark: SparkSession) -> None:
     sql("CREATE TABLE {c}.Big AS SELECT 1 AS a")
     for statement in ("SELECT * FROM {c}.big", "UPDATE {c}.big SET a = 1", "DELETE FROM {c}.BIG"):
-        with pytest.raises(AnalysisException, match=r"TABLE_OR_VIEW_NOT_FOUND.* a table `Big` exists.*case-sensitive"):
+        with pytest.raises(AnalysisException, match=r"TABLE_OR_VIEW_NOT_FOUND.* A table `Big` exists.*case-sensitive"):
             sql(statement)
     assert not spark.catalog.tableExists(f"{NAME}.big") and spark.catalog.tableExists(f"{NAME}.Big")
     sql("DROP TABLE IF EXISTS {c}.big")

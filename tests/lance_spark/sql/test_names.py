@@ -37,12 +37,12 @@ def test_names_that_cannot_be_read_back_are_refused_by_every_statement(
                 continue  # Spark 4.1 evolves no table: test_types_and_metadata.py
             if ("st.a" in statement and name in _OF_TOP_LEVEL) or ("MERGE" in statement and name == "_rowid"):
                 continue  # in a MERGE, `_rowid` is a column of the table
-            with pytest.raises(Exception, match="ColumnNameError: the column name"):
+            with pytest.raises(Exception, match="ColumnNameError: The column name"):
                 sql(statement % f"`{name.replace('`', '``')}`")
     with pytest.raises(ColumnNameError):
         db.open_table("t").load_columns(pa.table({"id": pa.array([1], pa.int32()), "*": [1]}), "id", ["*"])
     for call in ("tag(table => 't', name => 'é')", "create_branch(table => 't', name => 'é')"):
-        with pytest.raises(Exception, match=r"option '(tag|name)' = 'é'"):
+        with pytest.raises(Exception, match=r"Option '(tag|name)' = 'é'"):
             sql(f"CALL {{c}}.system.{call}")
     assert db.open_table("t").version == version and db.table_names() == ["t"]
 

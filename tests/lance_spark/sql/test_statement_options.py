@@ -116,7 +116,7 @@ def test_an_option_that_a_statement_does_not_take_is_an_error_by_name(
 
 
 REFUSED_BEFORE_4_3 = dict.fromkeys([name for name in IN_SQL if not name.startswith("INSERT")], "PARSE_SYNTAX_ERROR") | {
-    "REPLACE WHERE": r"option 'branch' = 'b\d+' does not reach the catalog.*the location of the branch"
+    "REPLACE WHERE": r"Option 'branch' = 'b\d+' does not reach the catalog.*the location of the branch"
 }
 """Errors of statements with a branch: before 4.3, Spark parses options of inserts only."""
 
@@ -374,7 +374,7 @@ def test_internal_options_are_errors_without_the_rule(spark: SparkSession, table
 
 def test_options_of_a_backfill_are_errors_where_rows_are_written(spark: SparkSession, table_path: str) -> None:
     for option, value in {"version": "1", "on_stale": "null", "input_columns": "id", "verify_columns": "id"}.items():
-        with pytest.raises(PySparkException, match=f"option '{option}' .*is no option of INSERT"):
+        with pytest.raises(PySparkException, match=f"Option '{option}' .*is no option of INSERT"):
             spark.range(3).write.format("lance").mode("append").option(option, value).save(table_path)
     assert not Path(table_path).exists()
 

@@ -542,7 +542,7 @@ def test_text_of_other_bytes_than_utf8_is_refused(sql: Sql, db: Connection) -> N
         f"MERGE INTO {{c}}.t USING {source} n ON t.id = n.id WHEN MATCHED THEN UPDATE SET s = n.s",
         f"MERGE INTO {{c}}.t USING {source} n ON t.id = n.id + 7 WHEN NOT MATCHED THEN INSERT *",
     ):
-        with pytest.raises(PySparkException, match="not UTF-8 - column"):
+        with pytest.raises(PySparkException, match=r"not UTF-8\. Place: column"):
             sql(statement)
     assert sql("SELECT * FROM {c}.t ORDER BY id") == [(0, "s0"), (1, "s1")]
     assert db.table_names() == ["t"] and db.open_table("t").version == 1

@@ -68,9 +68,9 @@ def test_refresh_column_has_the_defaults_and_options_of_the_table_api(filled: Co
     assert sql("REFRESH COLUMN twice ON {c}.t WHERE true")[0][1] == 30
     assert sql("REFRESH COLUMN twice ON {c}.t WHERE 1 = 2")[0][1] == 0
     for statement, error in {
-        "REFRESH COLUMN twice ON {c}.t WHERE rand() < 0.5": "OptionError: option 'where'",
+        "REFRESH COLUMN twice ON {c}.t WHERE rand() < 0.5": "OptionError: Option 'where'",
         "REFRESH COLUMN twice ON {c}.t WITH (nope = 1)": "UNRECOGNIZED_PARAMETER_NAME",
-        "REFRESH COLUMN twice ON {c}.t WITH (num_frags = -1)": "OptionError: option 'num_frags'",
+        "REFRESH COLUMN twice ON {c}.t WITH (num_frags = -1)": "OptionError: Option 'num_frags'",
         "REFRESH COLUMN twice ON {c}.t WHERE nope = 1": "UNRESOLVED_COLUMN",
         "REFRESH COLUMN s ON {c}.t": "RegistrationError",
         "REFRESH COLUMN twice ON {c}.nope": "TableNotFoundError",
@@ -111,7 +111,7 @@ def test_upkeep_statements_do_what_the_table_api_does(filled: Connection, sql: S
         sql("VACUUM {c}.t RETAIN 0 HOURS")
     assert sql("VACUUM {c}.t WITH (error_if_tagged_old_versions = false) RETAIN 0 HOURS")[0][0] == 0
     for statement in ("VACUUM {c}.t RETAIN -1 HOURS", "VACUUM {c}.t WITH (retain_hours = -1)"):
-        with pytest.raises(AnalysisException, match=r"OptionError: option 'retain_hours' = -1.0 .* 0 or more"):
+        with pytest.raises(AnalysisException, match=r"OptionError: Option 'retain_hours' = -1.0 .* 0 or more"):
             sql(statement)
     with pytest.raises(AnalysisException, match="IndexNotFoundError"):
         sql("OPTIMIZE INDEX nope ON {c}.t")
@@ -136,7 +136,7 @@ def test_tags_branches_and_versions(filled: Connection, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM {c}.t") == [(20,)]
     assert sql("RESTORE {c}.t TO VERSION AS OF 'v1'") == [(6,)]
     for statement, error in {
-        "ALTER TABLE {c}.t CREATE TAG v1": "OptionError: option 'name'",
+        "ALTER TABLE {c}.t CREATE TAG v1": "OptionError: Option 'name'",
         "ALTER TABLE {c}.t DROP TAG nope": "VersionNotFoundError",
         "ALTER TABLE {c}.t DROP BRANCH nope": "VersionNotFoundError",
         "RESTORE TABLE {c}.t TO VERSION AS OF 99": "VersionNotFoundError",
@@ -162,7 +162,7 @@ def test_a_primary_key_is_set_once(filled: Connection, sql: Sql) -> None:
     for statement, error in {
         "ALTER TABLE {c}.two SET UNENFORCED PRIMARY KEY (a)": r"has the primary key \(b, a\)",
         "ALTER TABLE {c}.t SET UNENFORCED PRIMARY KEY (s)": r"has the primary key \(id\)",
-        "ALTER TABLE {c}.two SET UNENFORCED PRIMARY KEY (a, a)": "OptionError: option 'columns'",
+        "ALTER TABLE {c}.two SET UNENFORCED PRIMARY KEY (a, a)": "OptionError: Option 'columns'",
     }.items():
         with pytest.raises(AnalysisException, match=error):
             sql(statement)
@@ -346,5 +346,5 @@ def test_search_functions_take_the_name_of_a_table(sql: Sql, db: Connection) -> 
         assert sql(f"SELECT f.id FROM (SELECT array(1F, 0F) AS v) q, LATERAL {call} f") == [(1,)]
     finally:
         sql("USE spark_catalog.default")
-    with pytest.raises(AnalysisException, match=r"option 'path' = 'lance\.nope' .* the name of a table of the catalog"):
+    with pytest.raises(AnalysisException, match=r"Option 'path' = 'lance\.nope' .* the name of a table of the catalog"):
         sql("SELECT * FROM lance_vector_search('{c}.nope', array(3, 3), k => 1)")

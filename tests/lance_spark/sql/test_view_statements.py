@@ -123,8 +123,8 @@ def test_columns_come_from_a_view_of_the_session(sql: Sql, db: Connection, spark
     for statement, error in {
         "ALTER TABLE lance.t ADD COLUMNS two FROM made": "ColumnExistsError",
         "ALTER TABLE lance.t UPDATE COLUMNS three FROM made": "ColumnNotFoundError",
-        "ALTER TABLE lance.t ADD COLUMNS three FROM made": "OptionError: option 'columns'",
-        "ALTER TABLE lance.t ADD COLUMNS x, X FROM made": "OptionError: option 'columns'",
+        "ALTER TABLE lance.t ADD COLUMNS three FROM made": "OptionError: Option 'columns'",
+        "ALTER TABLE lance.t ADD COLUMNS x, X FROM made": "OptionError: Option 'columns'",
         "ALTER TABLE lance.t ADD COLUMNS three FROM bare": "_rowaddr",
         "ALTER TABLE lance.t ADD COLUMNS three FROM nope": "TABLE_OR_VIEW_NOT_FOUND",
         "ALTER TABLE lance.nope ADD COLUMNS two FROM made": "TableNotFoundError",

@@ -57,7 +57,7 @@ def of_type(kind: pa.DataType, function: Callable[[int], object] = str) -> UDF:
 
 
 WRONG: dict[str, tuple[Callable[[CallLog], object], type[Exception], str]] = {
-    "no dict": (lambda call_log: "double", OptionError, "option 'alterations'"),
+    "no dict": (lambda call_log: "double", OptionError, "Option 'alterations'"),
     "no path": (lambda call_log: {"udf": call_log.times(3)}, RegistrationError, "requires path"),
     "an empty path": (lambda call_log: {"path": "", "udf": call_log.times(3)}, RegistrationError, "requires path"),
     "the old keyword": (lambda call_log: {"path": "double", "virtual_column": 1}, RegistrationError, "virtual_column"),

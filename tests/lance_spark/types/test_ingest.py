@@ -216,7 +216,7 @@ def test_text_for_a_column_of_json_is_parsed() -> None:
 
 def test_a_stream_with_other_columns_later_is_an_error() -> None:
     for other_columns in ({"b": [1]}, {"a": [1.5]}, {"a": [1], "b": [2]}):
-        with pytest.raises(SchemaMismatchError, match="a batch of the data has the columns"):
+        with pytest.raises(SchemaMismatchError, match="A batch of the data has the columns"):
             to_reader(iter([pa.record_batch({"a": [1]}), pa.record_batch(other_columns)]), None).read_all()
 
 

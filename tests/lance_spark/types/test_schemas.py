@@ -147,7 +147,7 @@ def test_a_type_that_spark_lays_out_as_a_struct_comes_back_as_itself(source: T.D
         (T.YearMonthIntervalType(), "c", "INTERVAL MONTH"),
         (T.CalendarIntervalType(), "c", "make_dt_interval"),
         (T.ArrayType(T.CalendarIntervalType()), "c.element", "make_dt_interval"),
-        (T.MapType(T.NullType(), T.NullType()), "c", "cast"),
+        (T.MapType(T.NullType(), T.NullType()), "c", "Cast"),
         (T.MapType(T.StringType(), T.YearMonthIntervalType()), "c.value", "MONTH"),
         (T.StructType([T.StructField("a", T.YearMonthIntervalType())]), "c.a", "MONTH"),
     ],

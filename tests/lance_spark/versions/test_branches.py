@@ -77,7 +77,7 @@ def test_a_name_that_is_not_valid_taken_or_in_the_way_of_another_is_refused(tabl
     table.branches.create("work").add([{"id": 100, "text": "x"}])
     table.branches.create("above/below")
     before = files_below(table.uri)
-    with pytest.raises(OptionError, match="option 'name'"):
+    with pytest.raises(OptionError, match="Option 'name'"):
         table.branches.create(name)
     assert files_below(table.uri) == before and table.branches.checkout("work").count_rows() == 31
 
@@ -90,10 +90,10 @@ def test_missing_branches_are_an_error_that_lists_the_existing_ones(db: Connecti
         lambda: table.branches.delete("wrok"),
         lambda: table.branches.create("new", "wrok", from_version=1),
     ):
-        with pytest.raises(VersionNotFoundError, match=r"branch wrok does not exist.* its branches are work"):
+        with pytest.raises(VersionNotFoundError, match=r"Branch wrok does not exist.* Its branches are work"):
             call()
     for version in ("wrok:1", "work:9", "wrok"):
-        with pytest.raises(VersionNotFoundError, match=f"version {version} does not exist"):
+        with pytest.raises(VersionNotFoundError, match=f"Version {version} does not exist"):
             table.checkout(version)
     with pytest.raises(VersionNotFoundError):
         table.branches.create("new", "work", from_version=9)
@@ -137,7 +137,7 @@ def test_a_branch_is_deleted_with_its_files_unless_something_needs_it(table: Tab
     table.branches.delete("work/inside")
     table.branches.delete("work")
     assert files_below(table.uri) == before and table.branches.list() == {}
-    with pytest.raises(TableNotFoundError, match="the branch 'work' was deleted"):
+    with pytest.raises(TableNotFoundError, match="The branch 'work' was deleted"):
         work.count_rows()
     assert table.branches.create("work", 1).count_rows() == 10
 
@@ -146,7 +146,7 @@ def test_leftovers_of_a_branch_are_not_a_branch(table: Table):
     work = table.branches.create("work")
     (Path(table.uri) / "_refs" / "branches" / "work.json").unlink()  # the state after a death during the creation
     assert table.branches.list() == {} and work.to_lance().count_rows() == 30
-    with pytest.raises(VersionNotFoundError, match="branch work does not exist"):
+    with pytest.raises(VersionNotFoundError, match="Branch work does not exist"):
         table.branches.checkout("work")
     with pytest.raises(OptionError, match=r"delete .*/tree/work, what is left of an unfinished"):
         table.branches.create("work")

@@ -54,7 +54,7 @@ def test_a_name_that_no_folder_can_have_is_refused_for_a_table(db: Connection, t
         lambda: db.create_materialized_view(name, table.search(None)),
         lambda: db.rename_table("words", name),
     ):
-        with pytest.raises(OptionError, match=r"option '(new_)?name'|the name of a table"):
+        with pytest.raises(OptionError, match=r"Option '(new_)?name'|the name of a table"):
             make()
     assert db.table_names() == ["words"]
 
@@ -72,7 +72,7 @@ def test_a_tag_of_another_writer_that_lance_cannot_list_is_named_and_can_be_dele
         "cleanup": lambda: table.cleanup_old_versions(timedelta(0)),
     }
     for call in calls.values():
-        with pytest.raises(TableUnreadableError, match=r"delete the tag with table.tags.delete\('(é|日本)'\)"):
+        with pytest.raises(TableUnreadableError, match=r"Delete the tag with table.tags.delete\('(é|日本)'\)"):
             call()
     with pytest.raises(VersionNotFoundError):
         table.tags.delete("ü")

@@ -136,7 +136,7 @@ def test_tags_name_versions(db: Connection, table: Table, spark: SparkSession):
     assert spark.read.format("lance").option("version", "also-first").load(table.uri).count() == 20
     tags.delete("first")
     for call in (tags.get_version, tags.delete, lambda tag: tags.update(tag, 1)):
-        with pytest.raises(VersionNotFoundError, match="its tags are also-first, last"):
+        with pytest.raises(VersionNotFoundError, match="Its tags are also-first, last"):
             call("first")
     for name in ("last", "12", "", "a b/c"):
         with pytest.raises(OptionError, match="tag"):

@@ -141,5 +141,5 @@ def test_a_table_function_gets_all_rows_of_a_table(docs: DataFrame, spark: Spark
 def test_table_functions_without_rows_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(RegistrationError, match="makes no rows"):
         table_function(udf(lambda x: x, data_type=pa.int64()), spark=spark)
-    with pytest.raises(OptionError, match="option 'function'"):
+    with pytest.raises(OptionError, match="Option 'function'"):
         table_function(3, spark=spark)  # type: ignore[arg-type]

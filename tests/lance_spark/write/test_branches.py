@@ -66,9 +66,9 @@ def test_rows_are_appended_to_and_overwritten_on_a_branch_alone(spark: SparkSess
 @pytest.mark.long
 def test_a_branch_that_is_not_there_is_not_made_by_a_write(spark: SparkSession, path: str, tmp_path: Path):
     for mode in ("append", "overwrite"):
-        with pytest.raises(Exception, match=r"branch nosuch does not exist.*its branches are b"):
+        with pytest.raises(Exception, match=r"Branch nosuch does not exist.*Its branches are b"):
             spark.range(3).write.format("lance").mode(mode).option("branch", "nosuch").save(path)
-        with pytest.raises(Exception, match="no Lance table was found"):
+        with pytest.raises(Exception, match="No Lance table was found"):
             spark.range(3).write.format("lance").mode(mode).option("branch", "b").save(str(tmp_path / "none"))
     assert not (Path(path) / "tree" / "nosuch").exists() and not (tmp_path / "none").exists()
 

@@ -93,13 +93,13 @@ final class LanceSearches {
     if (path == null || answer.isTrue("has_options")) {
       throw Errors.thrown(
           Errors.option(
-              "option 'path' = '"
+              "Option 'path' = '"
                   + name
                   + (path == null
-                      ? "' is not valid - accepted: the name of a table of the catalog, or a path"
+                      ? "' is not valid. Accepted: the name of a table of the catalog, or a path."
                       : "' is a table with options of an object store, which a search function"
-                          + " cannot take - accepted: a table in a folder, or a view of the table:"
-                          + " CREATE TEMPORARY VIEW ... USING lance")));
+                          + " cannot take. Accepted: a table in a folder, or a view of the table:"
+                          + " CREATE TEMPORARY VIEW ... USING lance.")));
     }
     return AbstractLanceParser.text(path);
   }
