@@ -396,14 +396,18 @@ def forget_open_datasets() -> None:
     _session.cache_clear()
 
 
+def recreated_error(ref: DatasetRef) -> SnapshotError:
+    """Returns the error for a pinned version of a table that was deleted and recreated since."""
+    return SnapshotError(
+        f"The table {ref.uri} was deleted and recreated since version {ref.version} was read. Read the table again."
+    )
+
+
 @functools.lru_cache(maxsize=_OPEN_DATASETS)
 def _open_pinned(ref: DatasetRef) -> lance.LanceDataset:
     dataset = _open(ref.uri, ref.branch, ref.version, ref.storage_options)
     if incarnation_of(dataset) != ref.incarnation:
-        raise SnapshotError(
-            f"the table was deleted and made anew since version {ref.version} of it was read - at {ref.uri} "
-            "- read it again"
-        )
+        raise recreated_error(ref)
     return dataset
 
 
@@ -438,21 +442,8 @@ def _explain(
     storage_options: tuple[tuple[str, str], ...],
 ) -> Exception:
     """Returns an error of this package for pylance's."""
-    is_absent = is_missing(error)
-    if is_absent and version is not None:
-        try:
-            latest = _open(uri, branch, None, storage_options).version
-        except LanceSparkError as again:
-            return again
-        requested = str(version) if branch is None else f"{branch}:{version}"
-        return VersionNotFoundError(uri, requested, available=f"the latest version is {latest}")
-    if is_absent and any(sign in uri for sign in "*?[{"):
-        hint = "a location is that of one table, and no pattern: read each table by itself, and call union"
-        return TableNotFoundError(uri, hint=hint)
-    if is_absent and branch is not None:
-        return TableNotFoundError(uri, hint=f"the branch {branch!r} was deleted; open another one, or the table itself")
-    if is_absent:
-        return TableNotFoundError(uri)
+    if is_missing(error):
+        return _explain_absence(uri, branch, version, storage_options)
     if is_unknown_scheme(error):
         return OptionError(
             "path", uri, "a local path, or a URI with a scheme that Lance knows, such as s3://, gs:// or az://"
@@ -461,6 +452,24 @@ def _explain(
     if is_denied(error):
         hint = "check the credentials: in the storage.* options, or in the environment"
     return TableUnreadableError(uri, plain(error), hint=hint)
+
+
+def _explain_absence(
+    uri: str, branch: str | None, version: int | None, storage_options: tuple[tuple[str, str], ...]
+) -> LanceSparkError:
+    if version is not None:
+        try:
+            latest = _open(uri, branch, None, storage_options).version
+        except LanceSparkError as error:
+            return error
+        requested = str(version) if branch is None else f"{branch}:{version}"
+        return VersionNotFoundError(uri, requested, available=f"the latest version is {latest}")
+    if any(sign in uri for sign in "*?[{"):
+        hint = "a location is that of one table, and no pattern: read each table by itself, and call union"
+        return TableNotFoundError(uri, hint=hint)
+    if branch is not None:
+        return TableNotFoundError(uri, hint=f"the branch {branch!r} was deleted; open another one, or the table itself")
+    return TableNotFoundError(uri)
 
 
 def _version_at(ref: DatasetRef, moment: datetime) -> int:

@@ -34,13 +34,12 @@ def normalize_uri(uri: str, *, option: str = "path", also: Collection[str] = ())
             around a URI. The message has the right spelling.
     """
     if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
-        uri_text = repr(uri) if isinstance(uri, str) else f"a value of type {type(uri).__name__}"
-        raise OptionError(option, None if uri is None else uri_text, "a local path, or a URI such as s3://bucket/path")
+        raise _no_location(uri, option)
     scheme_match = _SCHEME.match(uri.strip())
-    if scheme_match is not None and uri != uri.strip():
-        raise OptionError(option, uri, repr(uri.strip()), problem="has spaces around a URI")
     if scheme_match is None:
         return os.path.abspath(os.path.expanduser(uri))
+    if uri != uri.strip():
+        raise OptionError(option, uri, repr(uri.strip()), problem="has spaces around a URI")
     scheme, rest = scheme_match[1].lower(), uri[scheme_match.end() :]
     if scheme == "file":
         return os.path.abspath(unquote(_file_path(uri, option)))
@@ -49,6 +48,11 @@ def normalize_uri(uri: str, *, option: str = "path", also: Collection[str] = ())
             raise OptionError(option, uri, f"{scheme}://bucket/path", problem="names no bucket")
         return f"{scheme}:{rest.rstrip('/')}"
     raise OptionError(option, uri, _spelling(scheme, rest), problem="has no scheme that Lance knows")
+
+
+def _no_location(uri: object, option: str) -> OptionError:
+    text = repr(uri) if isinstance(uri, str) else None if uri is None else f"a value of type {type(uri).__name__}"
+    return OptionError(option, text, "a local path, or a URI such as s3://bucket/path")
 
 
 def is_local(uri: str) -> bool:

@@ -204,16 +204,11 @@ class _Aside:
 
 
 def _check_table(ref: DatasetRef, table: SystemTable, aside: _Aside | None) -> Iterator[Damage]:
-    links = list(_check_links(ref, table, is_repair=aside is not None))
-    yield from links
-    if links and aside is None:
-        return  # no link is followed, so no rows are known
-    objects = objects_beside(ref)
-    name = table.name.partition("/")[2]
-    manifests = list(_check_manifests(ref, table, objects, aside))
-    yield from manifests
-    if manifests and aside is None:
-        return  # without the manifest, no rows are known
+    for check_of_table in (_check_links, _check_manifests):
+        unreadable = list(check_of_table(ref, table, aside))
+        yield from unreadable
+        if unreadable and aside is None:
+            return  # no link is followed, and without the manifest no rows are known
     rows, files = read_intact_rows(ref, table)
     intact, broken = _split_rows(rows, _ROW_CHECKS[table])
     remedy = "The repair keeps the readable rows and moves the damaged files aside."
@@ -222,28 +217,27 @@ def _check_table(ref: DatasetRef, table: SystemTable, aside: _Aside | None) -> I
     if damages and aside is not None:
         replace_rows(ref, table, intact)
         for file in files:
-            aside.move(objects, f"{name}/{file.path}")
+            aside.move(objects_beside(ref), f"{table.name.partition('/')[2]}/{file.path}")
     yield from (replace(damage, repaired=aside is not None) for damage in damages)
 
 
-def _check_links(ref: DatasetRef, table: SystemTable, *, is_repair: bool) -> Iterator[Damage]:
+def _check_links(ref: DatasetRef, table: SystemTable, aside: _Aside | None) -> Iterator[Damage]:
     """Yields links on the way to a side table; the repair removes the links."""
     at = table_ref(ref, table)
     while link := LanceObjects(at.uri, at.storage_options).find_link():
         place = os.path.relpath(link, ref.uri)
-        if is_repair:
+        if aside is not None:
             LanceObjects(ref.uri, ref.storage_options).delete(place)
         remedy = "The repair removes the link, and leaves the target of the link."
-        yield Damage(place=place, problem="it is a link, and no link is followed", remedy=remedy, repaired=is_repair)
-        if not is_repair:
+        problem = "it is a link, and no link is followed"
+        yield Damage(place=place, problem=problem, remedy=remedy, repaired=aside is not None)
+        if aside is None:
             return
 
 
-def _check_manifests(
-    ref: DatasetRef, table: SystemTable, objects: LanceObjects, aside: _Aside | None
-) -> Iterator[Damage]:
+def _check_manifests(ref: DatasetRef, table: SystemTable, aside: _Aside | None) -> Iterator[Damage]:
     """Yields latest manifests that cannot be opened; the repair restores the previous version."""
-    name = table.name.partition("/")[2]
+    objects, name = objects_beside(ref), table.name.partition("/")[2]
     while paths := objects.list(f"{name}/_versions"):
         problem = _problem_of_latest(table_ref(ref, table), objects, paths[0])
         if problem is None:

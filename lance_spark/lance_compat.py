@@ -181,8 +181,8 @@ def _count_fields(field: LanceField) -> int:
 
 
 def plain(error: BaseException) -> str:
-    """Returns Lance's message without the locations in its source files."""
-    return re.sub(r",\s*/[^\s,]+\.rs:\d+:\d+", "", str(error)).strip().replace("\n", " ")
+    """Returns Lance's message without its final full stop and the locations in source files."""
+    return re.sub(r",\s*/[^\s,]+\.rs:\d+:\d+", "", str(error)).strip().replace("\n", " ").rstrip(".")
 
 
 def _says(*texts: str, error: BaseException) -> bool:

@@ -486,6 +486,16 @@ def _dotted_names(cls: type[object], name: str) -> list[str]:
     return [STORAGE_PREFIX + rest, *([PROPERTY_PREFIX + rest, *columns] if cls is WriteOptions else [])]
 
 
+def check_number(name: str, value: object, *, least: int, accepted: str | None = None) -> None:
+    """Checks an argument with a whole number. None leaves the number to its default.
+
+    Raises:
+        OptionError: The value is no whole number, or less than `least`.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise OptionError(name, value, accepted or f"a whole number, {least} or more")
+
+
 def check_property(name: str, value: str) -> None:
     """Checks the name of a property of a commit.
 

@@ -11,12 +11,19 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from lance_spark.commit.conflicts.history import USER_KEY
 from lance_spark.dataset_retries import note_failure, retry_options
 from lance_spark.errors import CommitError, LanceSparkError
-from lance_spark.lance_compat import is_bad_request, is_conflict, is_created_meanwhile, is_fragment_gone, is_taken_slot
+from lance_spark.lance_compat import (
+    is_bad_request,
+    is_conflict,
+    is_created_meanwhile,
+    is_fragment_gone,
+    is_taken_slot,
+    plain,
+)
 
 if TYPE_CHECKING:
     import lance
@@ -40,6 +47,7 @@ class Lost:
     In a `race` the commit lost only a version slot, and Lance did not object to its content.
     """
 
+    lasts: ClassVar[bool] = False
     race: bool
     error: Exception
 
@@ -48,6 +56,7 @@ class Lost:
 class Unknown:
     """The store failed before its answer. The commit may have made a version."""
 
+    race: ClassVar[bool] = False
     error: Exception
 
     @property
@@ -163,4 +172,5 @@ def attempt(
                 return Lost(race=is_created, error=error)
             if not is_bad_request(error):
                 return Unknown(error=error)
-        raise CommitError(f"Lance refused the commit: {error} - at {uri} - nothing was committed", uri=uri) from error
+        text = f"Lance refused the commit: {plain(error)}. Table: {uri}. Nothing was committed."
+        raise CommitError(text, uri=uri) from error

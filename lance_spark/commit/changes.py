@@ -146,7 +146,7 @@ class ColumnsToCommit:
             the column.
         new_columns: Arrow fields of the columns to add, in the order of `targets`.
         inputs: The input columns of the values, as of the snapshot.
-        advice: The end of an error's message: what was committed, and what to do.
+        advice: The last sentences of an error: what was committed, and what to do.
         by_name: Whether the values fit any target of the same id, name and type. A load matches by
             key, so an unknown history of its column does no harm.
     """
@@ -159,7 +159,7 @@ class ColumnsToCommit:
     fragments: tuple[FragmentColumns, ...]
     commit_message: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
-    advice: str = "nothing was committed; read the table again and write again"
+    advice: str = "Nothing was committed. Read the table again and write again."
     by_name: bool = False
 
 

@@ -24,20 +24,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
-from lance_spark.commit.column_plan import Job, Plan, Planner
+from lance_spark.commit.column_plan import ColumnCommitPlanner, ColumnCommitRequest, CommitPlan, Rebaser
 from lance_spark.commit.commit_loop import commit_job, properties_of
+from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import ids_of
-from lance_spark.commit.conflicts.table_state import SeenHistory
+from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import targets_in
-from lance_spark.commit.data_files import data_files, file_named, same_columns
-from lance_spark.commit.protocols import Outcome, Rebaser, Stage
+from lance_spark.commit.data_files import Stage, file_named, replace_data, same_columns
 from lance_spark.commit.verify import refuse_lost_files, take_back
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, counted
@@ -45,8 +45,25 @@ from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUn
 if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
+    from lance.fragment import DataFile
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of a commit.
+
+    Attributes:
+        result: The committed result.
+        conflicts: Reasons for fragments left out; only without a :data:`Rebaser`.
+        files: Names of the files of this commit in the version; None if an earlier attempt had
+            already committed.
+    """
+
+    result: CommitResult
+    conflicts: Mapping[int, str] = field(default_factory=dict)
+    files: frozenset[str] | None = None
 
 
 def commit_columns(
@@ -89,7 +106,7 @@ def commit_columns(
         CommitError: The commit did not happen, for another reason.
     """
     history = history or SeenHistory()
-    job = Job(
+    request = ColumnCommitRequest(
         snapshot=snapshot,
         change=change,
         job_id=job_id,
@@ -99,8 +116,8 @@ def commit_columns(
         policy=policy or CommitPolicy.of(None),
     )
     parts = {part.fragment_id: part for part in change.fragments}
-    planner = Planner(job=job, history=history, parts=parts, input_ids=ids_of(change.inputs))
-    commit = _ColumnCommit(job=job, planner=planner)
+    planner = ColumnCommitPlanner(request=request, history=history, parts=parts, input_ids=ids_of(change.inputs))
+    commit = _ColumnCommit(request=request, planner=planner)
     result = commit.run(max(change.read_version, history.upto))
     _logger.info(
         "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from "
@@ -136,10 +153,10 @@ class _ColumnCommit:
         landed: The version made by the last commit; None if its answer was lost.
     """
 
-    job: Job
-    planner: Planner
-    unanswered: dict[int, Plan] = field(default_factory=dict)
-    first: Plan | None = None
+    request: ColumnCommitRequest
+    planner: ColumnCommitPlanner
+    unanswered: dict[int, CommitPlan] = field(default_factory=dict)
+    first: CommitPlan | None = None
     result: CommitResult | None = None
     parts: dict[int, FragmentColumns] = field(default_factory=dict)
     files: set[str] = field(default_factory=set)
@@ -152,39 +169,47 @@ class _ColumnCommit:
         If concurrent commits land in front of every commit until the policy's timeout, the loop
         ends like an endless series of lost races.
         """
-        job, began, slips = self.job, time.monotonic(), 0
+        began, slips = time.monotonic(), 0
         while True:
             try:
                 self._refuse_endless(slips, time.monotonic() - began)
-                result = commit_job(
-                    job.snapshot, job.job_id, since, self._run_round, job.policy, known=self.planner.events
-                )
-                plan = self.unanswered.pop(result.retries, None)
-                if plan is not None:
-                    # The answer was lost, and the history has the commit: validate as usual.
-                    self._land(plan, result, None)
+                result = self._commit_once(since)
             except BaseException as error:
-                # A job reads its committed values in its next round.
-                passes = job.rebaser is None and not isinstance(error, CommitError)
-                if self.first is None or passes or isinstance(error, CommitOutcomeUnknownError):
+                if self.first is None or self._stays_after(error):
                     raise
                 undo_report = self._take_back(self.first, since)
                 if not isinstance(error, CommitError):
                     raise
-                fragments = getattr(error, "fragments", ())
                 raise CommitConflictError(
-                    f"{error}; {undo_report}", uri=job.snapshot.uri, fragments=fragments
+                    f"{error} {undo_report}", uri=self.request.snapshot.uri, fragments=getattr(error, "fragments", ())
                 ) from error
             if not self.again:
                 return self.result or result
             since, slips = result.version, slips + 1
 
+    def _commit_once(self, since: int) -> CommitResult:
+        request = self.request
+        result = commit_job(
+            request.snapshot, request.job_id, since, self._run_round, request.policy, known=self.planner.events
+        )
+        plan = self.unanswered.pop(result.retries, None)
+        if plan is not None:
+            # The answer was lost, and the history has the commit: validate as usual.
+            self._land(plan, result, None)
+        return result
+
+    def _stays_after(self, error: BaseException) -> bool:
+        """Tells whether the commits so far stay although a later commit raised an error."""
+        # A job reads its committed values in its next round.
+        is_read_again = self.request.rebaser is None and not isinstance(error, CommitError)
+        return is_read_again or isinstance(error, CommitOutcomeUnknownError)
+
     def _refuse_endless(self, slips: int, seconds: float) -> None:
-        if slips and seconds > self.job.policy.timeout_s:
-            uri = self.job.snapshot.uri
+        if slips and seconds > self.request.policy.timeout_s:
+            uri = self.request.snapshot.uri
             raise CommitConflictError(
-                f"concurrent writers changed inputs beside each of {counted(slips, 'commit')} - at {uri} - write again "
-                "when they are through, or raise commit_timeout",
+                f"Concurrent writers changed inputs beside each of {counted(slips, 'commit')}. Table: {uri}. Write "
+                "again when they are through, or raise commit_timeout.",
                 uri=uri,
             )
 
@@ -204,22 +229,18 @@ class _ColumnCommit:
                 return outcome
             dataset = outcome
 
-    def _send(self, plan: Plan, result: CommitResult) -> CommitResult | Lost | Unknown:
-        from lance import LanceOperation
-
+    def _send(self, plan: CommitPlan, result: CommitResult) -> CommitResult | Lost | Unknown:
         dataset, numbers = plan.head.dataset, sorted(plan.parts)
         # A write without remaining values still commits its counts, as a version without changes.
-        reports = self.job.rebaser is not None and self.result is None and bool(self.job.change.fragments)
+        reports = self.request.rebaser is not None and self.result is None and bool(self.request.change.fragments)
         if not numbers and not reports:
             return self._note(plan, replace(result, version=dataset.version))
-        files = data_files(dataset, [plan.parts[number].staged for number in numbers])
-        groups = [LanceOperation.DataReplacementGroup(*pair) for pair in zip(numbers, files, strict=True)]
         outcome = attempt_commit(
             dataset,
-            LanceOperation.DataReplacement(groups),
+            replace_data(dataset, {number: plan.parts[number].staged for number in numbers}),
             read_version=dataset.version,
-            properties=properties_of(result, self.job.change.commit_message, self.job.change.properties),
-            storage_options=self.job.snapshot.storage,
+            properties=properties_of(result, self.request.change.commit_message, self.request.change.properties),
+            storage_options=self.request.snapshot.storage,
         )
         if isinstance(outcome, Unknown):
             self.unanswered[result.retries] = plan
@@ -227,46 +248,85 @@ class _ColumnCommit:
             return outcome
         return self._land(plan, replace(result, version=outcome.dataset.version), outcome.dataset)
 
-    def _land(self, plan: Plan, result: CommitResult, landed: lance.LanceDataset | None) -> CommitResult:
+    def _land(self, plan: CommitPlan, result: CommitResult, landed: lance.LanceDataset | None) -> CommitResult:
         """Validates a landed commit."""
-        refuse_lost_files(self.job.snapshot, result.version, plan.parts, self.job.stage)
+        refuse_lost_files(self.request.snapshot, result.version, plan.parts, self.request.stage)
         self.again, self.landed = result.version != plan.head.dataset.version + 1, landed
         return self._note(plan, result)
 
-    def _note(self, plan: Plan, result: CommitResult) -> CommitResult:
+    def _note(self, plan: CommitPlan, result: CommitResult) -> CommitResult:
         self.first, self.result = self.first or plan, result
         self.planner.note(plan)
         self.parts.update(plan.parts)
         self.files.update(part.staged.name for part in plan.parts.values())
         return result
 
-    def _take_back(self, first: Plan, since: int) -> str:
-        """Restores the previous values of the fragments. Returns a clause for the error message."""
+    def _take_back(self, first: CommitPlan, since: int) -> str:
+        """Restores the previous values of the fragments. Returns sentences for the error."""
+        request = self.request
+        upto = self.result.version if self.result else request.change.read_version
+        undo = _Undo(commit=self, first=first, upto=upto)
+        take_back(request.snapshot, undo.operation, job_id=request.job_id, since=since, policy=request.policy)
+        if not undo.changed_ids:
+            return "The commit was taken back."
+        return (
+            f"The commit was taken back, except in fragments {sorted(undo.changed_ids)}, whose values other writers "
+            "moved or rewrote since. Write these fragments again."
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Undo:
+    """Restores the values of the version before a commit.
+
+    Attributes:
+        first: The plan that was committed first.
+        upto: The last version made by the commit.
+        staged: The staged files with the values of the version before, by fragment.
+        changed_ids: Fragments whose values other writers have moved or rewritten since.
+    """
+
+    commit: _ColumnCommit
+    first: CommitPlan
+    upto: int
+    staged: dict[int, StagedColumns] = field(default_factory=dict)
+    changed_ids: set[int] = field(default_factory=set)
+
+    def operation(self, dataset: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
+        """Returns the operation to restore the values at a version, or None without such values."""
         from lance import LanceOperation
 
-        before, upto = first.head, self.result.version if self.result else 0
-        names = [column.name for column in self.job.change.targets]
-        staged: dict[int, StagedColumns] = {}
-        changed_ids: set[int] = set()
+        planner = self.commit.planner
+        head = planner.look(dataset)
+        live_ids = set(ids_of(targets_in(head, planner.landed_change())))
+        if not live_ids:
+            return None
+        moving = planner.history.changes_after(self.upto)
+        groups = []
+        for number, part in self.commit.parts.items():
+            entry = self._entry(head, number, part)
+            if (entry is None and number in head.fragments) or _is_moved(number, moving):
+                self.changed_ids.add(number)
+            if entry is not None and live_ids.intersection(entry.fields):
+                # The file keeps the columns and field ids of the replaced file: names may have
+                # changed.
+                groups.append(LanceOperation.DataReplacementGroup(number, same_columns(entry, self._restore(number))))
+        return LanceOperation.DataReplacement(groups) if groups else None
 
-        def undo(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
-            head = self.planner.look(dataset)
-            live = set(ids_of(targets_in(head, self.planner.landed_change())))
-            moving = [change for change in self.planner.changes if change.version > upto]
-            groups = []
-            for fragment, part in self.parts.items() if live else ():
-                metadata = head.fragments.get(fragment)
-                entry = None if metadata is None else file_named(metadata, part.staged.name)
-                restorable = entry is not None and fragment in before.fragments
-                if (metadata is not None and not restorable) or any(change.took_from(fragment) for change in moving):
-                    changed_ids.add(fragment)
-                if entry is not None and restorable and live.intersection(entry.fields):
-                    staged[fragment] = staged.get(fragment) or self.job.stage.restore(before.dataset, fragment, names)
-                    # The file keeps the columns and field ids of the replaced file: names may have
-                    # changed.
-                    groups.append(LanceOperation.DataReplacementGroup(fragment, same_columns(entry, staged[fragment])))
-            return LanceOperation.DataReplacement(groups) if groups else None
+    def _entry(self, head: Head, fragment: int, part: FragmentColumns) -> DataFile | None:
+        """Returns the entry of a committed file, if the file can be replaced at a version."""
+        metadata = head.fragments.get(fragment)
+        if metadata is None or fragment not in self.first.head.fragments:
+            return None
+        return file_named(metadata, part.staged.name)
 
-        take_back(self.job.snapshot, undo, job_id=self.job.job_id, since=since, policy=self.job.policy)
-        unrestored = " but for fragments {}, whose values others have moved or rewritten since: write these again"
-        return f"the commit was taken back{unrestored.format(sorted(changed_ids)) if changed_ids else ''}"
+    def _restore(self, fragment: int) -> StagedColumns:
+        if fragment not in self.staged:
+            request = self.commit.request
+            names = [column.name for column in request.change.targets]
+            self.staged[fragment] = request.stage.restore(self.first.head.dataset, fragment, names)
+        return self.staged[fragment]
+
+
+def _is_moved(fragment: int, changes: Iterable[Change]) -> bool:
+    return any(change.took_from(fragment) for change in changes)

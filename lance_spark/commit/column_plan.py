@@ -1,9 +1,9 @@
-"""Plans each round of a commit of column files, for the latest version: :class:`Planner`."""
+"""Plans the rounds of a commit of column files: :class:`ColumnCommitPlanner`."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,10 @@ from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.errors import refuse_other_columns, refuse_overwritten, refuse_renamed
 from lance_spark.commit.conflicts.history import Change, Event
 from lance_spark.commit.conflicts.identity import fragment_identity
+from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
-from lance_spark.commit.conflicts.verdicts import FragmentJudge, Verdict, fragment_judge, targets_in
-from lance_spark.commit.data_files import add_null_columns, fill_gaps
-from lance_spark.commit.protocols import Rebaser, Stage
+from lance_spark.commit.conflicts.verdicts import FragmentJudge, Judgement, Verdict, fragment_judge, targets_in
+from lance_spark.commit.data_files import Stage, add_null_columns, fill_gaps
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitImpossibleError
 
@@ -25,8 +25,15 @@ if TYPE_CHECKING:
     import lance
 
 
+Rebaser = Callable[["lance.LanceDataset", Lineage, Sequence[int]], Sequence[RebasedColumns]]
+"""Stages values of a version's fragments row by row. The lineage begins at the snapshot.
+
+Raises a `CommitConflictError` if the user refuses changed inputs, or if the carried values exceed
+the user's limit. Raises a `CommitImpossibleError` if the history of row moves was cleaned up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ColumnCommitRequest:
     """The request of :func:`~lance_spark.commit.column_commit.commit_columns`: its arguments."""
 
     snapshot: DatasetRef
@@ -39,7 +46,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CommitPlan:
     """The contents of one round's commit.
 
     Attributes:
@@ -59,9 +66,19 @@ class Plan:
     new_rows: int
     coverage: Coverage | None = None
 
+    @property
+    def carried(self) -> int:
+        """Number of rebased rows with the job's value."""
+        return sum(rebased.carried for rebased in self.rebased.values())
+
+    @property
+    def nulled(self) -> int:
+        """Number of rebased rows whose inputs have changed."""
+        return sum(rebased.nulled for rebased in self.rebased.values())
+
 
 @dataclass(slots=True, kw_only=True)
-class Planner:
+class ColumnCommitPlanner:
     """Plans the rounds of one commit. Keeps the history and the files of earlier rounds.
 
     Attributes:
@@ -74,7 +91,7 @@ class Planner:
         counted: Results of the rebaser in committed plans, by fragment.
     """
 
-    job: Job
+    request: ColumnCommitRequest
     history: SeenHistory
     parts: Mapping[int, FragmentColumns]
     input_ids: Sequence[int]
@@ -82,13 +99,13 @@ class Planner:
     token: str | None = None
     blanks: set[str] = field(default_factory=set)
     rebased: Mapping[int, RebasedColumns] = field(default_factory=dict)
-    landed: Plan | None = None
+    landed: CommitPlan | None = None
     counted: dict[int, RebasedColumns] = field(default_factory=dict)
 
     @property
     def changes(self) -> list[Change]:
         """Changes after the version of the values. The history may reach further back."""
-        return [change for change in self.history.changes if change.version > self.job.change.read_version]
+        return self.history.changes_after(self.request.change.read_version)
 
     def look(self, dataset: lance.LanceDataset | None) -> Head:
         """Reads a version, and the history up to this version.
@@ -96,95 +113,109 @@ class Planner:
         Raises:
             CommitImpossibleError: The table was deleted, or deleted and created again.
         """
-        change, uri = self.job.change, self.job.snapshot.uri
+        change, uri = self.request.change, self.request.snapshot.uri
         if dataset is None or dataset.version < change.read_version:
-            recreation = "" if dataset is None else f" and made anew since version {change.read_version} of it was read"
-            raise CommitImpossibleError(f"the table was deleted{recreation} - at {uri} - {change.advice}", uri=uri)
+            recreation = "" if dataset is None else f" and recreated since version {change.read_version} was read"
+            raise CommitImpossibleError(f"The table was deleted{recreation}. Table: {uri}. {change.advice}", uri=uri)
         self.history.look(dataset, change.read_version, self.events)
         return Head.of(dataset)
 
-    def plan(self, head: Head) -> Plan:
+    def plan(self, head: Head) -> CommitPlan:
         """Judges columns and fragments, and rebases fragments if necessary.
 
         Raises:
             CommitError: The columns or fragments do not allow the commit, as described
                 in :func:`~lance_spark.commit.column_commit.commit_columns`.
         """
-        change, changes, uri = self.landed_change(), self.changes, self.job.snapshot.uri
+        change, changes, uri = self.landed_change(), self.changes, self.request.snapshot.uri
         refuse_other_columns(change, head, changes, token=self.token, uri=uri)
         judge = fragment_judge(change, head, changes, self.blanks)
-        # After the first commit, the coverage tracks the job's own files.
-        judged = {} if self.landed else {number: judge(part) for number, part in self.parts.items()}
-        parts = {
-            number: self.parts[number] for number, judgement in judged.items() if judgement.verdict is Verdict.VALID
-        }
+        judged = self._judge_parts(judge)
+        parts = {number: self.parts[number] for number in _numbers_of(Verdict.VALID, judged)}
         if judged and not parts:
             refuse_overwritten(change, head, changes, uri)
-        conflicts = {
-            number: judgement.reason for number, judgement in judged.items() if judgement.verdict is Verdict.CONFLICT
-        }
-        if self.job.rebaser and (self.landed or conflicts or any(change.moves for change in changes)):
-            return self._plan_rebased(self.job.rebaser, head, judge, parts)
+        conflicts = {number: judged[number].reason for number in _numbers_of(Verdict.CONFLICT, judged)}
+        rebaser = self.request.rebaser
+        if rebaser is not None and (conflicts or self._may_have_moved(changes)):
+            return self._plan_rebased(rebaser, head, judge, parts)
         if parts:
             refuse_renamed(change, head, uri)
-        snapshot_ids = self.job.snapshot_fragments or self.parts.keys()
-        return Plan(
+        return CommitPlan(
             head=head,
             parts=parts,
             rebased={},
-            gone=tuple(number for number, judgement in judged.items() if judgement.verdict is Verdict.GONE),
+            gone=_numbers_of(Verdict.GONE, judged),
             conflicts=conflicts,
-            new_rows=sum(head.fragments[number].num_rows for number in head.fragments if number not in snapshot_ids),
+            new_rows=_count_rows(head, head.fragments.keys() - (self.request.snapshot_fragments or self.parts.keys())),
         )
+
+    def _judge_parts(self, judge: FragmentJudge) -> dict[int, Judgement]:
+        # After the first commit, the coverage tracks the job's own files.
+        return {} if self.landed else {number: judge(part) for number, part in self.parts.items()}
+
+    def _may_have_moved(self, changes: Iterable[Change]) -> bool:
+        """Tells whether rows of the job may be in other fragments than the job's column files."""
+        return self.landed is not None or any(change.moves for change in changes)
 
     def _plan_rebased(
         self, rebaser: Rebaser, head: Head, judge: FragmentJudge, valid: Mapping[int, FragmentColumns]
-    ) -> Plan:
+    ) -> CommitPlan:
         """Plans a commit whose rows may have moved, or may have changed inputs."""
         coverage = self._coverage()
+        current = self._follow(coverage, head)
+        if current.open:
+            refuse_renamed(self.landed_change(), head, self.request.snapshot.uri)
+        valid_parts = {number: valid[number] for number in current.open if number in valid}
+        rebased = self._rebase(rebaser, head, judge, self._moved_ids(head, coverage, current, valid))
+        rebased_parts = {number: result.columns for number, result in rebased.items() if result.columns is not None}
+        uncovered = sum(head.fragments[number].num_rows - result.covered for number, result in rebased.items())
+        return CommitPlan(
+            head=head,
+            parts=valid_parts | rebased_parts,
+            rebased=rebased,
+            gone=tuple(number for number in self.parts if number not in head.fragments),
+            conflicts={},
+            new_rows=_count_rows(head, current.new) + uncovered,
+            coverage=current.settled(dict.fromkeys(current.open)),
+        )
+
+    def _follow(self, coverage: Coverage, head: Head) -> Coverage:
+        """Follows the covered rows to a version."""
         lineage = self.history.lineage(head.dataset, coverage.version)
         # Skip fragments of the snapshot without any moved rows: most fragments of a huge table.
         skipped_ids = coverage.others if lineage.complete and not lineage.replaced else frozenset()
         skipped_ids -= lineage.compacted
         fragments = [head.fragments[number] for number in head.fragments if number not in skipped_ids]
         current = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
-        if current.open:
-            refuse_renamed(self.landed_change(), head, self.job.snapshot.uri)
-        parts = {number: valid[number] for number in current.open if number in valid}
-        # If every covered fragment still has all its rows, no covered row is in another fragment,
-        # regardless of changes to other fragments.
-        starting_fragments = (
-            self.landed.head.fragments if self.landed else {n: part.fragment for n, part in self.parts.items()}
-        )
-        resolved_ids = valid.keys() | {number for number, covered in current.covered.items() if covered.done}
+        return replace(current, others=current.others | skipped_ids)
+
+    def _moved_ids(
+        self, head: Head, coverage: Coverage, current: Coverage, valid: Mapping[int, FragmentColumns]
+    ) -> list[int]:
+        """Returns the open fragments with rows of invalid fragments."""
+        before = self.landed.head.fragments if self.landed else {n: part.fragment for n, part in self.parts.items()}
+        resolved_ids = valid.keys() | (current.covered.keys() - set(current.open))
         has_all_rows = all(
-            number in resolved_ids and head.fragments[number].num_deletions == starting_fragments[number].num_deletions
+            number in resolved_ids and head.fragments[number].num_deletions == before[number].num_deletions
             for number in coverage.covered
         )
-        moved_ids = [] if has_all_rows else [number for number in current.open if number not in valid]
-        stale_ids = [number for number in moved_ids if not self._still_fits(head, number, judge)]
-        new_results: Sequence[RebasedColumns] = ()
-        if stale_ids:
-            new_results = rebaser(
-                head.dataset, self.history.lineage(head.dataset, self.job.change.read_version), stale_ids
-            )
-        rebased_by_id = {**self.rebased, **{result.fragment_id: result for result in new_results}}
-        self.rebased = rebased = {number: rebased_by_id[number] for number in moved_ids}
-        parts.update({number: result.columns for number, result in rebased.items() if result.columns is not None})
-        new_rows = sum(head.fragments[number].num_rows for number in current.new)
-        new_rows += sum(head.fragments[number].num_rows - result.covered for number, result in rebased.items())
-        settled = current.settled(dict.fromkeys(current.open))
-        return Plan(
-            head=head,
-            parts=parts,
-            rebased=rebased,
-            gone=tuple(number for number in self.parts if number not in head.fragments),
-            conflicts={},
-            new_rows=new_rows,
-            coverage=replace(settled, others=settled.others | skipped_ids),
-        )
+        # If every covered fragment still has all its rows, no covered row is in another fragment,
+        # regardless of changes to other fragments.
+        return [] if has_all_rows else [number for number in current.open if number not in valid]
 
-    def note(self, plan: Plan) -> None:
+    def _rebase(
+        self, rebaser: Rebaser, head: Head, judge: FragmentJudge, fragments: Sequence[int]
+    ) -> Mapping[int, RebasedColumns]:
+        """Rebases fragments to a version, unless the rebase to an earlier version still fits."""
+        stale_ids = [number for number in fragments if not self._still_fits(head, number, judge)]
+        results = dict(self.rebased)
+        if stale_ids:
+            lineage = self.history.lineage(head.dataset, self.request.change.read_version)
+            results.update((result.fragment_id, result) for result in rebaser(head.dataset, lineage, stale_ids))
+        self.rebased = {number: results[number] for number in fragments}
+        return self.rebased
+
+    def note(self, plan: CommitPlan) -> None:
         """Records a committed plan."""
         self.landed = plan
         self.counted.update(plan.rebased)
@@ -192,17 +223,19 @@ class Planner:
     def landed_change(self) -> ColumnsToCommit:
         """Returns the change. After the first commit, new columns have their field ids."""
         if self.landed is None:
-            return self.job.change
+            return self.request.change
         filled = {column.name: column for column in self.landed.head.fields}
-        targets = (filled.get(target.name, target) if target.id < 0 else target for target in self.job.change.targets)
-        return replace(self.job.change, targets=tuple(targets))
+        targets = (
+            filled.get(target.name, target) if target.id < 0 else target for target in self.request.change.targets
+        )
+        return replace(self.request.change, targets=tuple(targets))
 
     def _coverage(self) -> Coverage:
         """Returns the coverage at the job's last commit, or at its snapshot."""
         landed = self.landed
         if landed is None:
-            version, fragments = self.job.change.read_version, {n: part.fragment for n, part in self.parts.items()}
-            other_ids = self.job.snapshot_fragments
+            version, fragments = self.request.change.read_version, {n: part.fragment for n, part in self.parts.items()}
+            other_ids = self.request.snapshot_fragments
         elif landed.coverage is None:
             version, fragments = landed.head.dataset.version, {n: landed.head.fragments[n] for n in landed.parts}
             other_ids = frozenset(landed.head.fragments)
@@ -221,13 +254,13 @@ class Planner:
             return False
         return head.fragments[fragment].num_deletions == result.columns.fragment.num_deletions
 
-    def make_room(self, plan: Plan) -> lance.LanceDataset | Lost | Unknown | None:
+    def make_room(self, plan: CommitPlan) -> lance.LanceDataset | Lost | Unknown | None:
         """Makes a version with the columns, and with files of all or none of them per fragment.
 
         Returns the new version, and the caller plans again for this version. Returns None if the
         plan can be committed as it is.
         """
-        head, change = plan.head, self.job.change
+        head, change = plan.head, self.request.change
         names_in_head = {column.name for column in head.fields}
         missing_columns = [arrow for arrow in change.new_columns if arrow.name not in names_in_head]
         if missing_columns:
@@ -236,46 +269,31 @@ class Planner:
             if outcome is not None:
                 return outcome
             self.token = token
-            return self.job.snapshot.open_latest()
-        return fill_gaps(head, sorted(plan.parts), targets_in(head, change), self._blank, self.job.snapshot.storage)
+            return self.request.snapshot.open_latest()
+        return fill_gaps(head, sorted(plan.parts), targets_in(head, change), self._blank, self.request.snapshot.storage)
 
     def _blank(self, dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
-        staged = self.job.stage.blank(dataset, fragment, names)
+        staged = self.request.stage.blank(dataset, fragment, names)
         # Record the name before the commit: after a lost answer, the next round meets this file.
         self.blanks.add(staged.name)
         return staged
 
-    def result(self, plan: Plan, retries: int, earlier: CommitResult | None) -> CommitResult:
+    def result(self, plan: CommitPlan, retries: int, earlier: CommitResult | None) -> CommitResult:
         """Returns the result of committing a plan; the version is still 0.
 
         `earlier` is the result of the job's previous commit, some of whose values this
         plan replaces.
         """
-        change = self.job.change
-        carried = sum(rebased.carried for rebased in plan.rebased.values())
-        nulled = sum(rebased.nulled for rebased in plan.rebased.values())
         if earlier is not None:
-            # An earlier rebase of the same fragment has already counted these rows.
-            previous = [self.counted[number] for number in plan.rebased if number in self.counted]
-            carried -= sum(rebased.carried for rebased in previous)
-            nulled -= sum(rebased.nulled for rebased in previous)
-            return replace(
-                earlier,
-                rows=earlier.rows - nulled,
-                rows_carried=earlier.rows_carried + carried,
-                rows_nulled=earlier.rows_nulled + nulled,
-                retries=earlier.retries + retries + 1,
-            )
+            return self._result_again(plan, retries, earlier)
+        change = self.request.change
         given_rows = sum(part.rows for number, part in self.parts.items() if number not in plan.conflicts)
-        rows = carried
-        for number, part in plan.parts.items():
-            if number not in plan.rebased:
-                deleted = plan.head.fragments[number].num_deletions - part.fragment.num_deletions
-                rows += part.rows - min(deleted, part.rows)
+        kept_ids = [number for number in plan.parts if number not in plan.rebased]
+        rows = plan.carried + sum(_kept_rows(plan.parts[number], plan.head) for number in kept_ids)
         return CommitResult(
-            uri=self.job.snapshot.uri,
+            uri=self.request.snapshot.uri,
             operation="backfill",
-            job_id=self.job.job_id,
+            job_id=self.request.job_id,
             version=0,
             read_version=change.read_version,
             rows=rows,
@@ -286,8 +304,34 @@ class Planner:
             input_columns=tuple(column.name for column in change.inputs),
             inputs_from=change.inputs_from,
             fragments_gone=plan.gone,
-            rows_carried=carried,
-            rows_nulled=nulled,
-            rows_gone=max(0, given_rows - rows - nulled),
+            rows_carried=plan.carried,
+            rows_nulled=plan.nulled,
+            rows_gone=max(0, given_rows - rows - plan.nulled),
             new_rows=plan.new_rows,
         )
+
+    def _result_again(self, plan: CommitPlan, retries: int, earlier: CommitResult) -> CommitResult:
+        # An earlier rebase of the same fragment has already counted these rows.
+        counted = [self.counted[number] for number in plan.rebased if number in self.counted]
+        nulled = plan.nulled - sum(rebased.nulled for rebased in counted)
+        return replace(
+            earlier,
+            rows=earlier.rows - nulled,
+            rows_carried=earlier.rows_carried + plan.carried - sum(rebased.carried for rebased in counted),
+            rows_nulled=earlier.rows_nulled + nulled,
+            retries=earlier.retries + retries + 1,
+        )
+
+
+def _numbers_of(verdict: Verdict, judged: Mapping[int, Judgement]) -> tuple[int, ...]:
+    return tuple(number for number, judgement in judged.items() if judgement.verdict is verdict)
+
+
+def _count_rows(head: Head, fragments: Iterable[int]) -> int:
+    return sum(head.fragments[number].num_rows for number in fragments)
+
+
+def _kept_rows(part: FragmentColumns, head: Head) -> int:
+    """Returns the number of rows with values, without the rows deleted since the write."""
+    deleted = head.fragments[part.fragment_id].num_deletions - part.fragment.num_deletions
+    return part.rows - min(deleted, part.rows)

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from lance_spark.commit.attempt import Lost, Unknown
 from lance_spark.commit.backoff import CommitPolicy, Rounds
@@ -58,7 +58,6 @@ def commit_job(
     *,
     known: dict[int, Event] | None = None,
     check: Check | None = None,
-    make_rounds: Callable[[CommitPolicy], Rounds] = lambda policy: Rounds(policy=policy),
 ) -> CommitResult:
     """Commits the result of a job, as :func:`commit_with_retries` does.
 
@@ -82,10 +81,10 @@ def commit_job(
         return dataclasses.replace(prior_result, uri=ref.uri)
 
     advice = (
-        f"job {job_id} - written files are kept; call lance_spark.last_commit(path) when the store answers again: it "
-        "shows the job if it was committed, else write again"
+        f"The files of job {job_id} are kept. Call lance_spark.last_commit(path) when the store answers again. Write "
+        "again unless the last commit is of this job."
     )
-    return commit_with_retries(ref, noted_round, find, policy, since=since, advice=advice, make_rounds=make_rounds)
+    return commit_with_retries(ref, noted_round, find, policy, since=since, advice=advice)
 
 
 def commit_with_retries(
@@ -97,7 +96,6 @@ def commit_with_retries(
     since: int,
     advice: str,
     head: lance.LanceDataset | None = None,
-    make_rounds: Callable[[CommitPolicy], Rounds] = lambda policy: Rounds(policy=policy),
 ) -> _T:
     """Runs rounds until a round commits or raises, or the policy ends the loop. The only such loop.
 
@@ -108,9 +106,8 @@ def commit_with_retries(
             the attempt.
         policy: Bounds the rounds.
         since: The first round searches the versions after this number for an earlier attempt.
-        advice: What to do if the store does not answer, for the error.
+        advice: What to do if the store does not answer, as the end of the error.
         head: The latest version, if the caller has just opened the table.
-        make_rounds: Tests inject clock and sleep.
 
     Raises:
         CommitConflictError: Other writers kept committing first.
@@ -119,40 +116,99 @@ def commit_with_retries(
         CommitError: The commit did not happen, for another reason.
     """
     refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
-    rounds = make_rounds(policy)
+    loop = _CommitLoop(
+        ref=ref, one_round=one_round, find=find, rounds=Rounds(policy=policy), since=since, advice=advice, head=head
+    )
+    return loop.run()
+
+
+@dataclass(slots=True, kw_only=True)
+class _CommitLoop(Generic[_T]):
+    """The loop of a commit, with the arguments of :func:`commit_with_retries`.
+
+    Attributes:
+        head: The latest version, if the next round need not open the table.
+        unanswered: The error of the last attempt without an answer.
+    """
+
+    ref: DatasetRef
+    one_round: Round[_T]
+    find: Callable[[lance.LanceDataset, int], _T | None]
+    rounds: Rounds
+    since: int
+    advice: str
+    head: lance.LanceDataset | None
     unanswered: Exception | None = None
-    while True:
-        rounds.begin()
+
+    def run(self) -> _T:
+        while True:
+            self.rounds.begin()
+            try:
+                outcome = self._run_round()
+            except (OSError, CommitError) as error:
+                if self.unanswered is None or self._is_final(error):
+                    _raise_typed(self.ref, error)
+                return self._resolve_unknown(error)
+            if not isinstance(outcome, Lost | Unknown):
+                return outcome
+            if isinstance(outcome, Unknown):
+                self.unanswered = outcome.error
+            _logger.debug("commit to %s did not land: %s", self.ref.uri, outcome.error)
+            if outcome.lasts or not self.rounds.again(race=outcome.race):
+                break
+        if self.unanswered is not None:
+            return self._resolve_unknown(self.unanswered)
+        raise CommitConflictError(
+            f"Other writers kept committing first, so the commit gave up after {self.rounds.retries} retries: "
+            f"{plain(outcome.error)}. Table: {self.ref.uri}. Nothing was committed. Try again, or raise "
+            "commit_max_retries.",
+            uri=self.ref.uri,
+        ) from outcome.error
+
+    def _run_round(self) -> _T | Lost | Unknown:
+        head = _open_head(self.ref) if self.head is None else self.head
+        self.head = None
+        if head is not None:
+            prior_result = self.find(head, self.since)
+            if prior_result is not None:
+                return prior_result
+            self.since = max(self.since, head.version)
+        return self.one_round(head, self.rounds.retries)
+
+    def _is_final(self, error: Exception) -> bool:
+        """Tells whether an error of a round also settles the earlier attempts without an answer.
+
+        Only an object store may still execute a request after a call without an answer.
+        """
+        is_settled = isinstance(error, CommitError) and is_local(self.ref.uri)
+        return is_settled or isinstance(error, CommitOutcomeUnknownError)
+
+    def _resolve_unknown(self, error: Exception) -> _T:
+        """Searches the table for a commit without an answer. Returns its result, or raises.
+
+        On a local file system a failed call has ended, so a commit missing from the history did not
+        happen. On an object store a request may still arrive.
+        """
+        uri = self.ref.uri
         try:
-            head = _open_head(ref) if head is None else head
-            if head is not None:
-                prior_result = find(head, since)
-                if prior_result is not None:
-                    return prior_result
-                since = max(since, head.version)
-            outcome = one_round(head, rounds.retries)
-        except (OSError, CommitError) as error:
-            # Only an object store may still execute a request after a call without an answer.
-            is_final = isinstance(error, CommitError) and is_local(ref.uri)
-            if unanswered is None or is_final or isinstance(error, CommitOutcomeUnknownError):
-                _raise_typed(ref, error)
-            return _resolve_unknown(ref, find, since, error, advice)
-        head = None
-        if not isinstance(outcome, Lost | Unknown):
-            return outcome
-        if isinstance(outcome, Unknown):
-            unanswered = outcome.error
-        _logger.debug("commit to %s did not land: %s", ref.uri, outcome.error)
-        is_lasting = isinstance(outcome, Unknown) and outcome.lasts
-        if is_lasting or not rounds.again(race=isinstance(outcome, Lost) and outcome.race):
-            break
-    if unanswered is not None:
-        return _resolve_unknown(ref, find, since, unanswered, advice)
-    raise CommitConflictError(
-        f"other writers kept committing first: gave up after {rounds.retries} retries, the last time because of: "
-        f"{outcome.error} - at {ref.uri} - nothing was committed; try again, or raise commit_max_retries",
-        uri=ref.uri,
-    ) from outcome.error
+            head = _open_head(self.ref)
+            prior_result = None if head is None else self.find(head, self.since)
+        except OSError as second_error:
+            error = second_error
+        else:
+            if prior_result is not None:
+                return prior_result
+            if is_local(uri):
+                raise CommitError(
+                    f"The commit failed: {plain(error)}. Table: {uri}. Nothing was committed. Check the permissions "
+                    "and the free space of the folder.",
+                    uri=uri,
+                ) from error
+        raise CommitOutcomeUnknownError(
+            f"The store failed before its answer, so the commit may or may not have happened: {plain(error)}. Table: "
+            f"{uri}. {self.advice}",
+            uri=uri,
+        ) from error
 
 
 def _open_head(ref: DatasetRef) -> lance.LanceDataset | None:
@@ -169,37 +225,6 @@ def _raise_typed(ref: DatasetRef, error: Exception) -> NoReturn:
     raise CommitError(
         f"The store failed before the commit: {plain(error)}. Table: {ref.uri}. Nothing was committed. Try again when "
         "the store answers.",
-        uri=ref.uri,
-    ) from error
-
-
-def _resolve_unknown(
-    ref: DatasetRef,
-    find: Callable[[lance.LanceDataset, int], _T | None],
-    since: int,
-    error: Exception,
-    advice: str,
-) -> _T:
-    """Searches the table for a commit without an answer. Returns its result, or raises.
-
-    On a local file system a failed call has ended, so a commit missing from the history did not
-    happen. On an object store a request may still arrive.
-    """
-    try:
-        head = _open_head(ref)
-        prior_result = None if head is None else find(head, since)
-    except OSError as second_error:
-        error = second_error
-    else:
-        if prior_result is not None:
-            return prior_result
-        if is_local(ref.uri):
-            raise CommitError(
-                f"the commit failed: {error} - at {ref.uri} - nothing was committed; check permissions and space there",
-                uri=ref.uri,
-            ) from error
-    raise CommitOutcomeUnknownError(
-        f"the store failed before it said whether the commit happened: {error} - at {ref.uri}, {advice}",
         uri=ref.uri,
     ) from error
 
@@ -247,7 +272,9 @@ def evaluate_until_committed(
         del outcome  # the traceback of its error keeps all objects of the attempt
 
 
-def properties_of(result: CommitResult, message: str | None, given: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+def properties_of(
+    result: CommitResult, message: str | None, properties: Iterable[tuple[str, str]] = ()
+) -> dict[str, str]:
     """Returns the properties of a transaction: the job, its summary, and the user's properties."""
-    properties = {**dict(given), JOB_KEY: result.job_id, SUMMARY_KEY: result.to_json()}
-    return properties if message is None else {**properties, MESSAGE_KEY: message}
+    stamped = {**dict(properties), JOB_KEY: result.job_id, SUMMARY_KEY: result.to_json()}
+    return stamped if message is None else {**stamped, MESSAGE_KEY: message}

@@ -5,8 +5,8 @@ The preparations add new columns as all NULL, and files of NULLs for incomplete 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.changes import StagedColumns
@@ -14,11 +14,38 @@ from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, files_of
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError
+from lance_spark.lance_compat import plain
 
 if TYPE_CHECKING:
     import lance
     import pyarrow as pa
+    from lance import LanceOperation
     from lance.fragment import DataFile, FragmentMetadata
+
+
+class Stage(Protocol):
+    """Stages column files without new values for any row."""
+
+    def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+        """Stages the values of columns in a version's fragment, to undo a commit."""
+
+    def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+        """Stages NULLs for the target columns without a file in a version's fragment."""
+
+    def missing(self, names: Sequence[str]) -> Collection[str]:
+        """Returns the names of the data files that do not exist."""
+
+
+def replace_data(dataset: lance.LanceDataset, staged: Mapping[int, StagedColumns]) -> LanceOperation.DataReplacement:
+    """Returns the operation to put a column file with the same columns into each fragment.
+
+    Raises:
+        CommitConflictError: See :func:`data_files`.
+    """
+    from lance import LanceOperation
+
+    files = zip(staged, data_files(dataset, list(staged.values())), strict=True)
+    return LanceOperation.DataReplacement([LanceOperation.DataReplacementGroup(*pair) for pair in files])
 
 
 def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> list[DataFile]:
@@ -38,8 +65,8 @@ def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> 
         first = DataFile.create(dataset, staged[0].name)
     except (ValueError, OSError) as error:
         raise CommitConflictError(
-            f"a written column file is not there any more, as after a cleanup of files that no version names: {error} "
-            f"- {staged[0].name} in {dataset.uri} - nothing of it was committed; write or run the backfill again",
+            f"A cleanup of unreferenced files deleted the column file {staged[0].name}: {plain(error)}. Table: "
+            f"{dataset.uri}. The file was not committed. Write again, or run the backfill again.",
             uri=dataset.uri,
         ) from error
     return [same_columns(first, file) for file in staged]
@@ -85,16 +112,16 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
         return Unknown(error=error)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise CommitError(
-            f"Lance cannot add columns {', '.join(repr(f.name) for f in columns)}: {error} - at {head.uri} - nothing "
-            "was committed",
+            f"Lance cannot add columns {', '.join(repr(f.name) for f in columns)}: {plain(error)}. Table: {head.uri}. "
+            "Nothing was committed.",
             uri=head.uri,
         ) from error
     versions = [event.version for event in events_between(head, before, head.version - 1) if event.operation is None]
     if versions:
         raise CommitOutcomeUnknownError(
-            f"columns were added to version {before}, and commits that came first (version {versions[0]} and later) "
-            "were cleaned up in that moment: what they changed may be undone - "
-            f"at {head.uri}, version {head.version} - look at the rows that they changed, and write again",
+            f"The commit of new columns may have undone earlier commits (version {versions[0]} and later), which were "
+            f"cleaned up at the same moment. The columns were added to version {before}. Table: {head.uri}, version "
+            f"{head.version}. Check the rows that these commits changed, and write again.",
             uri=head.uri,
         )
     return None
@@ -113,23 +140,12 @@ def fill_gaps(
     Measured: a DataReplacement either replaces files of a fragment or adds files, and does not
     combine the two.
     """
-    from lance import LanceOperation
-
-    gaps: dict[tuple[str, ...], list[int]] = {}
-    for fragment in fragments:
-        null_names = tuple(c.name for c in targets if not files_of(head.fragments[fragment], c.ids))
-        if null_names and len(null_names) < len(targets):
-            gaps.setdefault(null_names, []).append(fragment)
     dataset = None
-    for names, numbers in gaps.items():
+    for names, numbers in _gaps(head, fragments, targets).items():
         base = dataset or head.dataset
-        staged = [blank(base, number, names) for number in numbers]
-        groups = [
-            LanceOperation.DataReplacementGroup(*pair) for pair in zip(numbers, data_files(base, staged), strict=True)
-        ]
         outcome = attempt_commit(
             base,
-            LanceOperation.DataReplacement(groups),
+            replace_data(base, {number: blank(base, number, names) for number in numbers}),
             read_version=base.version,
             properties={},
             storage_options=storage,
@@ -138,3 +154,13 @@ def fill_gaps(
             return outcome
         dataset = outcome.dataset
     return dataset
+
+
+def _gaps(head: Head, fragments: Sequence[int], targets: Sequence[FieldIdentity]) -> dict[tuple[str, ...], list[int]]:
+    """Returns the incomplete fragments by their columns without files."""
+    gaps: dict[tuple[str, ...], list[int]] = {}
+    for fragment in fragments:
+        null_names = tuple(c.name for c in targets if not files_of(head.fragments[fragment], c.ids))
+        if null_names and len(null_names) < len(targets):
+            gaps.setdefault(null_names, []).append(fragment)
+    return gaps

@@ -73,7 +73,7 @@ def change_schema(
         unanswered = unanswered or isinstance(outcome, Unknown)
         return outcome.dataset if isinstance(outcome, Landed) else outcome
 
-    advice = "look at the table when the store answers again, and repeat the change if the table lacks it"
+    advice = "Open the table when the store answers again, and repeat the change if the table lacks it."
     return commit_with_retries(ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice, head=head)
 
 
@@ -114,7 +114,7 @@ def open_or_create(ref: DatasetRef, schema: pa.Schema, policy: CommitPolicy) -> 
         outcome = attempt_commit(ref.uri, operation, read_version=0, properties={}, storage_options=ref.storage)
         return outcome.dataset if isinstance(outcome, Landed) else outcome
 
-    return commit_with_retries(ref, one_round, lambda *_: None, policy, since=0, advice="try again")
+    return commit_with_retries(ref, one_round, lambda *_: None, policy, since=0, advice="Try again.")
 
 
 def drop_operation(head: lance.LanceDataset, columns: Sequence[str]) -> LanceOperation.BaseOperation:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from lance_spark.commit.attempt import Landed, Lost, attempt_commit
 from lance_spark.dataset import FOLDER
 from lance_spark.errors import CommitError, UnsafeStoreError
-from lance_spark.lance_compat import is_denied
+from lance_spark.lance_compat import is_denied, plain
 from lance_spark.objects import LanceObjects
 from lance_spark.options import environment_flag
 
@@ -88,11 +88,10 @@ def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) ->
     if not safe:
         parts = urlsplit(uri)
         raise UnsafeStoreError(
-            "the object store ignores conditional puts: it took two versions under one name, so of writers that commit "
-            "at the same time all but one would lose what they wrote, and none would notice - at "
-            f"{parts.scheme}://{parts.netloc}, asked for {uri} - nothing was committed; use a store with conditional "
-            "puts (If-None-Match), or, where never more than one writer commits, allow it with "
-            f"option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true",
+            "The object store ignores conditional puts, so concurrent writers would lose rows without an error. The "
+            f"store {parts.scheme}://{parts.netloc} took two versions under one name. Table: {uri}. Nothing was "
+            "committed. Use a store with conditional puts (If-None-Match). If never more than one writer commits, "
+            f"allow the store with option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true.",
             uri=uri,
         )
 
@@ -147,17 +146,17 @@ def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
 
 def _unknown(probe: str, error: Exception) -> CommitError:
     advice = (
-        "check that the store answers, and that objects can be written there, or commit without asking, with "
-        f"option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true"
+        "Check that the store answers and takes objects. To commit without this probe, set "
+        f"option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true."
     )
     if is_denied(error):
         advice = (
-            "check the credentials: give them as storage.* options, or in the environment, and let them write objects "
-            "below the table"
+            "Check the credentials in the storage.* options or in the environment. The credentials must allow writing "
+            "below the table."
         )
     return CommitError(
-        f"whether the store keeps conditional puts could not be found out: {error} - at {probe} - nothing was "
-        f"committed; {advice}",
+        f"The probe of the store for conditional puts failed: {plain(error)}. Location: {probe}. Nothing was "
+        f"committed. {advice}",
         uri=probe,
     )
 
@@ -169,7 +168,7 @@ def _remove(probe: str, storage: Mapping[str, str]) -> None:
             objects.delete(path)
     except (OSError, ValueError, RuntimeError) as error:
         # The probe has its answer. Only a few small objects remain, in a folder without readers.
-        _logger.warning("a probe could not be deleted: %s - at %s", error, probe)
+        _logger.warning("The probe at %s could not be deleted: %s", probe, error)
 
 
 def _location(uri: str, storage: Mapping[str, str]) -> tuple[object, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
@@ -12,11 +12,16 @@ from lance_spark.commit.changes import CommitResult, FragmentColumns
 from lance_spark.commit.commit_loop import commit_job
 from lance_spark.commit.conflicts.history import UNDONE_KEY, Change, events_between
 from lance_spark.commit.conflicts.table_state import Head
-from lance_spark.commit.data_files import file_named
-from lance_spark.commit.protocols import Stage
+from lance_spark.commit.data_files import Stage, file_named
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitImpossibleError, CommitOutcomeUnknownError, LanceSparkError, TableNotFoundError
-from lance_spark.lance_compat import path_of
+from lance_spark.errors import (
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+    LanceSparkError,
+    TableNotFoundError,
+    counted,
+)
+from lance_spark.lance_compat import path_of, plain
 
 if TYPE_CHECKING:
     import lance
@@ -47,40 +52,46 @@ def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, Fr
     try:
         latest = Head.of(snapshot.open_latest())
     except TableNotFoundError as error:
-        raise _deleted(snapshot, "nothing was committed; write the table anew") from error
-    lost = [
-        number
-        for number, part in parts.items()
-        if part.staged.name in missing_names
-        and number in latest.fragments
-        and file_named(latest.fragments[number], part.staged.name) is not None
-    ]
+        raise _deleted(snapshot, "Nothing was committed. Write the table again.") from error
+    lost = [number for number, part in parts.items() if _names_missing_file(latest, number, part, missing_names)]
     if not lost:
         return
-    # Only files in the table's own folder, not in the folder of a clone's source.
-    files = [file for number in lost[:_SOME] for file in latest.fragments[number].files if file.base_id is None]
-    other_names = [file.path for file in files if file.path not in missing_names]
-    if other_names and len(stage.missing(other_names)) == len(other_names):
+    if _is_table_deleted(latest, lost[:_SOME], missing_names, stage):
         # Lance commits even so: to a new folder, or to a table that was created again.
         raise _deleted(
             snapshot,
-            f"version {version} there names files that are gone; delete "
-            f"_versions/{_LATEST_MANIFEST - version}.manifest, in older tables {version}.manifest, and the folder if "
-            "no other is there",
+            f"Version {version} there names files that are gone. Delete "
+            f"_versions/{_LATEST_MANIFEST - version}.manifest, in older tables {version}.manifest, and the folder "
+            "unless it has other manifests.",
         )
+    numbers = f"{', '.join(map(str, lost[:_SOME]))}{', ...' if len(lost) > _SOME else ''}"
     raise CommitOutcomeUnknownError(
-        "column files were deleted while they were committed, as by a cleanup of files that no version names, so that "
-        f"the columns cannot be read in {len(lost)} fragments "
-        f"({', '.join(map(str, lost[:_SOME]))}{', ...' if len(lost) > _SOME else ''}) - at {snapshot.uri}, version "
-        f"{version} - restore version {version - 1}: lance.dataset(path, version={version - 1}).restore(), then write "
-        "again, or run the backfill again",
+        "A cleanup of unreferenced files deleted column files during their commit, so the columns cannot be read in "
+        f"{counted(len(lost), 'fragment')} ({numbers}). Table: {snapshot.uri}, version {version}. To recover, restore "
+        f"version {version - 1} with lance.dataset(path, version={version - 1}).restore(). Then write again, or run "
+        "the backfill again.",
         uri=snapshot.uri,
     )
 
 
+def _names_missing_file(latest: Head, number: int, part: FragmentColumns, missing_names: Collection[str]) -> bool:
+    """Tells whether a fragment of the latest version names a committed file that is missing."""
+    if part.staged.name not in missing_names or number not in latest.fragments:
+        return False
+    return file_named(latest.fragments[number], part.staged.name) is not None
+
+
+def _is_table_deleted(latest: Head, fragments: Sequence[int], missing_names: Collection[str], stage: Stage) -> bool:
+    """Tells whether all other files of fragments are missing too."""
+    # Only files in the table's own folder, not in the folder of a clone's source.
+    files = [file for number in fragments for file in latest.fragments[number].files if file.base_id is None]
+    other_names = [file.path for file in files if file.path not in missing_names]
+    return bool(other_names) and len(stage.missing(other_names)) == len(other_names)
+
+
 def _deleted(snapshot: DatasetRef, advice: str) -> CommitImpossibleError:
     return CommitImpossibleError(
-        f"the table was deleted while the values were committed - at {snapshot.uri} - {advice}", uri=snapshot.uri
+        f"The table was deleted during the commit of the values. Table: {snapshot.uri}. {advice}", uri=snapshot.uri
     )
 
 
@@ -121,8 +132,9 @@ def take_back(
         commit_job(ref, f"{job_id}-undo", since, one_round, policy)
     except (LanceSparkError, OSError, ValueError) as error:
         raise CommitOutcomeUnknownError(
-            f"the table changed in the moment of the commit, which could not be taken back: {error} - at {ref.uri}, "
-            f"job {job_id} - restore the version before it, or delete these rows, or backfill these columns again",
+            f"The table changed at the moment of the commit, and the commit could not be taken back: {plain(error)}. "
+            f"Table: {ref.uri}, job {job_id}. Restore the version before the commit, delete the rows, or backfill the "
+            "columns again.",
             uri=ref.uri,
         ) from error
 
@@ -159,7 +171,7 @@ def _refuse_moved(ref: DatasetRef, fragments: Collection[int], since: int) -> No
     for change in map(Change.of, events_between(head, since, head.version)):
         if change.operation is None or any(map(change.took_from, fragments)):
             raise CommitOutcomeUnknownError(
-                "the table changed in the moment of the commit, and rows of it were moved before they could be taken "
-                f"back ({change.text}) - at {ref.uri} - delete these rows, or restore version {since - 1}",
+                "The table changed at the moment of the commit, and another writer moved the rows before the commit "
+                f"was taken back ({change.text}). Table: {ref.uri}. Delete these rows, or restore version {since - 1}.",
                 uri=ref.uri,
             )

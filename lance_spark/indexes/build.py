@@ -117,9 +117,9 @@ def _built(
     if covered != files.keys():
         discard(pinned, segments)
         raise IndexBuildError(
-            f"index {whole.name!r} ({whole.kind}) of column {whole.column!r} could not be built: it has too few values "
-            f"to train a model - in {pinned.uri}, version {pinned.version} - nothing was changed; use IVF_FLAT, or add "
-            "rows",
+            f"Index {whole.name!r} ({whole.kind}) of column {whole.column!r} could not be built: there are too few "
+            f"values to train a model. Table: {pinned.uri}, version {pinned.version}. Nothing was changed. Use "
+            "IVF_FLAT, or add rows.",
             uri=pinned.uri,
         )
     return IndexToCommit(

@@ -59,7 +59,11 @@ class IndexToCommit:
     @property
     def rows(self) -> int:
         """Number of rows of the segments' fragments."""
-        return sum(self.files[number][0] for segment in self.segments for number in segment.fragment_ids)
+        return self.rows_of(self.segments)
+
+    def rows_of(self, segments: Sequence[Index]) -> int:
+        """Returns the number of rows of segments' fragments."""
+        return sum(self.files[number][0] for segment in segments for number in segment.fragment_ids)
 
     def still_valid(self, head: lance.LanceDataset) -> frozenset[int]:
         """Returns the fragments whose segments are right at another version.
@@ -70,8 +74,9 @@ class IndexToCommit:
         column = self.column
         if column not in field_identities(head.lance_schema):
             raise CommitImpossibleError(
-                f"column {column.name!r} was dropped, cast or renamed while index {self.definition.name!r} was built "
-                f"- at {head.uri}, version {head.version} - nothing was committed; make the index again",
+                f"Column {column.name!r} was dropped, cast or renamed during the build of index "
+                f"{self.definition.name!r}. Table: {head.uri}, version {head.version}. Nothing was committed. Create "
+                "the index again.",
                 uri=head.uri,
             )
         present = {fragment.fragment_id: fragment.metadata for fragment in head.get_fragments()}
@@ -135,11 +140,11 @@ def _commit_once(
         raise TableNotFoundError(ref.uri)
     valid = index.still_valid(head)
     segments = [narrowed(segment, [n for n in segment.fragment_ids if n in valid]) for segment in index.segments]
-    rows = sum(index.files[number][0] for segment in segments for number in segment.fragment_ids)
+    rows = index.rows_of(segments)
     if rows < least_share * index.rows:
         raise TooMuchMovedError(
-            f"rows were moved or rewritten while index {index.definition.name!r} was built - at {ref.uri}, version "
-            f"{head.version} - nothing was committed; make it again",
+            f"Most rows were moved or rewritten during the build of index {index.definition.name!r}. Table: {ref.uri}, "
+            f"version {head.version}. Nothing was committed. Create the index again.",
             uri=ref.uri,
         )
     result = CommitResult(
@@ -229,8 +234,8 @@ def _refuse_slipped(
         }
         if not (indexed_fragments & present) <= valid:
             wrong = CommitConflictError(
-                f"rows were rewritten in the moment in which index {index.definition.name!r} was committed - at "
-                f"{ref.uri}, version {landed.version} - it was taken out again; make it again",
+                f"Rows were rewritten at the moment of the commit of index {index.definition.name!r}, so the index was "
+                f"dropped. Table: {ref.uri}, version {landed.version}. Create the index again.",
                 uri=ref.uri,
             )
     except CommitImpossibleError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
@@ -12,6 +12,7 @@ import pyarrow.types as pt
 
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from lance_spark.options import check_number
 from lance_spark.queries import metric_of
 from lance_spark.types.fields import Kind
 
@@ -39,7 +40,8 @@ TASK_ROWS: Mapping[str, int] = {
 """Minimum rows of a task, by kind: about a second of work of a core."""
 
 _PARTITION_ROWS = {"IVF_FLAT": 4096, "IVF_PQ": 4096, "IVF_HNSW_SQ": 1 << 20, "IVF_HNSW_PQ": 1 << 20}
-_ORDERED = "numbers, booleans, strings, binary, dates, times and decimals"
+_TOKENIZERS = ("simple", "whitespace", "raw")
+_LEAST_MEMORY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +90,10 @@ class IndexedColumn:
 
     Attributes:
         top: The top-level column.
-        field_id: Field id of the column.
         type: Arrow type of the column.
     """
 
     top: FieldIdentity
-    field_id: int
     type: Kind
 
 
@@ -108,7 +108,7 @@ def indexed_column(dataset: lance.LanceDataset, column: str) -> IndexedColumn:
         raise ColumnNotFoundError(column, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
     top = next(identity for identity in field_identities(dataset.lance_schema) if lance_field.id() in identity.ids)
     kind: Kind = lance_field.to_arrow().type  # type: ignore[attr-defined]  # pylance's stub lacks it
-    return IndexedColumn(top=top, field_id=lance_field.id(), type=getattr(kind, "storage_type", kind))
+    return IndexedColumn(top=top, type=getattr(kind, "storage_type", kind))
 
 
 def scalar_index(column: str, kind: str, *, name: str | None, replace: bool) -> IndexDefinition:
@@ -148,8 +148,7 @@ def vector_index(
     """
     distance = metric_of(metric)
     for option, value in numbers.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise OptionError(option, value, "a whole number, 1 or more")
+        check_number(option, value, least=1)
     if numbers["num_bits"] not in (4, 8):
         raise OptionError("num_bits", numbers["num_bits"], "4 or 8")
     kind_name = str(kind).upper()
@@ -176,6 +175,46 @@ def _named(name: str | None, column: str) -> str:
     return f"{column}_idx" if name is None else name
 
 
+def text_indexes(
+    columns: str | Sequence[str],
+    *,
+    name: str | None,
+    replace: bool,
+    memory_bytes: int | None,
+    tokens: Mapping[str, object],
+) -> list[IndexDefinition]:
+    """Returns the definition of a text index for each column.
+
+    Args:
+        columns: The columns.
+        name: Name of the index of a single column; None for the column's name and `_idx`.
+        replace: Whether the indexes replace existing indexes of their names.
+        memory_bytes: Memory of a task that builds an index; None leaves the size to Lance.
+        tokens: Options of the tokenizer, by pylance's names.
+
+    Raises:
+        OptionError: An option is not valid.
+    """
+    column_names = [columns] if isinstance(columns, str) else list(columns)
+    if not column_names or len(set(column_names)) != len(column_names):
+        raise OptionError("field_names", columns, "a column, or a list of columns, each once")
+    if name is not None and len(column_names) > 1:
+        raise OptionError("name", name, "nothing where there are several columns: each index is named after its own")
+    if tokens["base_tokenizer"] not in _TOKENIZERS:
+        raise OptionError("base_tokenizer", tokens["base_tokenizer"], ", ".join(_TOKENIZERS))
+    letters = "a number of letters, 1 or more, or None"
+    check_number("max_token_length", tokens["max_token_length"], least=1, accepted=letters)
+    size = f"bytes, {_LEAST_MEMORY_BYTES} or more, or None"
+    check_number("writer_heap_size", memory_bytes, least=_LEAST_MEMORY_BYTES, accepted=size)
+    memory = {} if memory_bytes is None else {"memory_limit": memory_bytes >> 20}
+    return [
+        IndexDefinition(
+            name=_named(name, column), column=column, kind="FTS", parameters={**tokens, **memory}, replace=replace
+        )
+        for column in column_names
+    ]
+
+
 def checked(definition: IndexDefinition, column: IndexedColumn, rows: int) -> IndexDefinition:
     """Returns a definition with its parameters for a column and a number of rows.
 
@@ -183,65 +222,93 @@ def checked(definition: IndexDefinition, column: IndexedColumn, rows: int) -> In
         UnsupportedTypeError: The kind does not support the type of the column.
         OptionError: A parameter does not fit the column.
     """
-    kind = column.type
-    accepted = _accepts(definition.kind, kind)
-    if accepted is not None:
+    accepted, accepts = _ACCEPTED[definition.kind]
+    if not accepts(column.type):
         raise UnsupportedTypeError(
             definition.column,
-            str(kind),
+            str(column.type),
             reason=f"an index {definition.kind} is of {accepted}",
             hint="make another kind of index, or one of another column",
         )
-    return _of_vectors(definition, kind, rows) if definition.is_vector else definition
+    return _of_vectors(definition, column.type, rows) if definition.is_vector else definition
 
 
 def _of_vectors(definition: IndexDefinition, kind: Kind, rows: int) -> IndexDefinition:
     parameters = dict(definition.parameters)
-    vector = kind.value_type if not pt.is_fixed_size_list(kind) else kind
-    binary, size = pt.is_uint8(vector.value_type), vector.list_size
-    if binary != (parameters["metric"] == "hamming") or (binary and definition.kind != "IVF_FLAT"):
-        raise OptionError(
-            "metric",
-            parameters["metric"],
-            "hamming with IVF_FLAT for vectors of uint8, and l2, cosine or dot for vectors of floating-point numbers",
-            problem=f"does not fit column {definition.column!r} of {kind}",
-        )
-    if vector is not kind and parameters["metric"] != "cosine":
-        raise OptionError("metric", parameters["metric"], "cosine for lists of vectors")
+    vector = kind if pt.is_fixed_size_list(kind) else kind.value_type
+    _check_metric(definition, kind, vector)
     if parameters["num_partitions"] is None:
         parameters["num_partitions"] = max(1, rows // _PARTITION_ROWS[definition.kind])
     if "num_sub_vectors" in parameters:
-        sub_vectors = parameters["num_sub_vectors"]
-        parameters["num_sub_vectors"] = size // (16 if size % 16 == 0 else 8 if size % 8 == 0 else size) or 1
-        if sub_vectors is not None:
-            if not isinstance(sub_vectors, int) or size % sub_vectors:
-                raise OptionError("num_sub_vectors", sub_vectors, f"a number that divides {size}, the vectors' length")
-            parameters["num_sub_vectors"] = sub_vectors
+        parameters["num_sub_vectors"] = _count_sub_vectors(parameters["num_sub_vectors"], vector.list_size)
     return dataclasses.replace(definition, parameters=parameters)
 
 
-def _accepts(kind: IndexKind, of: Kind) -> str | None:
-    """Returns the supported types of a kind as text, if the type is unsupported; else None."""
-    text = pt.is_string(of) or pt.is_large_string(of)
-    lists = pt.is_list(of) or pt.is_large_list(of)
-    binary = pt.is_binary(of) or pt.is_large_binary(of)
-    number = pt.is_integer(of) or pt.is_floating(of)
-    if kind in ("BTREE", "BITMAP"):
-        fits = text or binary or number or pt.is_boolean(of) or pt.is_temporal(of) or pt.is_decimal(of)
-        return None if fits or pt.is_fixed_size_binary(of) else _ORDERED
-    if kind == "ZONEMAP":
-        return _ORDERED if pt.is_nested(of) else None
-    if kind == "BLOOMFILTER":
-        fits = text or binary or (number and of != pa.float16()) or pt.is_temporal(of)
-        return None if fits else "numbers but half floats, strings, binary, dates and times"
-    if kind == "LABEL_LIST":
-        return None if lists and not pt.is_nested(of.value_type) else "lists"
-    if kind == "NGRAM":
-        return None if text else "strings"
-    if kind == "FTS":
-        strings = lists and (pt.is_string(of.value_type) or pt.is_large_string(of.value_type))
-        return None if text or strings else "strings, and lists of strings"
-    vector = of.value_type if lists else of
-    element = vector.value_type if pt.is_fixed_size_list(vector) else None
-    fits = element is not None and (pt.is_floating(element) or pt.is_uint8(element))
-    return None if fits else "vectors: fixed-size lists of floating-point numbers, or of uint8 for hamming"
+def _check_metric(definition: IndexDefinition, kind: Kind, vector: Kind) -> None:
+    metric, binary = definition.parameters["metric"], pt.is_uint8(vector.value_type)
+    if binary != (metric == "hamming") or (binary and definition.kind != "IVF_FLAT"):
+        raise OptionError(
+            "metric",
+            metric,
+            "hamming with IVF_FLAT for vectors of uint8, and l2, cosine or dot for vectors of floating-point numbers",
+            problem=f"does not fit column {definition.column!r} of {kind}",
+        )
+    if vector is not kind and metric != "cosine":
+        raise OptionError("metric", metric, "cosine for lists of vectors")
+
+
+def _count_sub_vectors(requested: object, size: int) -> int:
+    """Returns the number of sub-vectors for the length of the vectors."""
+    if requested is None:
+        length = next((length for length in (16, 8) if size % length == 0), size)
+        return size // length or 1
+    if not isinstance(requested, int) or size % requested:
+        raise OptionError("num_sub_vectors", requested, f"a number that divides {size}, the vectors' length")
+    return requested
+
+
+def _any_of(*predicates: Callable[[Kind], bool]) -> Callable[[Kind], bool]:
+    return lambda kind: any(accepts(kind) for accepts in predicates)
+
+
+_is_text = _any_of(pt.is_string, pt.is_large_string)
+_is_list = _any_of(pt.is_list, pt.is_large_list)
+_is_binary = _any_of(pt.is_binary, pt.is_large_binary)
+_is_number = _any_of(pt.is_integer, pt.is_floating)
+_is_ordered = _any_of(
+    _is_text, _is_binary, _is_number, pt.is_boolean, pt.is_temporal, pt.is_decimal, pt.is_fixed_size_binary
+)
+_is_hashable = _any_of(_is_text, _is_binary, _is_number, pt.is_temporal)
+
+
+def _is_list_of_values(kind: Kind) -> bool:
+    return _is_list(kind) and not pt.is_nested(kind.value_type)
+
+
+def _is_text_or_texts(kind: Kind) -> bool:
+    return _is_text(kind.value_type if _is_list(kind) else kind)
+
+
+def _is_vector(kind: Kind) -> bool:
+    """Tells whether a column has vectors, or lists of vectors."""
+    vector = kind.value_type if _is_list(kind) else kind
+    return pt.is_fixed_size_list(vector) and (pt.is_floating(vector.value_type) or pt.is_uint8(vector.value_type))
+
+
+_ORDERED = ("numbers, booleans, strings, binary, dates, times and decimals", _is_ordered)
+_VECTORS = ("vectors: fixed-size lists of floating-point numbers, or of uint8 for hamming", _is_vector)
+
+_ACCEPTED: Mapping[str, tuple[str, Callable[[Kind], bool]]] = {
+    "BTREE": _ORDERED,
+    "BITMAP": _ORDERED,
+    "ZONEMAP": (_ORDERED[0], lambda kind: not pt.is_nested(kind)),
+    "BLOOMFILTER": (
+        "numbers but half floats, strings, binary, dates and times",
+        lambda kind: _is_hashable(kind) and kind != pa.float16(),
+    ),
+    "LABEL_LIST": ("lists", _is_list_of_values),
+    "NGRAM": ("strings", _is_text),
+    "FTS": ("strings, and lists of strings", _is_text_or_texts),
+    **dict.fromkeys(get_args(VectorKind), _VECTORS),
+}
+"""The supported types of each kind of index, as text and as a function."""

@@ -63,8 +63,8 @@ class IndexWork:
         except (ValueError, OSError, RuntimeError, TypeError, KeyError, NotImplementedError) as error:
             index = self.definition
             raise IndexBuildError(
-                f"index {index.name!r} ({index.kind}) of column {index.column!r} could not be built: {plain(error)} "
-                f"- in {self.ref.uri}, version {self.ref.version} - nothing was changed",
+                f"Index {index.name!r} ({index.kind}) of column {index.column!r} could not be built: {plain(error)}. "
+                f"Table: {self.ref.uri}, version {self.ref.version}. Nothing was changed.",
                 uri=self.ref.uri,
             ) from error
 

@@ -13,7 +13,6 @@ from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
-    CommitError,
     IndexBuildError,
     IndexNotFoundError,
     IndexTimeoutError,
@@ -60,9 +59,9 @@ class OptimizeIndex:
         except (RuntimeError, ValueError) as error:
             if isinstance(error, CommitConflictError | IndexNotFoundError):
                 raise
-            reason = str(error) if isinstance(error, CommitError) else plain(error)
             raise IndexBuildError(
-                f"index {self.name!r} could not be brought up to date: {reason} - in {self.ref.uri} - it is as it was",
+                f"Index {self.name!r} could not be optimized: {plain(error)}. Table: {self.ref.uri}. The index is "
+                "unchanged.",
                 uri=self.ref.uri,
             ) from error
         self._drop_without_column(head)
@@ -172,8 +171,8 @@ def wait_for_index(
             return
         if clock() + wait > until:
             raise IndexTimeoutError(
-                f"indexes do not cover the table after {timeout_s:g} s: {'; '.join(gaps)} - {ref.uri} - "
-                "optimize_indices() takes the rows into them",
+                f"The indexes do not cover the table after {timeout_s:g} s: {'; '.join(gaps)}. Table: {ref.uri}. Call "
+                "optimize_indices() to add the rows.",
                 uri=ref.uri,
             )
         sleep(wait)
@@ -186,7 +185,7 @@ def _missing(ref: DatasetRef, names: Sequence[str]) -> list[str]:
         try:
             rows = index_stats(head, name).num_unindexed_rows
         except IndexNotFoundError:
-            gaps.append(f"{name!r} is not there")
+            gaps.append(f"{name!r} does not exist")
         else:
             gaps += [f"{name!r} lacks {counted(rows, 'row')}"] if rows else []
     return gaps

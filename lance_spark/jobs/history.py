@@ -8,9 +8,10 @@ import json
 import logging
 import os
 import socket
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import DamagedFileError, DamagedRecordWarning, JobNotFoundError, LanceSparkError
 from lance_spark.jobs.late_ends import kept_ends, write_or_keep
 from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
-from lance_spark.jobs.periodic import every
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
 from lance_spark.objects import objects_beside
 from lance_spark.staging.area import is_id, is_running
@@ -237,3 +237,21 @@ def _find_process_start(pid: int) -> str | None:
     except OSError:
         return None
     return None if fields[0] == "Z" else fields[19]
+
+
+@contextlib.contextmanager
+def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Calls a function every few seconds, in a thread, while the block runs."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=loop, name="lance-spark-every", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -57,59 +57,61 @@ class SystemTable:
 
 
 _MOMENT = pa.timestamp("us", tz="UTC")
+_TEXT, _COUNT = pa.string(), pa.int64()
+_TEXTS, _COUNTS = pa.list_(_TEXT), pa.list_(_COUNT)
 
-_ERROR_FIELDS: list[pa.Field[Any]] = [
-    pa.field("error_id", pa.string()),
-    pa.field("job_id", pa.string()),
-    pa.field("table_uri", pa.string()),
-    pa.field("table_version", pa.int64()),
-    pa.field("columns", pa.list_(pa.string())),
-    pa.field("udf_name", pa.string()),
-    pa.field("udf_version", pa.string()),
-    pa.field("input_columns", pa.list_(pa.string())),
-    pa.field("fragment_id", pa.int64()),
-    pa.field("row_address", pa.int64()),
-    pa.field("outcome", pa.string()),
-    pa.field("error_type", pa.string()),
-    pa.field("error_message", pa.string()),
-    pa.field("error_trace", pa.string()),
-    pa.field("attempt", pa.int64()),
-    pa.field("max_attempts", pa.int64()),
-    pa.field("bisect_depth", pa.int64()),
-    pa.field("timestamp", _MOMENT),
-]
+_ERROR_FIELDS: dict[str, pa.DataType] = {
+    "error_id": _TEXT,
+    "job_id": _TEXT,
+    "table_uri": _TEXT,
+    "table_version": _COUNT,
+    "columns": _TEXTS,
+    "udf_name": _TEXT,
+    "udf_version": _TEXT,
+    "input_columns": _TEXTS,
+    "fragment_id": _COUNT,
+    "row_address": _COUNT,
+    "outcome": _TEXT,
+    "error_type": _TEXT,
+    "error_message": _TEXT,
+    "error_trace": _TEXT,
+    "attempt": _COUNT,
+    "max_attempts": _COUNT,
+    "bisect_depth": _COUNT,
+    "timestamp": _MOMENT,
+}
 
 ERRORS = SystemTable(f"{FOLDER}/errors.lance", pa.schema(_ERROR_FIELDS))
 
-_JOB_FIELDS: list[pa.Field[Any]] = [
-    pa.field("job_id", pa.string()),
-    pa.field("job_type", pa.string()),
-    pa.field("status", pa.string()),
-    pa.field("columns", pa.list_(pa.string())),
-    pa.field("udf_name", pa.string()),
-    pa.field("udf_version", pa.string()),
-    pa.field("input_columns", pa.list_(pa.string())),
-    pa.field("key", pa.string()),
-    pa.field("where", pa.string()),
-    pa.field("read_version", pa.int64()),
-    pa.field("staging_id", pa.string()),
-    pa.field("launched_at", _MOMENT),
-    pa.field("updated_at", _MOMENT),
-    pa.field("completed_at", _MOMENT),
-    pa.field("launched_by", pa.string()),
-    pa.field("process", pa.string()),
-    pa.field("rows_selected", pa.int64()),
-    pa.field("rows_computed", pa.int64()),
-    pa.field("rows_from_checkpoint", pa.int64()),
-    pa.field("rows_skipped", pa.int64()),
-    pa.field("rows_failed", pa.int64()),
-    pa.field("fragments_total", pa.int64()),
-    pa.field("fragments_done", pa.int64()),
-    pa.field("versions", pa.list_(pa.int64())),
-    pa.field("retries", pa.int64()),
-    pa.field("seconds", pa.string()),
-    pa.field("message", pa.string()),
-]
+_JOB_FIELDS: dict[str, pa.DataType] = {
+    "job_id": _TEXT,
+    "job_type": _TEXT,
+    "status": _TEXT,
+    "columns": _TEXTS,
+    "udf_name": _TEXT,
+    "udf_version": _TEXT,
+    "input_columns": _TEXTS,
+    "key": _TEXT,
+    "where": _TEXT,
+    "read_version": _COUNT,
+    "staging_id": _TEXT,
+    "launched_at": _MOMENT,
+    "updated_at": _MOMENT,
+    "completed_at": _MOMENT,
+    "launched_by": _TEXT,
+    "process": _TEXT,
+    "rows_selected": _COUNT,
+    "rows_computed": _COUNT,
+    "rows_from_checkpoint": _COUNT,
+    "rows_skipped": _COUNT,
+    "rows_failed": _COUNT,
+    "fragments_total": _COUNT,
+    "fragments_done": _COUNT,
+    "versions": _COUNTS,
+    "retries": _COUNT,
+    "seconds": _TEXT,
+    "message": _TEXT,
+}
 
 JOBS = SystemTable(f"{FOLDER}/jobs.lance", pa.schema(_JOB_FIELDS))
 

@@ -36,7 +36,7 @@ from lance_spark.staging.column_file import ColumnFile, Targets
 if TYPE_CHECKING:
     import lance
     from lance.file import LanceFileSession
-    from lance.fragment import LanceFragment
+    from lance.fragment import FragmentMetadata, LanceFragment
 
     from lance_spark.commit.conflicts.row_lineage import Lineage
 
@@ -68,9 +68,13 @@ class _Versions:
     origins: Origins
     recast: bool
 
+    def changed(self, fragment: FragmentMetadata, origin: Origin, rows: RowSet) -> RowSet:
+        """Returns the rows of an origin with changed inputs; all rows after a cast of an input."""
+        return rows if self.recast else self.origins.changed(fragment, origin, rows)
+
 
 class CarryOver:
-    """Stages values again. A :data:`~lance_spark.commit.protocols.Rebaser`."""
+    """Stages values again. A :data:`~lance_spark.commit.column_plan.Rebaser`."""
 
     def __init__(self, staging: Staging, plan: CarryPlan, parts: Mapping[int, FragmentColumns]) -> None:
         """Takes the files of the job, and the written columns by fragment of the snapshot."""
@@ -85,10 +89,10 @@ class CarryOver:
         return open_session(self._staging.uri, self._staging.storage_options)
 
     def __call__(self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /) -> list[RebasedColumns]:
-        """Implements :data:`~lance_spark.commit.protocols.Rebaser`."""
+        """Implements :data:`~lance_spark.commit.column_plan.Rebaser`."""
         self._carried_bytes = 0
         if lineage.cleaned_up:
-            raise cleaned_up(self._plan.snapshot, "versions after it are not there any more")
+            raise cleaned_up(self._plan.snapshot, "later versions do not exist any more")
         base, rows = open_snapshot(self._plan.snapshot), SnapshotRows(head)
         fields = field_identities(head.lance_schema)
         # Data files keep the field id of a cast column, so file lists do not reveal the cast.
@@ -111,7 +115,7 @@ class CarryOver:
         handle = versions.head.existing_fragment(number)
         rows = versions.origins.of(handle.metadata)
         if len(rows.unknown) and versions.head.dataset.has_stable_row_ids:
-            text = f"where {len(rows.unknown)} rows of fragment {number} were is not known"
+            text = f"the origin of {counted(len(rows.unknown), 'row')} of fragment {number} is unknown"
             raise cleaned_up(self._plan.snapshot, text)
         pieces: list[FilePiece | NullPiece] = []
         carried, nulled = 0, 0
@@ -120,9 +124,7 @@ class CarryOver:
             if part is None:
                 continue
             carried_rows = origin.mapping.new_rows(part.given)
-            changed = (
-                carried_rows if versions.recast else versions.origins.changed(handle.metadata, origin, carried_rows)
-            )
+            changed = versions.changed(handle.metadata, origin, carried_rows)
             good = origin.mapping.restrict_to(carried_rows - changed)
             if len(good.new):
                 self._count_bytes(part, len(good.new), number)

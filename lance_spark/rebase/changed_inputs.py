@@ -111,19 +111,22 @@ def _column_pairs(
     base: lance.LanceDataset, head: lance.LanceDataset, columns: Sequence[FieldIdentity]
 ) -> list[tuple[str, str]] | None:
     """Returns the column names in both versions, or None if a column cannot be compared."""
-    old_columns = {column.id: column for column in field_identities(base.lance_schema)}
-    new_columns = {column.id: column for column in field_identities(head.lance_schema)}
-    names = {column.name for column in new_columns.values()}
+    old_columns, new_columns = _columns_by_id(base), _columns_by_id(head)
     pairs = []
     for number in dict.fromkeys(column.id for column in columns):
-        if number not in new_columns:
-            if number in old_columns and old_columns[number].name in names:
+        old, new = old_columns.get(number), new_columns.get(number)
+        if new is None:
+            if old is not None and any(column.name == old.name for column in new_columns.values()):
                 return None  # The column was cast or recreated.
             continue
-        if number not in old_columns or old_columns[number].type != new_columns[number].type:
+        if old is None or old.type != new.type:
             return None
-        pairs.append((old_columns[number].name, new_columns[number].name))
+        pairs.append((old.name, new.name))
     return pairs
+
+
+def _columns_by_id(dataset: lance.LanceDataset) -> dict[int, FieldIdentity]:
+    return {column.id: column for column in field_identities(dataset.lance_schema)}
 
 
 def read_rows(rows: SnapshotRows, fragment_id: int, columns: tuple[str, ...], offsets: Offsets) -> list[pa.Array[Any]]:

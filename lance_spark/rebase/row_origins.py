@@ -11,7 +11,7 @@ one fragment.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import lance
     from lance.fragment import FragmentMetadata
 
-    from lance_spark.commit.conflicts.row_lineage import Lineage
+    from lance_spark.commit.conflicts.row_lineage import Lineage, SourceSpan
 
 _LOG = logging.getLogger(__name__)
 
@@ -123,40 +123,49 @@ class Origins:
         return rows & origin.differing
 
     def _find(self, fragment: FragmentMetadata) -> FragmentOrigins:
-        deleted = self._head.deleted(fragment.id)
-        live = np.arange(fragment.physical_rows, dtype=np.int64)
-        live = live if deleted is None else live[~deleted]
-        before = self._before(fragment.id)
-        if before is not None:
-            old_identity, new_identity = (
-                fragment_identity(metadata, self._input_ids) for metadata in (before, fragment)
-            )
-            if old_identity.is_same(new_identity, replaced=self._lineage.replaced):
-                return _in_place(before, live, same=old_identity.inputs == new_identity.inputs)
-        elif self._lineage.is_added(fragment):
-            return FragmentOrigins()
+        live = self._live(fragment)
+        unmoved = self._unmoved(fragment, live)
+        if unmoved is not None:
+            return unmoved
         pieces = self._lineage.origins(fragment.id)
         if self._base is None and not pieces and fragment.id in self._unchanged:
             return _in_place(fragment, live, same=True)
-        origins: list[Origin] = []
-        remaining = live
-        for piece in pieces or ():
-            # Rows deleted since the compaction are skipped.
-            new = np.arange(piece.start, piece.stop, dtype=np.int64)
-            alive = np.isin(new, live, assume_unique=True)
+        origins = list(self._compacted(fragment, live, pieces or ()))
+        found_rows = np.concatenate([no_rows(), *(origin.mapping.new for origin in origins)])
+        remaining = np.setdiff1d(live, found_rows, assume_unique=True)
+        if not len(remaining) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
+            return FragmentOrigins(origins=tuple(origins))
+        by_id = self.by_row_id(fragment.id, remaining)
+        return FragmentOrigins(origins=(*origins, *by_id.origins), unknown=by_id.unknown)
+
+    def _live(self, fragment: FragmentMetadata) -> Offsets:
+        deleted = self._head.deleted(fragment.id)
+        rows: Offsets = np.arange(fragment.physical_rows, dtype=np.int64)
+        return rows if deleted is None else rows[~deleted]
+
+    def _unmoved(self, fragment: FragmentMetadata, live: Offsets) -> FragmentOrigins | None:
+        """Returns the origins of a fragment of both versions or of an added fragment, else None."""
+        before = self._before(fragment.id)
+        if before is None:
+            return FragmentOrigins() if self._lineage.is_added(fragment) else None
+        old_identity, new_identity = (fragment_identity(metadata, self._input_ids) for metadata in (before, fragment))
+        if not old_identity.is_same(new_identity, replaced=self._lineage.replaced):
+            return None
+        return _in_place(before, live, same=old_identity.inputs == new_identity.inputs)
+
+    def _compacted(self, fragment: FragmentMetadata, live: Offsets, pieces: Iterable[SourceSpan]) -> Iterator[Origin]:
+        """Yields the origins of compacted rows of a fragment, without rows deleted since."""
+        for piece in pieces:
             same = piece.is_unchanged(fragment, self._input_ids)
             older = self._before(piece.fragment.id)
             if older is not None:
                 same &= files_of(older, self._input_ids) == files_of(piece.fragment, self._input_ids)
             elif self._base is not None or self._lineage.moved_from(piece.fragment):
                 continue  # An update or an append created the fragment since.
+            new = np.arange(piece.start, piece.stop, dtype=np.int64)
+            alive = np.isin(new, live, assume_unique=True)
             mapping = RowMapping(old=piece.offsets[alive], new=new[alive])
-            origins.append(Origin(fragment=older or piece.fragment, mapping=mapping, same=same))
-            remaining = remaining[~np.isin(remaining, new, assume_unique=True)]
-        if not len(remaining) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
-            return FragmentOrigins(origins=tuple(origins))
-        by_id = self.by_row_id(fragment.id, remaining)
-        return FragmentOrigins(origins=(*origins, *by_id.origins), unknown=by_id.unknown)
+            yield Origin(fragment=older or piece.fragment, mapping=mapping, same=same)
 
     def by_row_id(self, fragment_id: int, rows: Offsets) -> FragmentOrigins:
         """Returns the origins of rows by row ids alone. Requires stable row ids."""

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, recreated_error
 from lance_spark.errors import CommitImpossibleError, SnapshotError, TableNotFoundError, VersionNotFoundError
 
 if TYPE_CHECKING:
@@ -61,7 +61,4 @@ def check_still_there(snapshot: DatasetRef) -> None:
     """
     current = dataclasses.replace(snapshot, incarnation=None).pin(snapshot.version)
     if snapshot.incarnation not in (None, current.incarnation):
-        raise SnapshotError(
-            f"The table {snapshot.uri} was deleted and recreated since version {snapshot.version} was read. Read the "
-            "table again."
-        )
+        raise recreated_error(snapshot)

@@ -8,8 +8,9 @@ Memory: 24 bytes per row of one fragment.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,33 +101,35 @@ def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldId
 
 def _touched(events: Sequence[Event]) -> set[int] | None:
     """Returns the fragments changed or removed by transactions, or None if they are unknown."""
-    from lance import LanceOperation
-
     fragment_ids = set[int]()
     for event in events:
-        operation: Any = event.operation
-        match operation:
-            case LanceOperation.Append() | LanceOperation.CreateIndex() | LanceOperation.UpdateConfig():
-                pass
-            case LanceOperation.Delete():
-                fragment_ids.update(
-                    operation.deleted_fragment_ids,
-                    (updated_fragment.id for updated_fragment in operation.updated_fragments),
-                )
-            case LanceOperation.Update():
-                fragment_ids.update(
-                    operation.removed_fragment_ids,
-                    (updated_fragment.id for updated_fragment in operation.updated_fragments),
-                )
-            case LanceOperation.Rewrite():
-                fragment_ids.update(
-                    old_fragment.id for group in operation.groups for old_fragment in group.old_fragments
-                )
-            case LanceOperation.DataReplacement():
-                fragment_ids.update(replacement.fragment_id for replacement in operation.replacements)
-            case _:
-                return None
+        touched = _touched_by(event.operation)
+        if touched is None:
+            return None
+        fragment_ids.update(touched)
     return fragment_ids
+
+
+def _touched_by(operation: Any) -> Collection[int] | None:  # noqa: ANN401 - pylance's classes have no common fields
+    from lance import LanceOperation
+
+    match operation:
+        case LanceOperation.Append() | LanceOperation.CreateIndex() | LanceOperation.UpdateConfig():
+            return ()
+        case LanceOperation.Delete():
+            return [*operation.deleted_fragment_ids, *_ids(operation.updated_fragments)]
+        case LanceOperation.Update():
+            return [*operation.removed_fragment_ids, *_ids(operation.updated_fragments)]
+        case LanceOperation.Rewrite():
+            return _ids(itertools.chain.from_iterable(group.old_fragments for group in operation.groups))
+        case LanceOperation.DataReplacement():
+            return [replacement.fragment_id for replacement in operation.replacements]
+        case _:
+            return None
+
+
+def _ids(fragments: Iterable[FragmentMetadata]) -> list[int]:
+    return [fragment.id for fragment in fragments]
 
 
 def _handles(dataset: lance.LanceDataset, numbers: Collection[int]) -> Iterator[lance.LanceFragment]:
@@ -220,7 +223,7 @@ class SourceChanges:
             except TableUnreadableError as error:
                 if self._strict:
                     raise
-                text = "rows of fragment %s cannot be compared, and count as changed: %s"
+                text = "The rows of fragment %s cannot be compared and count as changed: %s"
                 _LOG.warning(text, fragment.id, error)
                 changed |= some
         return changed

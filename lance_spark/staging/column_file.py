@@ -308,7 +308,7 @@ def _fixed_bytes(type: pa.DataType) -> int:
 
 
 class NullColumnFiles:
-    """Stages files of old values or NULLs; a :class:`~lance_spark.commit.protocols.Stage`.
+    """Stages files of old values or NULLs; a :class:`~lance_spark.commit.data_files.Stage`.
 
     Versions may name these files, even if the job as a whole committed nothing.
     """

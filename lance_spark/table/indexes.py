@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.indexes import listing, upkeep
 from lance_spark.indexes.build import build_index
-from lance_spark.indexes.definition import scalar_index, vector_index
+from lance_spark.indexes.definition import scalar_index, text_indexes, vector_index
 from lance_spark.indexes.listing import IndexConfig, IndexStatistics
-from lance_spark.indexes.text import text_indexes
 from lance_spark.table.versions import TableVersions
 
 VECTOR_COLUMN = "vector"

@@ -11,10 +11,8 @@ from pyspark.sql import SparkSession
 from lance_spark.jobs.progress import Progress
 from lance_spark.table.indexes import TableIndexes
 from lance_spark.upkeep.cleanup import CleanupTask, checked_age, run_cleanup
-from lance_spark.upkeep.compaction import CompactionJob
-from lance_spark.upkeep.request import CompactionRequest
+from lance_spark.upkeep.compaction import CompactionJob, CompactionRequest
 from lance_spark.upkeep.results import CleanupResult, CompactionResult, MaintenanceResult, TableStatistics
-from lance_spark.upkeep.statistics import statistics_of
 
 
 class TableUpkeep(TableIndexes):
@@ -156,7 +154,7 @@ class TableUpkeep(TableIndexes):
             assert books.stats().rows == 10
             ```
         """
-        return statistics_of(self._shown.open())
+        return TableStatistics.of(self._shown.open())
 
     def optimize(
         self, *, cleanup_older_than: timedelta | None = None, delete_unverified: bool = False
@@ -187,7 +185,7 @@ class TableUpkeep(TableIndexes):
         """
         age = checked_age(cleanup_older_than, option="cleanup_older_than")
         ref = self._ref  # refused while a version is checked out
-        due = tuple(name for name, rows in statistics_of(ref.open_latest()).unindexed_rows.items() if rows)
+        due = tuple(name for name, rows in TableStatistics.of(ref.open_latest()).unindexed_rows.items() if rows)
         if due:
             self.optimize_indices(due)
         compaction = self.compact_files()

@@ -107,8 +107,8 @@ def result_of(outcome: CleanupOutcome, uri: str) -> CleanupResult:
     refuse_unlistable_tag(uri, error)
     if "tagged" in error.lower():
         raise CommitError(
-            f"a version with a tag is old enough to be removed: {error} - at {uri} - no version was removed; delete "
-            "the tag, or keep such versions with error_if_tagged_old_versions=False",
+            f"A version with a tag is old enough for the cleanup: {error.rstrip('.')}. Table: {uri}. No version was "
+            "removed. Delete the tag, or keep such versions with error_if_tagged_old_versions=False.",
             uri=uri,
         )
     raise TableUnwritableError(uri, error)

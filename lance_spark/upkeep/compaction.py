@@ -38,13 +38,13 @@ from lance_spark.errors import (
 )
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import files_of_rewrite, path_of, plain
+from lance_spark.options import check_number
 from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.area import delete_data_files, missing_data_files
 from lance_spark.upkeep.compaction_task import CompactionTask, Written
 from lance_spark.upkeep.record import Done, noted
-from lance_spark.upkeep.request import CompactionRequest
 from lance_spark.upkeep.results import CompactionResult
 
 if TYPE_CHECKING:
@@ -54,6 +54,16 @@ _LOG = logging.getLogger(__name__)
 
 JOB_TYPE = "compact_files"
 """Type of a compaction in the history."""
+
+_LEAST_1 = ("target_rows_per_fragment", "max_bytes_per_file", "batch_size", "concurrency", "commit_granularity")
+_PLAN_OPTIONS = (
+    "target_rows_per_fragment",
+    "max_bytes_per_file",
+    "materialize_deletions",
+    "materialize_deletions_threshold",
+    "defer_index_remap",
+    "batch_size",
+)
 
 _JOBS_AT_ONCE = 2
 _TASKS_PER_SLOT = 8
@@ -82,6 +92,43 @@ class _Plan:
     def fragments(self) -> list[FragmentMetadata]:
         """All fragments of the plan."""
         return [fragment for olds in self.olds for fragment in olds]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRequest:
+    """The validated parameters of :meth:`lance_spark.Table.compact_files`.
+
+    None means the value of the table's configuration (keys `lance.compaction.*`), or pylance's
+    default.
+    """
+
+    target_rows_per_fragment: int | None = None
+    max_bytes_per_file: int | None = None
+    materialize_deletions: bool | None = None
+    materialize_deletions_threshold: float | None = None
+    defer_index_remap: bool | None = None
+    batch_size: int | None = None
+    concurrency: int | None = None
+    commit_granularity: int | None = None
+    commit_max_retries: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in _LEAST_1:
+            check_number(name, getattr(self, name), least=1)
+        check_number("commit_max_retries", self.commit_max_retries, least=0)
+        for name in ("materialize_deletions", "defer_index_remap"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise OptionError(name, value, "True or False")
+        share = self.materialize_deletions_threshold
+        if share is not None and (isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1):
+            accepted = "the share of deleted rows from which on a fragment is written anew, 0 or more and below 1"
+            raise OptionError("materialize_deletions_threshold", share, accepted)
+
+    @property
+    def plan_options(self) -> dict[str, object]:
+        """The requested options of pylance's plan."""
+        return {name: value for name in _PLAN_OPTIONS if (value := getattr(self, name)) is not None}
 
 
 class _LostWorkError(CommitConflictError):
@@ -202,7 +249,7 @@ class CompactionJob:
         try:
             planned = Compaction.plan(dataset, options).tasks  # type: ignore[arg-type]
         except (OSError, ValueError) as error:
-            hint = "check the options, and those of the table's configuration that begin with lance.compaction."
+            hint = "check the options, and the keys lance.compaction.* of the table's configuration"
             raise TableUnreadableError(
                 self._ref.uri, f"no compaction can be planned: {plain(error)}", hint=hint
             ) from error
@@ -341,7 +388,7 @@ class CompactionJob:
         if len(self._failed) > _SHOWN_FAILURES:
             causes.append(f"and {counted(len(self._failed) - _SHOWN_FAILURES, 'more fragment')}")
         return UpkeepIncompleteError(
-            f"the compaction is incomplete: {'; '.join(causes)} - {self._ref.uri}, job {self._job_id} - the others are "
-            f"compacted: {result.text}; compact again when the cause is gone",
+            f"The compaction is incomplete: {'; '.join(causes)}. Table: {self._ref.uri}, job {self._job_id}. The other "
+            f"fragments are compacted: {result.text}. Compact again when the cause is gone.",
             result=result,
         )

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lance_spark.errors import counted
+from lance_spark.indexes.listing import index_stats, list_indices
 from lance_spark.words import InWords
+
+if TYPE_CHECKING:
+    import lance
+
+_SMALL_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -106,6 +113,23 @@ class TableStatistics(InWords):
     size_bytes: int
     versions: int
     unindexed_rows: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(dataset: lance.LanceDataset) -> TableStatistics:
+        """Returns the size of a version. Reads only the manifest."""
+        fragments = [handle.metadata for handle in dataset.get_fragments()]
+        indexes = {index.name: index_stats(dataset, index.name).num_unindexed_rows for index in list_indices(dataset)}
+        return TableStatistics(
+            version=dataset.version,
+            rows=sum(fragment.num_rows for fragment in fragments),
+            deleted_rows=sum(fragment.num_deletions for fragment in fragments),
+            fragments=len(fragments),
+            small_fragments=sum(fragment.num_rows < _SMALL_ROWS for fragment in fragments),
+            data_files=sum(len(fragment.files) for fragment in fragments),
+            size_bytes=sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files),
+            versions=len(dataset.version_refs()),
+            unindexed_rows=indexes,
+        )
 
     @property
     def text(self) -> str:

@@ -20,11 +20,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
-from lance_spark.commit.column_commit import commit_columns
+from lance_spark.commit.column_commit import Outcome, commit_columns
 from lance_spark.commit.conflicts.errors import refuse_other_columns, refuse_renamed
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity, ids_of
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
-from lance_spark.commit.protocols import Outcome
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import CommitError, CommitImpossibleError, SnapshotError, VersionNotFoundError

@@ -95,7 +95,7 @@ _COLUMN = (
 )
 _CHANGED = "lance_spark.rebase.row_origins:changed_rows"
 _FRAGMENT = "lance_spark.commit.conflicts.verdicts:judge_fragment"
-_PLAN = "lance_spark.commit.column_plan:Planner.plan"
+_PLAN = "lance_spark.commit.column_plan:ColumnCommitPlanner.plan"
 _LOOK = "lance_spark.commit.conflicts.coverage:Coverage.look"
 _OF = "lance_spark.rebase.row_origins:Origins.of"
 _LINEAGE = "lance_spark.commit.conflicts.row_lineage:Lineage"

@@ -308,7 +308,7 @@ class BackfillPlayer:
             raise WrongError(
                 f"after {run.name} nobody can read version {run.end}, because files of it are missing: {error}"
             )
-        advice = re.search(r"restore version (\d+)", error.trace)
+        advice = re.search(r"[Rr]estore version (\d+)", error.trace)
         if advice is None:
             raise WrongError(f"{run.name} does not say which version to restore: {error.trace}")
         restore = Restore(version=int(advice[1]))

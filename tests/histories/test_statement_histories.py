@@ -200,7 +200,9 @@ BROKEN: dict[str, tuple[str, Callable[..., Any]]] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_committer_that_is_broken_on_purpose_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(row_commit, *BROKEN[name])
-    with pytest.raises((AssertionError, CommitOutcomeUnknownError), match=r"ends on branch|in that moment"):
+    with pytest.raises(
+        (AssertionError, CommitOutcomeUnknownError), match=r"ends on branch|at the moment of the commit"
+    ):
         play_all(KNOWN_CONFLICTS.values())
 
 

@@ -176,7 +176,7 @@ def test_a_table_recreated_at_the_same_place_is_not_the_pinned_table(table: str)
     from lance_spark import dataset
 
     dataset._open_pinned.cache_clear()
-    with pytest.raises(SnapshotError, match="made anew"):
+    with pytest.raises(SnapshotError, match="recreated"):
         other_process.open()
 
 

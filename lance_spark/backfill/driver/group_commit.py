@@ -16,10 +16,9 @@ from lance_spark.backfill.reuse.computed_rows import FragmentRecord, RecordStore
 from lance_spark.backfill.task.messages import RangeOutcome
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns, StagedColumns
-from lance_spark.commit.column_commit import commit_columns
+from lance_spark.commit.column_commit import Outcome, commit_columns
 from lance_spark.commit.conflicts.identity import field_identities, files_of
 from lance_spark.commit.conflicts.table_state import SeenHistory
-from lance_spark.commit.protocols import Outcome
 from lance_spark.errors import CommitConflictError
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import missing_data_files
@@ -148,7 +147,7 @@ class GroupCommits:
                     for outcome in sorted(group, key=lambda outcome: outcome.fragment_id)
                 ),
                 commit_message=f"{definition.noun} of {columns} {definition.origin} (job {spec.job_id})",
-                advice=f"nothing more is committed, and what was computed is kept; run the {definition.noun} again",
+                advice=f"Nothing more is committed. The computed values are kept. Run the {definition.noun} again.",
                 by_name=not spec.value_source.is_computed,
             ),
             job_id=f"{spec.staging.job_id}-{job.groups}",

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from lance_spark.backfill.task.error_log import fail_ranges, record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
-from lance_spark.jobs.periodic import every
+from lance_spark.jobs.history import every
 from lance_spark.objects import objects_beside
 from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.codec import decode, encode

@@ -17,7 +17,7 @@ from lance_spark.commit.conflicts.identity import FragmentIdentity, fragment_ide
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
-    from lance_spark.commit.conflicts.row_lineage import Leaf, Lineage
+    from lance_spark.commit.conflicts.row_lineage import Lineage, LineageStep
 
 _Ids = tuple[Sequence[int], Sequence[int]]
 """Field ids of inputs and of targets."""
@@ -105,13 +105,13 @@ class Coverage:
 
     def _state(self, now: FragmentMetadata, identity: FragmentIdentity, lineage: Lineage, ids: _Ids) -> bool | None:
         """Tells whether all covered rows of a fragment are done; None without covered rows."""
-        leaves = lineage.leaves(now.id)
         before = self.covered.get(now.id)
-        if before is not None and before.identity.is_same(identity, replaced=lineage.replaced):
-            return before.is_right(identity)
-        if before is None and lineage.is_added(now):
+        if before is not None:
+            return before.identity.is_same(identity, replaced=lineage.replaced) and before.is_right(identity)
+        if lineage.is_added(now):
             return None
-        if before is not None or leaves is None:
+        leaves = lineage.leaves(now.id)
+        if leaves is None:
             return False  # The origin of the rows is unknown.
         if not leaves:
             return self._foreign_state(now, lineage)
@@ -119,7 +119,7 @@ class Coverage:
         covered_states = [state for state in states if state is not None]
         return all(covered_states) if covered_states else None
 
-    def _leaf_state(self, leaf: Leaf, now: FragmentMetadata, lineage: Lineage, ids: _Ids) -> bool | None:
+    def _leaf_state(self, leaf: LineageStep, now: FragmentMetadata, lineage: Lineage, ids: _Ids) -> bool | None:
         before = self.covered.get(leaf.fragment.id)
         if before is None:
             return self._foreign_state(leaf.fragment, lineage)

@@ -23,7 +23,7 @@ def refuse_other_columns(
         CommitImpossibleError: A column was dropped or changed, or may be a different column.
         CommitConflictError: A concurrent writer added a column of the same name.
     """
-    where = f"at {uri}, version {head.dataset.version}, read at version {change.read_version}"
+    where = f"Table: {uri}, version {head.dataset.version}, read at version {change.read_version}."
     targets = [
         judge_column(column, head.fields, changes, by_name=change.by_name)
         if column.id >= 0
@@ -34,12 +34,13 @@ def refuse_other_columns(
         if judgement.verdict is Verdict.IMPOSSIBLE:
             moments = moments_of(head.dataset, judgement.versions)
             raise CommitImpossibleError(
-                f"the values cannot be applied: {judgement.reason}{moments} - {where} - {change.advice}", uri=uri
+                f"The values cannot be applied: {judgement.reason}{moments}. {where} {change.advice}", uri=uri
             )
     for judgement in targets:
         if judgement.verdict is Verdict.CONFLICT:
             raise CommitConflictError(
-                f"{judgement.reason} - {where} - {change.advice}, or choose another name", uri=uri
+                f"The values cannot be applied: {judgement.reason}. {where} {change.advice} Or choose another name.",
+                uri=uri,
             )
 
 
@@ -50,8 +51,8 @@ def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
         name = names.get(column.id, column.name)
         if name != column.name:
             raise CommitConflictError(
-                f"column {column.name!r} was renamed to {name!r} while its values were computed - at {uri}, version "
-                f"{head.dataset.version}, read at version {change.read_version} - {change.advice}",
+                f"Column {column.name!r} was renamed to {name!r} during the computation of its values. Table: {uri}, "
+                f"version {head.dataset.version}, read at version {change.read_version}. {change.advice}",
                 uri=uri,
             )
 
@@ -62,7 +63,7 @@ def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Ch
     if overwrites:
         last = overwrites[-1]
         raise CommitImpossibleError(
-            f"the table was overwritten: {last.text}{moments_of(head.dataset, [last.version])} - at {uri}, read at "
-            f"version {change.read_version} - {change.advice}",
+            f"The table was overwritten: {last.text}{moments_of(head.dataset, [last.version])}. Table: {uri}, read at "
+            f"version {change.read_version}. {change.advice}",
             uri=uri,
         )

@@ -59,7 +59,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RowSpan:
     """Live rows `first` to `last - 1` of an old fragment, from row `start` on in a new fragment."""
 
     old: FragmentMetadata
@@ -69,12 +69,12 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class CompactedFragment:
     """Origin of a compacted fragment; `parts` is None if row counts contradict each other."""
 
     version: int
     new: FragmentMetadata
-    parts: tuple[Part, ...] | None
+    parts: tuple[RowSpan, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,7 +101,7 @@ class Change:
     version: int
     operation: str | None
     compacted: frozenset[int] = frozenset()
-    made: Mapping[int, Made] = field(default_factory=dict)
+    made: Mapping[int, CompactedFragment] = field(default_factory=dict)
     moved: tuple[str, ...] = ()
     touched: npt.NDArray[np.uint32] | None = None
     restored: int | None = None
@@ -147,13 +147,9 @@ class Change:
         operation: Any = event.operation
         change = Change(version=event.version, operation=None if operation is None else event.name)
         if isinstance(operation, LanceOperation.Rewrite):
-            old_ids = frozenset(fragment.id for group in operation.groups for fragment in group.old_fragments)
-            origins = {origin.new.id: origin for group in operation.groups for origin in _made_by(group, event.version)}
-            return replace(change, compacted=old_ids, made=origins)
+            return _compaction(change, operation)
         if isinstance(operation, LanceOperation.Update):
-            removed_ids = (number for number in operation.removed_fragment_ids if number != NO_FRAGMENT)
-            source_ids = [*removed_ids, *(fragment.id for fragment in operation.updated_fragments)]
-            return replace(change, moved=_paths_of(operation.new_fragments), touched=np.array(source_ids, np.uint32))
+            return _update(change, operation)
         if isinstance(operation, LanceOperation.Append):
             return replace(change, moved=_paths_of(operation.fragments), touched=np.zeros(0, np.uint32))
         if isinstance(operation, LanceOperation.Restore):
@@ -297,7 +293,19 @@ def _paths_of(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
     return tuple(path_of(file) for fragment in fragments for file in fragment.files)
 
 
-def _made_by(group: lance.LanceOperation.RewriteGroup, version: int) -> Iterator[Made]:
+def _compaction(change: Change, operation: LanceOperation.Rewrite) -> Change:
+    old_ids = frozenset(fragment.id for group in operation.groups for fragment in group.old_fragments)
+    news = [new for group in operation.groups for new in _compacted_fragments(group, change.version)]
+    return replace(change, compacted=old_ids, made={made.new.id: made for made in news})
+
+
+def _update(change: Change, operation: LanceOperation.Update) -> Change:
+    removed_ids = (number for number in operation.removed_fragment_ids if number != NO_FRAGMENT)
+    source_ids = [*removed_ids, *(fragment.id for fragment in operation.updated_fragments)]
+    return replace(change, moved=_paths_of(operation.new_fragments), touched=np.array(source_ids, np.uint32))
+
+
+def _compacted_fragments(group: lance.LanceOperation.RewriteGroup, version: int) -> Iterator[CompactedFragment]:
     """Yields the origin of each new fragment of a compaction: live rows of the old fragments."""
     olds, news = list(group.old_fragments), list(group.new_fragments)
     counts_agree = sum(old.num_rows for old in olds) == sum(new.physical_rows for new in news)
@@ -308,7 +316,7 @@ def _made_by(group: lance.LanceOperation.RewriteGroup, version: int) -> Iterator
         for old in olds:
             first, last = max(begin - old_start, 0), min(end - old_start, old.num_rows)
             if first < last:
-                parts.append(Part(old=old, first=first, last=last, start=old_start + first - begin))
+                parts.append(RowSpan(old=old, first=first, last=last, start=old_start + first - begin))
             old_start += old.num_rows
-        yield Made(version=version, new=new, parts=tuple(parts) if counts_agree else None)
+        yield CompactedFragment(version=version, new=new, parts=tuple(parts) if counts_agree else None)
         begin = end

@@ -12,13 +12,13 @@ not map single rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from lance_spark.commit.conflicts.history import Change, Made, Part, events_between
+from lance_spark.commit.conflicts.history import Change, CompactedFragment, RowSpan, events_between
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.lance_compat import path_of
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_Leaf = TypeVar("_Leaf", bound="Leaf")
+_Step = TypeVar("_Step", bound="LineageStep")
 
 _OFFSET_BITS = np.uint64((1 << 32) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Leaf:
+class LineageStep:
     """The first fragment on the path of rows to a compacted fragment.
 
     Attributes:
@@ -57,7 +57,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Piece(Leaf):
+class SourceSpan(LineageStep):
     """Consecutive rows of a compacted fragment from the same earlier fragment.
 
     Attributes:
@@ -98,25 +98,18 @@ class Lineage:
         if changes is None:
             changes = map(Change.of, events_between(dataset, after, upto))
         steps = {change.version: change for change in changes if after < change.version <= upto}
+        path = list(_path_back(steps, after, upto))
         self._dataset = dataset
         self._after = after
-        self._made: dict[int, Made] = {}
+        self._made: dict[int, CompactedFragment] = {}
         self._moved: dict[str, npt.NDArray[np.uint32]] = {}
-        self.complete = True
-        self.cleaned_up = False
         self.replaced = any(step.replaces for step in steps.values())
-        version = upto
-        while version > after:
-            step = steps[version]
-            version = version - 1 if step.restored is None else step.restored
-            if step.operation == "Overwrite":
-                break
-            self.cleaned_up = self.cleaned_up or step.operation is None
-            # After a restore to before the older version, current fragments may be fragments of
-            # the older version under other ids.
-            self.complete = self.complete and step.operation is not None and version >= after
-            # Ids on the path are unique, because a compaction reserves new ids. The path begins
-            # after an overwrite or at the restored version.
+        self.cleaned_up = any(step.operation is None for step in path)
+        # After a restore to before the older version, current fragments may be fragments of the
+        # older version under other ids.
+        self.complete = not self.cleaned_up and all(_version_before(step) >= after for step in path)
+        for step in path:
+            # Ids on the path are unique, because a compaction reserves new ids.
             self._made.update(step.made)
             if step.touched is not None:
                 self._moved.update(dict.fromkeys(step.moved, step.touched))
@@ -137,20 +130,20 @@ class Lineage:
         """Tells whether a fragment comes from an append, or from a merge without moved rows."""
         return self.moved_from(fragment) == frozenset()
 
-    def leaves(self, fragment_id: int) -> list[Leaf] | None:
+    def leaves(self, fragment_id: int) -> list[LineageStep] | None:
         """Returns a fragment's origins at the older version, without reading deletion files.
 
         Same as :meth:`origins`, without the row offsets. The list is empty if no compaction made
         the fragment. Returns None if the origins are unknown.
         """
 
-        def back(older: list[Leaf], part: Part, made: Made) -> list[Leaf]:
-            steps = [Leaf(fragment=leaf.fragment, way=(*leaf.way, part.old, made.new)) for leaf in older]
-            return steps or [Leaf(fragment=part.old, way=(made.new,))]
+        def back(older: list[LineageStep], part: RowSpan, made: CompactedFragment) -> list[LineageStep]:
+            steps = [LineageStep(fragment=leaf.fragment, way=(*leaf.way, part.old, made.new)) for leaf in older]
+            return steps or [LineageStep(fragment=part.old, way=(made.new,))]
 
         return self._follow(fragment_id, back)
 
-    def origins(self, fragment_id: int) -> list[Piece] | None:
+    def origins(self, fragment_id: int) -> list[SourceSpan] | None:
         """Returns the origins of a fragment's rows at the older version, by its deletion files.
 
         A path back ends at a fragment not made by a compaction: a fragment of the older version, or
@@ -163,22 +156,22 @@ class Lineage:
             unknown, because a transaction or a deletion file on the path is gone.
         """
 
-        def back(older: list[Piece], part: Part, made: Made) -> list[Piece] | None:
+        def back(older: list[SourceSpan], part: RowSpan, made: CompactedFragment) -> list[SourceSpan] | None:
             live = self._live_offsets(part.old, made.version)
             return None if live is None else list(_through(older, part, live[part.first : part.last], made.new))
 
         return self._follow(fragment_id, back)
 
     def _follow(
-        self, fragment_id: int, back: Callable[[list[_Leaf], Part, Made], list[_Leaf] | None]
-    ) -> list[_Leaf] | None:
+        self, fragment_id: int, back: Callable[[list[_Step], RowSpan, CompactedFragment], list[_Step] | None]
+    ) -> list[_Step] | None:
         """Follows a fragment back; `back` extends the older origins by a compaction."""
         compaction = self._made.get(fragment_id)
         if compaction is None:
             return None if self._may_be_lost(fragment_id) else []
         if compaction.parts is None:
             return None
-        leaves: list[_Leaf] = []
+        leaves: list[_Step] = []
         for part in compaction.parts:
             older = self._follow(part.old.id, back)
             steps = None if older is None else back(older, part, compaction)
@@ -205,7 +198,8 @@ class Lineage:
         fragment = None if before is None else before.get_fragment(old.id)
         if fragment is None or _deletions(fragment.metadata) != _deletions(old):
             logger.warning(
-                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed there",
+                "Version %s of %s is gone, and with it the deleted rows of fragment %s. The rows of this fragment "
+                "cannot be followed.",
                 version - 1, self._dataset.uri, old.id,
             )  # fmt: skip
             return None
@@ -225,17 +219,34 @@ class Lineage:
         return self._opened
 
 
-def _through(older: list[Piece], part: Part, live: npt.NDArray[np.int64], new: FragmentMetadata) -> Iterator[Piece]:
+def _path_back(steps: Mapping[int, Change], after: int, upto: int) -> Iterator[Change]:
+    """Yields the changes on the path to a version, newest first.
+
+    The path begins after an overwrite, and leaves out the changes undone by a restore.
+    """
+    version = upto
+    while version > after and steps[version].operation != "Overwrite":
+        yield steps[version]
+        version = _version_before(steps[version])
+
+
+def _version_before(step: Change) -> int:
+    return step.version - 1 if step.restored is None else step.restored
+
+
+def _through(
+    older: list[SourceSpan], part: RowSpan, live: npt.NDArray[np.int64], new: FragmentMetadata
+) -> Iterator[SourceSpan]:
     """Yields the origins of an old fragment's live rows, now in `new`.
 
     `older` holds the origins of all rows of the old fragment.
     """
     if not older:
-        yield Piece(fragment=part.old, offsets=live, start=part.start, way=(new,))
+        yield SourceSpan(fragment=part.old, offsets=live, start=part.start, way=(new,))
     for piece in older:
         first, last = np.searchsorted(live, [piece.start, piece.stop])
         if first < last:
-            yield Piece(
+            yield SourceSpan(
                 fragment=piece.fragment,
                 offsets=piece.offsets[live[first:last] - piece.start],
                 start=part.start + int(first),

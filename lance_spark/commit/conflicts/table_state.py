@@ -82,6 +82,10 @@ class SeenHistory:
             self.changes.append(change)
         self.upto = max(self.upto, dataset.version)
 
+    def changes_after(self, version: int) -> list[Change]:
+        """Returns the changes after a version, oldest first."""
+        return [change for change in self.changes if change.version > version]
+
     def lineage(self, dataset: lance.LanceDataset, after: int) -> Lineage:
         """Returns the origins of a version's rows since an older version, both read before."""
         return Lineage(dataset, after, dataset.version, self.changes)

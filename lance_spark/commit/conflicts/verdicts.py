@@ -65,28 +65,39 @@ def judge_column(
             fit any column of the same name.
     """
     changes = list(changes)
-    current = next((field for field in head if field.id == then.id), None)
-    if current is None or current.type != then.type:
-        namesake = next((field for field in head if field.name == then.name), None)
-        if namesake is not None and namesake.type != then.type:
-            problem = f"its type changed from {then.type} to {namesake.type}"
-        else:
-            problem = "it was dropped" if namesake is None else "it was dropped and made anew"
-        return _impossible(f"column {then.name!r}: {problem}", _suspects(then, changes))
-    if current.token != then.token:
-        return _impossible(f"column {then.name!r}: it was dropped and made anew", _suspects(then, changes))
-    if then.nullable and not current.nullable:
-        return _impossible(f"column {then.name!r}: it may not hold NULL any more", _suspects(then, changes))
+    problem = _difference(then, head)
+    if problem is not None:
+        return _impossible(f"column {then.name!r} {problem}", _suspects(then, changes))
     if then.token is not None:
         return VALID
+    may_be_unknown = by_name and any((field.id, field.name) == (then.id, then.name) for field in head)
     for change in changes:
-        if change.operation is None and by_name and current.name == then.name:
-            continue
-        if change.operation is None:
-            return _impossible(f"column {then.name!r}: whether it was made anew is not known any more", [change])
-        if change.operation == "Overwrite" or _lost_in(then, change) or _lost_by_restore(then, change):
-            return _impossible(f"column {then.name!r}: it may be another one", [change])
+        if change.operation is None and not may_be_unknown:
+            return _impossible(f"column {then.name!r} may have been dropped and recreated", [change])
+        if _may_replace(then, change):
+            return _impossible(f"column {then.name!r} may be another column now", [change])
     return VALID
+
+
+def _difference(then: FieldIdentity, head: Collection[FieldIdentity]) -> str | None:
+    """Returns the visible difference between a column and the current column of its id, or None."""
+    current = next((field for field in head if field.id == then.id), None)
+    if current is None or current.type != then.type:
+        return _loss(then, head)
+    if current.token != then.token:
+        return "was dropped and recreated"
+    if then.nullable and not current.nullable:
+        return "does not allow NULL any more"
+    return None
+
+
+def _loss(then: FieldIdentity, head: Collection[FieldIdentity]) -> str:
+    namesake = next((field for field in head if field.name == then.name), None)
+    if namesake is None:
+        return "was dropped"
+    if namesake.type != then.type:
+        return f"changed its type from {then.type} to {namesake.type}"
+    return "was dropped and recreated"
 
 
 def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:
@@ -101,15 +112,20 @@ def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: I
     lost = drop_of(then, changes)
     when = "" if lost is None else f" ({lost.text})"
     if any(column.name == then.name for column in head):
-        return _conflict(f"input column {then.name!r} was cast or made anew{when}")
+        return _conflict(f"input column {then.name!r} was cast or recreated{when}")
     if lost is not None and lost.operation == "Merge":
-        return _impossible(f"input column {then.name!r}: it was cast under another name", [lost])
+        return _impossible(f"input column {then.name!r} was cast under another name", [lost])
     return Judgement(verdict=Verdict.GONE, reason=f"input column {then.name!r} was dropped{when}")
 
 
 def drop_of(column: FieldIdentity, changes: Iterable[Change]) -> Change | None:
     """Returns the drop or cast of a column, if known; another column may have the id by now."""
     return next((c for c in changes if c.schema is not None and all(field.id != column.id for field in c.schema)), None)
+
+
+def _may_replace(then: FieldIdentity, change: Change) -> bool:
+    """Tells whether another column may have the id of a column after a change."""
+    return change.operation == "Overwrite" or _lost_in(then, change) or _lost_by_restore(then, change)
 
 
 def _lost_in(then: FieldIdentity, change: Change) -> bool:
@@ -157,7 +173,7 @@ def judge_new_column(
     """
     current = next((field for field in head if field.name == column.name), None)
     if current is None:
-        reason = f"column {column.name!r}: it was dropped or renamed after this job had added it"
+        reason = f"column {column.name!r} was dropped or renamed after this job had added the column"
         return VALID if mine is None else _impossible(reason, [])
     if current.token is not None and current.type == column.type and (current.token == mine or not is_filled(current)):
         return VALID
@@ -173,13 +189,7 @@ def judge_fragment(then: FragmentIdentity, now: FragmentIdentity | None, changes
         changes: All events in between, oldest first.
     """
     if now is None:
-        compactions = [c for c in changes if then.fragment_id in c.compacted]
-        if compactions:
-            return _conflict(f"its rows moved to new fragments: {compactions[0].text}")
-        replacements = [c for c in changes if c.replaces]
-        if replacements:
-            return _conflict(f"it is not in the table any more: {replacements[0].text}")
-        return Judgement(verdict=Verdict.GONE, reason="all of its rows were deleted or moved by an update")
+        return _judge_absence(then, changes)
     replaced = any(change.replaces for change in changes)
     if not then.is_same(now, replaced=replaced) or now.deleted_rows < then.deleted_rows:
         return _conflict(f"it is another fragment of the same id{_rewrites(changes)}")
@@ -188,6 +198,16 @@ def judge_fragment(then: FragmentIdentity, now: FragmentIdentity | None, changes
     if now.targets != then.targets:
         return _conflict(f"the column itself was rewritten in place{_rewrites(changes)}")
     return VALID
+
+
+def _judge_absence(then: FragmentIdentity, changes: Sequence[Change]) -> Judgement:
+    compaction = next((change for change in changes if then.fragment_id in change.compacted), None)
+    if compaction is not None:
+        return _conflict(f"its rows moved to new fragments: {compaction.text}")
+    replacement = next((change for change in changes if change.replaces), None)
+    if replacement is not None:
+        return _conflict(f"it is not in the table any more: {replacement.text}")
+    return Judgement(verdict=Verdict.GONE, reason="all of its rows were deleted or moved by an update")
 
 
 def _rewrites(changes: Sequence[Change]) -> str:

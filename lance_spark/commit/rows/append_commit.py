@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, attempt_empty_table
@@ -13,7 +13,7 @@ from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import commit_job, properties_of
 from lance_spark.commit.conflicts.history import events_between
-from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.rows.binding_carry import carry_bindings
 from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
@@ -64,8 +64,8 @@ def _commit_rows_once(
 ) -> CommitResult | Lost | Unknown:
     if head is None and ref.branch is not None:
         raise CommitConflictError(
-            f"the branch {ref.branch!r} was deleted while rows for it were written - at {ref.table_uri} - nothing was "
-            "committed; write again to a branch that is there",
+            f"The branch {ref.branch!r} was deleted during the write. Table: {ref.table_uri}. Nothing was committed. "
+            "Write again to an existing branch.",
             uri=ref.uri,
         )
     if head is not None and change.mode == "create":
@@ -132,13 +132,9 @@ def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: 
     Raises:
         CommitConflictError: The columns differ, or a column no longer allows NULL.
     """
-    used = {field for fragment in change.fragments for file in fragment.files for field in file.fields}
-    columns = {(field.id, field.name, field.type): field for field in field_identities(head.lance_schema)}
-    changed = [f.name for f in change.fields if not used.isdisjoint(f.ids) and (f.id, f.name, f.type) not in columns]
-    nullable = {f.id for f in change.fields if f.nullable or used.isdisjoint(f.ids)}
-    # Columns with a certain or possible NULL in these rows. A single NULL in a non-nullable
-    # column makes all rows unreadable.
-    changed += [f.name for f in columns.values() if not f.nullable and (f.id in nullable or used.isdisjoint(f.ids))]
+    used_ids = {field for fragment in change.fragments for file in fragment.files for field in file.fields}
+    columns = field_identities(head.lance_schema)
+    changed = [*_replaced_columns(columns, change, used_ids), *_refused_nulls(columns, change, used_ids)]
     if not changed:
         return
     events = ", ".join(
@@ -147,10 +143,27 @@ def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: 
         if e.name in ("Project", "Merge", "Overwrite", "Restore", "unknown")
     )
     raise CommitConflictError(
-        f"columns {', '.join(map(repr, changed))} were dropped or changed, or do not take NULL any more, while rows "
-        f"for them were written ({events}) - at {uri}, version {head.version} - nothing was committed; write again",
+        f"Columns {', '.join(map(repr, changed))} were dropped or changed, or do not allow NULL any more, during the "
+        f"write ({events}). Table: {uri}, version {head.version}. Nothing was committed. Write again.",
         uri=uri,
     )
+
+
+def _replaced_columns(columns: Sequence[FieldIdentity], change: RowsToCommit, used_ids: set[int]) -> list[str]:
+    """Returns the written columns that the table has no longer under their ids, names and types."""
+    present = {(field.id, field.name, field.type) for field in columns}
+    written = [field for field in change.fields if not used_ids.isdisjoint(field.ids)]
+    return [field.name for field in written if (field.id, field.name, field.type) not in present]
+
+
+def _refused_nulls(columns: Sequence[FieldIdentity], change: RowsToCommit, used_ids: set[int]) -> list[str]:
+    """Returns the non-nullable columns with a certain or possible NULL in the rows.
+
+    A single NULL in a non-nullable column makes all rows unreadable.
+    """
+    nullable_ids = {field.id for field in change.fields if field.nullable or used_ids.isdisjoint(field.ids)}
+    required = [field for field in columns if not field.nullable]
+    return [field.name for field in required if field.id in nullable_ids or used_ids.isdisjoint(field.ids)]
 
 
 def _refuse_slipped(

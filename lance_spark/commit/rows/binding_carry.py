@@ -32,18 +32,22 @@ def carry_bindings(schema: pa.Schema, head: lance.LanceDataset, job_id: str) -> 
     """
     from lance.schema import LanceSchema
 
-    before = {field.name: field for field in head.schema}
     ids = {column.name: column.id for column in field_identities(LanceSchema.from_pyarrow(schema))}
-    names = {column.id: column.name for column in field_identities(head.lance_schema)}
-    new_ids = {old: ids.get(name, _NO_FIELD) for old, name in names.items()}
+    new_ids = {column.id: ids.get(column.name, _NO_FIELD) for column in field_identities(head.lance_schema)}
+    before = {field.name: field for field in head.schema}
     fields = []
     for field in schema:
         old = before.get(field.name)
-        keeps = old is not None and old.type.equals(field.type)
-        carried = _carried_metadata(old.metadata or {}, new_ids, head.version, job_id) if keeps else {}  # type: ignore[union-attr]
-        own: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
-        fields.append(field.with_metadata(own | carried) if carried else field)
-    return pa.schema(fields, metadata=dict((schema.metadata or {}).items()) or None)
+        if old is not None and old.type.equals(field.type):
+            carried = _carried_metadata(old.metadata or {}, new_ids, head.version, job_id)
+            fields.append(field.with_metadata(_copy_metadata(field) | carried) if carried else field)
+        else:
+            fields.append(field)
+    return pa.schema(fields, metadata=_copy_metadata(schema) or None)
+
+
+def _copy_metadata(schema: pa.Schema | pa.Field[Any]) -> dict[bytes | str, bytes | str]:
+    return dict((schema.metadata or {}).items())
 
 
 def _carried_metadata(

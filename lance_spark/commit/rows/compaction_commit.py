@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt
-from lance_spark.commit.backoff import CommitPolicy, Rounds
+from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.commit_loop import commit_with_retries
 from lance_spark.commit.conflicts.history import events_between, first_naming, named_files
 from lance_spark.commit.conflicts.identity import field_identities
@@ -26,6 +26,7 @@ from lance_spark.errors import (
     CommitError,
     CommitOutcomeUnknownError,
     TableNotFoundError,
+    counted,
     panics_as_errors,
 )
 from lance_spark.lance_compat import files_of_rewrite, is_preempted, is_taken_slot, plain, rewrite_as_of, tells_rows
@@ -112,7 +113,6 @@ def commit_compacted(
     missing: Callable[[Sequence[str]], Collection[str]],
     defer_index_remap: bool = False,
     policy: CommitPolicy | None = None,
-    make_rounds: Callable[[CommitPolicy], Rounds] = lambda policy: Rounds(policy=policy),
 ) -> CompactionOutcome:
     """Commits all parts with fragments unchanged since the read, as a single version.
 
@@ -148,11 +148,9 @@ def commit_compacted(
             unanswered.append(sent)
         return _with_version(ref, head, sent, missing) if isinstance(outcome, Landed) else outcome
 
-    advice = "written files are kept; compact again when the store answers"
+    advice = "The written files are kept. Compact again when the store answers."
     try:
-        return commit_with_retries(
-            ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice, make_rounds=make_rounds
-        )
+        return commit_with_retries(ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice)
     except CommitConflictError as error:
         return CompactionOutcome(version=None, committed=(), lost=tuple((part, str(error)) for part in parts))
 
@@ -247,7 +245,7 @@ def _attempt(
         if is_preempted(error):
             return Lost(race=is_taken_slot(error), error=error)
         raise CommitError(
-            f"Lance failed to commit a compaction: {plain(error)} - at {ref.uri} - nothing of it was committed",
+            f"Lance failed to commit a compaction: {plain(error)}. Table: {ref.uri}. Nothing was committed.",
             uri=ref.uri,
         ) from error
     if isinstance(outcome, Unknown) and is_preempted(outcome.error):
@@ -260,9 +258,9 @@ def _refuse_unseen(ref: DatasetRef, landed: lance.LanceDataset, looked_at: int) 
     unseen = [e.version for e in events_between(landed, looked_at, landed.version - 1) if e.operation is None]
     if unseen:
         raise CommitOutcomeUnknownError(
-            f"fragments of version {looked_at} were compacted, and commits that came first (version {unseen[0]} and "
-            "later) were cleaned up in that moment, so that what they deleted or changed may be undone - at "
-            f"{ref.uri}, version {landed.version} - look at the rows that they changed, or restore version {looked_at}",
+            f"The compaction of version {looked_at} may have undone earlier commits (version {unseen[0]} and later), "
+            f"which were cleaned up at the same moment. Table: {ref.uri}, version {landed.version}. Check the rows "
+            f"that these commits changed, or restore version {looked_at}.",
             uri=ref.uri,
         )
 
@@ -276,8 +274,8 @@ def _refuse_missing(
     paths = named_files(ref.open_latest(), absent_files, after=version - 1) if absent_files else frozenset()
     if paths:
         raise CommitOutcomeUnknownError(
-            f"{len(paths)} data files were deleted while they were committed, as by a cleanup of files that no version "
-            f"names, so that their rows cannot be read ({', '.join(sorted(paths)[:_SHOWN_FILES])}) - at {ref.uri}, "
-            f"version {version} - restore version {version - 1}, and compact again",
+            f"A cleanup of unreferenced files deleted {counted(len(paths), 'data file')} during the commit, so their "
+            f"rows cannot be read: {', '.join(sorted(paths)[:_SHOWN_FILES])}. Table: {ref.uri}, version {version}. "
+            f"To recover, restore version {version - 1} and compact again.",
             uri=ref.uri,
         )

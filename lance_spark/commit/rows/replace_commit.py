@@ -108,7 +108,7 @@ def _check_landed(
     if _is_preceded(landed, change, read, landed.version - 1):
         paths = {path_of(file) for fragment in change.fragments for file in fragment.files}
         take_back_rows(ref, landed, paths, job_id=job_id, policy=policy)
-        text = f"another job committed the same in that moment, so this was taken back - at {ref.uri} - look again"
+        text = f"The commit was taken back, because another job committed the same rows first. Table: {ref.uri}."
         raise CommitTakenBackError(text, uri=ref.uri)
 
 
@@ -117,9 +117,9 @@ def _refuse_lost(landed: lance.LanceDataset, read: int, ref: DatasetRef) -> None
     versions = [event.version for event in events_between(landed, read, landed.version - 1) if event.operation is None]
     if versions:
         raise CommitOutcomeUnknownError(
-            f"rows were replaced in version {read}, and commits that came first (version {versions[0]} and later) were "
-            "cleaned up in that moment, so that what they changed may be undone, or be there twice - "
-            f"at {ref.uri}, version {landed.version} - do it again: all rows are made anew then",
+            f"The replacement of rows may have undone or doubled earlier commits (version {versions[0]} and later), "
+            f"which were cleaned up at the same moment. The rows were read at version {read}. Table: {ref.uri}, "
+            f"version {landed.version}. Refresh again, which recomputes all rows.",
             uri=ref.uri,
         )
 
@@ -146,8 +146,8 @@ def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetR
     )
     if read_fragments != current_fragments:
         raise CommitConflictError(
-            f"fragments that rows go from were changed since version {change.read_version} - at {ref.uri}, version "
-            f"{head.version} - nothing was committed; look at it again",
+            f"The fragments of removed rows were changed since version {change.read_version}. Table: {ref.uri}, "
+            f"version {head.version}. Nothing was committed. Refresh again.",
             uri=ref.uri,
         )
 
@@ -171,7 +171,10 @@ def _is_preceded(dataset: lance.LanceDataset, change: RowsToReplace, after: int,
 
 
 def _preceded(ref: DatasetRef, version: int) -> CommitConflictError:
-    text = f"another job came first, or the table was restored - at {ref.uri}, version {version} - look at it again"
+    text = (
+        f"Another job committed first, or the table was restored. Table: {ref.uri}, version {version}. Nothing was "
+        "committed. Refresh again."
+    )
     return CommitConflictError(text, uri=ref.uri)
 
 

@@ -131,27 +131,31 @@ def _operation(head: lance.LanceDataset, edits: RowEdits) -> LanceOperation.Base
 def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, known: dict[int, Event], uri: str) -> None:
     if head.version == edits.read_version:
         return
-    fields = set(field_identities(head.lance_schema))
-    changed = sorted({field.name for field in edits.fields if field not in fields})
-    why = f"columns {', '.join(map(repr, changed))} were changed" if changed else None
-    for event in events_between(head, edits.read_version, head.version, known) if why is None else ():
-        if (change := Change.of(event)).moves:
-            why = f"rows may have moved ({change.text})"
-            break
-        if _changes_what_is_read(event, edits):
-            why = f"rows that the statement reads may have changed ({change.text})"
-            break
-    for number, before in edits.before.items() if why is None else ():
-        fragment = head.get_fragment(number)
-        if fragment is None or fragment.metadata != before:
-            why = f"fragment {number} was changed"
-            break
-    if why is not None:
+    reason = _find_change(head, edits, known)
+    if reason is not None:
         raise OutdatedEditsError(
-            f"The statement is outdated, because {why} since version {edits.read_version}. Table: {uri}, version "
+            f"The statement is outdated, because {reason} since version {edits.read_version}. Table: {uri}, version "
             f"{head.version}. Nothing was committed.",
             uri=uri,
         )
+
+
+def _find_change(head: lance.LanceDataset, edits: RowEdits, known: dict[int, Event]) -> str | None:
+    """Returns the first change that outdates the edits, or None."""
+    changed = sorted(field.name for field in set(edits.fields).difference(field_identities(head.lance_schema)))
+    if changed:
+        return f"columns {', '.join(map(repr, changed))} were changed"
+    for event in events_between(head, edits.read_version, head.version, known):
+        change = Change.of(event)
+        if change.moves:
+            return f"rows may have moved ({change.text})"
+        if _changes_what_is_read(event, edits):
+            return f"rows that the statement reads may have changed ({change.text})"
+    for number, before in edits.before.items():
+        fragment = head.get_fragment(number)
+        if fragment is None or fragment.metadata != before:
+            return f"fragment {number} was changed"
+    return None
 
 
 def _changes_what_is_read(event: Event, edits: RowEdits) -> bool:
@@ -186,11 +190,14 @@ def _refuse_slipped(
         edits = replace(edits, absence=replace(edits.absence, after_appends=False))
     for event in events_between(landed, read, landed.version - 1):
         if event.operation is None:
-            cause = f"commits that came first (version {event.version} and later) were cleaned up in that moment, so "
-            raise _unknown(ref, landed, edits, cause + "that what they changed may be undone, or be there twice")
+            cause = f"earlier commits (version {event.version} and later) were cleaned up at the moment of the commit"
+            raise _unknown(ref, landed, edits, f"{cause}, so their changes may be undone or doubled")
         if not _changes_what_is_read(event, edits):
             continue
-        cause = f"another writer changed rows that the statement may have read in that moment (version {event.version})"
+        cause = (
+            "another writer changed rows, which the statement may have read, at the moment of the commit (version "
+            f"{event.version})"
+        )
         if edits.before or edits.reads_others:
             raise _unknown(ref, landed, edits, cause)
         paths = {path_of(file) for fragment in edits.new for file in fragment.files}
@@ -203,7 +210,7 @@ def _refuse_slipped(
 
 def _unknown(ref: DatasetRef, landed: lance.LanceDataset, edits: RowEdits, what: str) -> CommitOutcomeUnknownError:
     return CommitOutcomeUnknownError(
-        f"rows of version {edits.read_version} were changed ({edits.operation}), and {what} - at {ref.uri}, version "
-        f"{landed.version} - look at these rows, or restore the version before and do it again",
+        f"The {edits.operation} of rows of version {edits.read_version} was committed, and {what}. Table: {ref.uri}, "
+        f"version {landed.version}. Check these rows, or restore the version before and run the statement again.",
         uri=ref.uri,
     )

@@ -15,7 +15,7 @@ from lance.fragment import DataFile, DeletionFile, FragmentMetadata
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.history import Change, Event
 from lance_spark.commit.conflicts.identity import fragment_identity
-from lance_spark.commit.conflicts.row_lineage import Leaf, Lineage
+from lance_spark.commit.conflicts.row_lineage import Lineage, LineageStep
 
 INPUT, TARGET, UNRELATED = 1, 2, 3
 ROWS = 10
@@ -35,7 +35,7 @@ def fragment(
 class FakeLineage:
     """Gives prepared answers."""
 
-    way: dict[int, list[Leaf] | None] = field(default_factory=dict)
+    way: dict[int, list[LineageStep] | None] = field(default_factory=dict)
     updates: dict[int, frozenset[int]] = field(default_factory=dict)
     replaced: bool = False
     complete: bool = True
@@ -44,7 +44,7 @@ class FakeLineage:
     def compacted(self) -> frozenset[int]:
         return frozenset(number for number, leaves in self.way.items() if leaves)
 
-    def leaves(self, fragment_id: int) -> list[Leaf] | None:
+    def leaves(self, fragment_id: int) -> list[LineageStep] | None:
         return self.way.get(fragment_id, [])
 
     def moved_from(self, fragment_: FragmentMetadata) -> frozenset[int] | None:
@@ -173,8 +173,8 @@ def test_a_fragment_that_an_update_made_is_open() -> None:
 # Compactions
 
 
-def leaf(old: FragmentMetadata, *way: FragmentMetadata) -> Leaf:
-    return Leaf(fragment=old, way=way)
+def leaf(old: FragmentMetadata, *way: FragmentMetadata) -> LineageStep:
+    return LineageStep(fragment=old, way=way)
 
 
 @pytest.mark.parametrize(

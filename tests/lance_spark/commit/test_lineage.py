@@ -264,7 +264,7 @@ def test_deletions_of_a_lost_version_are_not_guessed(path: str, stable: bool, ca
     assert lineage.complete, "the only transaction on the way is there"
     first, second = table.fragments()[:2]
     assert lineage.origins(first.id) is None
-    assert f"version {before} of" in caplog.text
+    assert f"Version {before} of" in caplog.text
     pieces = lineage.origins(second.id)
     assert pieces is not None and [len(piece.offsets) for piece in pieces] == [20, 20], (
         "without deletions nothing need be read"

@@ -170,7 +170,7 @@ def test_a_timeout_is_of_the_whole_commit(path: str, monkeypatch: pytest.MonkeyP
     began = time.monotonic()
     with monkeypatch.context() as busy:
         busy.setattr(lance.LanceDataset, "commit", lose)
-        with pytest.raises(CommitConflictError, match="nothing was committed"):
+        with pytest.raises(CommitConflictError, match="Nothing was committed"):
             commit(path, 0, name, "job", timeout_s=0.3)
     assert time.monotonic() - began < 5
     assert lance.dataset(path).version == 2 and column(path, "v") == dict.fromkeys(range(10))

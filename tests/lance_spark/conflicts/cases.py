@@ -403,7 +403,7 @@ JOBS: tuple[Case, ...] = (
     Case(overwrite,                 ANY,        BOTH,      refused(r"Overwrite|overwritten")),
     Case(restore_past,              ANY,        BOTH,      refused(r"Restore|restored")),
     Case(cast_input_and_rename,     ANY,        BOTH,
-         refused(r"input column 'x'.*another name.*run the backfill again")),
+         refused(r"input column 'x'.*another name.*Run the backfill again")),
 )
 
 ALWAYS = "before slipped adding"
@@ -415,7 +415,7 @@ TWO_INPUTS = {"input_columns": "x,y"}
 SMALL = {"carry_over_max_bytes": "16"}
 CLEANED = r"clean.*(again|tag)"
 TAKEN_BACK = rf"(?s)(?=.*taken back).*{CLEANED}"
-UNKNOWN = r"whether it was made anew is not known any more"
+UNKNOWN = r"may have been dropped and recreated"
 
 WRITES: tuple[Case, ...] = (
     # concurrent change             when        row ids    outcome of a DataFrame write
@@ -445,7 +445,7 @@ WRITES: tuple[Case, ...] = (
     Case(restore_kept,              ALWAYS,     BOTH,      completed()),
     Case(restore_there_and_back,    ALWAYS,     BOTH,      completed(), columns=TOKEN),
     Case(restore_there_and_back,    "before slipped", BOTH,
-         refused("it may be another one .Restore"), columns="theirs"),
+         refused("may be another column now .Restore"), columns="theirs"),
     # Updates, which move rows
     Case(update_other,              ALWAYS,     STABLE,    completed(carried=5)),
     Case(our_update_of_other,       ALWAYS,     STABLE,    completed(carried=5)),
@@ -522,10 +522,10 @@ WRITES: tuple[Case, ...] = (
     Case(DELETE_AND_CLEAN_UP,       "slipped",  BOTH,      conflict(UNKNOWN), columns="theirs"),
     # Changes that make the result unusable
     Case(drop_target,               "before slipped", BOTH,
-         refused(r"column 'v': it was dropped .Project"), columns=EXISTING),
+         refused(r"column 'v' was dropped .Project"), columns=EXISTING),
     Case(drop_and_reuse_id,         "before slipped", BOTH, refused(r"column 'v'.*Project"), columns=EXISTING),
     Case(cast_target,               "before slipped", BOTH,
-         refused(r"its type changed from int64 to int32"), columns=EXISTING),
+         refused(r"changed its type from int64 to int32"), columns=EXISTING),
     Case(overwrite,                 ALWAYS,     BOTH,      refused(r"Overwrite at version")),
     Case(restore_past,              "before slipped", BOTH, refused(r"Restore at version"), columns=EXISTING),
     Case(restore_past,              EARLY,      BOTH,      completed(), columns="new"),

@@ -415,7 +415,7 @@ def assert_says_what_happened(text: str, uri: str, versions: range) -> None:
     versions_named = {int(number) for number in re.findall(r"version (\d+)", text)}
     assert versions_named & set(versions), f"{text!r} does not say which version it was"
     assert re.search(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", text), f"{text!r} does not say when it happened"
-    assert uri in text and len(text.split(" - ")) >= 3, "what happened - where - what to do"
+    assert uri in text and len(re.split(r" - |\. ", text)) >= 3, "what happened, where, what to do"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,7 +130,7 @@ def test_a_commit_over_a_cleaned_up_commit_is_an_error(tmp_path: Path):
     make(uri)
     with (
         acting_once("after", lambda: delete_and_clean_up(uri)),
-        pytest.raises(CommitOutcomeUnknownError, match=r"cleaned up in that moment.*restore the version before"),
+        pytest.raises(CommitOutcomeUnknownError, match=r"cleaned up at the moment.*restore the version before"),
     ):
         inline_rows.update(uri, "id % 2 = 0", s="'x'")
 

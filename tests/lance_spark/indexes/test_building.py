@@ -187,5 +187,5 @@ def test_an_index_on_spark_serves_filters_and_explain_shows_it(opened: Opened, s
         explained = frame._jdf.queryExecution().toString()
         assert "index: x_idx" in explained
     table.to_lance().delete("id > 20")
-    with pytest.raises(IndexBuildError, match=r"index 'bad' \(IVF_PQ\) of column 'vec'.*could not be built"):
+    with pytest.raises(IndexBuildError, match=r"Index 'bad' \(IVF_PQ\) of column 'vec'.*could not be built"):
         table.create_index(vector_column_name="vec", name="bad")

@@ -114,7 +114,7 @@ def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_p
     assert acted and sql("SELECT a FROM {c}.t WHERE id = 1") == [(28 if change == "delete" else 129,)]
     with (
         acting_once("after", lambda: lance.dataset(uri).delete("id = 12")),
-        pytest.raises(PySparkException, match="in that moment"),
+        pytest.raises(PySparkException, match="at the moment of the commit"),
     ):
         sql("UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t) WHERE id = 1")
 

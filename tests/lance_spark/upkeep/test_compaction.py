@@ -293,7 +293,7 @@ def test_a_damaged_fragment_is_left_and_named_and_the_others_are_compacted(db: C
     open(path, "wb").close()
     lance_spark.dataset._open_pinned.cache_clear()  # type: ignore[attr-defined]
     with pytest.raises(
-        UpkeepIncompleteError, match=r"fragment 2: .*the others are compacted: 4 fragments became 2"
+        UpkeepIncompleteError, match=r"fragment 2: .*The other fragments are compacted: 4 fragments became 2"
     ) as e:
         table.compact_files(**TWO_IN_ONE)
     assert isinstance(e.value.result, lance_spark.CompactionResult) and e.value.result.fragments_added == 2
@@ -326,7 +326,7 @@ def test_a_commit_whose_answer_is_lost(
         assert table.compact_files(**TWO_IN_ONE).versions == (table.version - other_commits,)
         assert fragment_rows(table.uri) == [20, 20, 20] + [1] * other_commits
         return
-    with pytest.raises(lance_spark.CommitError, match=r"connection was reset.*nothing was committed"):
+    with pytest.raises(lance_spark.CommitError, match=r"connection was reset.*Nothing was committed"):
         table.compact_files(**TWO_IN_ONE)
     assert unnamed_files(table.uri) == set()
     assert fragment_rows(table.uri)[:FRAGMENTS] == [10] * FRAGMENTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -195,6 +196,7 @@ def test_a_store_that_fails_after_a_commit_without_an_answer_leaves_the_outcome_
         return ref.open_latest()
 
     monkeypatch.setattr(commit_loop, "_open_head", open_head)
+    monkeypatch.setattr(commit_loop, "Rounds", functools.partial(Rounds, sleep=lambda _: None))
     with pytest.raises(CommitOutcomeUnknownError):
         commit_loop.commit_job(
             ref,
@@ -202,7 +204,6 @@ def test_a_store_that_fails_after_a_commit_without_an_answer_leaves_the_outcome_
             1,
             lambda *_: commit_loop.Unknown(error=OSError("timeout")),
             CommitPolicy(),
-            make_rounds=lambda policy: Rounds(policy=policy, sleep=lambda _: None),
         )
 
 

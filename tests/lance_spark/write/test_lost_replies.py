@@ -181,7 +181,7 @@ def test_a_commit_that_cannot_be_repaired_in_time_is_taken_back_or_says_what_is_
     acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6), 2: lambda: act(path)})
     with pytest.raises(CommitConflictError, match=r"gave up .* taken back") as caught:
         job.commit(message)
-    match = re.search(r"but for fragments (\[.*?\])", str(caught.value))
+    match = re.search(r"except in fragments (\[.*?\])", str(caught.value))
     assert (match and match[1]) == (str(sorted({key // 10 for key in remaining})) if remaining else None)
     assert {key for key, value in column(path, "c").items() if value is not None} == remaining
 
@@ -193,7 +193,7 @@ def test_the_deletion_of_a_table_at_the_moment_of_the_commit_is_reported(
     job, message = staged(path)
     acts_beside(monkeypatch, before={1: lambda: shutil.rmtree(path)})
     with pytest.raises(
-        CommitImpossibleError, match=r"table was deleted .* names files that are gone; delete _versions/"
+        CommitImpossibleError, match=r"table was deleted .* names files that are gone\. Delete _versions/"
     ):
         job.commit(message)
 
@@ -284,7 +284,7 @@ def test_a_writer_that_rewrites_inputs_at_each_commit_does_not_block_a_write_for
 
     monkeypatch.setattr(column_commit, "attempt_commit", attempt)
     with pytest.raises(
-        CommitConflictError, match=r"beside each of \d+ commit.*commit_timeout.*; the commit was taken back"
+        CommitConflictError, match=r"beside each of \d+ commit.*commit_timeout.* The commit was taken back"
     ):
         job.commit(message)
     assert column(path, "c") == before
