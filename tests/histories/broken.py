@@ -5,6 +5,8 @@ function.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,13 @@ from lance_spark.rows.row_set import RowSet
 
 Replace = Callable[[Any], Any]
 """Makes the broken function from the right one."""
+
+
+def owner_of(place: str) -> tuple[Any, str]:
+    """Returns the module or class of a function of the product, and its name, from `module:name`."""
+    module, _, path = place.partition(":")
+    *owners, name = path.split(".")
+    return functools.reduce(getattr, owners, importlib.import_module(module)), name
 
 
 def constant(value: Any) -> Replace:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -282,9 +280,7 @@ def applied(name: str) -> Iterator[None]:
     """Makes this process a mutant for a while."""
     with contextlib.ExitStack() as stack:
         for place, replace in MUTANTS[name].patches.items():
-            module, _, path = place.partition(":")
-            *owners, attribute = path.split(".")
-            owner = functools.reduce(getattr, owners, importlib.import_module(module))
+            owner, attribute = broken.owner_of(place)
             stack.enter_context(patch.object(owner, attribute, replace(getattr(owner, attribute))))
         yield
 

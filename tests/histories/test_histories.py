@@ -16,12 +16,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.histories import mutants
+from tests.histories.broken import owner_of
 from tests.histories.drawing import histories
 from tests.histories.model import BackfillHistory, Story
 from tests.histories.mutants import histories_for
 from tests.histories.processes import HistoryProcesses
 from tests.histories.regressions import REGRESSIONS
 from tests.histories.runner import BackfillPlayer, HistoryTally, threads_at_gates
+from tests.histories.views import mutants as view_mutants
 from tests.support.inline_jobs import NoSpark, inline_tasks
 
 pytestmark = pytest.mark.classic
@@ -152,6 +154,11 @@ def test_histories_with_statements_of_sql(play: Play, pool: HistoryProcesses, ta
 
 
 # The checker itself detects defects
+
+
+def test_mutants_replace_functions_of_the_product():
+    places = {place for kind in (mutants, view_mutants) for mutant in kind.MUTANTS.values() for place in mutant.patches}
+    assert [place for place in sorted(places) if not hasattr(*owner_of(place))] == []
 
 
 MOST = 12

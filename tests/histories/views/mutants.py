@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from lance_spark.rows.row_set import RowSet
 from tests.histories.administration import Restore
-from tests.histories.broken import Replace, constant
+from tests.histories.broken import Replace, constant, owner_of
 from tests.histories.operations import Append, Delete, RewriteInput, Update, Upsert
 from tests.histories.views.model import ActOn, KillRefresh, ResumeRefresh, StartRefresh, Step, ViewHistory
 
@@ -75,7 +74,7 @@ def _bits(change: Any) -> Replace:
 
 
 def _old_rows_stay(_real: Any) -> Any:
-    return lambda fragment, offsets, answer: None
+    return lambda *_arguments: None
 
 
 def _unselected_rows_stay(_real: Any) -> Any:
@@ -143,10 +142,10 @@ MUTANTS: dict[str, ViewMutant] = {
         patches={f"{_REFRESH}:affected": _nothing_is_affected}, steps=_in_order(_IN_PLACE)
     ),
     "values are taken along whatever the input is": ViewMutant(
-        patches={f"{_PLACEMENT}:_changes": _bits(0)}, steps=_in_order(st.one_of(_INPUT, _IN_PLACE))
+        patches={f"{_PLACEMENT}:changes_of": _bits(0)}, steps=_in_order(st.one_of(_INPUT, _IN_PLACE))
     ),
     "values are never taken along": ViewMutant(
-        patches={f"{_PLACEMENT}:_changes": _bits(1)}, steps=_in_order(_OTHER_INPUT)
+        patches={f"{_PLACEMENT}:changes_of": _bits(1)}, steps=_in_order(_OTHER_INPUT)
     ),
     "rows that are gone stay": ViewMutant(
         patches={f"{_DIFFERENCE}:SourceChanges.deleted_ids": _nothing_is_gone}, steps=_in_order(_DELETE)
@@ -189,7 +188,7 @@ MUTANTS: dict[str, ViewMutant] = {
         steps=_in_order(_APPEND, StartRefresh("one", "note"), ActOn("v", Restore(1)), ResumeRefresh("one")),
     ),
     "two refreshes cannot note at once": ViewMutant(
-        patches={"lance_spark.commit.schema_change:is_conflict": constant(False)},
+        patches={"lance_spark.commit.attempt:is_conflict": constant(False)},
         steps=_in_order(_APPEND, StartRefresh("one", "noting"), _DELETE, StartRefresh("two"), ResumeRefresh("one")),
     ),
     "a refresh goes back behind another one": ViewMutant(
@@ -211,9 +210,7 @@ def applied(name: str) -> Iterator[None]:
     """Makes this process a mutant for a while."""
     with contextlib.ExitStack() as stack:
         for place, replace in MUTANTS[name].patches.items():
-            module, _, path = place.partition(":")
-            *owners, attribute = path.split(".")
-            owner = functools.reduce(getattr, owners, importlib.import_module(module))
+            owner, attribute = owner_of(place)
             stack.enter_context(patch.object(owner, attribute, replace(getattr(owner, attribute))))
         yield
 
