@@ -1,8 +1,8 @@
 """Commands of the Java classes, and the functions that run them.
 
-Java names a command by a text. The modules of the commands depend on all other modules of the
-package, including this module, and are imported with the first command. Only this table names
-modules by texts.
+Java names a command by a text. The first command of a module imports the module, because the
+modules of commands depend on all other modules of the package. Only this table names modules by
+texts.
 """
 
 from __future__ import annotations

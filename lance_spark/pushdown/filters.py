@@ -342,11 +342,16 @@ def _null_test(value: Predicate, schema: pa.Schema, *, is_null: bool) -> str:
     return f"{_column(value, schema).sql} IS {'' if is_null else 'NOT '}NULL"
 
 
-def _text_match(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
+def _column_and_pattern(predicate: Predicate, schema: pa.Schema) -> tuple[_Column, str | None]:
     column, domain = _comparable(predicate["args"][0], schema)
-    pattern = _literal(predicate["args"][1], domain)
+    pattern: str | None = _literal(predicate["args"][1], domain)
     if "string" not in domain.spark_types:
         raise UntranslatableError
+    return column, pattern
+
+
+def _text_match(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
+    column, pattern = _column_and_pattern(predicate, schema)
     if pattern is None:
         return NEVER
     return f"{'NOT ' if negated else ''}{predicate['op']}({column.sql}, {quote(pattern)})"
@@ -354,10 +359,7 @@ def _text_match(predicate: Predicate, negated: bool, schema: pa.Schema) -> str |
 
 def _like(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
     """Tests for the prefix before LIKE's first wildcard, a superset without a negation."""
-    column, domain = _comparable(predicate["args"][0], schema)
-    pattern = _literal(predicate["args"][1], domain)
-    if "string" not in domain.spark_types:
-        raise UntranslatableError
+    column, pattern = _column_and_pattern(predicate, schema)
     if pattern is None:
         return NEVER
     prefix, rest = _literal_prefix(pattern, predicate["escape"])

@@ -101,7 +101,7 @@ class Discrete(Domain):
 
     def _equals(self, column: str, op: Comparison, number: int | Fraction) -> str:
         if number.denominator != 1 or not self.low <= number <= self.high:
-            return NEVER if op == "=" else f"{column} IS NOT NULL"
+            return _compare_absent(column, op)
         return f"{column} {op} {self._encode(int(number))}"
 
     def _orders(self, column: str, op: Comparison, number: int | Fraction) -> str:
@@ -149,11 +149,7 @@ class Floating(Domain):
                 "<=": f"{column} IS NOT NULL",
             }.get(op, f"NOT isnan({column})")
         if not self._is_exact(number):
-            if op == "=":
-                return NEVER
-            if op == "<>":
-                return f"{column} IS NOT NULL"
-            raise UntranslatableError
+            return _compare_absent(column, op)
         compared = f"{column} {op} {self._encode(number)}"
         if op in (">", ">="):
             return f"({compared} OR isnan({column}))"
@@ -203,11 +199,7 @@ class Bytes(Domain):
         """See :meth:`Domain.compare`."""
         content = base64.b64decode(value)
         if self.size is not None and len(content) != self.size:
-            if op == "=":
-                return NEVER
-            if op == "<>":
-                return f"{column} IS NOT NULL"
-            raise UntranslatableError
+            return _compare_absent(column, op)
         return f"{column} {op} X'{content.hex()}'"
 
 
@@ -220,6 +212,15 @@ class Truth(Domain):
     def compare(self, column: str, op: Comparison, value: Any) -> str:  # noqa: ANN401
         """See :meth:`Domain.compare`."""
         return f"{column} {op} {'true' if value else 'false'}"
+
+
+def _compare_absent(column: str, op: Comparison) -> str:
+    """Compares a column with a value that the stored type cannot hold."""
+    if op == "=":
+        return NEVER
+    if op == "<>":
+        return f"{column} IS NOT NULL"
+    raise UntranslatableError
 
 
 def quote(text: str) -> str:

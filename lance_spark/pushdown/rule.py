@@ -9,7 +9,6 @@ from __future__ import annotations
 from logging import getLogger
 from typing import Any
 
-from py4j.java_gateway import JavaObject, JVMView
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
@@ -49,6 +48,10 @@ def enable_pushdown(spark: SparkSession) -> bool:
     Raises:
         WorkerPythonError: The session is local, and its Python workers run an interpreter without
             this package.
+
+    Example:
+        >>> lance_spark.enable_pushdown(spark)
+        True
     """
     try:
         require_pushdown(spark)
@@ -92,12 +95,26 @@ def _install(spark: SparkSession) -> None:
 
 @ARGUMENTS.function
 def disable_pushdown(spark: SparkSession) -> None:
-    """Removes the rule from a session. Plans made before keep the effect of the rule."""
-    jvm = getattr(spark, "_jvm", None) if is_classic(spark) else None
-    if jvm is not None:
-        # Session extensions add the rule while Spark creates the analyzer.
-        spark._jsparkSession.sessionState().analyzer()  # noqa: SLF001 - as below
-        _set_rules(spark, jvm, [rule for rule in _rules(spark) if not _is_ours(rule)])
+    """Removes the rule from a session. Plans made before keep the effect of the rule.
+
+    Example:
+        >>> lance_spark.disable_pushdown(spark)
+    """
+    jvm: Any = getattr(spark, "_jvm", None) if is_classic(spark) else None
+    if jvm is None:
+        return
+    session: Any = spark._jsparkSession  # noqa: SLF001 - PySpark has no public way to the planner
+    # Session extensions add the rule while Spark creates the analyzer.
+    session.sessionState().analyzer()
+    experimental = session.experimental()
+    rules = experimental.extraOptimizations()
+    other_rules = jvm.java.util.ArrayList()
+    for index in range(rules.size()):
+        rule = rules.apply(index)
+        if rule.getClass().getName() != _RULE:
+            other_rules.add(rule)
+    setter = getattr(experimental, "extraOptimizations_$eq")
+    setter(jvm.scala.jdk.javaapi.CollectionConverters.asScala(other_rules).toSeq())
 
 
 def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
@@ -110,25 +127,3 @@ def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
     for name, value in ARROW_SETTINGS.items():
         if system.getProperty(name) is None and system.getenv(name.upper().replace(".", "_")) is None:
             system.setProperty(name, value)
-
-
-def _experimental(spark: SparkSession) -> Any:  # noqa: ANN401 - a Java object
-    return spark._jsparkSession.experimental()  # noqa: SLF001 - PySpark has no public way to the planner
-
-
-def _rules(spark: SparkSession) -> list[JavaObject]:
-    installed = _experimental(spark).extraOptimizations()
-    return [installed.apply(index) for index in range(installed.size())]
-
-
-def _set_rules(spark: SparkSession, jvm: JVMView, rules: list[JavaObject]) -> None:
-    java: Any = jvm
-    rule_list = java.java.util.ArrayList()
-    for rule in rules:
-        rule_list.add(rule)
-    setter = getattr(_experimental(spark), "extraOptimizations_$eq")
-    setter(java.scala.jdk.javaapi.CollectionConverters.asScala(rule_list).toSeq())
-
-
-def _is_ours(rule: JavaObject) -> bool:
-    return bool(rule.getClass().getName() == _RULE)

@@ -26,8 +26,7 @@ _Numbers = TypeVar("_Numbers", bound=np.generic)
 def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int, stop: int) -> bytes | None:
     """Returns the mask of a fragment's rows at positions `start` to before `stop`, or None.
 
-    Positions count deleted rows. The result is None if the row ids are unknown
-    (:func:`stable_ids`).
+    Positions count deleted rows. Without known row ids (:func:`stable_ids`), the result is None.
     Runs on an executor. With stable row ids, it briefly holds 8 bytes per row of the fragment.
     """
     if not dataset.has_stable_row_ids:

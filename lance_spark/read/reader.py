@@ -83,13 +83,12 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> tupl
     Raises:
         As :func:`read_schema`.
     """
-    columns = spec.columns if spec.columns is not None else table_schema(ref.open(), ref, options)
     target = target_columns(ref, options, spec)
     plan = plan_scan(ref, options, spec, target)
     if spec.aggregate:
         columns = aggregate_schema(spec.aggregate, target)
     else:
-        columns = split_schema(long_schema(columns, spec.unscaled), spec.dense)
+        columns = split_schema(long_schema(target, spec.unscaled), spec.dense)
     reader = LanceReader(ref=ref, schema=columns, options=options, spec=spec, plan=plan)
     answer = [plan.rows for _ in spec.aggregate] if reader.counts_only and plan.filter is None else None
     return reader, {
@@ -178,7 +177,7 @@ class LanceReader(DataSourceReader):
         """
         plan = self.plan or plan_scan(self.ref, self.options, self.spec, self.target)
         if self.spec.aggregate and not plan.exact:
-            raise ValueError("the planner rule pushed an aggregate above a filter that Lance cannot apply")
+            raise ValueError("The planner rule pushed an aggregate above a filter that Lance cannot apply.")
         if self.counts_only and plan.filter is None:
             return [ScanTask(fragments=(), rows=plan.rows)]
         return list(plan.tasks) or [ScanTask(fragments=())]
@@ -193,7 +192,7 @@ class LanceReader(DataSourceReader):
             SnapshotError: The table was recreated since the version was pinned.
         """
         if not isinstance(partition, ScanTask):
-            raise TypeError(f"expected a partition that this reader planned, got {partition!r}")
+            raise TypeError(f"The reader can only read its own partitions, not {partition!r}.")
         if self.spec.aggregate:
             yield from self._grouped(partition) if self.spec.grouped else [self._aggregate(partition)]
         elif not self.schema.fields:

@@ -37,7 +37,7 @@ long as a scan of a million rows. q03 of TPC-H had 9,000 keys: the filter raised
 by 14 %."""
 
 LATE_BYTES_LOCAL, LATE_BYTES_REMOTE = 128, 1024
-"""Width of a value from which a column is fetched only for the rows that pass the filter.
+"""Minimum width of a value for fetching its column after the filter, for matching rows only.
 
 Lance assumes that a filter keeps one row in a thousand, and fetches nearly all columns late. Late
 fetching costs about 0.5 us per kept row: for a filter that keeps half of 4 million rows, 1.2 s
@@ -58,8 +58,8 @@ class ScanPlan:
         filter: The filter that Lance applies, in Lance SQL, or None.
         pushed: The pushed-down part of the filter, or None.
         limit: Rows after which a partition ends, from the option or from Spark, or None.
-        limited: Whether `limit` is Spark's limit. Spark then drops none of the rows.
-        exact: Whether Spark drops none of the rows that pass the filter. Aggregates require it.
+        limited: Whether `limit` is Spark's limit. Spark then keeps all rows of the scan.
+        exact: Whether Spark keeps all rows that pass the filter, as aggregates require.
         indexes: Names of the scalar indexes used for the filter.
         nearest: Vector search for all rows that Spark needs, or None.
         unserved: Reason why a sort by distance uses no search, or None.
@@ -85,10 +85,9 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
     """Plans a scan of the given columns.
 
     Runs on the driver. Reads the manifest, and a scalar index if the filter has one. The option
-    `limit` applies before everything that Spark pushes down, so Spark alone applies a filter above
-    it. Without a filter, the limit selects the first rows of the table from the counts of live
-    rows. With a filter, a single partition reads the matching rows in table order until it has
-    enough.
+    `limit` applies before the conditions of the query, so Spark alone applies a filter above the
+    limit. Without a filter, the limit selects the first rows of the table from the counts of live
+    rows. With a filter, a single partition reads the matching rows in table order up to the limit.
 
     Raises:
         OptionError: `fragments` names a fragment that does not exist.
@@ -133,7 +132,7 @@ class _Selection:
     Attributes:
         sql: The filter that Lance applies, in Lance SQL, or None.
         pushed: The pushed-down part of the filter, or None.
-        exact: Whether Spark drops none of the rows that pass the filter.
+        exact: Whether Spark keeps all rows that pass the filter.
         is_narrowed: Whether a runtime filter is part of the filter.
         answer: Matches of the filter according to scalar indexes, or None.
     """
@@ -175,7 +174,7 @@ class _Planner:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether Spark drops none of the rows. Spark counts the rows that pass its own filter."""
+        """Whether Spark keeps all rows of the scan. Its limit counts rows after its filter."""
         return self.selection.exact and not self.spec.aggregate
 
     @property

@@ -73,7 +73,7 @@ def parse_term(raw: Mapping[str, Any]) -> Term:
     if op in _OPERATORS:
         left_term, right_term = raw["args"]
         return Arithmetic(cast(Operator, op), parse_term(left_term), parse_term(right_term))
-    raise ValueError(f"the planner rule asks for a sum of an unknown operation {op!r}")
+    raise ValueError(f"The planner rule asks for a sum of an unknown operation {op!r}.")
 
 
 def columns_of(term: Term) -> Iterator[str]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.errors import PySparkException
@@ -131,9 +131,9 @@ def _chosen(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: values[name] for name in names if values.get(name) is not None}
 
 
-def _analyze(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[str, AnalyzeArgument]) -> _Analyzed:
+def _analyze(function: str, /, *args: AnalyzeArgument, **keywords: AnalyzeArgument) -> _Analyzed:
     """Checks the arguments of a call against the table. Runs in a Python process of Spark."""
-    arguments = dict(_by_name(function, args, named))
+    arguments = dict(_by_name(function, args, keywords))
     _check_forms(function, arguments)
     values = {name: argument.value for name, argument in arguments.items()}
     _check_types(values)
@@ -213,19 +213,19 @@ def _example_vector(call: SearchCall) -> list[float]:
     return [0] * (vector_size(field.to_arrow().type) or 1)
 
 
-def _by_name(function: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _by_name(function: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields the arguments by name."""
     places = ("path", *FUNCTIONS[function], "k")
     if len(args) > len(places):
         raise OptionError(function, f"{len(args)} arguments by position", _usage(function))
     accepted = _parameter_names(function)
-    for name in named:
+    for name in keywords:
         if name not in accepted:
             raise OptionError(name, "an argument", ", ".join(accepted), problem=f"is no argument of {function}")
         if name in places[: len(args)]:
             raise OptionError(name, "an argument", _usage(function), problem="is given twice")
     yield from zip(places, args, strict=False)
-    yield from named.items()
+    yield from keywords.items()
 
 
 def _parameter_names(function: str) -> tuple[str, ...]:
@@ -256,42 +256,30 @@ class _Handler:
     def _call(self) -> SearchCall:
         return cast(SearchCall, self._analyzed.call)
 
-    def eval(self, *args: object, **named: object) -> Iterator[tuple[object, ...]]:
+    def eval(self, *args: object, **keywords: object) -> Iterator[tuple[object, ...]]:
         """Yields the rows of a search."""
-        yield from self._call.rows(dict(_by_name(self.function, args, named)))
+        yield from self._call.rows(dict(_by_name(self.function, args, keywords)))
 
 
 class VectorSearch(_Handler):
     """The table function `lance_vector_search`."""
 
     function = "lance_vector_search"
-
-    @staticmethod
-    def analyze(*args: AnalyzeArgument, **named: AnalyzeArgument) -> _Analyzed:
-        """Returns the columns of the result."""
-        return _analyze(VectorSearch.function, args, named)
+    analyze = staticmethod(partial(_analyze, function))
 
 
 class TextSearch(_Handler):
     """The table function `lance_text_search`."""
 
     function = "lance_text_search"
-
-    @staticmethod
-    def analyze(*args: AnalyzeArgument, **named: AnalyzeArgument) -> _Analyzed:
-        """Returns the columns of the result."""
-        return _analyze(TextSearch.function, args, named)
+    analyze = staticmethod(partial(_analyze, function))
 
 
 class HybridSearch(_Handler):
     """The table function `lance_hybrid_search`."""
 
     function = "lance_hybrid_search"
-
-    @staticmethod
-    def analyze(*args: AnalyzeArgument, **named: AnalyzeArgument) -> _Analyzed:
-        """Returns the columns of the result."""
-        return _analyze(HybridSearch.function, args, named)
+    analyze = staticmethod(partial(_analyze, function))
 
 
 HANDLERS: Mapping[str, type[_Handler]] = {

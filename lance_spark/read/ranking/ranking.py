@@ -72,13 +72,6 @@ class Ranking:
             return (DISTANCE, SCORE, RELEVANCE)
         return (DISTANCE,) if self.vector is not None else (SCORE,)
 
-    @property
-    def most_rows(self) -> int:
-        """Maximum number of rows of the result."""
-        query = self.vector or self.text
-        assert query is not None
-        return query.k
-
     def checked(self, dataset: lance.LanceDataset) -> Ranking:
         """Returns the ranking with resolved columns for this version.
 

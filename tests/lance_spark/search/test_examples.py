@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark import BatchSearch, Query, Search
+from lance_spark import BatchSearch, Query, Reranker, Search
 
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 CLASSES = (Query, Search)
@@ -50,7 +50,7 @@ def test_the_examples_run(spark: SparkSession, tmp_path: Path, monkeypatch: pyte
         }
     )
     lance_spark.connect("tables", spark).create_table("docs", docs).create_fts_index("text", with_position=True)
-    documented = {cls.__name__: cls for cls in (*CLASSES, BatchSearch)} | public_methods()
+    documented = {cls.__name__: cls for cls in (*CLASSES, BatchSearch, Reranker)} | public_methods()
     # Search repeats methods of Query with their docstrings.
     examples = {example: name for name, item in documented.items() for example in examples_of(item)}
     for example, name in examples.items():
