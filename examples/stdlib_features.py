@@ -27,11 +27,11 @@ import tokenize
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Lance reads this variable on import, and logs each commit of a column file as a warning.
 os.environ.setdefault("LANCE_LOG", "error")
@@ -39,9 +39,9 @@ os.environ.setdefault("LANCE_LOG", "error")
 import lance
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.functions import arrow_udf, pandas_udf
+from pyspark.sql.functions import arrow_udf, pandas_udf  # type: ignore[attr-defined]  # PySpark has them
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructType
 
 import lance_spark
@@ -113,17 +113,20 @@ def imported(text: str | None) -> list[str] | None:
     return sorted(names)
 
 
-@pandas_udf(OUTLINE)
-def outline_udf(text: pd.Series) -> pd.DataFrame:
+def outline_batch(text: pd.Series) -> pd.DataFrame:
     """Outlines a batch of files, pandas in and out."""
     rows = [outline(text) or (None, None, None, None) for text in text]
     return pd.DataFrame(rows, columns=["functions", "classes", "documented", "nesting"]).convert_dtypes()
 
 
-@arrow_udf(ArrayType(StringType()))
-def imports_udf(text: pa.Array) -> pa.Array:
+def list_imports(text: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # Spark reads the annotation
     """Lists the imports of a batch of files, Arrow in and out."""
     return pa.array([imported(text) for text in text.to_pylist()], pa.list_(pa.string()))
+
+
+# The types of PySpark reject these calls without a functionType.
+outline_udf: Callable[[str], Column] = pandas_udf(outline_batch, OUTLINE)  # pyright: ignore[reportArgumentType, reportCallIssue]
+imports_udf: Callable[[str], Column] = arrow_udf(list_imports, ArrayType(StringType()))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 class Flow(NamedTuple):
@@ -217,14 +220,13 @@ def read_files(spark: SparkSession, paths: list[str]) -> DataFrame:
                 except (SyntaxError, UnicodeDecodeError):
                     texts.append(None)
             packages = [name.split("/")[0] if "/" in name else "(single modules)" for name in names]
-            yield pa.record_batch(
-                {
-                    "path": pa.array(names, pa.string()),
-                    "package": pa.array(packages, pa.string()),
-                    "size": pa.array([file.stat().st_size for file in files], pa.int32()),
-                    "text": pa.array(texts, pa.string()),
-                }
-            )
+            columns: dict[str, pa.Array[Any]] = {
+                "path": pa.array(names, pa.string()),
+                "package": pa.array(packages, pa.string()),
+                "size": pa.array([file.stat().st_size for file in files], pa.int32()),
+                "text": pa.array(texts, pa.string()),
+            }
+            yield pa.record_batch(columns)
 
     names = spark.createDataFrame(pa.table({"path": pa.array(paths, pa.string())}))
     return names.repartition(8).mapInArrow(read, "path string, package string, size int, text string")
@@ -292,7 +294,7 @@ def data_files(path: str) -> dict[str, tuple[int, int]]:
 # --------------------------------------------------------------------------------------------------------------
 
 
-def read(spark: SparkSession, path: str, **options: object) -> DataFrame:
+def read(spark: SparkSession, path: str, **options: str | int) -> DataFrame:
     """Returns the latest version of the table, or the version in the options."""
     return spark.read.format("lance").options(**options).load(path)
 
@@ -451,7 +453,7 @@ def follow_with_views(spark: SparkSession, path: str, report: Report) -> None:
         refresh("first")
         modules.add(files.filter("package = 'email'"))
         refresh("a package was appended")
-        names = sorted(modules.to_arrow(["path"])["path"].to_pylist())
+        names = sorted(map(str, modules.to_arrow(["path"])["path"].to_pylist()))
         modules.to_lance().update({"text": "'def one():\n    return 1\n'"}, where=f"path = '{names[0]}'")
         modules.to_lance().delete(f"path = '{names[-1]}'")
         refresh("one file was changed, one deleted")

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _Table_co = TypeVar("_Table_co", covariant=True)
 _Query = TypeVar("_Query", bound="Query")
 
-Selection: TypeAlias = "Sequence[str | UDF | UnpackedUDF] | Mapping[str, str | UDF | tuple[UDF, list[str]]]"
+_Function: TypeAlias = "UDF | Callable[..., object]"  # callable to mypy: a UDF of PySpark or of a class
+Selection: TypeAlias = "Sequence[str | UDF | UnpackedUDF] | Mapping[str, str | _Function | tuple[_Function, list[str]]]"
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any, Literal, TypeAlias, overload
 
 from pyspark.sql import SparkSession
 
@@ -49,7 +50,10 @@ from lance_spark.table.views import TableViews
 from lance_spark.views.definition import define, existing_view
 from udf_runtime import UDF, Manifest, UnpackedUDF
 
-Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
+# mypy ignores the results of class decorators, so an object of a decorated class is only callable.
+# A UDF of PySpark is callable, too.
+_Function: TypeAlias = "UDF | Callable[..., object]"
+Transforms = Mapping[str, "str | _Function | tuple[_Function, list[str]]"] | UDF | UnpackedUDF
 
 
 @ARGUMENTS.methods
@@ -355,7 +359,19 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         """
         return wait(self._start(request), request.timeout)
 
-    @takes(StartedBackfill)
+    @overload
+    @takes(BackfillParameters)
+    def backfill_async(self, request: BackfillParameters) -> Job[BackfillJobResult]: ...
+    @overload
+    def backfill_async(
+        self,
+        columns: str | Sequence[str],
+        *,
+        _return_future: Literal[True],
+        **parameters: Any,  # noqa: ANN401 - the other parameters
+    ) -> Future[BackfillJobResult]: ...
+
+    @takes(StartedBackfill)  # type: ignore[misc]  # it accepts the parameters of both
     def backfill_async(self, request: StartedBackfill) -> Job[BackfillJobResult] | Future[BackfillJobResult]:
         """Starts a backfill, and returns its handle at once.
 
