@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
 import textwrap
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import lance
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,11 +17,8 @@ from lance_spark.table.branches import Branches
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FRESH = {"writing.md"}
-"""Pages without a session of their own whose examples make the table; on the others `path` is a small table that is there already."""
-
-QUICK = {"README.md", "commits.md", "get-started.md", "sql.md"}
-"""Pages whose examples run in the quick suite; `make test-long` runs the examples of all pages."""
+LONG = {"environments.md"}
+"""Pages whose examples run only in `make test-long`."""
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLE = re.compile(r"^    ```python\n(.*?)^    ```$", re.MULTILINE | re.DOTALL)
@@ -42,45 +37,24 @@ def python_blocks(page: Path) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, match.start(1)), match[1]) for match in BLOCK.finditer(text)]
 
 
-def make_table(path: str) -> None:
-    rows = 200
-    table = pa.table(
-        {
-            "id": pa.array(range(rows), pa.int64()),
-            "text": pa.array([f"text number {i}" for i in range(rows)], pa.string()),
-            "lang": pa.array([("en", "de", "fr", None)[i % 4] for i in range(rows)], pa.string()),
-            "size": pa.array([i * 7 % 1000 for i in range(rows)], pa.int32()),
-            "ts": pa.array(
-                [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=i) for i in range(rows)], pa.timestamp("us", "UTC")
-            ),
-            "vec": pa.array([[i, 0.5, -i, 1.0] for i in range(rows)], pa.list_(pa.float32(), 4)),
-        }
-    )
-    lance.write_dataset(table, path, max_rows_per_file=50, enable_stable_row_ids=True)
-
-
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=() if page.name in QUICK else pytest.mark.long, id=page_id(page))
+        pytest.param(page, marks=pytest.mark.long if page.name in LONG else (), id=page_id(page))
         for page in PAGES
         if python_blocks(page)
     ],
 )
-def test_the_examples_run(
-    page: Path, spark: SparkSession, table_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_examples_run(page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As a script in a new folder, from the text of the page alone. The script finds the running session."""
     monkeypatch.chdir(tmp_path)
-    blocks = python_blocks(page)
-    names: dict[str, object] = {"__name__": "__main__"}
-    if "SparkSession.builder" not in blocks[0][1]:  # the page does not run by itself
-        names |= {"spark": spark, "path": table_path}
-        if page.name not in FRESH:
-            make_table(table_path)
-    for line, block in blocks:
-        # Blank lines in front give a failure the line number of the page.
-        exec(compile("\n" * line + block, str(page), "exec"), names)
-    assert any(tmp_path.rglob("_versions")), "the examples are about a table"
+    script = tmp_path / f"{page.stem}.py"
+    lines: list[str] = []
+    for line, block in python_blocks(page):
+        # Blank lines between the blocks give a failure the line number of the page.
+        lines += [""] * (line - len(lines)) + block.splitlines()
+    script.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    runpy.run_path(str(script), run_name="__main__")
 
 
 CLASSES: tuple[type[object], ...] = (
