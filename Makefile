@@ -30,7 +30,7 @@ CANARY_TESTS := tests/canary $(addprefix tests/lance_spark/,commit types conflic
 # Requirements without our bounds. An earlier or later release of one: make canary-newest CANARY_NEWEST='pyspark[connect]==4.4.0.dev1 pylance'
 CANARY_NEWEST ?= pyspark[connect] pylance
 
-.PHONY: demo test test-long test-releases mutants smoke smoke-tests bench lint lint-python lint-java lint-workflows actionlint java-test java-releases format java jar dist test-sdist canary image release-check release help docs docs-serve clean require-java require-jdk
+.PHONY: demo test test-long test-releases mutants smoke smoke-tests bench lint lint-python lint-java lint-workflows actionlint java-test java-releases format java jar dist test-sdist canary image release-check release help docs docs-serve notebooks clean require-java require-jdk
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -104,6 +104,9 @@ docs: $(VENV)/.ready-dev ## builds the site of docs/ into build/site; a warning,
 
 docs-serve: $(VENV)/.ready-dev ## shows the site of docs/, and follows changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+notebooks: require-java $(VENV)/notebooks/.ready $(JAR) ## executes the notebooks of docs/, and stores their outputs
+	$(VENV)/notebooks/bin/python docs/_notebooks.py
 
 format: require-jdk $(VENV)/.ready-dev ## formats the code
 	$(BIN)/ruff format .
@@ -181,6 +184,10 @@ $(VENV)/.ready: pyproject.toml
 $(VENV)/.ready-dev: pyproject.toml
 	$(call set_up,$(VENV),.[dev])
 	@touch $(VENV)/.ready
+
+# An environment with a kernel of Jupyter. The folder is below the other environment, which comes first.
+$(VENV)/notebooks/.ready: pyproject.toml | $(VENV)/.ready
+	$(call set_up,$(@D),.[examples],ipykernel nbclient nbformat)
 
 # An environment with the newest patch of a release of PySpark. The folder is below the other environment, which comes first.
 .PRECIOUS: $(VENV)/spark-%/.ready-dev

@@ -1,7 +1,8 @@
-"""Hooks of the site: files from outside of docs/, the page of the command line, Sphinx roles."""
+"""Hooks of the site: notebooks, files of the root, the page of the command line, Sphinx roles."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,10 +26,12 @@ class Docstrings(griffe.Extension):
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds pages of the root, files behind links, and the page of the command line."""
+    """Adds notebooks, pages of the root, files behind links, and the page of the command line."""
     from mkdocs.structure.files import File
 
-    sources = {page.src_uri: Path(page.abs_src_path) for page in files.documentation_pages()}
+    for notebook in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=notebook_page(notebook)))
+    sources = {page.src_uri: Path(page.abs_src_path) for page in files.documentation_pages() if page.abs_src_path}
     sources |= {f"project/{name}": ROOT / name for name in PAGES}
     for name in PAGES:
         files.append(File.generated(config, f"project/{name}", content=(ROOT / name).read_text(encoding="utf-8")))
@@ -55,11 +58,34 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         elif uri.parts[0] == "project" and target.is_relative_to(ROOT / "docs"):
             new_target = target.relative_to(ROOT / "docs").as_posix()
             new_target += "/README.md" if target.is_dir() else ""
+        elif target.suffix == ".ipynb":
+            return match[0].replace(".ipynb", ".md")
         else:
             return match[0]
         return f"{match[1]}{up}{new_target}{match[3] or ''}{match[4]}"
 
     return _LINK.sub(move, markdown)
+
+
+def notebook_page(path: Path) -> str:
+    """Returns a notebook as a page: its cells, with the outputs of the last run."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += map(_output, cell.get("outputs", ()))
+    title, *rest = parts
+    return "\n\n".join((title, f'<a href="{path.name}" download>Download the notebook</a>', *rest)) + "\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f'<img alt="Output of the cell" src="data:image/png;base64,{data["image/png"].strip()}">'
+    if "text/html" in data:
+        # A blank line would end the block of HTML.
+        return "<div>" + re.sub(r"\n\s*\n", "\n", "".join(data["text/html"])) + "</div>"
+    return f"```text\n{''.join(output.get('text') or data['text/plain'])}\n```"
 
 
 def command_line() -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import runpy
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,10 @@ from lance_spark.table.branches import Branches
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = {"environments.md"}
-"""Pages whose examples run only in `make test-long`."""
+LONG = {"environments.md", "errors.md", "search.md", "first-steps.ipynb", "pictures.ipynb"}
+"""Pages and notebooks whose examples run only in `make test-long`."""
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLE = re.compile(r"^    ```python\n(.*?)^    ```$", re.MULTILINE | re.DOTALL)
@@ -48,11 +52,35 @@ def python_blocks(page: Path) -> list[tuple[int, str]]:
 def test_the_examples_run(page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As a script in a new folder, from the text of the page alone. The script finds the running session."""
     monkeypatch.chdir(tmp_path)
-    script = tmp_path / f"{page.stem}.py"
+    run_script(python_blocks(page))
+
+
+@pytest.mark.parametrize(
+    "notebook",
+    [pytest.param(path, marks=pytest.mark.long if path.name in LONG else (), id=path.name) for path in NOTEBOOKS],
+)
+def test_a_notebook_prints_its_stored_outputs(
+    notebook: Path,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """The cells run as a script, so the test needs no Jupyter. `make notebooks` stores the outputs."""
+    monkeypatch.chdir(tmp_path)
+    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    run_script([(0, "".join(cell["source"])) for cell in cells])
+    stored = [output for cell in cells for output in cell["outputs"] if output.get("name") == "stdout"]
+    assert capsys.readouterr().out == "".join("".join(output["text"]) for output in stored)
+
+
+def run_script(blocks: list[tuple[int, str]]) -> None:
+    """Runs blocks of code with their lines as a script in the current folder."""
     lines: list[str] = []
-    for line, block in python_blocks(page):
+    for line, block in blocks:
         # Blank lines between the blocks give a failure the line number of the page.
         lines += [""] * (line - len(lines)) + block.splitlines()
+    script = Path("script.py").absolute()
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
     runpy.run_path(str(script), run_name="__main__")
 
@@ -136,6 +164,14 @@ def test_the_reference_has_every_public_name():
     )
     public = {name for name in dir(lance_spark) if not name.startswith("_")}
     assert sorted(named) == sorted(public - {"GenevaManifest"}), "GenevaManifest is another name of Manifest"
+
+
+def test_the_guide_of_platforms_installs_the_requirements_without_pyspark():
+    """A platform has its own PySpark, so the guide lists all other requirements."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = [text for text in project["dependencies"] if not text.startswith("pyspark")]
+    command = " ".join(f'"{text}"' for text in requirements)
+    assert f"pip install {command}" in (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_shows_what_the_two_commands_are():
