@@ -1,9 +1,10 @@
-"""Executes the notebooks of docs/notebooks and stores their outputs: `make notebooks`."""
+"""Executes notebooks, by default those of docs/, and stores their outputs: `make notebooks`."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -33,5 +34,5 @@ def execute(path: Path) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+    for path in map(Path, sys.argv[1:] or sorted(NOTEBOOKS.glob("*.ipynb"))):
         execute(path)

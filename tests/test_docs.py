@@ -19,7 +19,7 @@ from lance_spark.table.branches import Branches
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = {"environments.md", "errors.md", "search.md", "first-steps.ipynb", "pictures.ipynb"}
+LONG = {"environments.md", "errors.md", "search.md", "conflicts.ipynb", "first-steps.ipynb"}
 """Pages and notebooks whose examples run only in `make test-long`."""
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
