@@ -42,7 +42,7 @@ from lance_spark.lance_compat import (
     version_of,
     versions_of,
 )
-from lance_spark.options import ReadOptions
+from lance_spark.options import STORAGE_PREFIX, ReadOptions
 
 if TYPE_CHECKING:
     import lance
@@ -186,6 +186,15 @@ class DatasetRef:
             raise OptionError(option, version, "the number of a version, 1 or more and less than 2^63")
         dataset = _open(self.uri, self.branch, version, self.storage_options)
         return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
+
+    @property
+    def storage_settings(self) -> dict[str, str]:
+        """Options of the object store for a read or write of Spark: `storage.<option>`."""
+        return {f"{STORAGE_PREFIX}{key}": value for key, value in self.storage_options}
+
+    def exists(self) -> bool:
+        """Tells whether the table has a version, as :func:`table_exists`."""
+        return table_exists(self.uri, self.storage)
 
     def on_branch(self, name: str) -> DatasetRef:
         """Returns a reference to the latest version of a branch.

@@ -81,7 +81,7 @@ def write_rows(
         CommitOutcomeUnknownError: The store did not answer.
     """
     if is_spark(data):
-        options = {f"storage.{key}": value for key, value in ref.storage.items()}
+        options = ref.storage_settings
         options["enable_stable_row_ids"] = str(enable_stable_row_ids).lower()
         options["create_only"] = str(mode == "create").lower()
         if data_storage_version is not None:

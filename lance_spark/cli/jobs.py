@@ -49,7 +49,7 @@ def jobs(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: A
             record.job_id,
             record.status,
             ", ".join(record.columns),
-            f"{_rows_done(record):,} of {record.rows_selected:,}",
+            f"{_count_done(record):,} of {record.rows_selected:,}",
             f"{record.fragments_done:,} of {record.fragments_total:,}",
             show_moment(record.launched_at),
             _show_duration(record),
@@ -242,7 +242,7 @@ def _require_names(table: Table, job_id: str | None, column: str | None) -> None
         raise ColumnNotFoundError(column, table.uri, hint=hint)
 
 
-def _rows_done(record: JobRecord) -> int:
+def _count_done(record: JobRecord) -> int:
     return record.rows_computed + record.rows_from_checkpoint
 
 

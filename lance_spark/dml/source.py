@@ -111,8 +111,7 @@ def plain_key(kind: pa.DataType) -> pa.DataType | None:
 
 def read_table(spark: SparkSession, ref: DatasetRef, uri: str, options: Mapping[str, str]) -> DataFrame:
     """Returns a table in the same store as another one, as a DataFrame."""
-    storage = {f"storage.{key}": value for key, value in ref.storage.items()}
-    return spark.read.format("lance").options(**storage, **options).load(uri)
+    return spark.read.format("lance").options(**ref.storage_settings, **options).load(uri)
 
 
 def _plain(table: pa.Schema) -> pa.Schema:

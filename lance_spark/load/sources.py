@@ -246,7 +246,7 @@ class LanceSource(_ArrowColumns):
         along: Sequence[str] = (),  # noqa: ARG002 - a table has them
     ) -> DataFrame:
         """Returns a DataFrame with some columns of all rows, read as a Lance table."""
-        options = {f"storage.{key}": value for key, value in self._ref.storage.items()}
+        options = self._ref.storage_settings
         options |= {
             "version": str(self._ref.version),
             "columns": json.dumps(list(columns)),

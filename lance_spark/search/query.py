@@ -287,7 +287,7 @@ class Query:
         spark, ref = self.spark(), self.source
         if ref.version is None and not is_classic(spark):
             ref = ref.pin(None)  # On Spark Connect, the first use resolves a DataFrame.
-        options = {f"storage.{key}": value for key, value in ref.storage.items()} | self._read_options()
+        options = ref.storage_settings | self._read_options()
         if self.columns is not None:
             options["columns"] = json.dumps(self._selected_names())
         if self.condition is not None:

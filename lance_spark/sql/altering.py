@@ -13,7 +13,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, UnsupportedOperationError
 from lance_spark.lance_compat import without_fields
 from lance_spark.sql.catalog_location import CatalogLocation
-from lance_spark.sql.tables import refuse_collations, refuse_ineffective, refuse_reserved, with_comment
+from lance_spark.sql.table_definition import refuse_collations, refuse_ineffective, refuse_reserved, with_comment
 from lance_spark.table.connection import open_table
 from lance_spark.types import check_storable, parse_spark_schema, to_lance_schema
 from lance_spark.types.mapping import DECLARED_TYPE

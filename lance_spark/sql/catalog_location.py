@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
+from lance_spark.dataset import DatasetRef, is_local, normalize_uri
 from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError
 from lance_spark.objects import MOST_NAME_BYTES, open_session
 from lance_spark.options import STORAGE_PREFIX
@@ -130,7 +130,7 @@ class CatalogLocation:
             TableNotFoundError: The table does not exist.
         """
         ref = self.ref(name)
-        if not table_exists(ref.uri, ref.storage):
+        if not ref.exists():
             raise TableNotFoundError(ref.uri)
         return DatasetRef.find(ref.uri, ref.storage)
 

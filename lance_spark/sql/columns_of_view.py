@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pyspark.sql import functions as sf
 
 from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, OptionError
-from lance_spark.options import STORAGE_PREFIX
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.sql.catalog_location import CallContext
 from lance_spark.types.names import quote_identifier
@@ -56,7 +55,6 @@ def _write(call: CallContext, columns: Sequence[str], source: str) -> Row:
     if lacking:
         raise OptionError("columns", lacking[0], f"columns of {source}: {', '.join(frame.columns)}")
     values = frame.select(ROW_ADDRESS, *(sf.col(quote_identifier(name)).alias(name) for name in columns))
-    storage = {f"{STORAGE_PREFIX}{key}": value for key, value in call.ref.storage.items()}
-    writer = values.write.format("lance").mode("append").options(**storage)
+    writer = values.write.format("lance").mode("append").options(**call.ref.storage_settings)
     writer.option("mode", "backfill").save(call.ref.uri)
     return [", ".join(columns), call.table().version]

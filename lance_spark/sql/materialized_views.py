@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lance_spark.commit.conflicts.identity import BINDING_KEY
-from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     RegistrationError,
     TableExistsError,
@@ -35,7 +35,7 @@ def create(call: CallContext, query: str, if_not_exists: bool | None, with_data:
         UnsupportedOperationError: The source is outside the folder of the catalog.
     """
     ref = call.ref
-    if table_exists(ref.uri, ref.storage):
+    if ref.exists():
         if not if_not_exists:
             raise TableExistsError(ref.uri, hint="choose another name, or drop the table first")
         existing_view(ref.open_latest())
@@ -71,7 +71,7 @@ def drop(call: CallContext, if_exists: bool | None) -> Row:
         ViewError: The table is no view.
     """
     ref = call.ref
-    if not table_exists(ref.uri, ref.storage):
+    if not ref.exists():
         if not if_exists:
             raise TableNotFoundError(ref.uri)
         return [call.name]

@@ -65,13 +65,13 @@ _BRANCHES: dict[str, pa.DataType] = {
 }
 
 
-def _versions(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _list_versions(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     for version_ref in dataset.version_refs():
         version = TableVersion.of(dataset.checkout_version(version_ref["version"]))
         yield {name: getattr(version, name) for name in _VERSIONS}
 
 
-def _fragments(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _list_fragments(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     for fragment in dataset.get_fragments():
         metadata = fragment.metadata
         sizes = [file.file_size_bytes for file in metadata.files]
@@ -85,7 +85,7 @@ def _fragments(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
         }
 
 
-def _indexes(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _list_indexes(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     for index in list_indices(dataset):
         statistics = index_stats(dataset, index.name)
         yield {
@@ -97,28 +97,28 @@ def _indexes(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
         }
 
 
-def _tags(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _list_tags(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     for tag, about in sorted(tags_of(dataset).items()):
         yield {"tag": tag, "branch": about["branch"] or MAIN_BRANCH, "version": about["version"]}
 
 
-def _branches(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _list_branches_of(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     return (dataclasses.asdict(branch) for branch in list_branches(dataset))
 
 
-def _no_rows(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _list_nothing(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     del dataset
     return iter(())
 
 
 TABLES: dict[str, tuple[pa.Schema, Callable[[lance.LanceDataset], Iterator[dict[str, object]]]]] = {
-    "branches": (pa.schema(_BRANCHES), _branches),
-    "errors": (ERRORS.schema, _no_rows),
-    "fragments": (pa.schema(_FRAGMENTS), _fragments),
-    "indexes": (pa.schema(_INDEXES), _indexes),
-    "jobs": (JOBS.schema, _no_rows),
-    "tags": (pa.schema(_TAGS), _tags),
-    "versions": (pa.schema(_VERSIONS), _versions),
+    "branches": (pa.schema(_BRANCHES), _list_branches_of),
+    "errors": (ERRORS.schema, _list_nothing),
+    "fragments": (pa.schema(_FRAGMENTS), _list_fragments),
+    "indexes": (pa.schema(_INDEXES), _list_indexes),
+    "jobs": (JOBS.schema, _list_nothing),
+    "tags": (pa.schema(_TAGS), _list_tags),
+    "versions": (pa.schema(_VERSIONS), _list_versions),
 }
 """Columns and rows of each metadata table, by its name. Rows of errors and jobs are in Lance
 tables, if any exist."""

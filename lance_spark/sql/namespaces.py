@@ -78,9 +78,9 @@ def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
         drop_namespace({**arguments, "namespace": location.inside(folder).namespace})
     for name in tables:
         location.connection().drop_table(name)
-    for table in _table_folders(location):
+    for table in _list_table_folders(location):
         delete_leftovers(table)
-    if not delete_folder_of_tables(_ref(location)):
+    if not delete_folder_of_tables(DatasetRef.at(location.folder, location.storage)):
         raise UnsupportedOperationError(
             f"The namespace received files while its tables were dropped. Folder: {location.folder}. The tables are "
             "gone. Drop the namespace again."
@@ -96,7 +96,7 @@ def _find_foreign_files(location: CatalogLocation) -> list[str]:
         return [location.folder]
     folders = location.folders()
     paths = _list_unexpected(location.folder, {*folders, FOLDER})
-    paths += [f"{table.uri}/{name}" for table in _table_folders(location) if (name := find_foreign_file(table))]
+    paths += [f"{table.uri}/{name}" for table in _list_table_folders(location) if (name := find_foreign_file(table))]
     return sorted(paths) + [path for name in folders for path in _find_foreign_files(location.inside(name))]
 
 
@@ -114,14 +114,10 @@ def _is_table(name: str) -> bool:
     return name.endswith(TABLE_SUFFIX)
 
 
-def _table_folders(location: CatalogLocation) -> list[DatasetRef]:
+def _list_table_folders(location: CatalogLocation) -> list[DatasetRef]:
     """Returns the folders of tables in a namespace, including leftovers of a killed drop."""
     names = LanceObjects(location.folder, location.storage).list_folders("")
     return [DatasetRef.at(f"{location.folder}/{name}", location.storage) for name in names if _is_table(name)]
-
-
-def _ref(location: CatalogLocation) -> DatasetRef:
-    return DatasetRef.at(location.folder, location.storage)
 
 
 def _refuse_properties(properties: Mapping[str, str]) -> None:

@@ -34,7 +34,7 @@ def set_primary_key(ref: DatasetRef, columns: Sequence[str]) -> None:
         raise OptionError("columns", list(columns), "one or more columns, each once")
 
     def declare(head: lance.LanceDataset) -> lance.LanceOperation.BaseOperation | None:
-        present = _primary_key(head)
+        present = _read_primary_key(head)
         if present == tuple(columns):
             return None
         if present:
@@ -49,7 +49,7 @@ def set_primary_key(ref: DatasetRef, columns: Sequence[str]) -> None:
     change_schema(ref, declare)
 
 
-def _primary_key(dataset: lance.LanceDataset) -> tuple[str, ...]:
+def _read_primary_key(dataset: lance.LanceDataset) -> tuple[str, ...]:
     fields = [field for field in dataset.lance_schema.fields() if field.is_unenforced_primary_key()]
     return tuple(
         field.name() for field in sorted(fields, key=lambda field: field.unenforced_primary_key_position() or 0)

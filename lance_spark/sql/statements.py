@@ -157,17 +157,17 @@ class RowStatement:
             raise _changed_columns_error(ref)
         if self._operation == "update":
             return self._update(ref, dataset)
-        rows, small = self._rows_at(ref, by_fragment=self._operation == "delete")
+        rows, small = self._read_rows(ref, by_fragment=self._operation == "delete")
         if self._operation == "insert":
             rows = rows.coalesce(1) if small else rows
         if self._operation == "merge":
             if not self._columns:
                 rows = rows.where(sf.col(ACTION) != UPDATE)  # each column is set to itself
-            rows = rows.coalesce(1).sortWithinPartitions(ROW_ADDRESS) if small else spread(rows, _keys(rows))
+            rows = rows.coalesce(1).sortWithinPartitions(ROW_ADDRESS) if small else spread(rows, _list_keys(rows))
         operation = "merge" if self._operation == "insert" else self._operation
         return edits_of(ref, dataset, self._apply_rows(ref, dataset, rows), operation=operation)
 
-    def _rows_at(self, ref: DatasetRef, *, by_fragment: bool) -> tuple[DataFrame, bool]:
+    def _read_rows(self, ref: DatasetRef, *, by_fragment: bool) -> tuple[DataFrame, bool]:
         """Returns the rows, and whether a single task makes all rows.
 
         The rows have an address, an action, and values by the names of their columns. With
@@ -187,7 +187,7 @@ class RowStatement:
         Spark stores rows made by functions of the user until the commit, so that no function runs
         twice for a row.
         """
-        rows, small = self._rows_at(ref, by_fragment=True)
+        rows, small = self._read_rows(ref, by_fragment=True)
         if not self._rows.calls():
             return self._set_or_move(ref, dataset, rows, small=small)
         rows = rows.persist(StorageLevel.DISK_ONLY)
@@ -225,7 +225,7 @@ class RowStatement:
 
     def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset, counted: DataFrame | None) -> bool:
         """Tells whether new column files cost less than rewriting the changed rows."""
-        rows = counted if counted is not None else self._rows_at(ref, by_fragment=False)[0]
+        rows = counted if counted is not None else self._read_rows(ref, by_fragment=False)[0]
         counts = rows.groupBy(sf.shiftright(ROW_ADDRESS, 32)).count()
         matched = {int(row[0]): int(row[1]) for row in counts.toLocalIterator()}
         physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}
@@ -246,7 +246,7 @@ class RowStatement:
         )
 
 
-def _keys(rows: DataFrame) -> list[str]:
+def _list_keys(rows: DataFrame) -> list[str]:
     """Returns the columns of values for spreading rows to insert."""
     nested = (ArrayType, MapType, StructType)
     return [field.name for field in rows.schema.fields[2:] if not isinstance(field.dataType, nested)]

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.commit.schema_change import change_schema, set_config
-from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     LanceSparkError,
     OptionError,
     TableExistsError,
     TableNotFoundError,
     UnsupportedOperationError,
-    UnsupportedTypeError,
 )
 from lance_spark.jobs.tables import ERRORS, JOBS, refuse_links, table_ref
-from lance_spark.options import COLUMN_OPTIONS, METADATA_OPTION, STORAGE_PREFIX, ReadOptions, WriteOptions
+from lance_spark.options import METADATA_OPTION, ReadOptions, WriteOptions
 from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA
 from lance_spark.read.reader import read_schema
 from lance_spark.sql.catalog_location import CatalogLocation
 from lance_spark.sql.metadata_tables import TABLES
+from lance_spark.sql.table_definition import TableDefinition, is_free_property, read_user_properties
 from lance_spark.staging.table_folder import check_new_table, delete_leftovers, delete_table_folder, has_leftovers
 from lance_spark.statement_options import check_statement_options
 from lance_spark.table.connection import open_table
-from lance_spark.types import LANCE_FIELD, parse_spark_schema, to_lance_schema, to_spark_schema
-from lance_spark.types.fields import encode_field, is_blob
-from lance_spark.types.mapping import has_collation, raw_type, spark_type
-from lance_spark.types.schemas import COMMENT, RAW_TYPE, as_declared, column_options_of
+from lance_spark.types import parse_spark_schema, to_spark_schema
+from lance_spark.types.fields import is_blob
+from lance_spark.types.schemas import column_options_of
 from lance_spark.write.append_writer import LanceAppendWriter
 
 if TYPE_CHECKING:
@@ -47,20 +44,9 @@ _COMMENTS = {
     "_row_created_at_version": "version that brought the row",
     "_row_last_updated_at_version": "version that last changed the row",
 }
-_RESERVED = ("current-version", "rows", "fragments", "format", "stable-row-ids", "indexes", "udf-columns")
-_PRIVATE = "lance-spark."
-_FILE_FORMAT = "file_format_version"
-"""Name of `data_storage_version` in other connectors."""
-
-_LONG_OPTIONS = tuple(name for name in WriteOptions.__dataclass_fields__ if "_" in name)
 _MOMENT = ("branch", "version", "timestamp")
 SHAPE_OPTIONS = ("columns", "with_row_id", "with_row_address", "with_row_versions", "blob_handling")
 """Read options that decide a table's columns and their types."""
-
-_OPTION_PREFIX = "option."
-"""Spark's prefix of OPTIONS among TBLPROPERTIES."""
-
-_OF_SPARK = ("provider", "owner", "external", "location", "is_managed_location", "comment", "collation", "table_type")
 
 
 class SimilarTableError(TableNotFoundError):
@@ -79,7 +65,7 @@ def table_exists_in(arguments: Mapping[str, Any]) -> dict[str, Any]:
         ref = location.ref(arguments["name"])
     except OptionError:
         return {"exists": False}
-    return {"exists": table_exists(ref.uri, ref.storage)}
+    return {"exists": ref.exists()}
 
 
 def locate_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +88,7 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     moment = {name: str(arguments[name]) for name in _MOMENT if arguments.get(name) is not None}
     if arguments.get("microseconds") is not None:
         moment["timestamp"] = _to_timestamp(arguments["microseconds"]).isoformat()
-    options = ReadOptions.parse({"path": ref.uri, **moment, **_storage(ref)})
+    options = ReadOptions.parse({"path": ref.uri, **moment, **ref.storage_settings})
     pinned = DatasetRef.resolve(options)
     shape = {name: arguments[name] for name in SHAPE_OPTIONS if arguments.get(name) is not None}
     if metadata_name is None:
@@ -138,7 +124,7 @@ def _find_metadata_table(location: CatalogLocation, name: str) -> tuple[DatasetR
     if system_table is None:
         return ref, name
     system_ref = table_ref(ref, system_table)
-    if not table_exists(system_ref.uri, ref.storage):
+    if not system_ref.exists():
         return ref, name
     refuse_links(system_ref)
     return system_ref, None
@@ -183,8 +169,12 @@ def _to_timestamp(microseconds: int) -> datetime:
 
 
 def _read_options(ref: DatasetRef) -> dict[str, str]:
+    return {**_write_options(ref), "version": str(ref.version)}
+
+
+def _write_options(ref: DatasetRef) -> dict[str, str]:
     branch = {} if ref.branch is None else {"branch": ref.branch}
-    return {"path": ref.table_uri, **branch, "version": str(ref.version), **_storage(ref)}
+    return {"path": ref.table_uri, **branch, **ref.storage_settings}
 
 
 def describe_version(
@@ -194,7 +184,6 @@ def describe_version(
 
     `shape` holds the options of the read that decide the table's columns and their types.
     """
-    storage = _storage(ref)
     dataset = ref.open()
     read = {**_read_options(ref), **(shape or {})}
     return {
@@ -203,9 +192,9 @@ def describe_version(
         "travelled": travelled,
         "schema": read_schema(ref, ReadOptions.parse(read)).json(),
         "read": read,
-        "write": {"path": ref.table_uri, **({} if ref.branch is None else {"branch": ref.branch}), **storage},
+        "write": _write_options(ref),
         "pin": ref.snapshot_json(),
-        "metadata_columns": _row_columns(dataset, ref),
+        "metadata_columns": _describe_row_columns(dataset, ref),
         "blobs": [field.name for field in dataset.schema if is_blob(field)],
     }
 
@@ -217,11 +206,12 @@ def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TableExistsError: The table exists.
         UnsupportedOperationError, OptionError, UnsupportedTypeError: The definition is not valid.
     """
-    ref, schema, options, properties = _parse_definition(arguments)
+    definition = TableDefinition.parse(arguments)
+    ref = definition.ref
     _refuse_existing(ref)
-    _write_nothing(ref, schema, {**options, "create_only": "true"}, overwrite=False)
-    if properties:
-        change_schema(ref, lambda _: set_config(properties))
+    _write_nothing(ref, definition.columns, {**definition.options, "create_only": "true"}, overwrite=False)
+    if definition.properties:
+        change_schema(ref, lambda _: set_config(definition.properties))
     return describe_version(ref.pin(None))
 
 
@@ -232,10 +222,10 @@ def stage_create(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TableExistsError: The table exists.
         UnsupportedOperationError, OptionError: The definition is not valid.
     """
-    ref, schema, options, properties = _parse_definition(arguments)
-    _refuse_existing(ref)
-    check_new_table(ref)
-    return _describe_staged(ref, schema, options, properties, replaces=False)
+    definition = TableDefinition.parse(arguments)
+    _refuse_existing(definition.ref)
+    check_new_table(definition.ref)
+    return definition.describe(replaces=False)
 
 
 def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,10 +234,10 @@ def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedOperationError, OptionError: Such a version cannot be made.
     """
-    ref, schema, options, properties = _parse_definition(arguments)
-    if not table_exists(ref.uri, ref.storage):
-        check_new_table(ref)
-    return _describe_staged(ref, schema, options, properties, replaces=True)
+    definition = TableDefinition.parse(arguments)
+    if not definition.ref.exists():
+        check_new_table(definition.ref)
+    return definition.describe(replaces=True)
 
 
 def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,7 +272,7 @@ def drop_table_at(ref: DatasetRef, catalog: str) -> bool:
     Raises:
         UnsupportedOperationError: The location belongs to a branch, or is a link.
     """
-    if not table_exists(ref.uri, ref.storage):
+    if not ref.exists():
         return delete_leftovers(ref)
     if (branch := DatasetRef.find(ref.uri, ref.storage).branch) is not None:
         raise UnsupportedOperationError(
@@ -299,7 +289,7 @@ def is_half_dropped(arguments: Mapping[str, Any]) -> dict[str, Any]:
         ref = CatalogLocation.of(arguments).ref(arguments["name"])
     except OptionError:
         return {"answer": False}
-    return {"answer": not table_exists(ref.uri, ref.storage) and has_leftovers(ref)}
+    return {"answer": not ref.exists() and has_leftovers(ref)}
 
 
 def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,9 +312,14 @@ def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _open_pinned(arguments: Mapping[str, Any]) -> DatasetRef:
+    """Returns the version of a table that Spark has opened."""
+    return DatasetRef.of_snapshot_json(arguments["pin"], CatalogLocation.of(arguments).storage)
+
+
 def truncate(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Deletes all rows of a table or branch, as a new version, and returns the number of rows."""
-    ref = DatasetRef.of_snapshot_json(arguments["pin"], CatalogLocation.of(arguments).storage)
+    ref = _open_pinned(arguments)
     return asdict(open_table(ref.uri, storage_options=ref.storage).delete("true"))
 
 
@@ -346,7 +341,7 @@ def check_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the properties of a version for `DESCRIBE EXTENDED` and `SHOW TBLPROPERTIES`."""
-    ref = DatasetRef.of_snapshot_json(arguments["pin"], CatalogLocation.of(arguments).storage)
+    ref = _open_pinned(arguments)
     dataset = ref.open()
     facts = {
         "provider": "lance",
@@ -359,7 +354,7 @@ def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "indexes": ", ".join(sorted({index.name for index in dataset.describe_indices()})),
         "udf-columns": ", ".join(f.name for f in dataset.schema if BINDING_KEY.encode() in (f.metadata or {})),
     }
-    return {"properties": {**_user_properties(dataset), **facts}}
+    return {"properties": {**read_user_properties(dataset), **facts}}
 
 
 def declared_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,8 +364,8 @@ def declared_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     from lance.file import stable_version
 
-    dataset = DatasetRef.of_snapshot_json(arguments["pin"], CatalogLocation.of(arguments).storage).open()
-    user_properties = {k: v for k, v in _user_properties(dataset).items() if k == "comment" or _is_free(k)}
+    dataset = _open_pinned(arguments).open()
+    user_properties = {k: v for k, v in read_user_properties(dataset).items() if k == "comment" or is_free_property(k)}
     options = {key: text for field in dataset.schema for key, text in column_options_of(field, field.name)}
     if dataset.data_storage_version != stable_version():
         options["data_storage_version"] = dataset.data_storage_version
@@ -379,178 +374,13 @@ def declared_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"properties": {**user_properties, **options, "provider": "lance"}}
 
 
-def _is_free(name: str) -> bool:
-    """Tells whether `CREATE TABLE` stores a property unchanged."""
-    is_reserved = name in _RESERVED or name in _OF_SPARK or _is_option(name)
-    return not (is_reserved or name.startswith((_OPTION_PREFIX, _PRIVATE)))
-
-
-def refuse_reserved(names: Iterable[str]) -> None:
-    """Refuses the names of a table's own facts as properties.
-
-    Raises:
-        OptionError: A name is reserved.
-    """
-    for name in names:
-        if name in _RESERVED or name.startswith(_PRIVATE):
-            raise OptionError("TBLPROPERTIES", name, "another name: this one says what the table is")
-
-
-def refuse_ineffective(names: Iterable[str]) -> None:
-    """Refuses properties without effect that look like options of `CREATE TABLE`.
-
-    Raises:
-        OptionError: A name is an option, a column option that Lance lacks, or nearly an option; or
-            a storage option, which would also store a secret in clear text.
-    """
-    for name in names:
-        lowered = name.lower()
-        if lowered.removeprefix(_OPTION_PREFIX).startswith(STORAGE_PREFIX):
-            accepted = "a storage option of the catalog, which its administrator sets"
-            raise OptionError("TBLPROPERTIES", name, accepted, problem="has no effect")
-        similar = difflib.get_close_matches(lowered, [*_LONG_OPTIONS, _FILE_FORMAT], 1, 0.85)
-        if _is_option(name) or similar or ".arrow." in lowered or ".lance." in lowered:
-            columns = ", ".join(f"<column>.{option}" for option in COLUMN_OPTIONS)
-            accepted = f"an option of CREATE TABLE: {', '.join(similar) or columns}; or a name that is no option"
-            raise OptionError("TBLPROPERTIES", name, accepted, problem="has no effect")
-
-
-def with_comment(field: pa.Field[Any], comment: str | None) -> pa.Field[Any]:
-    """Returns a column with a comment."""
-    if comment is None:
-        return field
-    metadata: dict[bytes | str, bytes | str] = {**(field.metadata or {}), COMMENT: comment}  # type: ignore[dict-item]
-    return field.with_metadata(metadata)
-
-
-def _user_properties(dataset: lance.LanceDataset) -> dict[str, str]:
-    return {key: value for key, value in dataset.config().items() if not key.startswith(_PRIVATE)}
-
-
-def _storage(ref: DatasetRef) -> dict[str, str]:
-    return {f"{STORAGE_PREFIX}{key}": value for key, value in ref.storage_options}
-
-
-def _row_columns(dataset: lance.LanceDataset, ref: DatasetRef) -> list[dict[str, str]]:
+def _describe_row_columns(dataset: lance.LanceDataset, ref: DatasetRef) -> list[dict[str, str]]:
     names = [ROW_ID, ROW_ADDRESS, *(ROW_VERSIONS if dataset.has_stable_row_ids else ())]
     table = json.dumps({TABLE_METADATA: ref.snapshot_json()})
     return [
         {"name": name, "comment": _COMMENTS[name], "metadata": table if name in (ROW_ID, ROW_ADDRESS) else "{}"}
         for name in names
     ]
-
-
-def _parse_definition(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[str, str], dict[str, str]]:
-    """Returns the parts of CREATE or REPLACE: table, columns, write options, other properties."""
-    location = CatalogLocation.of(arguments)
-    location.check_exists()
-    ref = location.ref(arguments["name"])
-    properties: dict[str, str] = dict(arguments["properties"])
-    _refuse_foreign_clauses(location, ref, arguments["partitions"], properties)
-    options, user_properties = _split_properties(properties)
-    check_statement_options("CREATE TABLE", options)
-    columns = WriteOptions.parse(options).column_options
-    schema = parse_spark_schema(arguments["schema"])
-    refuse_collations(schema)
-    refuse_reserved(user_properties)
-    refuse_ineffective(user_properties)
-    if properties.get("comment"):
-        user_properties["comment"] = properties["comment"]
-    return ref, _declare_columns(schema, dict(columns)), {**options, **_storage(ref)}, user_properties
-
-
-def _refuse_foreign_clauses(
-    location: CatalogLocation, ref: DatasetRef, partitions: object, properties: Mapping[str, str]
-) -> None:
-    """Refuses PARTITIONED BY, USING and LOCATION."""
-    if partitions:
-        raise UnsupportedOperationError(
-            f"A Lance table has fragments and no partitions or buckets. Table: {ref.uri}. Nothing was made. Leave "
-            "PARTITIONED BY or CLUSTERED BY out, and sort the rows, or make an index, for frequent lookups."
-        )
-    provider = properties.get("provider", "lance")
-    if provider.lower() != "lance":
-        raise UnsupportedOperationError(
-            f"Tables of the catalog {location.catalog} are Lance tables, not USING {provider}. Nothing was made. Leave "
-            "USING out, write df.write.format('lance').saveAsTable(...), or make the table in Spark's own catalog."
-        )
-    if "location" in properties:
-        raise OptionError("LOCATION", properties["location"], f"none: tables of this catalog are in {location.root}")
-
-
-def _split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns the write options and the user's properties among the properties of CREATE TABLE."""
-    named_options: dict[str, str] = {}
-    prefixed_options: dict[str, str] = {}
-    for key, text in properties.items():
-        if key.startswith(_OPTION_PREFIX):
-            prefixed_options[key.removeprefix(_OPTION_PREFIX)] = text
-        elif key not in _OF_SPARK:
-            named_options[key] = text
-    if _FILE_FORMAT in named_options:
-        named_options["data_storage_version"] = named_options.pop(_FILE_FORMAT)
-    options = {key: text for key, text in named_options.items() if _is_option(key)} | prefixed_options
-    return options, {key: text for key, text in named_options.items() if key not in options}
-
-
-def _declare_columns(schema: StructType, options: Mapping[str, Sequence[tuple[str, str]]]) -> StructType:
-    """Returns columns with the declarations of `CREATE TABLE`: NOT NULL, comments, options."""
-    lance_fields = to_lance_schema(schema, {name: dict(pairs) for name, pairs in options.items()})
-    fields = []
-    for field, lance_field in zip(schema.fields, lance_fields, strict=True):
-        declared = as_declared(lance_field, nullable=field.nullable, kind=field.dataType)
-        declared = with_comment(declared, (field.metadata or {}).get(COMMENT))
-        metadata = {LANCE_FIELD: encode_field(declared)}
-        kind = field.dataType
-        if raw := raw_type(declared):
-            metadata[RAW_TYPE] = raw
-            kind = spark_type(declared, field.name)
-        fields.append(StructField(field.name, kind, field.nullable, metadata))
-    return StructType(fields)
-
-
-def refuse_collations(schema: StructType) -> None:
-    """Refuses text with a collation in Spark: Lance compares bytes.
-
-    Raises:
-        UnsupportedTypeError: A column, or a type inside a column, has a collation.
-    """
-    for field in schema.fields:
-        if has_collation(field.dataType):
-            raise UnsupportedTypeError(
-                field.name,
-                field.dataType.simpleString(),
-                reason="Lance compares text by bytes and keeps no collation",
-                hint="declare STRING, and write COLLATE in the queries",
-            )
-
-
-def _is_option(key: str) -> bool:
-    name = key.lower()
-    is_column_option = name.endswith(tuple(f".{option}" for option in COLUMN_OPTIONS))
-    return name in WriteOptions.__dataclass_fields__ or is_column_option
-
-
-def _describe_staged(
-    ref: DatasetRef,
-    schema: StructType,
-    options: Mapping[str, str],
-    user_properties: Mapping[str, str],
-    *,
-    replaces: bool,
-) -> dict[str, Any]:
-    return {
-        "id": ref.uri,
-        "version": None,
-        "travelled": False,
-        "schema": schema.json(),
-        "read": {"path": ref.uri},
-        "write": {"path": ref.uri, **options, **({} if replaces else {"create_only": "true"})},
-        "pin": None,
-        "metadata_columns": [],
-        "replaces": replaces,
-        "user_properties": dict(user_properties),
-    }
 
 
 def _write_nothing(ref: DatasetRef, schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> None:
@@ -560,5 +390,5 @@ def _write_nothing(ref: DatasetRef, schema: StructType, options: Mapping[str, st
 
 
 def _refuse_existing(ref: DatasetRef) -> None:
-    if table_exists(ref.uri, ref.storage):
+    if ref.exists():
         raise TableExistsError(ref.uri, hint="choose another name, or CREATE OR REPLACE it")

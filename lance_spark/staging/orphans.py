@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 
 from lance_spark.commit.conflicts.history import named_files
-from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
 from lance_spark.staging.area import Staging, made_at, staged_jobs
 
@@ -69,7 +69,7 @@ def moment_before(older_than: timedelta, *, option: str = "older_than") -> datet
 def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:
     """Returns the candidates with a reference from any version of any branch."""
     referenced: set[str] = set()
-    if not candidates or not table_exists(ref.uri, ref.storage):
+    if not candidates or not ref.exists():
         return referenced
     latest = ref.open_latest()
     for head in [latest, *(latest.checkout_version((name, None)) for name in latest.branches.list())]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
-from pyspark.sql import SparkSession
+from collections.abc import Mapping, Sequence
 
 from lance_spark.commit.changes import CommitNote
 from lance_spark.dataset import DatasetRef
@@ -21,9 +19,6 @@ from lance_spark.views.definition import refuse_view
 
 class TableChanges(TableVersions):
     """The methods of :class:`lance_spark.Table` that change rows."""
-
-    name: str
-    _spark: Callable[[], SparkSession]
 
     def update(
         self,

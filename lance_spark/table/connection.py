@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
-from lance_spark.dataset import DatasetRef, branches_of, is_local, normalize_uri, table_exists
+from lance_spark.dataset import DatasetRef, branches_of, is_local, normalize_uri
 from lance_spark.environments.capture import capture
 from lance_spark.environments.stored import StoredManifests
 from lance_spark.errors import (
@@ -154,7 +154,7 @@ def open_table(
         ```
     """
     place = connect(uri, spark, storage_options, checkpoint=checkpoint, progress=progress)
-    if not table_exists(place.uri, place.storage_options):
+    if not DatasetRef.at(place.uri, place.storage_options).exists():
         inside = place.table_names()
         if inside:
             locations = ", ".join(f"{place.uri}/{name}{_SUFFIX}" for name in inside[:_SHOWN])
@@ -280,7 +280,7 @@ class Connection:
             assert db.table_names() == ["authors", "books"]
             ```
         """
-        return sorted(name for name in self._folders() if self._is_there(name))
+        return sorted(name for name in self._list_folders() if self._is_there(name))
 
     def exists(self) -> bool:
         """Tells whether the folder exists. On an object store, a folder exists if it holds files.
@@ -326,10 +326,10 @@ class Connection:
             assert db.open_table("books", version=1).count_rows() == 1
             ```
         """
-        uri = self._uri_of(name)
-        if not table_exists(uri, self.storage_options):
-            raise TableNotFoundError(uri, hint=self._suggest_tables(name))
-        table = self._table_at(DatasetRef.find(uri, self.storage_options, branch), name)
+        ref = self._ref_of(name)
+        if not ref.exists():
+            raise TableNotFoundError(ref.uri, hint=self._suggest_tables(name))
+        table = self._table_at(DatasetRef.find(ref.uri, self.storage_options, branch), name)
         if version is not None:
             table.checkout(version)
         return table
@@ -381,15 +381,17 @@ class Connection:
         if mode not in ("create", "overwrite", "exist_ok"):
             raise OptionError("mode", mode, "create, overwrite or exist_ok")
         rows = _rows_or_none(data, schema)
-        uri = self._uri_of(name)
-        if table_exists(uri, self.storage_options):
+        ref = self._ref_of(name)
+        if ref.exists():
             if mode == "create":
-                raise TableExistsError(uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'")
+                raise TableExistsError(
+                    ref.uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'"
+                )
             if mode == "exist_ok":
                 return self._table(name)
         try:
             write_rows(
-                DatasetRef.at(uri, self.storage_options),
+                ref,
                 rows,
                 mode="create" if mode == "exist_ok" else mode,
                 schema=schema,
@@ -441,10 +443,7 @@ class Connection:
             assert view.refresh().rows_added == 5
             ```
         """
-        uri = self._uri_of(name)
-        if table_exists(uri, self.storage_options):
-            raise TableExistsError(uri, hint="choose another name, or drop the table first")
-        ref = DatasetRef.at(uri, self.storage_options)
+        ref = self._choose_place(name)
         if isinstance(query, Query):
             create_view(ref, query, manifest=self._default_manifest(self.uri))
         else:
@@ -517,11 +516,9 @@ class Connection:
                 f"{udtf!r} makes no rows, as a view of create_udtf_view needs. Decorate a function with @chunker or "
                 "@udtf, or select a UDF with one value per row in create_materialized_view."
             )
-        uri = self._uri_of(name)
-        if table_exists(uri, self.storage_options):
-            raise TableExistsError(uri, hint="choose another name, or drop the table first")
+        ref = self._choose_place(name)
         default = self._default_manifest(self.uri) if manifest is None else manifest
-        create_view(DatasetRef.at(uri, self.storage_options), source, function, manifest=default)
+        create_view(ref, source, function, manifest=default)
         return self._table(name)
 
     def capture_local_environment(self, name: str | None = None, *, skip_site_packages: bool = False) -> Manifest:
@@ -646,8 +643,8 @@ class Connection:
             assert db.table_names() == []
             ```
         """
-        ref = DatasetRef.at(self._uri_of(name), self.storage_options)
-        if table_exists(ref.uri, self.storage_options):
+        ref = self._ref_of(name)
+        if ref.exists():
             delete_table_folder(ref)
         elif not delete_leftovers(ref) and not ignore_missing:
             raise TableNotFoundError(ref.uri, hint="table_names() lists the tables")
@@ -671,15 +668,16 @@ class Connection:
             assert db.table_names() == ["volumes"]
             ```
         """
-        old, new = self._uri_of(name), self._uri_of(new_name)
-        if not table_exists(old, self.storage_options):
+        ref = self._ref_of(name)
+        old, new = ref.uri, table_uri(self.uri, new_name)
+        if not ref.exists():
             raise TableNotFoundError(old, hint="table_names() lists the tables")
         if not is_local(old):
             raise UnsupportedOperationError(
                 f"An object store cannot rename the table {old}. Nothing was renamed. Copy the folder to {new} with "
                 "the store's own tools, and drop the old table."
             )
-        branches = branches_of(DatasetRef.at(old, self.storage_options).open_latest())
+        branches = branches_of(ref.open_latest())
         if branches:
             raise UnsupportedOperationError(
                 f"The table {old} cannot be renamed, because the branches {', '.join(branches)} name their first files "
@@ -701,13 +699,13 @@ class Connection:
     def _suggest_tables(self, name: str) -> str:
         """Returns the hint of an error about a table that does not exist."""
         place = f"{self.uri}/{name}"
-        if table_exists(place, self.storage_options):
+        if DatasetRef.at(place, self.storage_options).exists():
             return f"A table exists at {place}, without the suffix {_SUFFIX}. Open it with open_table({place!r})."
         names = ", ".join(map(repr, self.table_names()))
         return f"the tables here are {names}" if names else "there is no table here yet: create_table makes one"
 
     def _table(self, name: str) -> Table:
-        return self._table_at(DatasetRef.at(self._uri_of(name), self.storage_options), name)
+        return self._table_at(self._ref_of(name), name)
 
     def _table_at(self, ref: DatasetRef, name: str) -> Table:
         return Table(
@@ -731,8 +729,8 @@ class Connection:
 
     def _source_of_view(self, name: tuple[str, ...]) -> tuple[DatasetRef, tuple[str, ...]]:
         """Returns the table that a SELECT names, with its full name."""
-        if len(name) == 1 and table_exists(self._uri_of(name[0]), self.storage_options):
-            return DatasetRef.at(self._uri_of(name[0]), self.storage_options), name
+        if len(name) == 1 and (ref := self._ref_of(name[0])).exists():
+            return ref, name
         raise RegistrationError(
             f"The query of the view selects from {'.'.join(name)!r}, which is no table of this connection. Select from "
             f"one of its tables: {', '.join(self.table_names()) or 'there is none yet'}."
@@ -741,16 +739,28 @@ class Connection:
     def _checkpoint_of(self, uri: str) -> str | None:
         return None if self._checkpoint is None else checkpoint_place(self._checkpoint, uri)
 
-    def _uri_of(self, name: str) -> str:
-        return table_uri(self.uri, name)
+    def _ref_of(self, name: str) -> DatasetRef:
+        """Returns a table of the folder, which may be absent."""
+        return DatasetRef.at(table_uri(self.uri, name), self.storage_options)
+
+    def _choose_place(self, name: str) -> DatasetRef:
+        """Returns the place of a new table.
+
+        Raises:
+            TableExistsError: The folder has a table of this name.
+        """
+        ref = self._ref_of(name)
+        if ref.exists():
+            raise TableExistsError(ref.uri, hint="choose another name, or drop the table first")
+        return ref
 
     def _is_there(self, name: str) -> bool:
         try:
-            return table_exists(f"{self.uri}/{name}{_SUFFIX}", self.storage_options)
+            return DatasetRef.at(f"{self.uri}/{name}{_SUFFIX}", self.storage_options).exists()
         except TableUnreadableError:
             return True
 
-    def _folders(self) -> list[str]:
+    def _list_folders(self) -> list[str]:
         if is_local(self.uri):
             folders = []
             if os.path.isdir(self.uri):

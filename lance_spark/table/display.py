@@ -22,7 +22,7 @@ _TABLES = 100
 
 def describe(name: str, dataset: lance.LanceDataset) -> str:
     """Returns one line: name, version, rows, and columns with their types and UDFs."""
-    columns = ", ".join(f"{field.name}: {field.type}{_computed(field)}" for field in dataset.schema)
+    columns = ", ".join(f"{field.name}: {field.type}{_describe_udf(field)}" for field in dataset.schema)
     return f"Table({name!r}, version {dataset.version}, {counted(dataset.count_rows(), 'row')}, columns [{columns}])"
 
 
@@ -30,10 +30,11 @@ def render_html(name: str, dataset: lance.LanceDataset) -> str:
     """Returns an HTML table: columns with their types and UDFs, and the first rows, shortened."""
     fields = list(dataset.schema)
     head = "".join(
-        f"<th>{html.escape(f.name)}<br><small>{html.escape(str(f.type) + _computed(f))}</small></th>" for f in fields
+        f"<th>{html.escape(f.name)}<br><small>{html.escape(str(f.type) + _describe_udf(f))}</small></th>"
+        for f in fields
     )
     rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_shown(value))}</td>" for value in row) + "</tr>"
+        "<tr>" + "".join(f"<td>{html.escape(_shorten(value))}</td>" for value in row) + "</tr>"
         for row in zip(*map(displayed_values, dataset.scanner(limit=_ROWS).to_table().columns), strict=True)
     )
     title = f"{html.escape(name)}: version {dataset.version}, {counted(dataset.count_rows(), 'row')}"
@@ -47,7 +48,7 @@ def render_tables(uri: str, names: list[str]) -> str:
     return f"<p>{html.escape(uri)}: {counted(len(names), 'table')}</p><ul>{items}{more}</ul>"
 
 
-def _computed(field: pa.Field[Any]) -> str:
+def _describe_udf(field: pa.Field[Any]) -> str:
     text = (field.metadata or {}).get(BINDING_KEY.encode())
     if text is None:
         return ""
@@ -57,6 +58,6 @@ def _computed(field: pa.Field[Any]) -> str:
         return " = ?()"
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = str(value)
     return text if len(text) <= _CHARS else f"{text[: _CHARS - 1]}…"

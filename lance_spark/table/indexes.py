@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
-
-from pyspark.sql import SparkSession
 
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.indexes import listing, upkeep
@@ -33,8 +31,6 @@ def refuse_argument(method: str, name: str, value: object, remedy: str) -> None:
 
 class TableIndexes(TableVersions):
     """The methods of :class:`lance_spark.Table` for indexes."""
-
-    _spark: Callable[[], SparkSession]
 
     def create_index(  # noqa: PLR0913 - the specification's parameters
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,21 +18,11 @@ from lance_spark.load.request import LoadParameters, LoadRequest, SourceParamete
 from lance_spark.load.sources import open_source
 from lance_spark.load.start import Load
 from lance_spark.session.sessions import known_slots
-from lance_spark.table.versions import TableVersions
+from lance_spark.table.rows import TableRows
 
 
-class TableLoads(TableVersions):
+class TableLoads(TableRows):
     """The methods of :class:`lance_spark.Table` that load columns."""
-
-    name: str
-    _spark: Callable[[], SparkSession]
-    _checkpoint: str | None
-
-    @abstractmethod
-    def to_spark(
-        self, columns: Sequence[str] | None = None, filter: str | None = None, version: int | str | None = None
-    ) -> DataFrame:
-        """Returns the table as a Spark DataFrame."""
 
     @abstractmethod
     def _run(self, spark: SparkSession, prepared: Prepared) -> Job[BackfillJobResult]:

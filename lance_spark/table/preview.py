@@ -67,7 +67,7 @@ class Preview:
         table = dataset.scanner(columns=requested_columns(plain), limit=n, with_row_address=True).to_table()
         addresses: list[int] = table["_rowaddr"].to_numpy().tolist()
         values = {
-            field.name: _blobs(dataset, field.name, addresses)
+            field.name: _read_blobs(dataset, field.name, addresses)
             if is_blob(field)
             else displayed_values(table[field.name])
             for field in fields
@@ -76,14 +76,16 @@ class Preview:
         return Preview(name=name, version=dataset.version, columns=tuple(columns), rows=tuple(rows))
 
     def __repr__(self) -> str:
-        cells = [list(self.columns), *([_text(value) for value in row] for row in self.rows)]
+        cells = [list(self.columns), *([_shorten(value) for value in row] for row in self.rows)]
         widths = [max(len(row[at]) for row in cells) for at in range(len(self.columns))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
         return "\n".join([f"{self.name}, version {self.version}", *(line.rstrip() for line in lines)])
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
-        rows = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>" for row in self.rows)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{_render_cell(value)}</td>" for value in row) + "</tr>" for row in self.rows
+        )
         title = f"{html.escape(self.name)}, version {self.version}"
         return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
@@ -98,7 +100,7 @@ class _Large:
         return f"<{self.size:,} bytes>"
 
 
-def _blobs(dataset: lance.LanceDataset, column: str, addresses: list[int]) -> list[bytes | _Large | None]:
+def _read_blobs(dataset: lance.LanceDataset, column: str, addresses: list[int]) -> list[bytes | _Large | None]:
     """Returns the bytes of small blobs, and the sizes of large blobs."""
     values: list[bytes | _Large | None] = []
     for file in dataset.take_blobs(column, addresses=addresses) if addresses else ():
@@ -111,22 +113,22 @@ def _blobs(dataset: lance.LanceDataset, column: str, addresses: list[int]) -> li
     return values
 
 
-def _cell(value: object) -> str:
+def _render_cell(value: object) -> str:
     if isinstance(value, bytes):
-        return _image(value) or html.escape(_text(value))
+        return _render_image(value) or html.escape(_shorten(value))
     if isinstance(value, list) and len(value) >= _SHORTEST_VECTOR and all(isinstance(x, (int, float)) for x in value):
-        return _curve(value)
-    return html.escape(_text(value))
+        return _render_curve(value)
+    return html.escape(_shorten(value))
 
 
-def _image(data: bytes) -> str | None:
+def _render_image(data: bytes) -> str | None:
     """Returns bytes as an image; None for other bytes and for large images."""
     kind = next((kind for begin, kind in _KINDS if data.startswith(begin)), None)
     if kind is None and data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         kind = "webp"
     if kind is None:
         return None
-    small = _thumbnail(data)
+    small = _make_thumbnail(data)
     if small is not None:
         kind, data = "png", small
     elif len(data) > _IMAGE_BYTES:
@@ -135,7 +137,7 @@ def _image(data: bytes) -> str | None:
     return f'<img src="{source}" style="max-width:{_PIXELS}px;max-height:{_PIXELS}px">'
 
 
-def _thumbnail(data: bytes) -> bytes | None:
+def _make_thumbnail(data: bytes) -> bytes | None:
     """Returns a small PNG of an image; None without Pillow, or for a damaged image."""
     try:
         images = import_module("PIL.Image")
@@ -151,13 +153,13 @@ def _thumbnail(data: bytes) -> bytes | None:
     return small.getvalue()
 
 
-def _curve(values: list[float]) -> str:
+def _render_curve(values: list[float]) -> str:
     """Returns a vector as a curve of its finite elements."""
     width, height = _CURVE
     step = max(1, math.ceil(len(values) / width))
     points = [(at, value) for at, value in enumerate(values[::step]) if math.isfinite(value)]
     if not points:
-        return html.escape(_text(values))
+        return html.escape(_shorten(values))
     low, high = min(value for _, value in points), max(value for _, value in points)
     scale = (height - 2) / (high - low) if high > low else 0.0
     across = (width - 2) / max(1, len(values[::step]) - 1)
@@ -169,7 +171,7 @@ def _curve(values: list[float]) -> str:
     )
 
 
-def _text(value: object) -> str:
+def _shorten(value: object) -> str:
     if isinstance(value, bytes):
         return f"<{len(value):,} bytes>"
     text = str(value)

@@ -147,7 +147,7 @@ class TableReference:
         Raises:
             UnsupportedOperationError: Always.
         """
-        raise _no_namespace()
+        raise _namespace_error()
 
     @property
     def namespace_client_pushdown_operations(self) -> NoReturn:
@@ -156,7 +156,7 @@ class TableReference:
         Raises:
             UnsupportedOperationError: Always.
         """
-        raise _no_namespace()
+        raise _namespace_error()
 
     def open_db_async(self) -> NoReturn:
         """Refused: connections have no asynchronous form.
@@ -184,7 +184,7 @@ class TableReference:
         return {**self.storage_options, **(more or {})}
 
 
-def _no_namespace() -> UnsupportedOperationError:
+def _namespace_error() -> UnsupportedOperationError:
     return UnsupportedOperationError(
         "Tables are folders of a connection, and no namespace service exists. Read the location from `uri`, and the "
         "options of the store from `storage_options`."

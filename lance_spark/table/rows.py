@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from lance_spark.commit.changes import CommitNote
 from lance_spark.errors import ColumnNotFoundError, OptionError
@@ -31,8 +31,6 @@ _PREVIEW_ROWS = 10
 
 class TableRows(TableVersions):
     """The methods of :class:`lance_spark.Table` that read and add rows."""
-
-    _query_spark: Callable[[], SparkSession]
 
     @property
     def schema(self) -> pa.Schema:
@@ -140,7 +138,7 @@ class TableRows(TableVersions):
             ```
         """
         reader = self._query_spark().read.format("lance")
-        options = {f"storage.{key}": value for key, value in self._latest.storage.items()}
+        options = self._latest.storage_settings
         if columns is not None:
             options["columns"] = json.dumps(list(columns))
         if filter is not None:

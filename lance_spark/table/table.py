@@ -43,7 +43,6 @@ from lance_spark.session.sessions import session_time_zone
 from lance_spark.table.changes import TableChanges
 from lance_spark.table.display import describe, render_html
 from lance_spark.table.loads import TableLoads
-from lance_spark.table.rows import TableRows
 from lance_spark.table.searching import TableSearching
 from lance_spark.table.upkeep import TableUpkeep
 from lance_spark.table.views import TableViews
@@ -57,7 +56,7 @@ Transforms = Mapping[str, "str | _Function | tuple[_Function, list[str]]"] | UDF
 
 
 @ARGUMENTS.methods
-class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
+class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
     """A Lance table, at its latest version or at a checked out version.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver, and any thread

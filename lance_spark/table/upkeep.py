@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from datetime import timedelta
-
-from pyspark.sql import SparkSession
 
 from lance_spark.jobs.progress import Progress
 from lance_spark.table.indexes import TableIndexes
@@ -17,10 +14,6 @@ from lance_spark.upkeep.results import CleanupResult, CompactionResult, Maintena
 
 class TableUpkeep(TableIndexes):
     """The methods of :class:`lance_spark.Table` for its upkeep."""
-
-    name: str
-    _spark: Callable[[], SparkSession]
-    _progress: bool | None
 
     def compact_files(  # noqa: PLR0913 - one parameter per option
         self,

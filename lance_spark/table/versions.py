@@ -34,8 +34,10 @@ class TableVersions(ABC):
     uri: str
     _latest: DatasetRef
     _shown: DatasetRef
-    _checkpoint: str | None
+    _spark: Callable[[], SparkSession]
     _query_spark: Callable[[], SparkSession]
+    _checkpoint: str | None
+    _progress: bool | None
 
     @property
     def _ref(self) -> DatasetRef:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from pyspark.sql import SparkSession
-
 from lance_spark.arguments import takes
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import RefreshJobResult
@@ -18,11 +14,6 @@ from lance_spark.views.request import RefreshRequest
 
 class TableViews(TableVersions):
     """The methods of :class:`lance_spark.Table` for materialized views."""
-
-    name: str
-    _spark: Callable[[], SparkSession]
-    _checkpoint: str | None
-    _progress: bool | None
 
     @takes(RefreshRequest)
     def refresh(self, request: RefreshRequest) -> RefreshJobResult:  # noqa: D417 - the fields are described

@@ -92,7 +92,7 @@ def diff_versions(
     new_fragments, old_fragments = ([number for number, _ in fragments] for fragments in (look.now, look.then))
 
     def rows(ref: DatasetRef, fragments: Sequence[int], kind: _Kind) -> DataFrame:
-        options = {f"storage.{key}": value for key, value in ref.storage.items()} | {"version": str(ref.version)}
+        options = ref.storage_settings | {"version": str(ref.version)}
         reader = spark.read.format("lance").options(**options)
         if not fragments:
             return reader.load(ref.uri).limit(0)
@@ -117,7 +117,7 @@ def _pair_columns(
         {column.name: column for column in field_identities(dataset.lance_schema)} for dataset in (before, after)
     )
     if names is None:
-        names = [name for name in _plain_columns(after) if name in old_columns]
+        names = [name for name in _list_plain_columns(after) if name in old_columns]
     _check_columns(before, old_columns, names)
     _check_columns(after, new_columns, names)
     return tuple(
@@ -125,7 +125,7 @@ def _pair_columns(
     )
 
 
-def _plain_columns(dataset: lance.LanceDataset) -> Iterator[str]:
+def _list_plain_columns(dataset: lance.LanceDataset) -> Iterator[str]:
     """Yields the columns without a UDF."""
     return (field.name for field in dataset.schema if BINDING_KEY.encode() not in (field.metadata or {}))
 

@@ -73,7 +73,7 @@ class Tags:
         """
         versions = self.list()
         if tag not in versions:
-            raise self._unknown(tag, versions)
+            raise self._unknown_error(tag, versions)
         return versions[tag]
 
     def create(self, tag: str, version: int | str) -> None:
@@ -173,7 +173,7 @@ class Tags:
             except ValueError as error:  # the tag, or the version, was deleted in this moment
                 raise VersionNotFoundError(self._ref.uri, tag, available=plain(error)) from error
 
-    def _unknown(self, tag: str, found: dict[str, int]) -> VersionNotFoundError:
+    def _unknown_error(self, tag: str, found: dict[str, int]) -> VersionNotFoundError:
         names = f"its tags are {', '.join(found)}" if found else "it has no tags"
         return VersionNotFoundError(self._ref.uri, tag, available=names)
 

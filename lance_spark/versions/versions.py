@@ -100,11 +100,11 @@ class TableVersion(InWords):
         event = event_of(dataset, dataset.version)
         ours = summary_of(event, dataset.uri)
         numbers = version_of(dataset)["metadata"]
-        added, removed = _rows_changed(event, ours, int(numbers["total_rows"]))
+        added, removed = _count_changed_rows(event, ours, int(numbers["total_rows"]))
         return TableVersion(
             version=dataset.version,
             timestamp=moment_of(version_of(dataset)),
-            operation=_operation(event) if ours is None else ours.operation,
+            operation=_name_operation(event) if ours is None else ours.operation,
             user=event.properties.get(USER_KEY),
             message=event.properties.get(MESSAGE_KEY),
             properties={name: text for name, text in event.properties.items() if not name.startswith(OWN_PROPERTIES)},
@@ -162,7 +162,7 @@ class Versions(Sequence[TableVersion]):
         return f"<Versions: {self._numbers[0]} to {self._numbers[-1]}, {len(self)} kept>"
 
 
-def _operation(event: Event) -> str:
+def _name_operation(event: Event) -> str:
     """Returns the operation of a version without a summary."""
     operation: Any = event.operation
     if event.name == "Restore":
@@ -170,7 +170,7 @@ def _operation(event: Event) -> str:
     return "create" if event.name == "Overwrite" and event.version == 1 else _OPERATIONS.get(event.name, event.name)
 
 
-def _rows_changed(event: Event, ours: CommitResult | None, rows: int) -> tuple[int | None, int | None]:
+def _count_changed_rows(event: Event, ours: CommitResult | None, rows: int) -> tuple[int | None, int | None]:
     """Returns the number of added and of removed rows; None if unknown."""
     operation: Any = event.operation
     if ours is not None and ours.operation in ("update", "delete", "merge"):

@@ -124,7 +124,7 @@ class RowTasks:
         count = len(reader.paths)
         numbers = self._spark.range(0, count, 1, min(count, self._concurrency or count))
         listed = numbers.mapInArrow(reader, "id long, change long")
-        options = {f"storage.{key}": value for key, value in spec.view.storage.items()}
+        options = spec.view.storage_settings
         options |= {"version": str(spec.view.version), "columns": json.dumps([SOURCE_ROW_ID, ROW_ADDRESS])}
         view = self._spark.read.format("lance").options(**options).load(spec.view.uri)
         joined = listed.join(view, listed["id"] == view[SOURCE_ROW_ID], "left").select(ROW_ADDRESS, "id", "change")

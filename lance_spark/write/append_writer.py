@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, SchemaMismatchError, TableExistsError
 from lance_spark.options import WriteOptions
 from lance_spark.staging.area import Staging
@@ -58,7 +58,7 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
         policy = CommitPolicy.of(
             options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
         )
-        exists = table_exists(ref.uri, ref.storage)
+        exists = ref.exists()
         if not exists:
             check_new_table(ref)
         refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
@@ -75,9 +75,9 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
         return LanceAppendWriter(
             ref=ref,
             source=schema,
-            layout=_layout_of_new_table(dataset, schema, options)
+            layout=_plan_new_table(dataset, schema, options)
             if dataset is None or overwrite
-            else _layout_for_append(dataset, schema, options),
+            else _plan_append(dataset, schema, options),
             mode="overwrite" if overwrite else "create" if options.create_only else "append",
             options=options,
             staging=Staging.of_new_job(ref),
@@ -97,7 +97,7 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
         return self.write_fragments(converter.convert(batch) for batch in iterator if batch.num_rows)
 
 
-def _layout_of_new_table(dataset: lance.LanceDataset | None, schema: StructType, options: WriteOptions) -> FileLayout:
+def _plan_new_table(dataset: lance.LanceDataset | None, schema: StructType, options: WriteOptions) -> FileLayout:
     """Returns the layout of a created table, or of an overwritten table in its present format."""
     column_options = {column: dict(values) for column, values in options.column_options}
     rows = pa.schema([row_field(field) for field in to_lance_schema(schema, column_options)])
@@ -130,7 +130,7 @@ def _with_new_columns(ref: DatasetRef, schema: StructType, options: WriteOptions
     return ref.pin(None)
 
 
-def _layout_for_append(dataset: lance.LanceDataset, schema: StructType, options: WriteOptions) -> FileLayout:
+def _plan_append(dataset: lance.LanceDataset, schema: StructType, options: WriteOptions) -> FileLayout:
     rows = pa.schema([row_field(field) for field in dataset.schema])
     check_writable(schema, rows, uri=dataset.uri)
     _refuse_other_column_options(rows, options)

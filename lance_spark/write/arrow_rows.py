@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     SchemaMismatchError,
     TableExistsError,
@@ -47,7 +47,7 @@ def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, option
         CommitOutcomeUnknownError: The store did not answer.
     """
     policy = CommitPolicy.of(options.commit_max_retries, options.commit_timeout)
-    exists = ref.branch is not None or table_exists(ref.uri, ref.storage)
+    exists = ref.branch is not None or ref.exists()
     if not exists:
         check_new_table(ref)
     refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)

@@ -25,7 +25,7 @@ from lance_spark.commit.conflicts.errors import refuse_other_columns, refuse_ren
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity, ids_of
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitError, CommitImpossibleError, SnapshotError, VersionNotFoundError
 from lance_spark.options import WriteOptions
 from lance_spark.rebase.carry_over import CarryOver, CarryPlan
@@ -234,7 +234,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
 
     def _commit(self, messages: Sequence[ColumnsWritten]) -> tuple[tuple[FragmentColumns, ...], Outcome]:
         plan = self.backfill
-        if not table_exists(plan.snapshot.uri, plan.snapshot.storage):
+        if not plan.snapshot.exists():
             raise CommitImpossibleError(
                 f"The table was deleted. Table: {plan.snapshot.uri}. Nothing was committed.", uri=plan.snapshot.uri
             )

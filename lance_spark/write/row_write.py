@@ -16,7 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.rows.append_commit import commit_rows
-from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError
 from lance_spark.options import WriteOptions
 from lance_spark.staging.area import Staging
@@ -153,7 +153,7 @@ class RowWrite:
         return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy)
 
     def _exists(self) -> bool:
-        return table_exists(self.ref.uri, self.ref.storage)
+        return self.ref.exists()
 
 
 def _list_files(task_results: Iterable[RowsWritten]) -> list[str]:

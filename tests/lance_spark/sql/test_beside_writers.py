@@ -177,7 +177,7 @@ def test_a_statement_whose_version_is_cleaned_up_is_run_again(
         return run
 
     owner, name = (
-        (statements, "_open_analyzed") if moment == "before it is run" else (statements.RowStatement, "_rows_at")
+        (statements, "_open_analyzed") if moment == "before it is run" else (statements.RowStatement, "_read_rows")
     )
     monkeypatch.setattr(owner, name, clean_up_first(getattr(owner, name)))
     sql(STATEMENTS[statement].replace("{t}", "{c}.t"))

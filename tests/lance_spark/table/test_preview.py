@@ -85,7 +85,7 @@ def test_arguments_of_a_wrong_preview_are_refused(table: Table, tmp_path: Path):
             table.preview(n)  # type: ignore[arg-type]
     with pytest.raises(ColumnNotFoundError, match="'nope'"):
         table.preview(columns=["nope"])
-    damaged: Any = preview._image(b"\x89PNG\r\n\x1a\n" + b"broken" * 20_000)
+    damaged: Any = preview._render_image(b"\x89PNG\r\n\x1a\n" + b"broken" * 20_000)
     assert damaged is None
     assert table.preview(100).rows[11][0] == 11
 

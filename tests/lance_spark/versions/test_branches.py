@@ -170,7 +170,7 @@ def test_nothing_is_written_to_a_branch_that_was_deleted(table: Table):
 
 def test_a_table_with_branches_is_not_renamed(db: Connection, table: Table):
     table.branches.create("work")
-    with pytest.raises(UnsupportedOperationError, match=r"the branches work .* nothing was renamed"):
+    with pytest.raises(UnsupportedOperationError, match=r"the branches work .* Nothing was renamed"):
         db.rename_table("words", "other")
     table.branches.delete("work")
     db.rename_table("words", "other")
