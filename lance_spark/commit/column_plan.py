@@ -312,12 +312,12 @@ class ColumnCommitPlanner:
 
     def _result_again(self, plan: CommitPlan, retries: int, earlier: CommitResult) -> CommitResult:
         # An earlier rebase of the same fragment has already counted these rows.
-        counted = [self.counted[number] for number in plan.rebased if number in self.counted]
-        nulled = plan.nulled - sum(rebased.nulled for rebased in counted)
+        previous = [self.counted[number] for number in plan.rebased if number in self.counted]
+        nulled = plan.nulled - sum(rebased.nulled for rebased in previous)
         return replace(
             earlier,
             rows=earlier.rows - nulled,
-            rows_carried=earlier.rows_carried + plan.carried - sum(rebased.carried for rebased in counted),
+            rows_carried=earlier.rows_carried + plan.carried - sum(rebased.carried for rebased in previous),
             rows_nulled=earlier.rows_nulled + nulled,
             retries=earlier.retries + retries + 1,
         )

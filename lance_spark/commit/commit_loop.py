@@ -5,8 +5,8 @@ earlier rounds are never resent. Each round first searches the history for the j
 transaction. A lost reply, or a second commit with the same job id, therefore returns the first
 result and commits nothing.
 
-:func:`evaluate_until_committed` is the loop around commits whose rows depend on the version that
-was read: concurrent commits may outdate the rows, which are then computed again.
+:func:`evaluate_until_committed` is the loop around a commit and the evaluation of its rows. The
+loop evaluates again after concurrent commits outdated the evaluation.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def commit_job(
     one_round: Round[CommitResult],
     policy: CommitPolicy,
     *,
-    known: dict[int, Event] | None = None,
+    events: dict[int, Event] | None = None,
     check: Check | None = None,
 ) -> CommitResult:
     """Commits the result of a job, as :func:`commit_with_retries` does.
 
     Each round first searches the versions after `since` for the job's own transaction, and adds the
-    transactions read to `known`. `check` validates a commit whose reply was lost.
+    transactions read to `events`. `check` validates a commit whose reply was lost.
     """
     looked_at: dict[int, int] = {}
 
@@ -72,7 +72,7 @@ def commit_job(
         return one_round(head, retries)
 
     def find(head: lance.LanceDataset, after: int) -> CommitResult | None:
-        prior_result = find_job(head, job_id, after=after, known=known)
+        prior_result = find_job(head, job_id, after=after, read_events=events)
         if prior_result is None:
             return None
         read = looked_at.get(prior_result.retries)

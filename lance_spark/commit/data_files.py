@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.changes import StagedColumns
-from lance_spark.commit.conflicts.history import events_between
+from lance_spark.commit.conflicts.history import first_unknown
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, files_of
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError
@@ -116,10 +116,10 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
             "Nothing was committed.",
             uri=head.uri,
         ) from error
-    versions = [event.version for event in events_between(head, before, head.version - 1) if event.operation is None]
-    if versions:
+    unknown = first_unknown(head, before)
+    if unknown is not None:
         raise CommitOutcomeUnknownError(
-            f"The commit of new columns may have undone earlier commits (version {versions[0]} and later), which were "
+            f"The commit of new columns may have undone earlier commits (version {unknown} and later), which were "
             f"cleaned up at the same moment. The columns were added to version {before}. Table: {head.uri}, version "
             f"{head.version}. Check the rows that these commits changed, and write again.",
             uri=head.uri,

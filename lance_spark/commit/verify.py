@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, FragmentColumns
 from lance_spark.commit.commit_loop import commit_job
-from lance_spark.commit.conflicts.history import UNDONE_KEY, Change, events_between
+from lance_spark.commit.conflicts.history import UNDONE_KEY, Change, data_paths, events_between
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.commit.data_files import Stage, file_named
 from lance_spark.dataset import DatasetRef
@@ -21,11 +21,12 @@ from lance_spark.errors import (
     TableNotFoundError,
     counted,
 )
-from lance_spark.lance_compat import path_of, plain
+from lance_spark.lance_compat import plain
 
 if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
+    from lance.fragment import FragmentMetadata
 
 _LATEST_MANIFEST = (1 << 64) - 1
 """A manifest's name is this number minus its version, so a listing begins with the latest."""
@@ -140,18 +141,24 @@ def take_back(
 
 
 def take_back_rows(
-    ref: DatasetRef, landed: lance.LanceDataset, paths: Collection[str], *, job_id: str, policy: CommitPolicy
+    ref: DatasetRef,
+    landed: lance.LanceDataset,
+    fragments: Iterable[FragmentMetadata],
+    *,
+    job_id: str,
+    policy: CommitPolicy,
 ) -> None:
-    """Deletes the new fragments of a commit; `paths` are their data files.
+    """Deletes the new fragments of a commit, which are found by their data files.
 
     Raises:
         CommitOutcomeUnknownError: The deletion failed, or a concurrent writer moved the rows first.
     """
     from lance import LanceOperation
 
+    paths = frozenset(data_paths(fragments))
+
     def numbers(dataset: lance.LanceDataset) -> list[int]:
-        fragments = dataset.get_fragments()
-        return [f.fragment_id for f in fragments if any(path_of(file) in paths for file in f.metadata.files)]
+        return [f.fragment_id for f in dataset.get_fragments() if not paths.isdisjoint(data_paths([f.metadata]))]
 
     def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
         ids, predicate = numbers(head), "rows of a commit that is undone"

@@ -174,22 +174,22 @@ def _commit_once(
     return dataclasses.replace(result, version=landed.version)
 
 
-def replaced_segments(head: lance.LanceDataset, wanted: IndexDefinition) -> list[Index]:
+def replaced_segments(head: lance.LanceDataset, definition: IndexDefinition) -> list[Index]:
     """Returns the segments of the replaced index; an empty list for a new index.
 
     Raises:
         IndexExistsError: The index must not be replaced, or has another kind or column.
     """
     for description in head.describe_indices():
-        if description.name != wanted.name:
+        if description.name != definition.name:
             continue
-        field = head.lance_schema.field(wanted.column)
+        field = head.lance_schema.field(definition.column)
         kind = kind_of(description.index_type)
-        if field is None or list(description.fields) != [field.id()] or _family(kind) != _family(wanted.kind):
+        if field is None or list(description.fields) != [field.id()] or _family(kind) != _family(definition.kind):
             reason = f", an index {kind} of column {', '.join(map(repr, description.field_names))}"
-            raise IndexExistsError(wanted.name, head.uri, reason=reason, hint="give the new index another name=")
-        if not wanted.replace:
-            raise IndexExistsError(wanted.name, head.uri, reason="", hint="replace=True makes it anew")
+            raise IndexExistsError(definition.name, head.uri, reason=reason, hint="give the new index another name=")
+        if not definition.replace:
+            raise IndexExistsError(definition.name, head.uri, reason="", hint="replace=True makes it anew")
         return [named_segment(segment.uuid, description.name) for segment in description.segments]
     return []
 

@@ -121,7 +121,9 @@ def scalar_index(column: str, kind: str, *, name: str | None, replace: bool) -> 
     accepted = get_args(ScalarKind)
     if kind_name not in accepted:
         raise OptionError("index_type", kind, f"{', '.join(accepted)}; create_fts_index makes indexes of text")
-    return IndexDefinition(name=_named(name, column), column=column, kind=cast(ScalarKind, kind_name), replace=replace)
+    return IndexDefinition(
+        name=_default_name(name, column), column=column, kind=cast(ScalarKind, kind_name), replace=replace
+    )
 
 
 def vector_index(
@@ -156,7 +158,7 @@ def vector_index(
         raise OptionError("index_type", kind, ", ".join(get_args(VectorKind)))
     used = {key: value for key, value in numbers.items() if key in _used_by(kind_name)}
     return IndexDefinition(
-        name=_named(name, column),
+        name=_default_name(name, column),
         column=column,
         kind=cast(VectorKind, kind_name),
         parameters={"metric": distance, **used},
@@ -171,7 +173,7 @@ def _used_by(kind: str) -> set[str]:
     return used | {"m", "ef_construction"} if "HNSW" in kind else used
 
 
-def _named(name: str | None, column: str) -> str:
+def _default_name(name: str | None, column: str) -> str:
     return f"{column}_idx" if name is None else name
 
 
@@ -209,7 +211,11 @@ def text_indexes(
     memory = {} if memory_bytes is None else {"memory_limit": memory_bytes >> 20}
     return [
         IndexDefinition(
-            name=_named(name, column), column=column, kind="FTS", parameters={**tokens, **memory}, replace=replace
+            name=_default_name(name, column),
+            column=column,
+            kind="FTS",
+            parameters={**tokens, **memory},
+            replace=replace,
         )
         for column in column_names
     ]

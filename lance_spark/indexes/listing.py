@@ -74,7 +74,7 @@ def list_indices(dataset: lance.LanceDataset) -> list[IndexConfig]:
             IndexConfig(name=index.name, index_type=kind_of(index.index_type), columns=tuple(index.field_names))
             for index in indexes
         ),
-        key=lambda one: one.name,
+        key=lambda index: index.name,
     )
 
 

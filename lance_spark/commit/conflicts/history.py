@@ -151,7 +151,7 @@ class Change:
         if isinstance(operation, LanceOperation.Update):
             return _update(change, operation)
         if isinstance(operation, LanceOperation.Append):
-            return replace(change, moved=_paths_of(operation.fragments), touched=np.zeros(0, np.uint32))
+            return replace(change, moved=data_paths(operation.fragments), touched=np.zeros(0, np.uint32))
         if isinstance(operation, LanceOperation.Restore):
             return replace(change, restored=operation.version)
         if isinstance(operation, LanceOperation.Project | LanceOperation.Merge):
@@ -163,29 +163,29 @@ class Change:
 
 
 def events_between(
-    dataset: lance.LanceDataset, after: int, upto: int, known: dict[int, Event] | None = None
+    dataset: lance.LanceDataset, after: int, upto: int, read_events: dict[int, Event] | None = None
 ) -> Iterator[Event]:
     """Yields the events of versions `after + 1` to `upto`, oldest first.
 
     Each version costs a read of its manifest, except the dataset's own version. For a huge table,
-    the read takes a tenth of a second (measured). `known` holds the events of earlier reads; new
-    events are added to `known`.
+    the read takes a tenth of a second (measured). Events of earlier reads come from `read_events`,
+    which takes the new events.
     """
     if upto <= after:
         return
     kept_versions = {ref["version"] for ref in dataset.version_refs()}
-    known = {} if known is None else known
+    read_events = {} if read_events is None else read_events
     for version in range(after + 1, upto + 1):
-        if version not in known:
-            known[version] = event_of(dataset, version, there=version in kept_versions)
-        yield known[version]
+        if version not in read_events:
+            read_events[version] = event_of(dataset, version, is_kept=version in kept_versions)
+        yield read_events[version]
 
 
-def event_of(dataset: lance.LanceDataset, version: int, *, there: bool = True) -> Event:
+def event_of(dataset: lance.LanceDataset, version: int, *, is_kept: bool = True) -> Event:
     """Returns the event of a version."""
     transaction = None
     try:
-        transaction = read_transaction(dataset, version) if there else None
+        transaction = read_transaction(dataset, version) if is_kept else None
     except (OSError, ValueError):
         if any(ref["version"] == version for ref in dataset.version_refs()):
             raise
@@ -200,12 +200,21 @@ def event_of(dataset: lance.LanceDataset, version: int, *, there: bool = True) -
     )
 
 
+def first_unknown(dataset: lance.LanceDataset, after: int) -> int | None:
+    """Returns the first version without a transaction between `after` and the dataset's version.
+
+    Returns None if all transactions are known.
+    """
+    events = events_between(dataset, after, dataset.version - 1)
+    return next((event.version for event in events if event.operation is None), None)
+
+
 def find_job(
-    dataset: lance.LanceDataset, job_id: str, *, after: int, known: dict[int, Event] | None = None
+    dataset: lance.LanceDataset, job_id: str, *, after: int, read_events: dict[int, Event] | None = None
 ) -> CommitResult | None:
     """Returns the result of a job's commit after a version, or None if absent or taken back."""
     result = None
-    for event in events_between(dataset, after, dataset.version, known):
+    for event in events_between(dataset, after, dataset.version, read_events):
         if event.properties.get(JOB_KEY) == job_id:
             result = summary_of(event, dataset.uri) or result
         elif event.properties.get(UNDONE_KEY) == job_id:
@@ -252,14 +261,14 @@ def _kept_after(dataset: lance.LanceDataset, after: int) -> list[int]:
     return sorted(ref["version"] for ref in dataset.version_refs() if ref["version"] > after)
 
 
-def _named_in(dataset: lance.LanceDataset, version: int, wanted: frozenset[str]) -> frozenset[str]:
-    """Returns the subset of `wanted` named in the manifest of a version."""
+def _named_in(dataset: lance.LanceDataset, version: int, names: frozenset[str]) -> frozenset[str]:
+    """Returns the subset of `names` named in the manifest of a version."""
     opened_dataset = dataset if version == dataset.version else dataset.checkout_version(version)
     named_paths = set[str]()
     for fragment in opened_dataset.get_fragments():
         metadata = fragment.metadata
         files = [*metadata.files, *(overlay.data_file for overlay in metadata.overlays)]
-        named_paths.update(wanted.intersection(map(path_of, files)))
+        named_paths.update(names.intersection(map(path_of, files)))
     return frozenset(named_paths)
 
 
@@ -289,7 +298,8 @@ def last_commit(path: str, storage_options: Mapping[str, str] | None = None) -> 
     return None
 
 
-def _paths_of(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
+def data_paths(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
+    """Returns the paths of the data files of fragments."""
     return tuple(path_of(file) for fragment in fragments for file in fragment.files)
 
 
@@ -302,7 +312,7 @@ def _compaction(change: Change, operation: LanceOperation.Rewrite) -> Change:
 def _update(change: Change, operation: LanceOperation.Update) -> Change:
     removed_ids = (number for number in operation.removed_fragment_ids if number != NO_FRAGMENT)
     source_ids = [*removed_ids, *(fragment.id for fragment in operation.updated_fragments)]
-    return replace(change, moved=_paths_of(operation.new_fragments), touched=np.array(source_ids, np.uint32))
+    return replace(change, moved=data_paths(operation.new_fragments), touched=np.array(source_ids, np.uint32))
 
 
 def _compacted_fragments(group: lance.LanceOperation.RewriteGroup, version: int) -> Iterator[CompactedFragment]:

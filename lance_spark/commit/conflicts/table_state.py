@@ -71,10 +71,10 @@ class SeenHistory:
     upto: int = 0
     changes: list[Change] = field(default_factory=list)
 
-    def look(self, dataset: lance.LanceDataset, after: int, known: dict[int, Event] | None = None) -> None:
+    def look(self, dataset: lance.LanceDataset, after: int, events: dict[int, Event] | None = None) -> None:
         """Reads the changes up to the dataset's version; the first call starts after `after`."""
         self.upto = max(self.upto, after)
-        for event in events_between(dataset, self.upto, dataset.version, known):
+        for event in events_between(dataset, self.upto, dataset.version, events):
             change = Change.of(event)
             if change.restored is not None:
                 undone = events_between(dataset, change.restored, event.version - 1)

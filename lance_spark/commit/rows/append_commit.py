@@ -18,7 +18,6 @@ from lance_spark.commit.rows.binding_carry import carry_bindings
 from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, TableExistsError
-from lance_spark.lance_compat import path_of
 
 if TYPE_CHECKING:
     import lance
@@ -152,8 +151,8 @@ def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: 
 def _replaced_columns(columns: Sequence[FieldIdentity], change: RowsToCommit, used_ids: set[int]) -> list[str]:
     """Returns the written columns that the table has no longer under their ids, names and types."""
     present = {(field.id, field.name, field.type) for field in columns}
-    written = [field for field in change.fields if not used_ids.isdisjoint(field.ids)]
-    return [field.name for field in written if (field.id, field.name, field.type) not in present]
+    used = [field for field in change.fields if not used_ids.isdisjoint(field.ids)]
+    return [field.name for field in used if (field.id, field.name, field.type) not in present]
 
 
 def _refused_nulls(columns: Sequence[FieldIdentity], change: RowsToCommit, used_ids: set[int]) -> list[str]:
@@ -181,6 +180,5 @@ def _refuse_slipped(
     try:
         _refuse_changed_fields(landed, change, ref.uri)
     except CommitConflictError:
-        paths = {path_of(file) for fragment in change.fragments for file in fragment.files}
-        take_back_rows(ref, landed, paths, job_id=job_id, policy=policy)
+        take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)
         raise

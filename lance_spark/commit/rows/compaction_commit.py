@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.commit_loop import commit_with_retries
-from lance_spark.commit.conflicts.history import events_between, first_naming, named_files
+from lance_spark.commit.conflicts.history import first_naming, first_unknown, named_files
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.conflicts.table_state import Fragments
 from lance_spark.dataset import DatasetRef
@@ -255,10 +255,10 @@ def _attempt(
 
 def _refuse_unseen(ref: DatasetRef, landed: lance.LanceDataset, looked_at: int) -> None:
     """Raises if pylance could not see the commits between the check and this commit."""
-    unseen = [e.version for e in events_between(landed, looked_at, landed.version - 1) if e.operation is None]
-    if unseen:
+    unknown = first_unknown(landed, looked_at)
+    if unknown is not None:
         raise CommitOutcomeUnknownError(
-            f"The compaction of version {looked_at} may have undone earlier commits (version {unseen[0]} and later), "
+            f"The compaction of version {looked_at} may have undone earlier commits (version {unknown} and later), "
             f"which were cleaned up at the same moment. Table: {ref.uri}, version {landed.version}. Check the rows "
             f"that these commits changed, or restore version {looked_at}.",
             uri=ref.uri,

@@ -11,11 +11,10 @@ from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToReplace
 from lance_spark.commit.commit_loop import commit_job, properties_of
-from lance_spark.commit.conflicts.history import Change, events_between
+from lance_spark.commit.conflicts.history import Change, events_between, first_unknown
 from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
-from lance_spark.lance_compat import path_of
 
 if TYPE_CHECKING:
     import lance
@@ -106,18 +105,17 @@ def _check_landed(
     if change.updated or change.removed or not change.deletes:
         _refuse_lost(landed, read, ref)
     if _is_preceded(landed, change, read, landed.version - 1):
-        paths = {path_of(file) for fragment in change.fragments for file in fragment.files}
-        take_back_rows(ref, landed, paths, job_id=job_id, policy=policy)
+        take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)
         text = f"The commit was taken back, because another job committed the same rows first. Table: {ref.uri}."
         raise CommitTakenBackError(text, uri=ref.uri)
 
 
 def _refuse_lost(landed: lance.LanceDataset, read: int, ref: DatasetRef) -> None:
     """Raises if pylance could not see the commits between the read version and this commit."""
-    versions = [event.version for event in events_between(landed, read, landed.version - 1) if event.operation is None]
-    if versions:
+    unknown = first_unknown(landed, read)
+    if unknown is not None:
         raise CommitOutcomeUnknownError(
-            f"The replacement of rows may have undone or doubled earlier commits (version {versions[0]} and later), "
+            f"The replacement of rows may have undone or doubled earlier commits (version {unknown} and later), "
             f"which were cleaned up at the same moment. The rows were read at version {read}. Table: {ref.uri}, "
             f"version {landed.version}. Refresh again, which recomputes all rows.",
             uri=ref.uri,

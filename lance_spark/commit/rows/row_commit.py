@@ -16,7 +16,6 @@ from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
-from lance_spark.lance_compat import path_of
 
 if TYPE_CHECKING:
     import lance
@@ -58,7 +57,7 @@ def commit_edits(ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: Commi
     events: dict[int, Event] = {}
     one_round = functools.partial(_commit_once, ref, edits, job_id, policy, events)
     check = functools.partial(_refuse_slipped, edits=edits, ref=ref, job_id=job_id, policy=policy)
-    result = commit_job(ref, job_id, edits.read_version, one_round, policy, known=events, check=check)
+    result = commit_job(ref, job_id, edits.read_version, one_round, policy, events=events, check=check)
     _logger.info(
         "%s committed to %s as version %d after %d retries: %d rows inserted, %d updated, %d deleted (job %s)",
         result.operation, result.uri, result.version, result.retries, result.rows_inserted, result.rows_updated,
@@ -72,13 +71,13 @@ def _commit_once(
     edits: RowEdits,
     job_id: str,
     policy: CommitPolicy,
-    known: dict[int, Event],
+    events: dict[int, Event],
     head: lance.LanceDataset | None,
     retries: int,
 ) -> CommitResult | Lost | Unknown:
     if head is None:
         raise TableNotFoundError(ref.uri)
-    _refuse_outdated(head, edits, known, ref.uri)
+    _refuse_outdated(head, edits, events, ref.uri)
     result = CommitResult(
         uri=ref.uri,
         operation=edits.operation,
@@ -128,10 +127,10 @@ def _operation(head: lance.LanceDataset, edits: RowEdits) -> LanceOperation.Base
     )
 
 
-def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, known: dict[int, Event], uri: str) -> None:
+def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, events: dict[int, Event], uri: str) -> None:
     if head.version == edits.read_version:
         return
-    reason = _find_change(head, edits, known)
+    reason = _find_change(head, edits, events)
     if reason is not None:
         raise OutdatedEditsError(
             f"The statement is outdated, because {reason} since version {edits.read_version}. Table: {uri}, version "
@@ -140,12 +139,12 @@ def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, known: dict[int,
         )
 
 
-def _find_change(head: lance.LanceDataset, edits: RowEdits, known: dict[int, Event]) -> str | None:
+def _find_change(head: lance.LanceDataset, edits: RowEdits, events: dict[int, Event]) -> str | None:
     """Returns the first change that outdates the edits, or None."""
     changed = sorted(field.name for field in set(edits.fields).difference(field_identities(head.lance_schema)))
     if changed:
         return f"columns {', '.join(map(repr, changed))} were changed"
-    for event in events_between(head, edits.read_version, head.version, known):
+    for event in events_between(head, edits.read_version, head.version, events):
         change = Change.of(event)
         if change.moves:
             return f"rows may have moved ({change.text})"
@@ -200,8 +199,7 @@ def _refuse_slipped(
         )
         if edits.before or edits.reads_others:
             raise _unknown(ref, landed, edits, cause)
-        paths = {path_of(file) for fragment in edits.new for file in fragment.files}
-        take_back_rows(ref, landed, paths, job_id=job_id, policy=policy)
+        take_back_rows(ref, landed, edits.new, job_id=job_id, policy=policy)
         text = f"The commit was taken back, because {cause}. Table: {ref.uri}, version {landed.version}."
         error = OutdatedEditsError(text, uri=ref.uri)
         error.taken_back = True
