@@ -1,8 +1,7 @@
 """Commands of the Java classes, and the functions that run them.
 
-Java names a command by a text. The first command of a module imports the module, because the
-modules of commands depend on all other modules of the package. Only this table names modules by
-texts.
+Java names a command by a text. The modules of commands depend on all other modules of the package,
+so the first command imports its module. The table COMMANDS alone names modules by texts.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _WITH_JAVA_OBJECT = ("call", "change")
 
 
 def find_command(name: str) -> Callable[[Mapping[str, Any], Any], dict[str, Any]]:
-    """Returns the function of a command. A program that only reads imports no other module.
+    """Returns the function of a command. A program of reads imports only the module `reads`.
 
     The function takes the arguments of the command and its Java object, or None.
     """

@@ -128,9 +128,10 @@ def resolve_name(name: str, dataset: lance.LanceDataset, uri: str) -> str:
 
 
 def _scan_schema(dataset: lance.LanceDataset, names: Sequence[str], handling: BlobHandling) -> pa.Schema:
-    """Returns the Arrow schema of a Lance scan of these top-level columns."""
-    blobs = lance_blob_handling(handling)
-    return pa.schema(list(dataset.scanner(columns=requested_columns(names), blob_handling=blobs).projected_schema))
+    """Returns the Arrow schema of a Lance scan of the stored columns among these."""
+    columns = requested_columns(name for name in names if name not in META_COLUMNS)
+    scanner = dataset.scanner(columns=columns, blob_handling=lance_blob_handling(handling))
+    return pa.schema(list(scanner.projected_schema))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class Projection:
         """
         names = [resolve_name(f.name, dataset, uri) for f in target.fields]
         refuse_unreadable(names, dataset)
-        data = _scan_schema(dataset, [n for n in names if n not in META_COLUMNS], handling)
+        data = _scan_schema(dataset, names, handling)
         self._trees: list[_Whole | _Struct] = []
         fields: list[pa.Field[Any]] = []
         for name, requested in zip(names, target.fields, strict=True):

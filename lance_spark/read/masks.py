@@ -1,9 +1,9 @@
-"""Row masks: the rows of one fragment that a filtered scan may read.
+"""Row masks: the rows of a fragment for a filtered scan.
 
 The `offset` and `limit` of a scanner count rows after the filter. With a condition on `_rowaddr`,
 every range decodes the filter columns of the whole fragment. Lance's mask restricts the decoding:
 a quarter of a fragment of 4 million rows took 25 ms instead of 96 ms, for an equality on a string
-column. The mask holds row ids, which differ from row addresses if row ids are stable.
+column. The mask holds row ids. Stable row ids differ from row addresses.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def stable_ids(fragment: LanceFragment) -> npt.NDArray[np.uint64] | None:
 def distinct(numbers: npt.NDArray[_Numbers]) -> npt.NDArray[_Numbers]:
     """Returns the distinct numbers in ascending order.
 
-    `np.unique` and functions based on it hash integers, which takes sixty times as long as sorting
-    (numpy 2.4).
+    `np.unique` hashes integers, and takes sixty times as long as sorting (numpy 2.4).
     """
     # A stable sort merges sorted runs.
     rows = np.sort(numbers, kind="stable")

@@ -45,14 +45,14 @@ class ScanTask(InputPartition):
         fragments: Ids of the fragments, in the order of reading.
         start: First row of the range in the only fragment, or None for whole fragments.
         stop: Row after the last row of the range, or None for whole fragments.
-        rows: Rows of the partition before any filter: exact without a filter, else an upper bound.
+        rows: Rows of the partition before its filter: exact without a filter, else an upper bound.
         filter: Filter in Lance SQL, or None. The filter travels with the task, because Spark
             pickles the reader before it asks for the partitions.
         limit: Maximum number of rows to return after the filter, or None.
         use_index: Whether scalar indexes may evaluate the filter.
         batch_rows: Maximum number of rows per batch.
-        late: Columns fetched only for the rows that pass the filter. None lets Lance choose.
-        nearest: Vector search that finds all required rows, or None.
+        late: Columns fetched only for matching rows of the filter. None lets Lance choose.
+        nearest: Vector search for all required rows, or None.
         top: Sort whose first rows are enough, or None.
     """
 
@@ -75,8 +75,7 @@ class CutRule:
 
     Attributes:
         target_bytes: Target for the stored bytes of a partition.
-        parallelism: Number of tasks that can run at once. Smaller tables are cut into as many
-            partitions.
+        parallelism: Number of concurrent tasks. Smaller tables are cut into as many partitions.
         splittable: Whether a fragment may be cut into ranges.
         physical: Whether ranges count row positions, including deleted rows; else live rows.
         prefix: Number of leading live rows to read, or None for all rows. Requires `physical` to be
@@ -91,7 +90,7 @@ class CutRule:
 
 
 def plan_scan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[ScanTask]:
-    """Cuts fragments into partitions that hold every live row once, in the order of the table.
+    """Cuts fragments into partitions with every live row once, in the order of the table.
 
     With `rule.prefix`, the partitions hold exactly the first `prefix` live rows.
 

@@ -1,7 +1,7 @@
 """The reader that Spark calls: :class:`LanceReader`, and its schemas.
 
 A reader is a plain value. The driver makes the reader and plans the scan. Spark sends the reader to
-every executor, which opens the pinned version once per Python worker and returns Arrow batches.
+every executor. A Python worker opens the pinned version once, and returns Arrow batches.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> tupl
     - `rows`: maximum number of rows
     - `bytes`: estimated size
     - `limited`: whether each partition ends at the limit, and Spark's filter drops none of its rows
-    - `serves`: false for aggregates above a filter that Lance does not apply exactly
+    - `serves`: false for aggregates above an inexact filter of Lance
     - `splits`: whether a fragment is cut into several partitions
     - `dense`: names of the columns that the scan returns in two
     - `unscaled`: names of the decimals that the scan returns as integers

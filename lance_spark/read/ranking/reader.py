@@ -1,7 +1,7 @@
 """Rows by rank for Spark: the reader of a load with the options `nearest` or `full_text_query`.
 
-A single task runs the search, because an index answers in milliseconds. The planner rule does not
-change such a scan: a filter or a limit below a search would change its result.
+A single task runs the search, because an index answers in milliseconds. The planner rule leaves the
+scan unchanged: a filter or a limit below a search would change the result.
 """
 
 from __future__ import annotations
