@@ -91,8 +91,7 @@ def _catalog_options(schema: StructType) -> dict[str, str]:
 
     tables = {str(f.metadata[TABLE_METADATA]) for f in schema.fields if TABLE_METADATA in (f.metadata or {})}
     accepted = (
-        "a location that the table knows: make it with CREATE TABLE t USING lance OPTIONS (path '...') and without a "
-        "column list"
+        "the location of a table made with CREATE TABLE t USING lance OPTIONS (path '...'), without a column list"
     )
     if len(tables) != 1:
         raise OptionError("path", None, accepted)

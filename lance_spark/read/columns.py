@@ -119,12 +119,11 @@ def resolve_name(name: str, dataset: lance.LanceDataset, uri: str) -> str:
     if len(alike) == 1:
         return str(alike[0])
     if alike:
-        raise ColumnNotFoundError(
-            name, uri, hint=f"it could be {' or '.join(map(repr, alike))}: write it as the table does"
-        )
+        hint = f"The name could be {' or '.join(map(repr, alike))}. Spell the column as in the table."
+        raise ColumnNotFoundError(name, uri, hint=hint)
     close = difflib.get_close_matches(name, table_names, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ColumnNotFoundError(name, uri, hint=f"{hint}The columns are {', '.join(map(str, dataset.schema.names))}")
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    raise ColumnNotFoundError(name, uri, hint=f"{hint}The columns are {', '.join(map(str, dataset.schema.names))}.")
 
 
 def _scan_schema(dataset: lance.LanceDataset, names: Sequence[str], handling: BlobHandling) -> pa.Schema:
@@ -215,7 +214,7 @@ class Projection:
             raise TableUnreadableError(
                 self._uri,
                 f"a scan of the columns {self.paths} gave the columns {batch.schema.names}",
-                hint="read the table with a release of pylance that this release of lance-spark supports",
+                hint="Read the table with a release of pylance that this release of lance-spark supports.",
             )
         columns = iter(batch.columns)
         arrays = []
@@ -282,6 +281,6 @@ def _signed(array: Array, name: str) -> Array:
             name,
             None,
             f"{name} is 2^63 or more, which Spark's bigint cannot hold",
-            hint="compact or rewrite the table to give its rows small ids",
+            hint="Compact or rewrite the table to give its rows small ids.",
         )
     return array.view(pa.int64())

@@ -63,17 +63,14 @@ def _remedy(reason: str) -> str:
     """Returns the hint for the reason why a filter is not valid."""
     function = unknown_function(reason)
     if function is not None and _spark_knows(function):
-        return f"{function} is a function of Spark: use it in df.filter(...), the option `filter` is Lance SQL"
+        return f"Use {function}, a function of Spark, in df.filter(...). The option `filter` is Lance SQL."
     if reason == _EMPTY_LIST:
-        return "no row is in an empty list: leave the call out where there is nothing to select, or write FALSE"
+        return "Write FALSE to select no row, or skip the call."
     if reason == _NULL_BLOBS:
-        return "set the option blob_handling to bytes"
+        return "Set the option blob_handling to bytes."
     if is_unknown_column(reason):
-        return (
-            "name the table's columns as they are written there, "
-            "quoted with backticks where they hold capitals or other signs"
-        )
-    return "the option `filter` is Lance SQL: a condition such as lang = 'en' AND size > 100"
+        return "Spell columns as in the table. Quote names with capitals or special characters in backticks."
+    return "Write a condition in Lance SQL, such as lang = 'en' AND size > 100."
 
 
 def pushable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling) -> str | None:
@@ -218,11 +215,10 @@ def as_filter_error(
     """Converts an error of Lance while reading a fragment to an error of this package."""
     text = plain(error)
     if filter is not None and is_filter_failure(error):
-        return FilterError(
-            filter, text, uri=dataset.uri, hint=f"it fails on a value of fragment {fragment_id}: exclude that value"
-        )
+        hint = f"A value of fragment {fragment_id} makes the filter fail. Exclude this value in the filter."
+        return FilterError(filter, text, uri=dataset.uri, hint=hint)
     return TableUnreadableError(
         dataset.uri,
         f"{text} (version {dataset.version}, fragment {fragment_id})",
-        hint="a data file is missing or damaged, or the store refused: check the storage",
+        hint="A data file is missing or damaged, or the store refused. Check the storage.",
     )

@@ -180,7 +180,7 @@ class _Scan:
             raise TableUnreadableError(
                 self.ref.uri,
                 f"fragment {number} is not in version {self.dataset.version}",
-                hint="load the table again",
+                hint="Load the table again.",
             )
         return fragment
 
@@ -227,7 +227,7 @@ class _Scan:
         """Converts an error of Lance to an error of this package."""
         text = plain(error)
         if self.task.filter is not None and is_filter_failure(error):
-            hint = "it fails on a value of the table: exclude that value in the filter"
+            hint = "A value of the table makes the filter fail. Exclude this value in the filter."
             return FilterError(self.task.filter, text, uri=self.ref.uri, hint=hint)
         named_fragments = [
             f for f in fragments if any(file.path in text for file in f.metadata.files)
@@ -237,7 +237,7 @@ class _Scan:
         return TableUnreadableError(
             self.ref.uri,
             f"{text} (version {self.ref.version}, {where})",
-            hint="a data file is missing or damaged, or the store refused: check the storage, or read another version",
+            hint="A data file is missing or damaged, or the store refused. Check the storage, or read another version.",
         )
 
     def _culprit(self, fragments: list[LanceFragment]) -> list[LanceFragment]:

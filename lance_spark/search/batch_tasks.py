@@ -232,8 +232,8 @@ class TakeNearest:
         if len(table) != len(ids):
             raise TableUnreadableError(
                 self.ref.uri,
-                f"{len(ids) - len(table)} rows that were found cannot be read (version {self.ref.version})",
-                hint="a data file is missing or damaged: check the storage",
+                f"{len(ids) - len(table)} rows of the result are missing (version {self.ref.version})",
+                hint="A data file is missing or damaged. Check the storage.",
             )
         if not projection.paths:
             nothing: Array = pa.StructArray.from_buffers(pa.struct([]), len(rows), [None])

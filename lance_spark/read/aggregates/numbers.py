@@ -180,6 +180,6 @@ def _too_large(what: str) -> ValueConversionError:
     return ValueConversionError(
         what,
         None,
-        "a number has more than the 38 digits of Spark's decimals",
-        hint="cast the columns to double, or to decimals with fewer digits behind the point",
+        "A number has more than the 38 digits of Spark's decimals.",
+        hint="Cast the columns to double, or to decimals with fewer digits after the point.",
     )

@@ -245,7 +245,7 @@ def search_errors(dataset: lance.LanceDataset, filter: str | None) -> Iterator[N
 def _explain(error: BaseException, dataset: lance.LanceDataset, filter: str | None) -> LanceSparkError:
     text = plain(error)
     if filter is not None and is_filter_failure(error):
-        hint = "it fails on a value of the table: exclude that value in the filter"
+        hint = "A value of the table makes the filter fail. Exclude this value in the filter."
         return FilterError(filter, text, uri=dataset.uri, hint=hint)
     if is_bad_search(error):
         return SearchError(
@@ -253,7 +253,7 @@ def _explain(error: BaseException, dataset: lance.LanceDataset, filter: str | No
             f"{dataset.uri}, version {dataset.version}. Change the search, or create an index for it.",
             uri=dataset.uri,
         )
-    hint = "a data file or an index is missing or damaged, or the store refused: check the storage"
+    hint = "A data file or an index is missing or damaged, or the store refused. Check the storage."
     return TableUnreadableError(dataset.uri, f"{text} (version {dataset.version})", hint=hint)
 
 
@@ -379,7 +379,7 @@ def stored_field(dataset: lance.LanceDataset, name: str, uri: str) -> Any:  # no
     """
     field = dataset.lance_schema.field(name)
     if field is None:
-        raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+        raise ColumnNotFoundError(name, uri, hint=f"Its columns are {', '.join(dataset.schema.names)}.")
     return field
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lance_spark.dataset import DatasetRef
     from lance_spark.options import ReadOptions
 
-_ONE_ANSWER = "leave it out: k in nearest or full_text_query says how many rows, of the whole table"
+_ONE_ANSWER = "no value: a search reads the whole table, and k in nearest or full_text_query limits the rows"
 
 
 def ranking_of(options: ReadOptions) -> Ranking:

@@ -73,7 +73,7 @@ def test_an_unknown_name_is_refused_with_the_closest_one(make_table: MakeTable, 
     ("text", "match"),
     [
         ("no_such(id) > 1", "Invalid function 'no_such'"),
-        ("explode(id) > 1", "explode is a function of Spark: use it in df.filter"),
+        ("explode(id) > 1", "Use explode, a function of Spark, in df.filter"),
         ("id >", "expected: an expression"),
         ("id + 1", "does not return a boolean"),
         ("nope = 1", "No field named nope"),

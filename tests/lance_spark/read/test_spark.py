@@ -91,7 +91,7 @@ def test_row_addresses_survive_a_query_with_their_snapshot(
     ("options", "error", "match"),
     [
         ({"columns": "id,wrod"}, "ColumnNotFoundError", "Did you mean 'word'"),
-        ({"filter": "split(word, 'a') = 1"}, "FilterError", "split is a function of Spark"),
+        ({"filter": "split(word, 'a') = 1"}, "FilterError", "Use split, a function of Spark"),
         ({"filter": "id IN ()"}, "FilterError", "the list after IN is empty"),
         ({"fragments": "0,77"}, "OptionError", "not there \\(77\\)"),
     ],
