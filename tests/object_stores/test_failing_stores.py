@@ -363,6 +363,6 @@ def test_a_first_write_without_credentials_names_the_credentials_and_nothing_uns
     store_check._verdicts.clear()
     dataset_retries.retry_options(place.uri, place.storage)
     fail(failing.storage, deny=True)
-    with pytest.raises(CommitError, match="check the credentials") as caught:
+    with pytest.raises(CommitError, match="Check the credentials") as caught:
         refuse_unsafe_store(place.uri, place.storage, allow=False)
     assert "unsafe" not in str(caught.value) and "ALLOW" not in str(caught.value)

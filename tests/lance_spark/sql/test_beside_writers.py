@@ -76,7 +76,7 @@ def test_a_statement_and_another_commit_are_as_one_after_the_other(
         both = outcome(uris[0], act)
     assert acted
     if (
-        isinstance(both, str) and "in that moment" in both
+        isinstance(both, str) and "at the moment of the commit" in both
     ):  # the commit is in the table, based on a possibly conflicting commit
         assert moment == "after" and content(uris[0]) in orders
         return
