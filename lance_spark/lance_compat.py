@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _LOG_LEVELS = "LANCE_LOG"
 _QUIET = "warn,lance_table::transaction::manifest_build=error,lance::dataset::optimize=error"
-"""pylance's default, without the warning at every `DataReplacement` that it is not stable yet, and
-at every commit of a compaction that another one came before."""
+"""pylance's default, without two warnings: `DataReplacement` is not stable yet, and a concurrent
+commit preceded the commit of a compaction."""
 
 
 def load_lance() -> None:
@@ -49,9 +49,9 @@ def is_spark_worker() -> bool:
     return started is not None and started.name.startswith(("pyspark.", "lance_spark.session.daemon"))
 
 
-# Values that come to a process of Spark hold objects of pylance, so that unpickling imports Lance
-# before any function here runs. This module comes first, with the class of the value. The process
-# is not the user's, so its environment may keep the setting.
+# Values in a process of Spark hold objects of pylance, so unpickling imports Lance before any
+# function here runs. This module comes first, with the class of the value. The process is not the
+# user's, so its environment may keep the setting.
 if is_spark_worker():
     os.environ.setdefault(_LOG_LEVELS, _QUIET)
 
@@ -102,15 +102,15 @@ def read_transaction(dataset: lance.LanceDataset, version: int) -> Transaction |
     try:
         return dataset.read_transaction(version)
     except TypeError:
-        # pylance 14 cannot read back a compaction that rewrote an index: it makes its own class
-        # without three of its arguments, which say nothing about rows.
+        # pylance 14 cannot read back a compaction with a rewritten index: it makes its own class
+        # without three arguments. The three arguments do not concern rows.
         make: Any = LanceOperation.RewrittenIndex.__init__
         make.__defaults__ = ("", b"", 0)
         return dataset.read_transaction(version)
 
 
 def files_of_rewrite(rewrite: str) -> tuple[tuple[str, ...], ...]:
-    """Returns the names of the data files of each fragment that a compaction task wrote.
+    """Returns the names of the data files of each fragment of a compaction task.
 
     The names come from the JSON: the attribute `new_fragments` has the old names (pylance 14).
     """
@@ -120,7 +120,7 @@ def files_of_rewrite(rewrite: str) -> tuple[tuple[str, ...], ...]:
 def tells_rows(rewrite: str) -> bool:
     """Tells whether the result of a compaction task maps rows to their new places.
 
-    It does if an index needed the map at the time of the plan.
+    The result has the map if an index needed the map at the time of the plan.
     """
     return json.loads(rewrite)["row_addrs"] is not None
 
@@ -128,8 +128,8 @@ def tells_rows(rewrite: str) -> bool:
 def rewrite_as_of(rewrite: str, version: int) -> RewriteResult:
     """Returns the result of a compaction task with another read version.
 
-    A commit looks for conflicts from that version on. Correct only if the input fragments are the
-    same there.
+    A commit looks for conflicts from the read version on. Correct only if the version has the same
+    input fragments.
     """
     from lance.optimize import RewriteResult
 

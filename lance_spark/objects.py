@@ -62,9 +62,9 @@ def _open_session(uri: str, options: tuple[tuple[str, str], ...]) -> LanceFileSe
 class LanceObjects:
     """Objects below a location on a store of Lance.
 
-    A picklable value for the driver and for tasks. On a mounted file system, objects are files that
-    this process writes and renames, which is quicker than Lance and does not import it. On an
-    object store, an upload becomes visible at its end, so it is atomic.
+    A picklable value for the driver and for tasks. On a mounted file system, this process writes
+    and renames files, quicker than Lance and without an import of Lance. On an object store, an
+    upload becomes visible at its end, so an upload is atomic.
 
     Attributes:
         uri: The location, as Lance takes it: an absolute path, or a URI.

@@ -468,13 +468,13 @@ def _parse_value(field: dataclasses.Field[Any], key: str, text: str) -> object:
         raise OptionError(key, text, field.metadata["accepted"]) from None
 
 
-def _unknown_option(cls: type[object], key: str, text: str, known: list[str]) -> OptionError:
+def _unknown_option(cls: type[object], key: str, text: str, names: list[str]) -> OptionError:
     name = key.lower()
     if name in _OF_OTHER_FORMATS:
         return OptionError(key, text, _OF_OTHER_FORMATS[name], problem="is an option of other formats")
-    close = difflib.get_close_matches(name, [*known, *_dotted_names(cls, name)], n=1)
+    close = difflib.get_close_matches(name, [*names, *_dotted_names(cls, name)], n=1)
     problem = f"is not known: did you mean {close[0]!r}?" if close else "is not known"
-    return OptionError(key, text, f"{', '.join(known)}, {STORAGE_PREFIX}*", problem=problem)
+    return OptionError(key, text, f"{', '.join(names)}, {STORAGE_PREFIX}*", problem=problem)
 
 
 def _dotted_names(cls: type[object], name: str) -> list[str]:

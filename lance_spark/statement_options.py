@@ -1,7 +1,7 @@
 """The options of each statement: :data:`STATEMENT_OPTIONS`, and the options that Spark adds.
 
 Reads, writes and SQL statements check their options against this table, by path and in a catalog.
-Every other option raises an error with the names of the option and the statement.
+An option outside of the table raises an error with the names of the option and the statement.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STATEMENT_OPTIONS: Mapping[str, frozenset[str]] = {
     "MERGE": _BRANCH,
     "REPLACE WHERE": _BRANCH,
 }
-"""Names, in lower case, with `*` for any text. Other statements have no syntax for options."""
+"""Names, in lower case, with `*` for any text. The remaining statements take no options."""
 
 
 def check_statement_options(statement: str, options: Mapping[str, str]) -> None:
@@ -69,7 +69,7 @@ def check_statement_options(statement: str, options: Mapping[str, str]) -> None:
 def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
     """Returns the path and the OPTIONS of a CREATE TABLE.
 
-    Spark mixes them with TBLPROPERTIES and its own properties, each option twice.
+    Spark passes each option twice, among TBLPROPERTIES and its own properties.
 
     Raises:
         OptionError: An option is neither a read nor a write option, or is malformed.

@@ -64,20 +64,20 @@ def write_rows(
     Args:
         ref: The table.
         data: The rows.
-        mode: `create` fails where a table exists, `append` creates a missing table, `overwrite`
+        mode: `create` fails if a table exists, `append` creates a missing table, `overwrite`
             replaces all rows.
-        schema: Schema of a table that is created or overwritten; by default the data's.
+        schema: Schema of a created or overwritten table; by default the data's.
         enable_stable_row_ids: Whether rows of a new table keep their ids.
         data_storage_version: Lance file format of a new table; by default Lance's stable one.
         note: Message and properties of the version.
 
     Raises:
         SchemaMismatchError: The data does not fit the table. Nothing was written.
-        TableExistsError: The mode is `create`, and there is a table, or a concurrent writer created
+        TableExistsError: The mode is `create`, and the table exists, or a concurrent writer created
             the table first.
-        UnsupportedOperationError: There is no table, and the location holds other files.
-        CommitConflictError: A concurrent writer changed the table so that the rows do not fit it
-            any more. Nothing was committed.
+        UnsupportedOperationError: The location has other files and no table.
+        CommitConflictError: A concurrent writer changed the columns of the table. Nothing was
+            committed.
         CommitOutcomeUnknownError: The store did not answer.
     """
     if is_spark(data):
@@ -276,7 +276,7 @@ def _no_rows(data: object) -> SchemaMismatchError:
 
 
 def _is_pandas(data: object) -> TypeGuard[pd.DataFrame]:
-    # Such data exists only where pandas is imported already; importing it here would cost a second.
+    # A data frame exists only after an import of pandas, and this import would cost a second.
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)
 
@@ -298,7 +298,7 @@ def _names(data: object) -> list[str]:
 
 
 def _refuse_others(names: Sequence[str], schema: pa.Schema) -> None:
-    """Refuses columns that the schema lacks, because Arrow would drop them silently."""
+    """Refuses columns absent from the schema. Arrow would drop these columns silently."""
     unknown_columns = [name for name in names if name not in schema.names]
     if unknown_columns:
         raise SchemaMismatchError(

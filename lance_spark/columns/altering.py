@@ -73,19 +73,23 @@ def alter_columns(
         raise RegistrationError("alter_columns got a column twice. Nothing was changed. Alter the column in two calls.")
     # Order: casts first (may fail on data), renames last (other alterations use the old names).
     for alteration, udf in sorted(checked, key=lambda pair: (pair[1] is not None) + 2 * _only_renames(pair[0])):
-        if alteration.get("data_type") is not None:
-            change_schema(ref, lambda head, a=alteration: cast_column(head, a))  # type: ignore[misc]
-        elif alteration.get("drop_udf"):
-            change_schema(ref, lambda head, c=str(alteration["path"]): _unbind(head, c))  # type: ignore[misc]
-        elif udf is None:
-            _alter_in_place(ref, dataset, alteration)
-        elif alteration.get("recreate"):
-            column = str(alteration["path"])
-            change_schema(ref, lambda head, c=column: drop_operation(head, [c]))  # type: ignore[misc]
-            add_columns(ref, {column: udf})
-        else:
-            store_udf(udf, ref)
-            change_schema(ref, lambda head, c=str(alteration["path"]), u=udf: _rebind(head, c, u))  # type: ignore[misc]
+        _apply(ref, dataset, alteration, udf)
+
+
+def _apply(ref: DatasetRef, dataset: lance.LanceDataset, alteration: Mapping[str, object], udf: UDF | None) -> None:
+    column = str(alteration["path"])
+    if alteration.get("data_type") is not None:
+        change_schema(ref, lambda head: cast_column(head, alteration))
+    elif alteration.get("drop_udf"):
+        change_schema(ref, lambda head: _unbind(head, column))
+    elif udf is None:
+        _alter_in_place(ref, dataset, alteration)
+    elif alteration.get("recreate"):
+        change_schema(ref, lambda head: drop_operation(head, [column]))
+        add_columns(ref, {column: udf})
+    else:
+        store_udf(udf, ref)
+        change_schema(ref, lambda head: _rebind(head, column, udf))
 
 
 def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Casts a column in a single commit, which keeps the field metadata; checks casts beforehand."""
+"""Casts a column in a single commit and keeps the field metadata. Checks casts beforehand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_cast(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> N
 
     Raises:
         RegistrationError: The column is nested or a blob, the cast depends on a time zone or on a
-            text format, no such cast exists, or the values of the column's UDF do not all fit.
+            text format, no cast exists, or the values of the column's UDF do not all fit.
         UnsupportedTypeError: Lance cannot store the type.
     """
     if column not in dataset.schema.names:
@@ -137,7 +137,7 @@ def _session_dependence(old: Kind, new: Kind) -> str | None:
 
 
 def _leaf_pairs(old: Kind, new: Kind) -> Iterator[tuple[Kind, Kind]]:
-    """Yields the pairs of types whose values a cast converts one by one."""
+    """Yields the pairs of types below lists, maps and structs."""
     if is_list(old) and is_list(new):
         yield from _leaf_pairs(old.value_type, new.value_type)
     elif t.is_map(old) and t.is_map(new):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -116,24 +116,20 @@ def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
-def _is_real(kind: pa.DataType) -> bool:
-    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
-
-
-_FAMILIES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]]] = (
-    (pa.types.is_integer, pa.types.is_integer),
-    (pa.types.is_floating, _is_real),
-    (is_text, is_text),
-    (_is_binary, _is_binary),
-    (pa.types.is_timestamp, pa.types.is_timestamp),
-    (pa.types.is_date, pa.types.is_date),
-    (pa.types.is_time, pa.types.is_time),
-    (pa.types.is_duration, pa.types.is_duration),
-    (pa.types.is_decimal, pa.types.is_decimal),
-    (pa.types.is_struct, pa.types.is_struct),
-    (pa.types.is_map, pa.types.is_map),
+_FAMILIES = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    is_text,
+    _is_binary,
+    pa.types.is_timestamp,
+    pa.types.is_date,
+    pa.types.is_time,
+    pa.types.is_duration,
+    pa.types.is_decimal,
+    pa.types.is_struct,
+    pa.types.is_map,
 )
-"""Types of annotations, each with the types of columns whose values fit."""
+"""Families of types: an annotation takes columns of its family."""
 
 
 def _fits(annotated: Kind, field: pa.Field[Any]) -> bool:
@@ -149,7 +145,9 @@ def _fits(annotated: Kind, field: pa.Field[Any]) -> bool:
         return True
     if is_list(annotated) and is_list(kind):
         return _fits(annotated.value_type, pa.field("element", kind.value_type))
-    return any(is_annotated(annotated) and is_stored(kind) for is_annotated, is_stored in _FAMILIES)
+    if pa.types.is_floating(annotated) and pa.types.is_integer(kind):
+        return True
+    return any(is_member(annotated) and is_member(kind) for is_member in _FAMILIES)
 
 
 def new_fields(dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str, str]]) -> list[pa.Field[Any]]:

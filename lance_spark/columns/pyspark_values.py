@@ -27,9 +27,9 @@ Convert: TypeAlias = Callable[[Any], Any]
 """Converts a value other than None."""
 
 
-def has_type(kind: spark.DataType, wanted: type[spark.DataType] | tuple[type[spark.DataType], ...]) -> bool:
+def has_type(kind: spark.DataType, classes: type[spark.DataType] | tuple[type[spark.DataType], ...]) -> bool:
     """Tells whether a Spark type is, or contains at any depth, a type of some classes."""
-    return any(isinstance(part, wanted) for part in types_within(kind))
+    return any(isinstance(part, classes) for part in types_within(kind))
 
 
 # Rows

@@ -229,10 +229,10 @@ def pair_names(have: list[str], want: list[str]) -> dict[str, int]:
     Spark.
     """
     exact = {name: have.index(name) for name in want if name in have}
-    taken = frozenset(exact.values())
-    unpaired = _unique_lower((name, i) for i, name in enumerate(have) if i not in taken)
-    missing = _unique_lower((name, name) for name in want if name not in exact)
-    return exact | {missing[lower]: unpaired[lower] for lower in missing.keys() & unpaired.keys()}
+    positions = frozenset(exact.values())
+    sources = _unique_lower((name, i) for i, name in enumerate(have) if i not in positions)
+    targets = _unique_lower((name, name) for name in want if name not in exact)
+    return exact | {targets[lower]: sources[lower] for lower in targets.keys() & sources.keys()}
 
 
 def _unique_lower(names: Iterable[tuple[str, _T]]) -> dict[str, _T]:

@@ -338,7 +338,7 @@ def test_a_panic_of_lance_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytes
     inner = pa.StructArray.from_arrays([pa.array(range(4))], ["x"])
     outer = pa.StructArray.from_arrays([inner], ["n"], mask=pa.array([False, True, False, False]))
     table = pa.table({"s": outer})
-    with pytest.raises(LancePanicError, match="report it"):
+    with pytest.raises(LancePanicError, match="Report this defect"):
         _write(str(tmp_path / "t"), table, FileLayout.of_new_table(table.schema, "2.2"), max_rows=2)
 
 
