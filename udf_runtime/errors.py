@@ -7,6 +7,8 @@ driver. A message states what happened, the place, and the remedy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class UdfRuntimeError(Exception):
     """Root of all errors of the UDF runtime.
@@ -69,6 +71,29 @@ DRIVER_HINT = (
 
 _SIGNS_OF_SPARK = ("CONTEXT_ONLY_VALID_ON_DRIVER", "JAVA_GATEWAY_EXITED", "'JavaPackage' object")
 """Parts of PySpark's messages in a process without a Spark driver."""
+
+
+_DRIVER_CLASSES = frozenset(
+    {"Catalog", "Column", "DataFrame", "GroupedData", "RDD", "SQLContext", "SparkContext", "SparkSession"}
+)
+
+
+def refuse_driver_object(value: object, where: Callable[[], str]) -> None:
+    """Raises an error for an object of Spark's driver, classic or Connect; imports no Spark.
+
+    Args:
+        value: An object in the code of a UDF.
+        where: Describes for the message how the UDF holds the object.
+
+    Raises:
+        UdfDefinitionError: The object belongs to Spark's driver.
+    """
+    for cls in type(value).__mro__:
+        if cls.__name__ in _DRIVER_CLASSES and cls.__module__.partition(".")[0] == "pyspark":
+            raise UdfDefinitionError(
+                f"The UDF uses a {cls.__name__} of Spark, which works on the driver alone. Place: {where()}. "
+                f"{DRIVER_HINT}"
+            )
 
 
 class UdfFailedError(UdfRuntimeError, RuntimeError):

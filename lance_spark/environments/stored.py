@@ -8,7 +8,9 @@ A column or a view has a copy of its manifest in its own metadata, and needs no 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lance_spark.dataset import FOLDER, DatasetRef
@@ -17,7 +19,8 @@ from lance_spark.objects import LanceObjects
 from lance_spark.session.sessions import application_setting
 from udf_runtime import UDF, Manifest, UdfDefinitionError
 from udf_runtime.checkpoint.names import quote, unquote
-from udf_runtime.environments.archives import upload
+from udf_runtime.environments.archives import site_archive, upload, workspace_archive
+from udf_runtime.environments.manifest import current_python, current_user
 from udf_runtime.environments.requirements import check_manifest
 
 if TYPE_CHECKING:
@@ -50,6 +53,29 @@ def upload_archives(udf: UDF, ref: DatasetRef) -> None:
 def with_default(udf: UDF, default: Manifest | None) -> UDF:
     """Returns a UDF with its own manifest, else with the default manifest."""
     return udf if default is None or udf.manifest is not None else udf.with_manifest(default)
+
+
+def capture(name: str | None, objects: LanceObjects, *, skip_site_packages: bool) -> Manifest:
+    """Returns a manifest of the working directory, and of the installed packages, if requested.
+
+    Zip files of both go through this machine's disk into the store, a part in memory at a time.
+
+    Raises:
+        UdfDefinitionError: The working directory is the home directory, or has more than a
+            gibibyte.
+        TableUnwritableError: The store refused.
+    """
+    archives = [workspace_archive(os.getcwd())]
+    if not skip_site_packages:
+        archives.append(site_archive())
+    upload(archives, objects, delete_local=True)
+    return Manifest(
+        name=name or f"{current_user() or 'captured'}-{datetime.now(UTC):%Y%m%d-%H%M%S}",
+        python_version=current_python(),
+        archives=tuple(archives),
+        skip_site_packages=skip_site_packages,
+        created_by=current_user(),
+    )
 
 
 @dataclass(frozen=True, slots=True)

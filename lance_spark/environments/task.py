@@ -18,7 +18,7 @@ from lance_spark.session.sessions import application_setting
 from udf_runtime import UDF, EnvironmentBuildError, Manifest
 from udf_runtime.environments.host import DEFAULT_BYTES, EnvironmentCache
 from udf_runtime.environments.variables import Variables, resolve
-from udf_runtime.execute.isolation.interpreter import Interpreter
+from udf_runtime.execute.isolation.process import Interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef, branches_of, is_local, normalize_uri
-from lance_spark.environments.capture import capture
-from lance_spark.environments.stored import StoredManifests
+from lance_spark.environments.stored import StoredManifests, capture
 from lance_spark.errors import (
     OptionError,
     RegistrationError,

@@ -283,9 +283,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         local_names=_collect_names_around(inspect.currentframe()),
         manifest=manifest,
     )
-    if func is not None:
-        return _decorated(func, wishes=wishes)
-    return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
+    return _decorate(func, wishes)
 
 
 @overload
@@ -380,9 +378,7 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
         local_names=_collect_names_around(inspect.currentframe()),
         manifest=manifest,
     )
-    if func is not None:
-        return _decorated(func, wishes=wishes)
-    return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
+    return _decorate(func, wishes)
 
 
 @overload
@@ -447,9 +443,7 @@ def udtf(
         local_names=_collect_names_around(inspect.currentframe()),
         manifest=manifest,
     )
-    if func is not None:
-        return _decorated(func, wishes=wishes)
-    return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
+    return _decorate(func, wishes)
 
 
 def _make_struct(schema: pa.Schema | None, where: str) -> pa.DataType | None:
@@ -481,6 +475,13 @@ def as_udf(value: object) -> UDF | None:
     if isinstance(value, UDF):
         return value
     return value() if isinstance(value, UdfFactory) else None
+
+
+def _decorate(func: Callable[..., object] | None, wishes: _Wishes) -> UDF | UdfFactory | UdfDecorator:
+    """Returns the UDF of a function; without a function, the decorator that makes the UDF."""
+    if func is None:
+        return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
+    return _decorated(func, wishes=wishes)
 
 
 def _decorated(func: Callable[..., object], *, wishes: _Wishes) -> UDF | UdfFactory:

@@ -68,6 +68,11 @@ class Kind(enum.Enum):
         return self in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER, Kind.TABLE)
 
     @property
+    def takes_series(self) -> bool:
+        """Whether a call takes series of pandas, in which NaN stands for NULL."""
+        return self in (Kind.PANDAS, Kind.PANDAS_ITER)
+
+    @property
     def makes_rows(self) -> bool:
         """Whether a call returns rows of a new table instead of a value for each input row."""
         return self in (Kind.CHUNKS, Kind.TABLE)

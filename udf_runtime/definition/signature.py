@@ -286,9 +286,7 @@ class _SignatureReader:
             return
         shape = _read_shape(inner)
         iterates = inner is not returns or _read_shape(returns) == "iterator"
-        expected: Shape = (
-            "pandas" if kind in (Kind.PANDAS, Kind.PANDAS_ITER) else "arrow" if kind.vectorised else "scalar"
-        )
+        expected: Shape = "pandas" if kind.takes_series else "arrow" if kind.vectorised else "scalar"
         if shape != expected or iterates != kind.iterates:
             spelled = _SPELLED.get(kind, "one value")
             raise self.error(

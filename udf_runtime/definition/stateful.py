@@ -15,8 +15,7 @@ from typing import Any
 
 import cloudpickle
 
-from udf_runtime.driver_objects import refuse_driver_object
-from udf_runtime.errors import UdfDefinitionError, end_sentence
+from udf_runtime.errors import UdfDefinitionError, end_sentence, refuse_driver_object
 
 _BY_VALUE = ("_make_function", "_make_skeleton_class", "CodeType")
 """Functions in a pickle that rebuild code."""

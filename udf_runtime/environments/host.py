@@ -35,7 +35,7 @@ from udf_runtime.environments.manifest import current_python
 from udf_runtime.environments.runtime_files import runtime_folder
 from udf_runtime.environments.unpacked import ArchiveError, unpack
 from udf_runtime.errors import EnvironmentBuildError
-from udf_runtime.execute.isolation.interpreter import Interpreter
+from udf_runtime.execute.isolation.process import Interpreter
 
 if TYPE_CHECKING:
     from udf_runtime.checkpoint.store import Objects

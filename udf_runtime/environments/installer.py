@@ -25,7 +25,7 @@ from udf_runtime.environments.variables import HIDDEN
 if TYPE_CHECKING:
     from udf_runtime.environments.manifest import Manifest
     from udf_runtime.environments.variables import Variables
-    from udf_runtime.execute.isolation.interpreter import Interpreter
+    from udf_runtime.execute.isolation.process import Interpreter
 
 INSTALLER_VARIABLE = "LANCE_SPARK_INSTALLER"
 """Environment variable of the executors: `uv` or `pip`; unset: uv if present."""

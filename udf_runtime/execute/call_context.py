@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from udf_runtime.checkpoint.chunks import ChunkFolder, ChunksNotStoredError
-from udf_runtime.definition import UDF, Kind
+from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfFailedError, UdfRuntimeError
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import cause_of, raised_for
@@ -39,8 +39,8 @@ class CallContext:
 
     def output(self) -> Output:
         """Returns the converter of the UDF's results."""
-        pandas_kind = self.udf.kind in (Kind.PANDAS, Kind.PANDAS_ITER)
-        return Output(self.udf.name, self.udf.data_type, is_columns=self.udf.is_columns, nan_is_null=pandas_kind)
+        udf = self.udf
+        return Output(udf.name, udf.data_type, is_columns=udf.is_columns, nan_is_null=udf.kind.takes_series)
 
     def failed(self, error: BaseException, *, row: int | None, attempt: int) -> UdfRuntimeError:
         """Returns the error of the run for an error without forgiveness; the caller chains both."""
@@ -63,6 +63,13 @@ def load_function(udf: UDF) -> Callable[..., object]:
         if passes_through(error):
             raise
         raise raised_for(error, udf=udf.name, row=None) from cause_of(error)
+
+
+def close_results(results: object) -> None:
+    """Ends the function behind an iterator of results; an iterator without `close` needs no end."""
+    close = getattr(results, "close", None)
+    if callable(close):
+        close()
 
 
 def passes_through(error: BaseException) -> bool:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
-from udf_runtime.definition import Kind
 from udf_runtime.definition.parameter_values import value_reader
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.execute.casts import is_list
@@ -18,7 +17,7 @@ from udf_runtime.optional import np
 if TYPE_CHECKING:
     import pandas as pd
 
-    from udf_runtime.definition import UDF, Parameter
+    from udf_runtime.definition import UDF, Kind, Parameter
 
 
 def _open_blobs(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
@@ -43,7 +42,7 @@ def check_inputs(udf: UDF, batch: pa.RecordBatch) -> None:
     Raises:
         UdfDefinitionError: The numbers differ.
     """
-    if udf.kind not in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER) and batch.num_columns != len(udf.parameters):
+    if not udf.kind.takes_batches and batch.num_columns != len(udf.parameters):
         raise UdfDefinitionError(
             f"UDF {udf.name!r} has {len(udf.parameters)} parameters, "
             f"and the batch has {batch.num_columns} columns ({', '.join(batch.schema.names)}). "
@@ -92,9 +91,9 @@ def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
     for integers and booleans with NULLs, which are backed by Arrow (`int64[pyarrow]`), because as
     floats, large integers would lose digits, and NULL would be a NaN.
     """
-    if kind in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER):
+    if kind.takes_batches:
         return (batch,)
-    if kind in (Kind.PANDAS, Kind.PANDAS_ITER):
+    if kind.takes_series:
         return tuple(_make_series(column, name) for column, name in zip(batch.columns, batch.schema.names, strict=True))
     return tuple(batch.columns)
 

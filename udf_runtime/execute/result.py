@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfProcessDiedError, UdfRuntimeError
+from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfProcessDiedError, UdfRuntimeError, end_sentence
 from udf_runtime.policies.matchers import escape_surrogates, message_of
 
 MOST_TEXT_CHARS = 8192
@@ -174,6 +174,24 @@ def renumber_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:
         return error
     renumbered.__cause__ = error.__cause__
     return renumbered
+
+
+def join_parts(parts: list[pa.Array[Any]], udf: str) -> pa.Array[Any]:
+    """Returns the values of the parts of a batch as a single array.
+
+    Raises:
+        UdfOutputError: The values are too large for an array of their type.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        return pa.concat_arrays(parts)
+    except pa.ArrowInvalid as overflow:
+        raise UdfOutputError(
+            f"UDF {udf!r} returned too many bytes for one array of a batch: {end_sentence(str(overflow))} "
+            "Use a large_ type or smaller batches.",
+            udf=udf,
+        ) from overflow
 
 
 def _renumber_place(text: str, row: int, renumbered: int) -> str:

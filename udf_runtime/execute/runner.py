@@ -22,8 +22,8 @@ from udf_runtime.execute.calls.stream import StreamCalls
 from udf_runtime.execute.calls.vector import VectorCalls
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import check_inputs
-from udf_runtime.execute.isolation.interpreter import Interpreter
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
+from udf_runtime.execute.isolation.process import Interpreter
 from udf_runtime.execute.result import BatchResult
 
 _BatchCalls = ScalarCalls | ChunkerCalls | VectorCalls | IsolatedCalls
@@ -132,7 +132,7 @@ class UdfRunner:
         """Ends threads and child processes; a second call is fine."""
         self._closed = True
         calls, self._calls = self._calls, None
-        if calls is not None:
+        if isinstance(calls, (ScalarCalls, IsolatedCalls)):
             calls.close()
 
     def _load_calls(self) -> _BatchCalls | StreamCalls:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.call_context import passes_through
-from udf_runtime.execute.isolation.interpreter import Interpreter
-from udf_runtime.execute.isolation.process import ProcessEndedError, UdfProcess
+from udf_runtime.execute.columns import is_data_frame
+from udf_runtime.execute.isolation.process import Interpreter, ProcessEndedError, UdfProcess
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import cause_of, raised_for
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class TableSource(Protocol):
@@ -72,7 +68,11 @@ def _call_here(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
     schema = pa.schema(list(fields))
     try:
         results = udf.load()(source)
-        if not isinstance(results, Iterable) or isinstance(results, (pa.RecordBatch, pa.Table)) or _is_frame(results):
+        if (
+            not isinstance(results, Iterable)
+            or isinstance(results, (pa.RecordBatch, pa.Table))
+            or is_data_frame(results)
+        ):
             results = iter([results])
         for part in results:
             yield from _make_batches(udf, part, schema)
@@ -85,7 +85,7 @@ def _call_here(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
 
 
 def _make_batches(udf: UDF, part: object, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if _is_frame(part):
+    if is_data_frame(part):
         yield _make_batch(udf, {str(name): column for name, column in part.items()}, schema, is_frame=True)
         return
     for batch in part.to_batches() if isinstance(part, pa.Table) else [part]:
@@ -106,11 +106,6 @@ def _make_batch(udf: UDF, columns: Mapping[str, Any], schema: pa.Schema, *, is_f
             raise _make_error(udf, f"NULL in column {field.name!r}, which is not nullable")
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _is_frame(value: object) -> TypeGuard[pd.DataFrame]:
-    pandas = sys.modules.get("pandas")  # without an import of pandas, no value is a data frame
-    return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
 def _make_error(udf: UDF, what: str) -> UdfOutputError:

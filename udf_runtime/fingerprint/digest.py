@@ -36,8 +36,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
-from udf_runtime.driver_objects import refuse_driver_object
-from udf_runtime.errors import UdfDefinitionError, end_sentence
+from udf_runtime.errors import UdfDefinitionError, end_sentence, refuse_driver_object
 from udf_runtime.fingerprint.classes import adapter_parts, annotations_of, class_members, field_parts, model_parts
 from udf_runtime.fingerprint.code import code_parts, dynamic_imports_of, globals_of, imports_of
 from udf_runtime.fingerprint.data import data_parts

@@ -11,7 +11,7 @@ from udf_runtime import Manifest
 from udf_runtime.checkpoint import LocalObjects
 from udf_runtime.environments.host import EnvironmentCache
 from udf_runtime.environments.variables import Variables
-from udf_runtime.execute.isolation.interpreter import Interpreter
+from udf_runtime.execute.isolation.process import Interpreter
 
 
 @pytest.fixture(scope="session")

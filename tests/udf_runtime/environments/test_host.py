@@ -28,7 +28,7 @@ from udf_runtime.environments.manifest import current_python
 from udf_runtime.environments.variables import Variables
 from udf_runtime.execute import UdfRunner
 from udf_runtime.execute.isolation import process_pool
-from udf_runtime.execute.isolation.interpreter import Interpreter
+from udf_runtime.execute.isolation.process import Interpreter
 
 ROWS = pa.record_batch([pa.array([1, 2, 3], pa.int64())], names=["x"])
 

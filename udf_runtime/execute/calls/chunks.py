@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from udf_runtime.definition import CHUNKS_OF_ROW, UDF
 from udf_runtime.errors import UdfDefinitionError, UdfOutputError, end_sentence
-from udf_runtime.execute.call_context import CallContext, load_function
+from udf_runtime.execute.call_context import CallContext, close_results, load_function
 from udf_runtime.execute.calls.scalar import ScalarCalls
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import BatchResult, shortened
@@ -65,9 +65,6 @@ class ChunkerCalls:
         file.flush()
         return result
 
-    def close(self) -> None:
-        """Does nothing, because the calls hold no resources."""
-
     def _call(self, file: ChunkFile, *arguments: object) -> tuple[str, int, int, int]:
         """Writes the chunks of a row into a file, and returns their location."""
         place = file.name, file.part, file.rows
@@ -117,9 +114,7 @@ class ChunkPieces:
             if pending:
                 yield self._make_piece(pending, rows)
         finally:
-            close = getattr(chunks, "close", None)
-            if callable(close):
-                close()
+            close_results(chunks)
 
     def _make_piece(self, chunks: list[object], before: int) -> pa.RecordBatch:
         if None in chunks:

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from udf_runtime.errors import UdfOutputError
-from udf_runtime.execute.call_context import CallContext, load_function, passes_through
-from udf_runtime.execute.calls.bisection import BatchBisection
+from udf_runtime.execute.call_context import CallContext, close_results, load_function, passes_through
+from udf_runtime.execute.calls.vector import BatchBisection
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import check_inputs, vector_arguments
 from udf_runtime.execute.result import BatchResult, cause_of
@@ -50,9 +50,6 @@ class StreamCalls:
             yield from self._run_stream(feed)
         yield from self._yield_empty(feed)
 
-    def close(self) -> None:
-        """Does nothing, because a stream ends with its run."""
-
     def _run_stream(self, feed: _Feed) -> Iterator[BatchResult]:
         clock = self.context.clock
         results: Iterator[object] | None = None
@@ -84,7 +81,7 @@ class StreamCalls:
                 yield self._check_result(result, batch, start_s, feed.source_s - source_s)
             yield from self._finish(feed, answered)
         finally:
-            _close(results)
+            close_results(results)
 
     def _finish(self, feed: _Feed, answered: int) -> Iterator[BatchResult]:
         """Yields the results of the batches without a result at the regular end of a generator."""
@@ -142,7 +139,7 @@ class StreamCalls:
             for result in results:
                 return self.output.from_batch(result, batch.num_rows)
         finally:
-            _close(results)
+            close_results(results)
         raise self._make_count_error("ended after 0 results for 1 batches")
 
     def _yield_empty(self, feed: _Feed) -> Iterator[BatchResult]:
@@ -216,12 +213,6 @@ class _Feed:
         finally:
             self.source_s += self._context.clock() - start_s
         return None
-
-
-def _close(results: object) -> None:
-    close = getattr(results, "close", None)
-    if callable(close):
-        close()
 
 
 def make_item(context: CallContext, batch: pa.RecordBatch) -> object:

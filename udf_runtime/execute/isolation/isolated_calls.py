@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from udf_runtime.definition import UDF
-from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError, end_sentence
+from udf_runtime.errors import UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.call_context import CallContext
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.isolation import process_pool
-from udf_runtime.execute.isolation.interpreter import Interpreter
-from udf_runtime.execute.isolation.process import ProcessEndedError, UdfProcess
-from udf_runtime.execute.result import BatchResult, RowFailure, renumber_error, row_failure
+from udf_runtime.execute.isolation.process import Interpreter, ProcessEndedError, UdfProcess
+from udf_runtime.execute.result import BatchResult, RowFailure, join_parts, renumber_error, row_failure
 from udf_runtime.policies import Fail
 
 _log = logging.getLogger(__name__)
@@ -147,18 +146,7 @@ class _BatchRun:
         self.retries = 0
 
     def run(self) -> pa.Array[Any]:
-        parts = self._run(0, self._batch.num_rows, 0)
-        if len(parts) == 1:
-            return parts[0]
-        try:
-            return pa.concat_arrays(parts)
-        except pa.ArrowInvalid as overflow:
-            udf = self._context.udf.name
-            raise UdfOutputError(
-                f"UDF {udf!r} returned too many bytes for one array of a batch: {end_sentence(str(overflow))} "
-                "Use a large_ type or smaller batches.",
-                udf=udf,
-            ) from overflow
+        return join_parts(self._run(0, self._batch.num_rows, 0), self._context.udf.name)
 
     def _run(self, start: int, rows: int, depth: int) -> list[pa.Array[Any]]:
         attempt = 0
