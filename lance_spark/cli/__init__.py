@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         make_console().print(f"lance-spark {version('lance-spark')}", highlight=False)
         raise typer.Exit
 

@@ -192,7 +192,7 @@ class RowStatement:
             return self._set_or_move(ref, dataset, rows, small=small)
         rows = rows.persist(StorageLevel.DISK_ONLY)
         try:
-            return self._set_or_move(ref, dataset, rows, small=False, counted=rows)
+            return self._set_or_move(ref, dataset, rows, small=False, stored_rows=rows)
         finally:
             rows.unpersist()
 
@@ -203,9 +203,9 @@ class RowStatement:
         rows: DataFrame,
         *,
         small: bool,
-        counted: DataFrame | None = None,
+        stored_rows: DataFrame | None = None,
     ) -> RowEdits | None:
-        """Applies rows, grouped by fragment; `counted` are the same rows if Spark stores them."""
+        """Applies rows, grouped by fragment; `stored_rows` are the same rows, stored by Spark."""
         setting = SetColumns(
             table=ref,
             staging=self._staging,
@@ -215,7 +215,7 @@ class RowStatement:
         if small:
             task = SetOrMove(setting=setting, moving=self._make_task(ref, dataset, rows))
             results = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS), RowEditResult)
-        elif self._sets_columns(ref, dataset, counted):
+        elif self._sets_columns(ref, dataset, stored_rows):
             results = self._jobs.answers(lambda: rows.mapInArrow(setting, ANSWER_TO_ALL_ROWS), RowEditResult)
         else:
             results = self._apply_rows(ref, dataset, rows)
@@ -223,9 +223,9 @@ class RowStatement:
             return edits_of_columns(ref, dataset, results, self._columns)
         return edits_of(ref, dataset, results, operation="update")
 
-    def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset, counted: DataFrame | None) -> bool:
+    def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset, stored_rows: DataFrame | None) -> bool:
         """Tells whether new column files cost less than rewriting the changed rows."""
-        rows = counted if counted is not None else self._read_rows(ref, by_fragment=False)[0]
+        rows = stored_rows if stored_rows is not None else self._read_rows(ref, by_fragment=False)[0]
         counts = rows.groupBy(sf.shiftright(ROW_ADDRESS, 32)).count()
         matched = {int(row[0]): int(row[1]) for row in counts.toLocalIterator()}
         physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}

@@ -41,10 +41,10 @@ class TableDefinition:
     """A table as defined by CREATE or REPLACE.
 
     Attributes:
-        ref: The table, which may be absent.
+        ref: The table, possibly absent.
         columns: The columns, with their declarations in their metadata.
         options: Options of the write of its rows.
-        properties: Further properties, which the table keeps.
+        properties: Further properties of the table.
     """
 
     ref: DatasetRef
@@ -78,7 +78,7 @@ class TableDefinition:
         return TableDefinition(ref, _declare_columns(schema, dict(columns)), options, user_properties)
 
     def describe(self, *, replaces: bool) -> dict[str, Any]:
-        """Returns the catalog's facts of a table whose rows a query makes."""
+        """Returns the catalog's facts of a table with the rows of a query."""
         mode = {} if replaces else {"create_only": "true"}
         return {
             "id": self.ref.uri,
@@ -181,8 +181,8 @@ def refuse_ineffective(names: Iterable[str]) -> None:
     """Refuses properties without effect that look like options of `CREATE TABLE`.
 
     Raises:
-        OptionError: A name is an option, a column option that Lance lacks, or nearly an option; or
-            a storage option, which would also store a secret in clear text.
+        OptionError: A name is an option, a column option unknown to Lance, or nearly an option; or
+            a storage option, whose secret would be stored in clear text.
     """
     for name in names:
         lowered = name.lower()

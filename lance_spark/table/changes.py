@@ -36,17 +36,17 @@ class TableChanges(TableVersions):
         bytes of these rows are less than the bytes of the set columns in their fragments. Rows of a
         table with blobs are never moved. Row ids stay.
 
-        The result is the result of the statement at one version. Rows that concurrent writers
-        change are evaluated again, up to `LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES` times. Rows
-        that are appended concurrently are unchanged.
+        The result is the result of the statement at one version. Rows changed by concurrent writers
+        are evaluated again, up to `LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES` times. Concurrently
+        appended rows are unchanged.
 
         Args:
             where: Condition on rows, in Lance SQL; None is all rows.
-            values: Values by column: Python values that the type of the column holds exactly, None
-                for NULL.
+            values: Python values by column, within the exact range of the column's type; None is
+                NULL.
             values_sql: Expressions in Lance SQL by column, over the old row.
-            commit_message: A message that the version keeps.
-            properties: Texts by name that the version keeps.
+            commit_message: Message of the version.
+            properties: Properties of the version: texts by name.
 
         Raises:
             FilterError: The condition is not valid, or fails on a value.
@@ -86,8 +86,8 @@ class TableChanges(TableVersions):
 
         Args:
             where: Condition on rows, in Lance SQL; `true` deletes all.
-            commit_message: A message that the version keeps.
-            properties: Texts by name that the version keeps.
+            commit_message: Message of the version.
+            properties: Properties of the version: texts by name.
 
         Raises:
             FilterError: The condition is not valid, or fails on a value.
@@ -112,7 +112,7 @@ class TableChanges(TableVersions):
     def merge_insert(self, on: str | Sequence[str]) -> MergeInsertBuilder:
         """Starts a merge of rows by key.
 
-        The methods of the builder state what happens to matching and other rows, and its `execute`
+        The methods of the builder choose the actions for matching and other rows, and its `execute`
         merges a source.
 
         Args:

@@ -35,7 +35,7 @@ from udf_runtime import UDF, Manifest, as_udf
 from udf_runtime.definition import UdfFactory
 
 _SUFFIX = ".lance"
-_SHOWN = 20
+_MOST_NAMES = 20
 _REMOTE = "Open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})."
 
 
@@ -156,8 +156,8 @@ def open_table(
     if not DatasetRef.at(place.uri, place.storage_options).exists():
         inside = place.table_names()
         if inside:
-            locations = ", ".join(f"{place.uri}/{name}{_SUFFIX}" for name in inside[:_SHOWN])
-            more = ", ..." if len(inside) > _SHOWN else ""
+            locations = ", ".join(f"{place.uri}/{name}{_SUFFIX}" for name in inside[:_MOST_NAMES])
+            more = ", ..." if len(inside) > _MOST_NAMES else ""
             raise TableNotFoundError(
                 place.uri, hint=f"it is a folder with the tables {locations}{more}: name one of them"
             )

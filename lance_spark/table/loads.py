@@ -32,15 +32,15 @@ class TableLoads(TableRows):
     def load_columns(self, parameters: LoadParameters) -> str:  # noqa: D417 - the fields are described
         """Fills columns with values of a source, matched by key, and returns the id of the job.
 
-        The job reads one version of the table, joins it with the source on Spark, and commits new
-        column files. No other byte of the table is written. Neither side has to fit into memory.
-        Checkpoints keep joined values: after a death, the same call resumes the job. The source is
-        one of
+        The job reads one version of the table, joins its rows with the source on Spark, and commits
+        new column files. No other byte of the table is written. Neither side has to fit into
+        memory. Checkpoints keep joined values: after a death, the same call resumes the job. The
+        source is one of
 
         * files of Parquet or Arrow IPC: a path, a folder, a pattern (`*`, `?`, `[...]`), or a list
           of these, in any store of PyArrow;
         * a Lance table, by its location, at its latest version;
-        * a Spark DataFrame, which has to return the same rows each time;
+        * a Spark DataFrame with the same rows at each evaluation;
         * Arrow, pandas, or a list of dicts, in the memory of this process.
 
         Keys of the source are unique and not NULL. A key fills all rows of the table with this key,
@@ -50,8 +50,8 @@ class TableLoads(TableRows):
         Args:
             source: The source of the values.
             pk: The key column of both sides; a list for a key of several columns.
-            columns: The columns to load, with the same names on both sides. A column that the table
-                lacks is added with the type of the source.
+            columns: The columns to load, with the same names on both sides. A missing column is
+                added with the type of the source.
             source_format: Format of files; None infers it from their names.
             on_missing: What happens to a row without a match: `carry` keeps its value (NULL in a
                 new column), `null` sets NULL, and `error` raises without a change.
@@ -63,7 +63,7 @@ class TableLoads(TableRows):
             max_checkpoint_size: Another maximum, as `checkpoint_size`.
             checkpoint_interval_seconds: Seconds until joined values are persisted, by default 60.
             _loader_cpus: CPUs of one task, by default 1.
-            _loader_memory: Bytes of memory of one task, which are compared with the cluster's.
+            _loader_memory: Bytes of memory of one task, compared with the cluster's.
             commit_granularity: Finished fragments per commit; None commits all at the end.
             refresh_status_secs: Seconds between looks at running tasks.
             enable_job_tracker_saves: Whether the history of the table has the job.

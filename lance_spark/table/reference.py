@@ -95,7 +95,7 @@ class TableReference:
             assert books.get_reference().open_db().table_names() == ["books"]
             ```
         """
-        # The folder that tables share has one of each place, and there one of each table.
+        # Checkpoints of a table lie two levels below the shared folder.
         shared = None if self.checkpoint is None else self.checkpoint.rsplit("/", 2)[0]
         folder = DatasetRef(uri=self.uri, branch=self.branch).table_uri.rpartition("/")[0]
         return connect(folder, storage_options=self._options(storage_options), checkpoint=shared)

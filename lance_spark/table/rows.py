@@ -235,8 +235,8 @@ class TableRows(TableVersions):
             data: A Spark DataFrame, which Spark's tasks write, or Arrow, pandas, a list of dicts, a
                 dict of lists, or an iterator over record batches, which this process writes.
             mode: `append`, or `overwrite` for a version of only these rows.
-            commit_message: A message that the version keeps.
-            properties: Texts by name that the version keeps.
+            commit_message: Message of the version.
+            properties: Properties of the version: texts by name.
 
         Raises:
             TableNotFoundError: The table was dropped. Nothing was written.

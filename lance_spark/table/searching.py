@@ -48,7 +48,7 @@ class TableSearching(TableVersions):
         """Starts a query of the table: rows by a condition, nearest vectors, or best texts.
 
         `to_spark`, `to_arrow`, `to_pandas`, `to_list` and `to_batches` read the rows. Indexes serve
-        the query, and a scan finds the rows that an index lacks.
+        the query, and a scan finds the rows outside of an index.
 
         Args:
             query: A vector, or words, or a Spark DataFrame with a column of vectors, whose nearest

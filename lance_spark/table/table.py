@@ -108,7 +108,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
 
     def _at(self, ref: DatasetRef) -> Table:
         """Returns the table at another branch."""
-        # The folder that tables share has one of each place, and there one of each table.
+        # Checkpoints of a table lie two levels below the shared folder.
         shared = None if self._checkpoint is None else self._checkpoint.rsplit("/", 2)[0]
         return Table(
             ref,
@@ -179,8 +179,8 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
 
                 * `udf`: another UDF, with `input_columns` if the names of its parameters differ.
                   Present values count as out of date, and the next backfill computes all rows once.
-                  A UDF of another type needs `recreate=True`, which drops the column with its
-                  values and adds it again;
+                  A UDF of another type needs `recreate=True`: the column is dropped with its
+                  values, and added again;
                 * or `name`, `nullable`, `data_type` (an Arrow type). A cast rewrites the column and
                   keeps its comment, encoding, other field metadata and UDF. The cast fails on a
                   value that does not fit, such as a fraction for an integer type;
@@ -277,7 +277,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
                 for which the UDF itself returned NULL. `"1=1"` computes all rows.
             concurrency: Maximum number of concurrent tasks of the job; None uses all slots of the
                 cluster.
-            intra_applier_concurrency: Threads per task that call the UDF.
+            intra_applier_concurrency: Threads per task for calls of the UDF.
             _admission_check: Whether to compare the resources of the UDF with those of the cluster.
                 By default the value of `LANCE_SPARK_ADMISSION__CHECK`, else true.
             _admission_strict: Whether too few resources are an error, or a warning. By default the
@@ -299,7 +299,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
                 for rows that have a value.
             commit_granularity: Finished fragments per commit; None commits all at the end.
             read_version: Version to read; by default the latest.
-            task_shuffle_diversity: Refused: it has no meaning on Spark.
+            task_shuffle_diversity: Refused: without meaning on Spark.
             batch_size: Deprecated name of `checkpoint_size`.
             checkpoint_size: Maximum rows of a checkpoint, and the first size. By default the UDF's,
                 else 10,240.
@@ -311,15 +311,15 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
                 changed after the value was written, or another version of the UDF computed the
                 value. With `where`, the filter selects among these rows.
             on_stale: What happens to a row whose inputs a concurrent writer changes: `recompute`
-                computes the row again, `null` sets it to NULL and counts it.
+                computes the row again, `null` sets the row to NULL and counts the row.
             commit_max_retries: Rounds without progress until a commit gives up, by default the
                 value of `LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES`, else 10. Lost races for a
                 version do not count.
-            commit_timeout: Time until a commit gives up that loses all races, by default 30
+            commit_timeout: Time until a commit gives up without a won race, by default 30
                 minutes.
             protect_snapshot: Whether to tag the version for the time of the job, so that
-                `cleanup_old_versions` keeps it. That call then raises, unless it ignores tagged
-                versions.
+                `cleanup_old_versions` keeps the version. The cleanup then raises, unless tagged
+                versions are ignored.
 
         Returns:
             The result of the job.
@@ -428,7 +428,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             task_size: As in :meth:`backfill`.
             concurrency: As in :meth:`backfill`. Tasks are sized for this number of slots.
             exact: Whether to count rows. A count scans the columns of the filter in this process,
-                which takes long for a large table. Without it, the plan has upper bounds.
+                and takes long for a large table. Without a count, the plan has upper bounds.
             stale: As in :meth:`backfill`.
 
         Raises:
@@ -602,16 +602,16 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
     def get_failed_row_addresses(self, job_id: str, column_name: str) -> list[int]:
         """Returns the addresses of the rows that failed in a job: ascending, each address once.
 
-        The addresses belong to the latest version: a row that a compaction moved has its new
+        The addresses belong to the latest version: a row moved by a compaction has its new
         address. So `backfill(column, where=f"_rowaddr IN ({...})")` computes exactly these rows
-        again. Rows that were deleted or updated since are left out.
+        again. Rows deleted or updated since are left out.
 
         Args:
             job_id: The job.
             column_name: The column.
 
         Raises:
-            JobNotFoundError: The history has no such job, and no error of it.
+            JobNotFoundError: The history has neither the job nor its errors.
 
         Example:
             ```python

@@ -205,8 +205,8 @@ class TableVersions(ABC):
 
         Args:
             version: Its number, or a tag of this branch; None is the checked out version.
-            commit_message: A message that the version keeps.
-            properties: Texts by name that the version keeps.
+            commit_message: Message of the version.
+            properties: Properties of the version: texts by name.
 
         Raises:
             VersionNotFoundError: The table has no such version.

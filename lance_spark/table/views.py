@@ -20,7 +20,7 @@ class TableViews(TableVersions):
         """Refreshes this materialized view from its source, and returns when the job has ended.
 
         One commit adds new rows of the source, rewrites rows with changed values in columns of the
-        view, and removes rows that were deleted or that the query does not select any more.
+        view, and removes rows deleted in the source or no longer selected.
         Unchanged fragments of the source are not read, and a compaction of the source changes
         nothing. Then columns of UDFs are computed as in :meth:`backfill`, for new rows and rows
         with changed inputs. They are NULL until their fragment is committed.
@@ -32,7 +32,7 @@ class TableViews(TableVersions):
             max_rows_per_fragment: Maximum rows of a fragment of the view, by default 1,048,576.
             concurrency: Maximum number of concurrent tasks of the job; None uses all slots of the
                 cluster.
-            intra_applier_concurrency: Threads per task that call a UDF.
+            intra_applier_concurrency: Threads per task for calls of a UDF.
             _admission_check: As in :meth:`backfill`.
             _admission_strict: As in :meth:`backfill`.
 
@@ -41,7 +41,7 @@ class TableViews(TableVersions):
 
         Raises:
             ViewError: The table is no materialized view, or was made from a DataFrame, or a session
-                of Spark Connect has other settings than the session that made the view.
+                of Spark Connect has other settings than the session of its creation.
             ViewSourceError: The source was dropped, created again or overwritten, or lacks a
                 column.
             StableRowIdsError: The source has no stable row ids, and the view shows another version

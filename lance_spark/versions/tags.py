@@ -135,8 +135,8 @@ class Tags:
     def delete(self, tag: str) -> None:
         """Deletes a tag; the version stays until it is cleaned up.
 
-        A tag that another writer gave a name with letters outside ASCII is deleted too. Lance can
-        list no tags of the table until then.
+        Tags of other writers with letters outside ASCII are deleted too. Lance can list no tags of
+        the table until then.
 
         Raises:
             VersionNotFoundError: There is no such tag.
@@ -173,8 +173,8 @@ class Tags:
             except ValueError as error:  # the tag, or the version, was deleted in this moment
                 raise VersionNotFoundError(self._ref.uri, tag, available=plain(error)) from error
 
-    def _unknown_error(self, tag: str, found: dict[str, int]) -> VersionNotFoundError:
-        names = f"its tags are {', '.join(found)}" if found else "it has no tags"
+    def _unknown_error(self, tag: str, versions: dict[str, int]) -> VersionNotFoundError:
+        names = f"its tags are {', '.join(versions)}" if versions else "it has no tags"
         return VersionNotFoundError(self._ref.uri, tag, available=names)
 
     def __repr__(self) -> str:

@@ -104,10 +104,10 @@ def _plan_layout(
 
 def _refuse_other_columns(names: Sequence[str], table: pa.Schema, uri: str) -> None:
     unknown = [name for name in names if name not in table.names]
-    missing = [field.name for field in table if field.name not in names and not field.nullable]
+    absent_names = [field.name for field in table if field.name not in names and not field.nullable]
     problems = [
         *(f"column {name!r} is not in the table" for name in unknown),
-        *(f"column {name!r} is missing, and may not be NULL" for name in missing),
+        *(f"column {name!r} is missing, and may not be NULL" for name in absent_names),
     ]
     if problems:
         raise SchemaMismatchError(

@@ -91,12 +91,12 @@ def plan_column_write(
     address = _find_address_column(schema, ref.uri)
     snapshot = _resolve_snapshot(ref, schema[address].metadata or {}, options.version, spec.get("snapshots") or ())
     dataset = _open_snapshot(snapshot)
-    written = _WrittenColumns(
+    frame_columns = _FrameColumns(
         source=schema, address=address, verify=options.verify_columns or (), stored=dataset.schema, uri=ref.uri
     )
-    written.check()
-    new_columns = _build_new_columns(written.added, options)
-    targets = written.merge(new_columns)
+    frame_columns.check()
+    new_columns = _build_new_columns(frame_columns.added, options)
+    targets = frame_columns.merge(new_columns)
     _check_storable(targets, new_columns, dataset.data_storage_version)
     identities = {column.name: column for column in field_identities(dataset.lance_schema)}
     inputs, inputs_from = _choose_inputs(
@@ -106,13 +106,15 @@ def plan_column_write(
     return ColumnWritePlan(
         snapshot=snapshot,
         source=schema,
-        columns=pa.schema([pa.field(address, pa.int64()), *targets, *map(written.stored.field, written.verify)]),
+        columns=pa.schema(
+            [pa.field(address, pa.int64()), *targets, *map(frame_columns.stored.field, frame_columns.verify)]
+        ),
         address=address,
         by_row_id=by_row_id,
-        targets=Targets(schema=targets, existing=written.existing, format=dataset.data_storage_version),
+        targets=Targets(schema=targets, existing=frame_columns.existing, format=dataset.data_storage_version),
         target_identities=_identify(targets, identities),
         new_columns=new_columns,
-        verify_columns=written.verify,
+        verify_columns=frame_columns.verify,
         inputs=inputs,
         inputs_from=inputs_from,
         # After an update has moved rows, row ids and addresses have different orders.
@@ -122,7 +124,7 @@ def plan_column_write(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _WrittenColumns:
+class _FrameColumns:
     """Columns of the DataFrame: the row addresses, the targets, and table columns to verify."""
 
     source: StructType
