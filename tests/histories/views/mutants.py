@@ -14,6 +14,8 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from lance_spark.commit.attempt import Lost
+from lance_spark.errors import CommitError
 from lance_spark.rows.row_set import RowSet
 from tests.histories.administration import Restore
 from tests.histories.broken import Replace, constant, owner_of
@@ -114,6 +116,16 @@ def _all_rows_are_filled(real: Any) -> Any:
     return functools.partial(real, where="1=1")
 
 
+def _lost_commits_are_errors(real: Any) -> Any:
+    def attempt(head: Any, *arguments: Any, **more: Any) -> Any:
+        outcome = real(head, *arguments, **more)
+        if isinstance(outcome, Lost):
+            raise CommitError("The commit lost to another commit.", uri=head.uri)
+        return outcome
+
+    return attempt
+
+
 def _always_noted(_real: Any) -> Any:
     """Records the commit regardless of concurrent commits."""
     from lance_spark.commit.schema_change import change_schema, set_config
@@ -188,7 +200,7 @@ MUTANTS: dict[str, ViewMutant] = {
         steps=_in_order(_APPEND, StartRefresh("one", "note"), ActOn("v", Restore(1)), ResumeRefresh("one")),
     ),
     "two refreshes cannot note at once": ViewMutant(
-        patches={"lance_spark.commit.attempt:is_conflict": constant(False)},
+        patches={"lance_spark.commit.schema_change:attempt_commit": _lost_commits_are_errors},
         steps=_in_order(_APPEND, StartRefresh("one", "noting"), _DELETE, StartRefresh("two"), ResumeRefresh("one")),
     ),
     "a refresh goes back behind another one": ViewMutant(
