@@ -96,6 +96,11 @@ class ViewDefinition:
         return self.function is not None and self.function.kind == Kind.TABLE.value
 
     @property
+    def makes_chunks(self) -> bool:
+        """Whether a chunker makes the rows. Each row of the source is any number of rows."""
+        return self.function is not None and not self.makes_table
+
+    @property
     def row_columns(self) -> tuple[str, ...]:
         """The columns that identify rows."""
         if self.makes_table:

@@ -1,17 +1,18 @@
 """Tasks of a refresh on executors: writing rows of a view and deleting rows.
 
-:class:`Placement` reads fragments of the source, and writes new rows as fragments of the view.
+:class:`WriteNewRows` reads fragments of the source, and writes new rows as fragments of the view.
 These fragments belong to no version yet. The row ids of changed and deleted rows go to files,
-because the ids may be many. :class:`Moves` gets these ids joined with the rows of the view, by
-fragment of the view. :class:`Moves` deletes the rows, and rewrites the changed rows. A column of a
-UDF keeps its value if its inputs are unchanged.
+because the ids may be many. :class:`RewriteRows` gets these ids joined with the rows of the view,
+by fragment of the view. :class:`RewriteRows` deletes the rows, and rewrites the changed rows. A
+column of a UDF keeps its value if its inputs are unchanged.
 """
 
 from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,12 @@ from lance_spark.views.definition import SOURCE_ROW_ID
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
-GONE = -1
+DELETED = -1
 """In place of the bits of a changed row: the source or the view lacks the row."""
 
-LISTED = pa.schema([pa.field("id", pa.int64()), pa.field("change", pa.int64())])
+SPILL_SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("change", pa.int64())])
 """Row ids of deleted rows of the view. `change` has a bit for each group of columns to compute
-again if the row is rewritten, else GONE."""
+again if the row is rewritten, else DELETED."""
 
 _SCAN_ROWS = 8192
 _SCAN_BYTES = 16 << 20
@@ -86,9 +87,16 @@ class PlacementSpec:
     makes_chunks: bool
     selects: bool = True
 
-    def sink(self, layout: FileLayout) -> FragmentSink:
-        """Returns the writer for the rows of a task."""
-        return FragmentSink(self.staging, layout, max_rows=self.max_rows, max_bytes=1 << 40)
+    @contextmanager
+    def write_fragments(self, layout: FileLayout, result: RefreshTaskResult) -> Iterator[FragmentSink]:
+        """Yields the writer for the rows of a task. Adds the fragments to the result at the end."""
+        sink = FragmentSink(self.staging, layout, max_rows=self.max_rows, max_bytes=1 << 40)
+        try:
+            yield sink
+            result.fragments = [fragment.to_json() for fragment in sink.finish()]
+        except BaseException:
+            sink.abandon()
+            raise
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,8 +107,8 @@ class RefreshTaskResult:
         fragments: New fragments of the view, as JSON of pylance.
         added: New rows in these fragments.
         moved: Changed rows in these fragments.
-        lists: Paths of lists of row ids, relative to the view.
-        listed: Rows in these lists.
+        spills: Paths of the spilled row ids, relative to the view.
+        spilled: Number of the spilled row ids.
         new: New rows of the source, selected or not.
         unknown: Possibly new rows of the source.
         updated: Fragments of the view with more deleted rows, as JSON of pylance.
@@ -111,8 +119,8 @@ class RefreshTaskResult:
     fragments: list[Any] = field(default_factory=list)
     added: int = 0
     moved: int = 0
-    lists: list[str] = field(default_factory=list)
-    listed: int = 0
+    spills: list[str] = field(default_factory=list)
+    spilled: int = 0
     new: int = 0
     unknown: int = 0
     updated: list[Any] = field(default_factory=list)
@@ -139,6 +147,10 @@ class SourceRows:
             return self.difference.row_changes(fragment_id)
         live = RowSet.of(live_offsets(self.rows, fragment_id))
         return RowChanges(new=live, changed=RowSet.empty(), by_group=tuple(RowSet.empty() for _ in self.spec.groups))
+
+    def deleted_ids(self, fragment_id: int) -> Iterable[np.ndarray]:
+        """Returns the ids of the deleted rows of a fragment of the base."""
+        return () if self.difference is None else self.difference.deleted_ids(fragment_id)
 
     def matching(self, fragment_id: int, rows: RowSet) -> RowSet:
         """Returns the rows selected by the view."""
@@ -210,27 +222,21 @@ def as_view_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """A task over fragments of the source.
+class WriteNewRows:
+    """A task that writes the new rows of some fragments of the source, and spills changed rows.
 
     Attributes:
         fragments: Ids of fragments of the requested version.
-        gone: Whether the task lists deleted rows. Then the fragments belong to the shown version.
     """
 
     spec: PlacementSpec
     fragments: tuple[int, ...]
-    gone: bool = False
 
     def run(self) -> RefreshTaskResult:
-        """Writes new rows and lists changed rows, or lists deleted rows. Runs on an executor."""
-        return self._list_gone() if self.gone else self._place()
-
-    def _place(self) -> RefreshTaskResult:
+        """Writes and spills the rows. Runs on an executor."""
         spec, result = self.spec, RefreshTaskResult()
-        source = SourceRows(spec)
-        sink, lists = spec.sink(spec.placed), Lists(spec.staging)
-        try:
+        source, spill = SourceRows(spec), RowIdSpill(spec.staging)
+        with spec.write_fragments(spec.placed, result) as sink:
             for number in self.fragments:
                 since = source.since_base(number)
                 result.new += len(since.new)
@@ -240,43 +246,51 @@ class Placement:
                         sink.write(as_view_rows(batch, spec.placed.row_schema))
                         result.added += batch.num_rows
                 if since.changed:
-                    lists.add(*changes_of(source, number, since))
-            result.fragments = [fragment.to_json() for fragment in sink.finish()]
-        except BaseException:
-            sink.abandon()
-            raise
-        result.lists, result.listed = lists.close()
+                    spill.add(*changes_of(source, number, since))
+        spill.close(result)
         return result
 
-    def _list_gone(self) -> RefreshTaskResult:
-        difference = SourceRows(self.spec).difference
-        lists = Lists(self.spec.staging)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpillDeletedRows:
+    """A task that spills the deleted rows of some fragments of the source.
+
+    Attributes:
+        fragments: Ids of fragments of the shown version.
+    """
+
+    spec: PlacementSpec
+    fragments: tuple[int, ...]
+
+    def run(self) -> RefreshTaskResult:
+        """Spills the rows. Runs on an executor."""
+        result, spill = RefreshTaskResult(), RowIdSpill(self.spec.staging)
+        source = SourceRows(self.spec)
         for number in self.fragments:
-            for ids in () if difference is None else difference.deleted_ids(number):
-                lists.add(ids.astype(np.int64), np.full(len(ids), GONE, dtype=np.int64))
-        result = RefreshTaskResult()
-        result.lists, result.listed = lists.close()
+            for ids in source.deleted_ids(number):
+                spill.add(ids.astype(np.int64), np.full(len(ids), DELETED, dtype=np.int64))
+        spill.close(result)
         return result
 
 
 def changes_of(source: SourceRows, fragment_id: int, since: RowChanges) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids of changed rows of a fragment, and the change of each row.
 
-    All changes are GONE if Spark makes the rows.
+    All changes are DELETED if Spark makes the rows.
     """
     offsets = since.changed.to_numpy()
     change = np.zeros(len(offsets), dtype=np.int64)
     for bit, rows in enumerate(since.by_group):
         change |= np.isin(offsets, rows.to_numpy(), assume_unique=True).astype(np.int64) << bit
     selected = (source.matching(fragment_id, since.changed) if source.spec.selects else RowSet.empty()).to_numpy()
-    change[~np.isin(offsets, selected, assume_unique=True)] = GONE
+    change[~np.isin(offsets, selected, assume_unique=True)] = DELETED
     if source.spec.makes_chunks:
-        change[change != 0] = GONE  # their new chunks are new rows
+        change[change != 0] = DELETED  # their new chunks are new rows
     return row_ids(source.rows.existing_fragment(fragment_id), offsets).astype(np.int64), change
 
 
-class Lists:
-    """Lists of row ids, as files of an attempt."""
+class RowIdSpill:
+    """Row ids of changed and deleted rows, as files of an attempt."""
 
     _MOST = 1 << 20
 
@@ -295,10 +309,10 @@ class Lists:
         if self._pending >= self._MOST:
             self._write()
 
-    def close(self) -> tuple[list[str], int]:
-        """Returns the paths of the lists, and the number of their rows."""
+    def close(self, result: RefreshTaskResult) -> None:
+        """Adds the files to the result of the task."""
         self._write()
-        return self._paths, self._rows
+        result.spills, result.spilled = self._paths, self._rows
 
     def _write(self) -> None:
         if not self._held:
@@ -306,8 +320,8 @@ class Lists:
         columns = [pa.array(np.concatenate(parts)) for parts in zip(*self._held, strict=True)]
         self._held, self._pending = [], 0
         sink = io.BytesIO()
-        with pa.ipc.new_stream(sink, LISTED) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=LISTED))
+        with pa.ipc.new_stream(sink, SPILL_SCHEMA) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SPILL_SCHEMA))
         self._attempt = self._attempt or self._staging.begin_attempt()
         path = self._attempt.next_run_file()
         self._staging.objects.put(path, sink.getvalue())
@@ -315,33 +329,33 @@ class Lists:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLists:
-    """Reads lists of row ids; a callable for `mapInArrow` over the numbers of lists."""
+class ReadSpill:
+    """Reads spilled row ids; a callable for `mapInArrow` over the numbers of the files."""
 
     staging: Staging
     paths: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the lists with the given numbers."""
+        """Yields the rows of the files with the given numbers."""
         for number in task_numbers(batches):
             yield from self.read(self.staging, self.paths[number])
 
     @staticmethod
     def read(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a list.
+        """Yields the rows of a file.
 
         Raises:
-            TableUnreadableError: The list does not exist any more.
+            TableUnreadableError: The file does not exist any more.
         """
         payload = staging.objects.get(path)
         if payload is None:
-            hint = "something deletes files of the refresh beside it; refresh again"
+            hint = "another process deletes files of the refresh; refresh again"
             raise TableUnreadableError(staging.uri, f"{path} is gone", hint=hint)
         yield from pa.ipc.open_stream(payload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moves:
+class RewriteRows:
     """Deletes rows of the view, and rewrites changed rows; a callable for `mapInArrow`.
 
     The input has the address in the view (NULL for a missing row), row id and change, ordered by
@@ -356,50 +370,68 @@ class Moves:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> RefreshTaskResult:
         """Applies all rows. Memory: 24 bytes a row of a single fragment."""
-        source, result = SourceRows(self.spec), RefreshTaskResult()
-        view = SnapshotRows(self.spec.view.open())
-        sink = self.spec.sink(self.spec.moved)
-        try:
+        return _ViewRows(self.spec).apply(batches)
+
+
+class _ViewRows:
+    """The rows of the view in a task that rewrites rows."""
+
+    def __init__(self, spec: PlacementSpec) -> None:
+        self._spec = spec
+        self._source = SourceRows(spec)
+        self._view = SnapshotRows(spec.view.open())
+        self._result = RefreshTaskResult()
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> RefreshTaskResult:
+        """Applies all rows."""
+        with self._spec.write_fragments(self._spec.moved, self._result) as sink:
             for fragment_id, offsets, ids, change in _by_fragment(batches):
-                fragment = None if fragment_id is None else view.existing_fragment(fragment_id)
-                if fragment is not None:
-                    _delete(fragment, offsets, ids if self.spec.makes_chunks else None, result)
-                back = change != GONE
-                if fragment is None and self.spec.makes_chunks:
-                    continue  # nothing was made of these rows
-                for first, batch in source.take(ids[back]):
-                    part = slice(first, first + batch.num_rows)
-                    rows = as_view_rows(batch, self.spec.moved.row_schema)
-                    if fragment is not None:
-                        rows = self._with_values(rows, view, fragment, offsets[back][part], change[back][part])
-                        result.moved += rows.num_rows
-                    else:
-                        result.added += rows.num_rows
+                if fragment_id is None:
+                    new_values = self._add(ids, change)
+                else:
+                    new_values = self._rewrite(fragment_id, offsets, ids, change)
+                for rows in new_values:
                     sink.write(rows)
-            result.fragments = [fragment.to_json() for fragment in sink.finish()]
-        except BaseException:
-            sink.abandon()
-            raise
-        return result
+        return self._result
+
+    def _add(self, ids: np.ndarray, change: np.ndarray) -> Iterator[pa.RecordBatch]:
+        """Yields rows that the view lacks. A row without chunks stays absent."""
+        if self._spec.makes_chunks:
+            return
+        for _, rows in self._take(ids[change != DELETED]):
+            self._result.added += rows.num_rows
+            yield rows
+
+    def _rewrite(
+        self, fragment_id: int, offsets: Offsets, ids: np.ndarray, change: np.ndarray
+    ) -> Iterator[pa.RecordBatch]:
+        """Deletes rows of a fragment of the view, and yields their new values."""
+        fragment = self._view.existing_fragment(fragment_id)
+        _delete(fragment, offsets, ids if self._spec.makes_chunks else None, self._result)
+        remains = change != DELETED
+        offsets, change = offsets[remains], change[remains]
+        for first, rows in self._take(ids[remains]):
+            part = slice(first, first + rows.num_rows)
+            self._result.moved += rows.num_rows
+            yield self._with_values(rows, fragment, offsets[part], change[part])
+
+    def _take(self, ids: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yields rows of the source for the view, with the number of preceding rows."""
+        for first, batch in self._source.take(ids):
+            yield first, as_view_rows(batch, self._spec.moved.row_schema)
 
     def _with_values(
-        self, rows: pa.RecordBatch, view: SnapshotRows, fragment: LanceFragment, offsets: Offsets, change: np.ndarray
+        self, rows: pa.RecordBatch, fragment: LanceFragment, offsets: Offsets, change: np.ndarray
     ) -> pa.RecordBatch:
         """Adds the values of columns of UDFs with unchanged inputs."""
-        schema = view.dataset.schema
-        columns_to_read = [
-            (number, columns)
-            for number, columns in enumerate(self.spec.computed)
-            # Blobs are computed again: a fragment gives their descriptors.
-            if not (change >> number & 1).all() and not any(is_blob(schema.field(name)) for name in columns)
-        ]
-        names = [name for _, columns in columns_to_read for name in columns]
+        groups = list(self._unchanged_groups(change))
+        names = [name for _, columns in groups for name in columns]
         if not names:
             return rows
         order = np.argsort(offsets)
-        table = fragment.take(view.live_positions(fragment.fragment_id, offsets[order]), columns=names)
+        table = fragment.take(self._view.live_positions(fragment.fragment_id, offsets[order]), columns=names)
         arrays = {name: rows.column(name) for name in rows.schema.names}
-        for number, columns in columns_to_read:
+        for number, columns in groups:
             # Values of changed inputs are NULL.
             places: pa.Int64Array = pa.array(
                 np.argsort(order), pa.int64(), mask=(change >> number & 1).astype(np.bool_)
@@ -408,17 +440,27 @@ class Moves:
                 arrays[name] = table.column(name).combine_chunks().take(places)
         return pa.RecordBatch.from_arrays(list(arrays.values()), schema=rows.schema)
 
+    def _unchanged_groups(self, change: np.ndarray) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Yields the UDFs with unchanged inputs in some rows: number and columns.
+
+        Blobs are computed again, because a fragment gives their descriptors.
+        """
+        schema = self._view.dataset.schema
+        for number, columns in enumerate(self._spec.computed):
+            if not (change >> number & 1).all() and not any(is_blob(schema.field(name)) for name in columns):
+                yield number, columns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedMoves:
-    """A task with a few rows to move."""
+class RewriteFewRows:
+    """A task that deletes and rewrites a few rows."""
 
-    moves: Moves
+    rewrite: RewriteRows
     parts: tuple[pa.RecordBatch, ...]
 
     def run(self) -> RefreshTaskResult:
         """Applies the rows. Runs on an executor."""
-        return self.moves.run(iter(self.parts))
+        return self.rewrite.run(iter(self.parts))
 
 
 def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, result: RefreshTaskResult) -> None:

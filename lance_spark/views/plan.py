@@ -15,8 +15,8 @@ from lance_spark.rows.row_addresses import row_ids
 from lance_spark.staging.area import Staging
 from lance_spark.views.definition import define, existing_view, groups_of
 from lance_spark.views.placement import SourceRows
+from lance_spark.views.refresh_base import RefreshBase
 from lance_spark.views.row_tasks import SEARCHED_ROWS, find_rows
-from lance_spark.views.start import Start
 from lance_spark.words import InWords
 
 
@@ -92,7 +92,7 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
             refreshed.
     """
     definition = existing_view(ref.open_latest())
-    start = Start.of(ref, definition.pin_source(ref, src_version))
+    start = RefreshBase.of(ref, definition.pin_source(ref, src_version))
     spec = start.spec(Staging(uri=ref.uri, job_id="plan"), 1)
     look = affected(start.source, None if start.is_current else start.base, spec.used)
     rows = SourceRows(spec)
@@ -138,7 +138,7 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
     )
 
 
-def _pending(ref: DatasetRef, start: Start, checkpoints: str | None) -> int:
+def _pending(ref: DatasetRef, start: RefreshBase, checkpoints: str | None) -> int:
     if start.base is None or start.definition.function is not None:
         return 0
     requests = [BackfillRequest(columns=columns, plan_only=True) for _, columns in groups_of(start.dataset)]

@@ -14,7 +14,8 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -56,11 +57,11 @@ from lance_spark.views.chunked.calls import ChunkCalls, Chunked
 from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
 from lance_spark.views.definition import define, existing_view, groups_of, made_columns
 from lance_spark.views.placement import PlacementSpec, RefreshTaskResult
+from lance_spark.views.refresh_base import RefreshBase
 from lance_spark.views.request import RefreshRequest
 from lance_spark.views.row_tasks import RowTasks
 from lance_spark.views.spark.form import SparkForm
 from lance_spark.views.spark.rows import SparkRows
-from lance_spark.views.start import Start
 from lance_spark.views.state import CONFIG_KEY, JOB_TYPE, STAMP_KEY, Refreshed
 from lance_spark.views.table_function import QueryRows, TableCall
 from udf_runtime import UDF, Kind, UdfRuntimeError
@@ -68,6 +69,7 @@ from udf_runtime import UDF, Kind, UdfRuntimeError
 if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
+    from lance.fragment import FragmentMetadata
     from pyspark.sql import SparkSession
 
 
@@ -94,7 +96,7 @@ class RefreshJob:
         refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
         definition = existing_view(ref.open_latest())
         self._source = definition.pin_source(ref, request.src_version)
-        start = Start.of(ref, self._source)
+        start = RefreshBase.of(ref, self._source)
         function = None
         self._environments = JobEnvironments(ref, spark)
         for binding, columns in (*groups_of(start.dataset), (definition.function, ("",))):
@@ -195,7 +197,7 @@ class RefreshJob:
         evaluate_until_committed(self._replace_once, self._policy, subject=f"view {self._ref.uri}")
 
     def _replace_once(self, _attempt: int) -> Outdated | None:
-        start = Start.of(self._ref, self._source, job_id=self.job_id)
+        start = RefreshBase.of(self._ref, self._source, job_id=self.job_id)
         # A concurrent refresh may show a later version; this refresh requested the latest.
         is_overtaken = self._request.src_version is None and start.shows_later
         if start.shows is not None and (start.is_current or is_overtaken):
@@ -207,7 +209,7 @@ class RefreshJob:
             return Outdated(error=error)
         return None
 
-    def _replace_rows(self, start: Start) -> None:
+    def _replace_rows(self, start: RefreshBase) -> None:
         """Commits the rows of the requested version."""
         self._check_query(start)
         self._make_environments()
@@ -218,25 +220,27 @@ class RefreshJob:
         tasks = RowTasks(self._spark, jobs, uri=self._ref.uri, concurrency=self._request.concurrency)
         self._fragments = len(look.now)
         chunked = None if self._chunks is None else self._chunk(self._chunks, start, spec, look)
-        began = time.monotonic()
-        placed = self._place(start, spec, look, tasks, chunked)
-        source, base = start.source.open(), None if start.base is None else start.base.open()
-        # Both versions have all rows except new and deleted rows.
-        if base is not None and (placed.unknown or source.count_rows() != base.count_rows() + placed.new):
-            placed += tasks.place(spec, look.then, gone=True)
-        if start.definition.spark is not None:
-            placed += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
-        placement_result = tasks.move(spec, placed) if placed.lists else RefreshTaskResult()
-        rebuilt = [] if start.base is not None else [handle.fragment_id for handle in start.dataset.get_fragments()]
-        self._seconds["place"] = self._seconds.get("place", 0.0) + time.monotonic() - began
-        began = time.monotonic()
-        skipped = None if chunked is None else keep_skipped(start.view, start.source.open(), chunked.skipped)
-        self._commit(start, placed, placement_result, rebuilt, skipped)
-        if self._chunks is not None and chunked is not None:
-            self._chunks.forget(chunked.calls)
-        self._seconds["commit"] = self._seconds.get("commit", 0.0) + time.monotonic() - began
+        with self._measure("place"):
+            placed = self._place(start, spec, look, tasks, chunked)
+            if start.may_lack_rows(new=placed.new, unknown=placed.unknown):
+                placed += tasks.spill_deleted(spec, look.then)
+            if start.definition.spark is not None:
+                placed += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
+            rewritten = tasks.rewrite(spec, placed) if placed.spills else RefreshTaskResult()
+        with self._measure("commit"):
+            skipped = None if chunked is None else keep_skipped(start.view, start.source.open(), chunked.skipped)
+            self._commit(start, placed, rewritten, skipped)
+            if self._chunks is not None and chunked is not None:
+                self._chunks.forget(chunked.calls)
 
-    def _check_query(self, start: Start) -> None:
+    @contextmanager
+    def _measure(self, step: str) -> Iterator[None]:
+        """Adds the time of a successful step to the seconds of the result."""
+        began = time.monotonic()
+        yield
+        self._seconds[step] = self._seconds.get(step, 0.0) + time.monotonic() - began
+
+    def _check_query(self, start: RefreshBase) -> None:
         """Checks the query of Spark, unless the last check had the same query.
 
         Raises:
@@ -263,33 +267,31 @@ class RefreshJob:
                 self._refuse_cancelled()
             environment.check(self._spark, probes)
 
-    def _chunk(self, chunks: ChunkCalls, start: Start, spec: PlacementSpec, look: ChangedFragments) -> Chunked:
+    def _chunk(self, chunks: ChunkCalls, start: RefreshBase, spec: PlacementSpec, look: ChangedFragments) -> Chunked:
         """Calls the chunker for rows without chunks."""
-        began = time.monotonic()
         skipped_file = None if start.base is None or start.shows is None else start.shows.skipped
         again = skipped_rows(start.view, start.source.open(), skipped_file)
-        chunked = chunks.run(start, spec, look, again, self._environments)
-        self._seconds["chunk"] = self._seconds.get("chunk", 0.0) + time.monotonic() - began
-        return chunked
+        with self._measure("chunk"):
+            return chunks.run(start, spec, look, again, self._environments)
 
     def _place(
-        self, start: Start, spec: PlacementSpec, look: ChangedFragments, tasks: RowTasks, chunked: Chunked | None
+        self, start: RefreshBase, spec: PlacementSpec, look: ChangedFragments, tasks: RowTasks, chunked: Chunked | None
     ) -> RefreshTaskResult:
-        """Writes the new rows, in no version yet, and lists deleted and changed rows."""
+        """Writes the new rows, in no version yet, and spills changed rows."""
         if self._table is not None:
             return tasks.call_table(self._table_call(start, spec, self._table))
         if self._chunks is None or chunked is None:
-            return tasks.place(spec, look.now) if spec.selects or start.base is not None else RefreshTaskResult()
+            return tasks.write_new(spec, look.now) if spec.selects or start.base is not None else RefreshTaskResult()
         live = {handle.fragment_id: handle.metadata.num_rows for handle in start.source.open().get_fragments()}
         numbers = sorted({*dict(look.now), *chunked.selects.again})
         try:
-            return tasks.place_chunks(chunked, [(number, live[number]) for number in numbers])
+            return tasks.write_chunks(chunked, [(number, live[number]) for number in numbers])
         except CommitConflictError:
             # Some chunks are lost, although checkpoints still name the chunks.
             self._chunks.forget(chunked.calls)
             raise
 
-    def _table_call(self, start: Start, spec: PlacementSpec, function: UDF) -> TableCall:
+    def _table_call(self, start: RefreshBase, spec: PlacementSpec, function: UDF) -> TableCall:
         definition = start.definition
         source = QueryRows(ref=start.source, columns=definition.reads, where=definition.where)
         return TableCall(
@@ -301,46 +303,42 @@ class RefreshJob:
         )
 
     def _commit(
-        self,
-        start: Start,
-        done: RefreshTaskResult,
-        moved: RefreshTaskResult,
-        rebuilt: Sequence[int],
-        skipped: str | None,
+        self, start: RefreshBase, placed: RefreshTaskResult, rewritten: RefreshTaskResult, skipped: str | None
     ) -> None:
-        from lance.fragment import FragmentMetadata
-
-        fragments = [FragmentMetadata.from_json(json.dumps(entry)) for entry in (*done.fragments, *moved.fragments)]
-        names = [str(file.path) for fragment in fragments for file in fragment.files]
-        source = start.source
+        """Commits the rows of tasks, and notes the shown version."""
+        source, version = start.source, start.view.version or 0
         state = Refreshed(version=source.version or 0, incarnation=source.incarnation or "", skipped=skipped)
-        at = start.view.version or 0
-        removed_rows = (
-            sum(fragment.metadata.num_rows for fragment in start.dataset.get_fragments()) if rebuilt else moved.deleted
+        # A view without a base keeps no row.
+        rebuilt = () if start.base is not None else tuple(start.dataset.get_fragments())
+        removed_rows = rewritten.deleted + sum(fragment.metadata.num_rows for fragment in rebuilt)
+        change = RowsToReplace(
+            read_version=version,
+            updated=_fragments(rewritten.updated),
+            removed=(*rewritten.removed, *(fragment.fragment_id for fragment in rebuilt)),
+            fragments=_fragments([*placed.fragments, *rewritten.fragments]),
+            rows=placed.added + rewritten.added + rewritten.moved,
+            stamp={STAMP_KEY: state.to_json()},
+            commit_message=f"refresh from version {source.version} of the source (job {self.job_id})",
         )
-        if fragments or moved.updated or moved.removed or rebuilt:
-            self._staging.begin_commit()
-            self._staging.refuse_missing(names)
-            change = RowsToReplace(
-                read_version=at,
-                updated=tuple(FragmentMetadata.from_json(json.dumps(entry)) for entry in moved.updated),
-                removed=(*moved.removed, *rebuilt),
-                fragments=tuple(fragments),
-                rows=done.added + moved.added + moved.moved,
-                stamp={STAMP_KEY: state.to_json()},
-                commit_message=f"refresh from version {source.version} of the source (job {self.job_id})",
-            )
-            try:
-                result = commit_replaced(self._ref, change, job_id=self._staging.job_id, policy=self._policy)
-            except CommitTakenBackError:
-                self._committed += names  # an old version names the files
-                raise
-            self._committed += names
-            self._landed = names
-            at = result.version
-            self._versions = (at,)
-        self._rows = (done.added + moved.added, moved.moved, removed_rows - moved.moved)
-        self._note(replace(state, at=at))
+        if change.fragments or change.updated or change.removed:
+            version = self._commit_rows(change)
+        self._rows = (placed.added + rewritten.added, rewritten.moved, removed_rows - rewritten.moved)
+        self._note(replace(state, at=version))
+
+    def _commit_rows(self, change: RowsToReplace) -> int:
+        """Commits rows of the view, and returns the version."""
+        names = [str(file.path) for fragment in change.fragments for file in fragment.files]
+        self._staging.begin_commit()
+        self._staging.refuse_missing(names)
+        try:
+            result = commit_replaced(self._ref, change, job_id=self._staging.job_id, policy=self._policy)
+        except CommitTakenBackError:
+            self._committed += names  # an old version names the files
+            raise
+        self._committed += names
+        self._landed = names
+        self._versions = (result.version,)
+        return result.version
 
     def _note(self, shown: Refreshed) -> None:
         """Writes the shown version to the configuration of the view.
@@ -359,9 +357,9 @@ class RefreshJob:
             is_lost = any(event.operation is None for event in events)
             if not restored and is_lost and not self._has_rows(head, shown.at):
                 raise CommitOutcomeUnknownError(
-                    f"the rows of the refresh were committed as version {shown.at}, and transactions since then were "
-                    f"cleaned up in that moment, so that nothing tells whether a restore took the rows back - view "
-                    f"{self._ref.uri}, version {head.version} - refresh again: all rows are made anew then",
+                    f"A restore may have removed the rows that the refresh committed as version {shown.at} of the "
+                    f"view {self._ref.uri}, because a cleanup removed later transactions. Version: {head.version}. "
+                    "Refresh again, which computes all rows again.",
                     uri=self._ref.uri,
                 )
             return None if restored else set_config({CONFIG_KEY: shown.to_json()})
@@ -405,8 +403,8 @@ class RefreshJob:
 
     def _incomplete(self, reason: str) -> BackfillIncompleteError:
         return BackfillIncompleteError(
-            f"the refresh is incomplete: {reason} - view {self._ref.uri}, job {self.job_id} - what was computed is "
-            "kept; refresh again when the cause is gone",
+            f"The refresh of the view {self._ref.uri} is incomplete. Refresh again after the cause is removed: "
+            f"computed values are kept. Job: {self.job_id}. Reason: {reason}",
             result=self._result(self._failed_status()),
         )
 
@@ -470,3 +468,10 @@ class RefreshJob:
             message=message,
         )
         self._history.save(record)
+
+
+def _fragments(entries: Iterable[object]) -> tuple[FragmentMetadata, ...]:
+    """Returns fragments of their JSON in pylance's form."""
+    from lance.fragment import FragmentMetadata
+
+    return tuple(FragmentMetadata.from_json(json.dumps(entry)) for entry in entries)

@@ -1,4 +1,4 @@
-"""Writes, lists and moves rows in a refresh: :class:`RowTasks` runs the tasks from the driver."""
+"""Writes and deletes rows in a refresh: :class:`RowTasks` runs the tasks from the driver."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from lance_spark.views.chunked.calls import Chunked
 from lance_spark.views.chunked.rows import ChunkPlacement
 from lance_spark.views.definition import SOURCE_ROW_ID
 from lance_spark.views.placement import (
-    GONE,
-    LISTED,
-    ListedMoves,
-    Moves,
-    Placement,
+    DELETED,
+    SPILL_SCHEMA,
     PlacementSpec,
-    ReadLists,
+    ReadSpill,
     RefreshTaskResult,
+    RewriteFewRows,
+    RewriteRows,
+    SpillDeletedRows,
+    WriteNewRows,
 )
 from lance_spark.views.spark.rows import SparkRows
 from lance_spark.views.table_function import TableCall
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILTERED_ROWS = 10_000
-"""Listed rows that a filter looks up in the view, with a scalar index where there is one."""
+"""Spilled rows that a filter looks up in the view, with a scalar index where there is one."""
 
 SEARCHED_ROWS = 1_000_000
 SEARCHED_VIEW_ROWS = 100_000_000
-"""Listed rows that this process looks for in a view of at most so many rows, in its column of row
+"""Spilled rows that this process looks for in a view of at most so many rows, in its column of row
 ids: 24 MB, and half a second for 10 M rows of the view. More are joined by Spark."""
 
 _UNMATCHED_PARTS = 32
@@ -61,19 +62,22 @@ class RowTasks:
         self._uri = uri
         self._concurrency = concurrency
 
-    def place(
-        self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]], *, gone: bool = False
-    ) -> RefreshTaskResult:
-        """Reads fragments of the source, given with rows; of the old version, if `gone`."""
+    def write_new(self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
+        """Writes new rows of fragments of the source, given with rows, and spills changed rows."""
         packs = self._packs(fragments, spec.max_rows)
-        return self._run([Placement(spec=spec, fragments=pack, gone=gone) for pack in packs])
+        return self._run([WriteNewRows(spec=spec, fragments=pack) for pack in packs])
+
+    def spill_deleted(self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
+        """Spills deleted rows of fragments of the shown version, given with rows."""
+        packs = self._packs(fragments, spec.max_rows)
+        return self._run([SpillDeletedRows(spec=spec, fragments=pack) for pack in packs])
 
     def query(self, rows: SparkRows, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
         """Writes the results of a Spark query over new and changed rows of the source."""
         packs = self._packs(fragments, rows.spec.max_rows)
         return self._total(lambda: rows.answers(self._spark, packs)) if packs else RefreshTaskResult()
 
-    def place_chunks(self, chunked: Chunked, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
+    def write_chunks(self, chunked: Chunked, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
         """Writes the chunks of rows of fragments of the source, given with rows.
 
         Raises:
@@ -109,30 +113,32 @@ class RowTasks:
         packs = at_most(pack_fragments(fragments, rows), self._concurrency)
         return [tuple(itertools.chain(*pack)) for pack in packs]
 
-    def move(self, spec: PlacementSpec, done: RefreshTaskResult) -> RefreshTaskResult:
-        """Deletes listed rows of the view, and writes the changed rows of the source."""
-        searches = done.listed <= SEARCHED_ROWS and spec.view.open().count_rows() <= SEARCHED_VIEW_ROWS
-        parts = _looked_up(spec, done) if searches or done.listed <= FILTERED_ROWS else None
+    def rewrite(self, spec: PlacementSpec, placed: RefreshTaskResult) -> RefreshTaskResult:
+        """Deletes spilled rows of the view, and writes the changed rows of the source."""
+        searches = placed.spilled <= SEARCHED_ROWS and spec.view.open().count_rows() <= SEARCHED_VIEW_ROWS
+        parts = _looked_up(spec, placed) if searches or placed.spilled <= FILTERED_ROWS else None
         # A row of the source may be any number of rows of the view.
         if parts is not None and sum(part.num_rows for part in parts) <= SEARCHED_ROWS:
-            moves = Moves(spec=spec)
-            return self._run([ListedMoves(moves=moves, parts=some) for some in at_most(parts, self._concurrency)])
-        return self._total(lambda: self._joined(spec, done))
+            rewrite = RewriteRows(spec=spec)
+            return self._run(
+                [RewriteFewRows(rewrite=rewrite, parts=some) for some in at_most(parts, self._concurrency)]
+            )
+        return self._total(lambda: self._joined(spec, placed))
 
-    def _joined(self, spec: PlacementSpec, done: RefreshTaskResult) -> DataFrame:
-        reader = ReadLists(staging=spec.staging, paths=tuple(done.lists))
+    def _joined(self, spec: PlacementSpec, placed: RefreshTaskResult) -> DataFrame:
+        reader = ReadSpill(staging=spec.staging, paths=tuple(placed.spills))
         count = len(reader.paths)
         numbers = self._spark.range(0, count, 1, min(count, self._concurrency or count))
-        listed = numbers.mapInArrow(reader, "id long, change long")
+        spilled = numbers.mapInArrow(reader, "id long, change long")
         options = spec.view.storage_settings
         options |= {"version": str(spec.view.version), "columns": json.dumps([SOURCE_ROW_ID, ROW_ADDRESS])}
         view = self._spark.read.format("lance").options(**options).load(spec.view.uri)
-        joined = listed.join(view, listed["id"] == view[SOURCE_ROW_ID], "left").select(ROW_ADDRESS, "id", "change")
-        is_placed = sf.col(ROW_ADDRESS).isNotNull() | (sf.col("change") != GONE)
+        joined = spilled.join(view, spilled["id"] == view[SOURCE_ROW_ID], "left").select(ROW_ADDRESS, "id", "change")
+        is_placed = sf.col(ROW_ADDRESS).isNotNull() | (sf.col("change") != DELETED)
         # Rows absent from the view come in separate parts.
         part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(sf.col("id"), sf.lit(_UNMATCHED_PARTS)))
         parts = joined.where(is_placed).repartition(part).sortWithinPartitions(ROW_ADDRESS)
-        return parts.mapInArrow(Moves(spec=spec), ANSWER)
+        return parts.mapInArrow(RewriteRows(spec=spec), ANSWER)
 
     def _run(self, tasks: Sequence[SparkTask[RefreshTaskResult]]) -> RefreshTaskResult:
         return sum(self._jobs.results(tasks, RefreshTaskResult), RefreshTaskResult())
@@ -141,25 +147,25 @@ class RowTasks:
         return sum(self._jobs.answers(frame, RefreshTaskResult), RefreshTaskResult())
 
 
-def _looked_up(spec: PlacementSpec, done: RefreshTaskResult) -> tuple[pa.RecordBatch, ...]:
-    """Returns listed rows by fragment of the view: the input of :class:`Moves`."""
-    listed = pa.Table.from_batches(
-        [batch for path in done.lists for batch in ReadLists.read(spec.staging, path)], schema=LISTED
+def _looked_up(spec: PlacementSpec, placed: RefreshTaskResult) -> tuple[pa.RecordBatch, ...]:
+    """Returns spilled rows by fragment of the view: the input of :class:`RewriteRows`."""
+    spilled = pa.Table.from_batches(
+        [batch for path in placed.spills for batch in ReadSpill.read(spec.staging, path)], schema=SPILL_SCHEMA
     )
-    ids, change = (listed.column(name).to_numpy() for name in ("id", "change"))
+    ids, change = (spilled.column(name).to_numpy() for name in ("id", "change"))
     order = np.argsort(ids, kind="stable")
     found_ids, addresses = find_rows(spec.view.open(), ids[order])
     at = order[np.searchsorted(ids[order], found_ids)]
     by_address = np.argsort(addresses)
     addresses, at = addresses[by_address], at[by_address]
-    unmatched = np.setdiff1d(np.flatnonzero(change != GONE), at)
+    unmatched = np.setdiff1d(np.flatnonzero(change != DELETED), at)
     cuts = np.flatnonzero(np.diff(addresses >> 32)) + 1
     parts = [(pa.array(some), rows) for some, rows in zip(np.split(addresses, cuts), np.split(at, cuts), strict=True)]
     nowhere: Any = pa.nulls(len(unmatched), pa.int64())
     parts.append((nowhere, unmatched))
     return tuple(
         pa.RecordBatch.from_arrays(
-            [some, pa.array(ids[rows]), pa.array(change[rows])], names=["address", *LISTED.names]
+            [some, pa.array(ids[rows]), pa.array(change[rows])], names=["address", *SPILL_SCHEMA.names]
         )
         for some, rows in parts
         if len(rows)

@@ -90,16 +90,11 @@ class TableCall:
         result, schema = RefreshTaskResult(), self.spec.placed.row_schema
         names = {column: name for name, column in self.columns}
         interpreter = None if self.environment is None else self.environment.open()
-        sink = self.spec.sink(self.spec.placed)
-        try:
+        with self.spec.write_fragments(self.spec.placed, result) as sink:
             for function_result in call_table(UDF.loads(self.udf), self.source, interpreter):
                 arrays = [aligned(_as(function_result.column(names[field.name]), field.type)) for field in schema]
                 sink.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
                 result.added += function_result.num_rows
-            result.fragments = [fragment.to_json() for fragment in sink.finish()]
-        except BaseException:
-            sink.abandon()
-            raise
         return result
 
 

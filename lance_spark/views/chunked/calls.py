@@ -40,8 +40,8 @@ from lance_spark.staging.column_file import Targets
 from lance_spark.views.chunked.rows import RowsToChunk
 from lance_spark.views.definition import made_columns
 from lance_spark.views.placement import PlacementSpec
+from lance_spark.views.refresh_base import RefreshBase
 from lance_spark.views.request import RefreshRequest
-from lance_spark.views.start import Start
 from udf_runtime import UDF
 from udf_runtime.policies import CheckpointSizes, checkpoint_bounds
 
@@ -107,7 +107,7 @@ class ChunkCalls:
 
     def run(
         self,
-        start: Start,
+        start: RefreshBase,
         placement: PlacementSpec,
         look: ChangedFragments,
         again: Mapping[int, RowSet],
@@ -202,7 +202,9 @@ class ChunkCalls:
             result=None,
         )
 
-    def _spec(self, start: Start, placement: PlacementSpec, function: Binding, selects: RowsToChunk) -> BackfillSpec:
+    def _spec(
+        self, start: RefreshBase, placement: PlacementSpec, function: Binding, selects: RowsToChunk
+    ) -> BackfillSpec:
         columns = made_columns(start.dataset)
         spec = BackfillSpec(
             snapshot=start.source,

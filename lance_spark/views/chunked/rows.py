@@ -26,7 +26,7 @@ from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.types.layout import aligned
 from lance_spark.views.definition import CHILD_INDEX, SOURCE_ROW_ID
-from lance_spark.views.placement import Lists, PlacementSpec, RefreshTaskResult, SourceRows, changes_of
+from lance_spark.views.placement import PlacementSpec, RefreshTaskResult, RowIdSpill, SourceRows, changes_of
 from udf_runtime import UDF
 from udf_runtime.checkpoint.chunks import ChunkReader, ChunksLostError
 
@@ -103,23 +103,18 @@ class ChunkPlacement:
     columns: tuple[tuple[str, str], ...]
 
     def run(self) -> RefreshTaskResult:
-        """Writes the chunks of the fragments' rows, and lists changed rows. Runs on an executor."""
+        """Writes the chunks of rows, and spills changed rows. Runs on an executor."""
         spec, result = self.selects.placement, RefreshTaskResult()
-        rows = _ChunkedRows(self)
-        sink, lists = spec.sink(spec.placed), Lists(spec.staging)
-        try:
+        rows, spill = _ChunkedRows(self), RowIdSpill(spec.staging)
+        with spec.write_fragments(spec.placed, result) as sink:
             for number in self.fragments:
                 since = rows.source.since_base(number)
                 result.new += len(since.new)
                 result.unknown += since.unknown
                 result.added += rows.write(number, sink)
                 if since.changed:
-                    lists.add(*changes_of(rows.source, number, since))
-            result.fragments = [fragment.to_json() for fragment in sink.finish()]
-        except BaseException:
-            sink.abandon()
-            raise
-        result.lists, result.listed = lists.close()
+                    spill.add(*changes_of(rows.source, number, since))
+        spill.close(result)
         return result
 
 
@@ -212,6 +207,5 @@ class _Found:
 
 def _lost(rows: int, fragment_id: int) -> ChunksLostError:
     return ChunksLostError(
-        f"the chunks of {counted(rows, 'row')} are not there any more - fragment {fragment_id} of the source - they "
-        "are made again"
+        f"The chunks of {counted(rows, 'row')} in fragment {fragment_id} of the source are missing, and are made again."
     )

@@ -115,14 +115,10 @@ class WriteRows:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes all rows, and yields a single result."""
-        sink, result = self.spec.sink(self.spec.placed), RefreshTaskResult()
+        result = RefreshTaskResult()
         converter = WriteConverter(self.columns, self.spec.placed.row_schema)
-        try:
+        with self.spec.write_fragments(self.spec.placed, result) as sink:
             for batch in batches:
                 sink.write(converter.convert(batch))
                 result.added += batch.num_rows
-            result.fragments = [fragment.to_json() for fragment in sink.finish()]
-        except BaseException:
-            sink.abandon()
-            raise
         yield answer(result)

@@ -288,7 +288,7 @@ def test_a_compaction_and_a_cleanup_before_a_refresh_is_noted(
         clean(pair.view)
 
     before(monkeypatch, "_note", act)
-    with pytest.raises(CommitOutcomeUnknownError, match="nothing tells whether a restore took the rows back"):
+    with pytest.raises(CommitOutcomeUnknownError, match="A restore may have removed the rows"):
         pair.view.refresh()
     assert pair.view.list_jobs()[0].status == "PARTIAL"
     pair.refresh()

@@ -1,8 +1,9 @@
-"""The start of a refresh: the shown and the requested version. Runs on the driver."""
+"""The shown and the requested version of a refresh: :class:`RefreshBase`. Runs on the driver."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,8 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """The start of a refresh: a version of the view, and two versions of the source.
+class RefreshBase:
+    """A version of the view, and two versions of the source, at the start of a refresh.
 
     Attributes:
         source: The requested version of the source.
@@ -69,7 +70,7 @@ class Start:
         return self.shows is not None and self.shows.version > (self.source.version or 0)
 
     @staticmethod
-    def of(ref: DatasetRef, source: DatasetRef, *, job_id: str | None = None) -> Start:
+    def of(ref: DatasetRef, source: DatasetRef, *, job_id: str | None = None) -> RefreshBase:
         """Reads the latest version of a view, for a job. Runs on the driver.
 
         Raises:
@@ -91,50 +92,64 @@ class Start:
             base = None
         definition.fields_in(source, view.uri)
         _check_texts(view, dataset, definition, source)
-        return Start(view=view, dataset=dataset, definition=definition, source=source, shows=shows, base=base)
+        return RefreshBase(view=view, dataset=dataset, definition=definition, source=source, shows=shows, base=base)
+
+    def may_lack_rows(self, *, new: int, unknown: int) -> bool:
+        """Tells whether the source may lack rows of the base.
+
+        Args:
+            new: Number of rows that the base lacks.
+            unknown: Number of rows of unknown origin.
+        """
+        if self.base is None:
+            return False
+        # Without deletions, the source has the rows of the base and the new rows.
+        return unknown > 0 or self.source.open().count_rows() != self.base.open().count_rows() + new
 
     def spec(self, staging: Staging, max_rows: int) -> PlacementSpec:
         """Returns the common data of the tasks."""
-        definition, function = self.definition, self.definition.function
-        source = {field.id: field for field in definition.fields_in(self.source, self.view.uri)}
-        groups, expressions = groups_of(self.dataset), expressions_of(self.dataset)
-        names = [*definition.row_columns, *(name for name, _ in expressions)]
-        inputs = [tuple(source[number] for number in binding.input_ids) for binding, _ in groups]
-        computed = [columns for _, columns in groups]
-        if definition.makes_table:
-            names += [name for _, name in made_columns(self.dataset)]
-        elif function is not None:
-            function_columns = [name for _, name in made_columns(self.dataset)]
-            names += function_columns
-            # A row that the condition starts to select is chunked as a new row.
-            read = used_fields(self.source.open(), [definition.where or ""], ())
-            inputs = [tuple(source[number] for number in {*function.input_ids, *(field.id for field in read)})]
-            computed = [(CHILD_INDEX, *function_columns)]
+        definition = self.definition
+        fields = {field.id: field for field in definition.fields_in(self.source, self.view.uri)}
+        groups = self._groups()
+        expressions = expressions_of(self.dataset)
+        function_columns = [name for _, name in made_columns(self.dataset)]
+        names = [*definition.row_columns, *(name for name, _ in expressions), *function_columns]
+        computed = [name for _, columns in groups for name in columns]
         return PlacementSpec(
             source=self.source,
             base=self.base,
             view=self.view,
             staging=staging,
             columns=expressions,
-            where=self.definition.where,
-            used=tuple(source.values()),
-            groups=tuple(inputs),
-            computed=tuple(computed),
+            where=definition.where,
+            used=tuple(fields.values()),
+            groups=tuple(tuple(fields[number] for number in input_ids) for input_ids, _ in groups),
+            computed=tuple(columns for _, columns in groups),
             placed=FileLayout.of_table(self.dataset, names),
-            moved=FileLayout.of_table(self.dataset, [*names, *(name for columns in computed for name in columns)]),
+            moved=FileLayout.of_table(self.dataset, [*names, *computed]),
             max_rows=max_rows,
-            makes_chunks=function is not None and not definition.makes_table,
-            selects=self.definition.spark is None,
+            makes_chunks=definition.makes_chunks,
+            selects=definition.spark is None,
         )
+
+    def _groups(self) -> list[tuple[Iterable[int], tuple[str, ...]]]:
+        """Returns the inputs of each UDF, and its columns."""
+        function = self.definition.function
+        if function is None or self.definition.makes_table:
+            return [(binding.input_ids, columns) for binding, columns in groups_of(self.dataset)]
+        # A row that the condition starts to select is chunked as a new row.
+        condition = used_fields(self.source.open(), [self.definition.where or ""], ())
+        columns = (CHILD_INDEX, *(name for _, name in made_columns(self.dataset)))
+        return [({*function.input_ids, *(field.id for field in condition)}, columns)]
 
 
 def _refuse_unstable(view: DatasetRef, source: DatasetRef, shows: Refreshed) -> None:
     if not source.open().has_stable_row_ids and shows.version != source.version:
         raise StableRowIdsError(
-            f"the view shows version {shows.version} of its source, and cannot follow it to version {source.version}: "
-            "rows of the source have no stable ids, so nothing tells which row is which after a compaction - view "
-            f"{view.uri}, source {source.uri} - refresh(src_version={shows.version}) goes on with what is there; write "
-            "the source anew with enable_stable_row_ids=True, and make the view anew",
+            f"The view {view.uri} shows version {shows.version} of its source, and cannot follow it to version "
+            f"{source.version}, because rows of the source have no stable ids. Source: {source.uri}. "
+            f"refresh(src_version={shows.version}) still works. To follow the source, write the source again with "
+            "enable_stable_row_ids=True, and make the view again.",
             uri=view.uri,
         )
 
@@ -167,7 +182,8 @@ def _check_texts(view: DatasetRef, dataset: lance.LanceDataset, definition: View
             definition.spark.check_columns(expressions, definition.columns)
     except (RegistrationError, FilterError) as error:
         raise ViewError(
-            f"the view has what no view can have: {error} - view {view.uri} - nothing was changed; make the view anew",
+            f"An expression of the view {view.uri} is one that no view can have. Nothing was changed. Make the view "
+            f"again. Reason: {error}",
             uri=view.uri,
         ) from error
 
@@ -178,8 +194,8 @@ def _refuse_overwritten(view: DatasetRef, source: DatasetRef, shows: Refreshed, 
     for event in events_between(newest.open(), low, high):
         if event.name == "Overwrite":
             raise ViewSourceError(
-                f"the source was overwritten at version {event.version}, between version {shows.version}, which the "
-                f"view shows, and version {source.version}: its rows are others - view {view.uri}, source {source.uri} "
-                "- nothing was changed; make the view anew",
+                f"The source of the view {view.uri} was overwritten at version {event.version}, between the shown "
+                f"version {shows.version} and version {source.version}. Source: {source.uri}. Nothing was changed. "
+                "Make the view again.",
                 uri=view.uri,
             )
