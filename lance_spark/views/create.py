@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -40,10 +41,10 @@ from lance_spark.views.definition import (
     SOURCE_ROW_ID,
     VIEW_KEY,
     ViewDefinition,
+    check_lance_texts,
     stored_source,
     used_fields,
 )
-from lance_spark.views.lance_text import check_lance_texts
 from lance_spark.views.source_pin import SourcePin
 from lance_spark.views.spark.query import SparkQuery
 from lance_spark.words import warn_caller
@@ -79,68 +80,12 @@ def create_view(
     """
     query.check_view()
     function = None if function is None else with_default(function, manifest).pickle_once()
-    check_new_table(ref)
-    refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
-    source = query.source.pin(None)
-    dataset = source.open()
-    settled = [
-        computed_column.settle(dataset.schema, manifest, lambda: session_time_zone(query.spark()))
-        for computed_column in query.computed
-    ]
-    query = dataclasses.replace(query, computed=tuple(settled))
-    names = [name for name in dataset.schema.names if name != SOURCE_ROW_ID]
-    everything = tuple((name, quote_identifier(name)) for name in names)
-    is_chunker = function is not None and function.kind is Kind.CHUNKS
-    columns = query.columns if query.columns is not None else () if is_chunker else everything
-    made_columns = () if function is None else UnpackedUDF(function).output_columns
-    if len(query.computed) > _MOST_UDFS:
-        raise RegistrationError(
-            f"a view can have {_MOST_UDFS} UDFs, not {len(query.computed)} - over {source.uri} - make two views, or a "
-            "UDF that returns Columns[T]"
-        )
-    if function is not None and query.computed:
-        raise RegistrationError(
-            f"a view of {function.name!r} cannot select UDFs - over {source.uri} - add them to the view with "
-            "add_columns, and fill them with backfill after each refresh"
-        )
-    reads = columns if function is not None and not is_chunker else ()
-    columns = () if reads else columns
-    names_of = [name for name, _ in (*columns, *made_columns)] + [
-        name for computed_column in query.computed for _, name in computed_column.columns
-    ]
-    _refuse_names([*names_of])
-    check_lance_texts(dataset, (expression for _, expression in (*columns, *reads)), query.condition)
-    fields = _expression_fields(dataset, columns, source.uri)
-    bound = [(computed_column, _inputs_of(dataset, computed_column)) for computed_column in query.computed]
-    inputs = [field for _, some in bound for field in some]
-    _expression_fields(dataset, reads, source.uri)
-    binding = None
-    if function is not None:
-        own = check_udf(dataset, function, ()) if is_chunker else ()
-        inputs += own
-        binding = dataclasses.replace(Binding.of(function, own, made_columns), bound_at=dataset.version, of_source=True)
-    condition = () if query.condition is None else (query.condition,)
-    view = ViewDefinition(
-        source=stored_source(source, ref.uri),
-        columns=tuple(names_of),
-        where=query.condition,
-        used=used_fields(dataset, [*(expression for _, expression in (*columns, *reads)), *condition], inputs),
-        function=binding,
-        reads=reads,
-        pin=SourcePin.of(source),
-    )
-    for computed_column, some in bound:
-        fields += _computed_fields(dataset, computed_column, some)
-    if function is not None:
-        fields += _made_fields(function, made_columns, dataset.data_storage_version)
-    keys = [pa.field(name, pa.int64(), False) for name in view.row_columns]
-    schema = pa.schema([*keys, *fields], metadata={VIEW_KEY: view.to_json()})
-    check_storable(pa.schema(fields), dataset.data_storage_version)
-    if not view.makes_table:
-        _warn_of_unstable(dataset, source, ref)
-    for udf in (*(computed_column.udf for computed_column, _ in bound), *(() if function is None else (function,))):
-        store_udf(udf, ref)
-    _write(ref, schema, dataset.data_storage_version)
+    _check_place(ref)
+    parts = _ViewParts.of(query, function, manifest)
+    parts.check()
+    definition, fields = parts.define(ref.uri)
+    udfs = [computed.udf for computed in parts.computed] + ([] if function is None else [function])
+    _create(ref, parts.source, definition, fields, udfs)
 
 
 def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
@@ -155,13 +100,11 @@ def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
     Warns:
         UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
     """
-    check_new_table(ref)
-    refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
+    _check_place(ref)
     source = query.source.pin(None)
-    dataset = source.open()
     _refuse_names(query.schema.names)
     fields = [_plain_field(field, field.name, quote_identifier(field.name), source.uri) for field in query.schema]
-    view = ViewDefinition(
+    definition = ViewDefinition(
         source=stored_source(source, ref.uri),
         columns=tuple(query.schema.names),
         where=None,
@@ -169,29 +112,124 @@ def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
         spark=query.form,
         pin=SourcePin.of(source),
     )
-    schema = pa.schema([pa.field(SOURCE_ROW_ID, pa.int64(), False), *fields], metadata={VIEW_KEY: view.to_json()})
-    check_storable(pa.schema(fields), dataset.data_storage_version)
-    _warn_of_unstable(dataset, source, ref)
-    _write(ref, schema, dataset.data_storage_version)
+    _create(ref, source, definition, fields)
 
 
-def _warn_of_unstable(dataset: lance.LanceDataset, source: DatasetRef, ref: DatasetRef) -> None:
-    if not dataset.has_stable_row_ids:
-        warn_caller(
-            f"rows of {source.uri} have no stable ids: the view {ref.uri} is filled from one version of it, and cannot "
-            "be refreshed from another one; write the source anew with enable_stable_row_ids=True for that",
-            UserWarning,
+def _check_place(ref: DatasetRef) -> None:
+    check_new_table(ref)
+    refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ViewParts:
+    """The parts of a view of a query at the latest version of its source.
+
+    Attributes:
+        columns: Names and expressions of the columns with an expression.
+        reads: Names and expressions of the inputs of a table function.
+        computed: The UDFs over the source, with their columns.
+        function: The chunker or the table function.
+        made_columns: Output fields of the function, and names of their columns.
+    """
+
+    source: DatasetRef
+    dataset: lance.LanceDataset
+    columns: tuple[tuple[str, str], ...]
+    reads: tuple[tuple[str, str], ...]
+    condition: str | None
+    computed: tuple[Computed, ...]
+    function: UDF | None
+    made_columns: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def of(query: Query, function: UDF | None, manifest: Manifest | None) -> _ViewParts:
+        """Returns the parts, with settled UDFs."""
+        source = query.source.pin(None)
+        dataset = source.open()
+        settled = [
+            computed.settle(dataset.schema, manifest, lambda: session_time_zone(query.spark()))
+            for computed in query.computed
+        ]
+        columns = _selected_columns(query, function, dataset)
+        is_input = function is not None and function.kind is not Kind.CHUNKS
+        return _ViewParts(
+            source=source,
+            dataset=dataset,
+            columns=() if is_input else columns,
+            reads=columns if is_input else (),
+            condition=query.condition,
+            computed=tuple(settled),
+            function=function,
+            made_columns=() if function is None else UnpackedUDF(function).output_columns,
         )
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all columns."""
+        computed = [name for group in self.computed for _, name in group.columns]
+        return [*(name for name, _ in (*self.columns, *self.made_columns)), *computed]
+
+    def check(self) -> None:
+        """Refuses parts of no view."""
+        if len(self.computed) > _MOST_UDFS:
+            raise RegistrationError(
+                f"A view can have {_MOST_UDFS} UDFs, and this view of {self.source.uri} has {len(self.computed)}. Make "
+                "two views, or a UDF that returns Columns[T]."
+            )
+        if self.function is not None and self.computed:
+            raise RegistrationError(
+                f"A view of {self.function.name!r} cannot select UDFs. Source: {self.source.uri}. Add the UDFs to the "
+                "view with add_columns, and fill their columns with backfill after each refresh."
+            )
+        _refuse_names(self.names)
+        expressions = [expression for _, expression in (*self.columns, *self.reads)]
+        check_lance_texts(self.dataset, expressions, self.condition)
+
+    def define(self, view_uri: str) -> tuple[ViewDefinition, list[pa.Field[Any]]]:
+        """Returns the definition of the view, and the fields of its columns."""
+        fields = _expression_fields(self.dataset, self.columns, self.source.uri)
+        bindings = [self._bind(computed.udf, computed.columns) for computed in self.computed]
+        _expression_fields(self.dataset, self.reads, self.source.uri)
+        function = None if self.function is None else self._bind(self.function, self.made_columns)
+        input_ids = {number for binding in (*bindings, function) if binding is not None for number in binding.input_ids}
+        expressions = [expression for _, expression in (*self.columns, *self.reads)]
+        definition = ViewDefinition(
+            source=stored_source(self.source, view_uri),
+            columns=tuple(self.names),
+            where=self.condition,
+            used=used_fields(self.dataset, [*expressions, self.condition or ""], input_ids),
+            function=function,
+            reads=self.reads,
+            pin=SourcePin.of(self.source),
+        )
+        for computed, binding in zip(self.computed, bindings, strict=True):
+            fields += _computed_fields(computed, binding, self.dataset.data_storage_version)
+        if self.function is not None:
+            fields += _made_fields(self.function, self.made_columns, self.dataset.data_storage_version)
+        return definition, fields
+
+    def _bind(self, udf: UDF, columns: Sequence[tuple[str, str]]) -> Binding:
+        """Binds a UDF to the source."""
+        binding = Binding.of(udf, _inputs_of(self.dataset, udf), columns)
+        return dataclasses.replace(binding, bound_at=self.dataset.version, of_source=True)
+
+
+def _selected_columns(query: Query, function: UDF | None, dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
+    if query.columns is not None:
+        return query.columns
+    if function is not None and function.kind is Kind.CHUNKS:
+        return ()
+    return tuple((name, quote_identifier(name)) for name in dataset.schema.names if name != SOURCE_ROW_ID)
 
 
 def _refuse_names(names: Sequence[str]) -> None:
     lower = [name.lower() for name in names]
     twice = next((name for name in names if lower.count(name.lower()) > 1), None)
     if twice is not None:
-        raise RegistrationError(f"two columns of the view are to have the name {twice!r} - name them apart")
+        raise RegistrationError(f"Two columns of the view have the name {twice!r}. Rename one of them.")
     for name in names:
         if name.lower() in (SOURCE_ROW_ID, CHILD_INDEX):
-            raise RegistrationError(f"{name!r} cannot be the name of a view's column - select it under another name")
+            raise RegistrationError(f"{name!r} cannot be the name of a view's column. Select it under another name.")
     check_column_names(names, "the view")
 
 
@@ -212,8 +250,8 @@ def _expression_fields(
                 schema = dataset.scanner(columns={name: expression}, with_row_address=True).projected_schema
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
             raise RegistrationError(
-                f"the expression {expression!r} is not valid: {plain(error)} - column {name!r} of a view over {uri} - "
-                "expressions are Lance SQL over the source's columns; nothing was made"
+                f"The expression {expression!r} of column {name!r} is no valid Lance SQL over the columns of {uri}. "
+                f"Nothing was made. Lance: {plain(error)}"
             ) from error
         fields.append(_plain_field(schema.field(name), name, expression, uri))
     return fields
@@ -222,35 +260,32 @@ def _expression_fields(
 def _plain_field(field: pa.Field[Any], name: str, expression: str, uri: str) -> pa.Field[Any]:
     if is_blob(field):
         raise RegistrationError(
-            f"blobs cannot be copied into a view - column {name!r} of a view over {uri} - select what is made of them "
-            "by a UDF, and join the view with its source by __source_row_id = _rowid for the blobs themselves"
+            f"A view cannot copy blobs, as in column {name!r} of {uri}. Select a UDF over the blobs. For the blobs "
+            "themselves, join the view with its source by __source_row_id = _rowid."
         )
     ours = {TOKEN_KEY, BINDING_KEY.encode(), OUTPUT_KEY.encode()}
     metadata = {key: value for key, value in (field.metadata or {}).items() if key not in ours}
     return pa.field(name, field.type, True, {**metadata, EXPRESSION_KEY: expression.encode()})
 
 
-def _inputs_of(dataset: lance.LanceDataset, one: Computed) -> tuple[FieldIdentity, ...]:
-    if takes_record_batch(one.udf):
+def _inputs_of(dataset: lance.LanceDataset, udf: UDF) -> tuple[FieldIdentity, ...]:
+    if udf.kind is Kind.TABLE:
+        return ()
+    if takes_record_batch(udf):
         return field_identities(dataset.lance_schema)
     # Columns of the view and of the source may have the same names.
-    return check_udf(dataset, one.udf, ())
+    return check_udf(dataset, udf, ())
 
 
-def _computed_fields(
-    dataset: lance.LanceDataset, one: Computed, inputs: Sequence[FieldIdentity]
-) -> list[pa.Field[Any]]:
-    bound = Binding.of(one.udf, inputs, one.columns)
-    binding = dataclasses.replace(bound, bound_at=dataset.version, of_source=True)
+def _computed_fields(computed: Computed, binding: Binding, version: str) -> list[pa.Field[Any]]:
     token = uuid.uuid4().hex
     fields = []
-    for (output, name), field in zip(
-        one.columns, output_fields(one.udf, one.columns, dataset.data_storage_version), strict=True
-    ):
+    outputs = output_fields(computed.udf, computed.columns, version)
+    for (output, name), field in zip(computed.columns, outputs, strict=True):
         if is_blob(field):
             raise RegistrationError(
-                f"a UDF of a view cannot return blobs - column {name!r} - let it return plain binary, or backfill a "
-                "column of the source"
+                f"A UDF of a view cannot return blobs, as in column {name!r}. Return plain binary, or backfill a "
+                "column of the source."
             )
         metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
         metadata.update(metadata_of(binding, output, token).items())
@@ -262,13 +297,33 @@ def _made_fields(function: UDF, columns: Sequence[tuple[str, str]], version: str
     fields = []
     for (output, name), field in zip(columns, output_fields(function, columns, version), strict=True):
         if is_blob(field):
-            raise RegistrationError(f"{function.name!r} cannot make blobs - column {name!r} - let it make plain binary")
+            raise RegistrationError(f"{function.name!r} cannot make blobs, as in column {name!r}. Make plain binary.")
         metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
         fields.append(field.with_metadata({**metadata, MADE_KEY: output.encode()}))
     return fields
 
 
-def _write(ref: DatasetRef, schema: pa.Schema, version: str) -> None:
+def _create(
+    ref: DatasetRef,
+    source: DatasetRef,
+    definition: ViewDefinition,
+    fields: Sequence[pa.Field[Any]],
+    udfs: Iterable[UDF] = (),
+) -> None:
+    """Creates the table of a view, and stores its UDFs."""
+    dataset = source.open()
+    version = dataset.data_storage_version
+    keys = [pa.field(name, pa.int64(), False) for name in definition.row_columns]
+    schema = pa.schema([*keys, *fields], metadata={VIEW_KEY: definition.to_json()})
+    check_storable(pa.schema(fields), version)
+    if not definition.makes_table and not dataset.has_stable_row_ids:
+        warn_caller(
+            f"Rows of {source.uri} have no stable ids, so the view {ref.uri} can show only a single version of its "
+            "source. To follow the source, write the source again with enable_stable_row_ids=True.",
+            UserWarning,
+        )
+    for udf in udfs:
+        store_udf(udf, ref)
     change = RowsToCommit(
         mode="create", schema=schema, fields=(), fragments=(), rows=0, read_version=None, data_storage_version=version
     )

@@ -1,5 +1,7 @@
 """The definition of a view, as JSON in the metadata of its schema: :class:`ViewDefinition`.
 
+A view is checked at its creation and at each refresh, because any writer may change the metadata.
+
 The definition has no secrets: the connection of the view gives the options of the object store.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,7 @@ from lance_spark.errors import (
     ViewSourceError,
 )
 from lance_spark.objects import objects_of_table
+from lance_spark.read.filtering import check_filter
 from lance_spark.stored_json import load_object
 from lance_spark.views.source_pin import SourcePin, refuse_other_source
 from lance_spark.views.spark.form import SparkForm
@@ -51,6 +54,17 @@ SOURCE_ROW_ID = "__source_row_id"
 
 CHILD_INDEX = "__child_index"
 """Column of a chunker's view: number of the chunk in its source row, int64, not NULL, from 0."""
+
+_UNSTEADY = (
+    "_rowaddr",
+    "_rowoffset",
+    "_fragid",
+    "_row_last_updated_at_version",
+    "current_date",
+    "current_time",
+    "current_timestamp",
+)
+_UNSTEADY_CALLS = ("random", "uuid", "now", "today")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +146,8 @@ class ViewDefinition:
             return source.pin(version)
         except TableNotFoundError as error:
             raise ViewSourceError(
-                f"the source of the view is not there any more - view {view.uri}, source {source.uri} - the view keeps "
-                "its rows; put the source back, or drop the view",
+                f"The source of the view {view.uri} does not exist any more. Source: {source.uri}. The view keeps its "
+                "rows. Restore the source, or drop the view.",
                 uri=view.uri,
             ) from error
 
@@ -152,9 +166,9 @@ class ViewDefinition:
         ]
         if changed:
             raise ViewSourceError(
-                f"columns {', '.join(map(repr, changed))} of the source were dropped, renamed, cast or made anew since "
-                f"the view was made - view {view_uri}, source {source.uri} at version {source.version} - nothing was "
-                "changed; undo that, or make the view anew",
+                f"Columns {', '.join(map(repr, changed))} of the source were dropped, renamed, cast or created again "
+                f"after the creation of the view {view_uri}. Source: {source.uri}, version {source.version}. Nothing "
+                "was changed. Undo this, or make the view again.",
                 uri=view_uri,
             )
         return tuple(field for field in present if field is not None)
@@ -183,7 +197,8 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, StoredUdfError) as error:
         raise ViewError(
-            f"what is stored of the view is damaged: {error} - in {dataset.uri} - make the view anew", uri=dataset.uri
+            f"The stored definition of the view {dataset.uri} is damaged. Make the view again. Reason: {error}",
+            uri=dataset.uri,
         ) from error
 
 
@@ -195,8 +210,8 @@ def refuse_view(dataset: lance.LanceDataset) -> None:
     """
     if view_of(dataset) is not None:
         raise UnsupportedOperationError(
-            f"the rows of a view are those of its source - {dataset.uri} - nothing was changed - change the source, "
-            "and refresh"
+            f"The rows of the view {dataset.uri} follow its source. Nothing was changed. Change the source, and "
+            "refresh the view."
         )
 
 
@@ -209,15 +224,15 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
     definition = view_of(dataset)
     if definition is None:
         raise ViewError(
-            f"the table is no materialized view - {dataset.uri} - only what create_materialized_view made can be "
-            "refreshed; computed columns of a table are filled by backfill",
+            f"The table {dataset.uri} is no materialized view. Refresh a table of create_materialized_view. To fill "
+            "computed columns of a table, use backfill.",
             uri=dataset.uri,
         )
     for name in definition.row_columns:
         if name not in dataset.schema.names:
             raise ViewError(
-                f"column {name!r} of the view is gone, which tells its rows apart - {dataset.uri} - restore the "
-                "version before, or make the view anew",
+                f"The view {dataset.uri} lacks its column {name!r}, which identifies rows. Restore the version before, "
+                "or make the view again.",
                 uri=dataset.uri,
             )
     # A cast replaces the column, and drops the metadata about its expression or UDF.
@@ -225,8 +240,8 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
         marks = {EXPRESSION_KEY, BINDING_KEY.encode(), MADE_KEY}
         if field.name in definition.columns and marks.isdisjoint(field.metadata or {}):
             raise ViewError(
-                f"column {field.name!r} of the view was cast or made anew, so nothing tells what computes it - "
-                f"{dataset.uri} - drop the column, restore the version before, or make the view anew",
+                f"Column {field.name!r} of the view {dataset.uri} was cast or created again, so its expression is "
+                "unknown. Drop the column, restore the version before, or make the view again.",
                 uri=dataset.uri,
             )
     return definition
@@ -254,19 +269,42 @@ def stored_source(source: DatasetRef, view_uri: str) -> str:
 
 
 def used_fields(
-    source: lance.LanceDataset, expressions: Iterable[str], inputs: Iterable[FieldIdentity]
+    source: lance.LanceDataset, expressions: Iterable[str], input_ids: Collection[int] = ()
 ) -> tuple[UsedField, ...]:
-    """Returns the inputs, and the columns that expressions may read, in the order of the source.
+    """Returns the inputs of UDFs, and the columns that expressions may read, in the source's order.
 
     Names are also found in strings. An unnecessary column costs a look at its files.
     """
     texts = [text.lower() for text in expressions]
-    ids = {field.id for field in inputs}
     return tuple(
         UsedField(name=field.name, id=field.id, type=field.type, token=field.token)
         for field in field_identities(source.lance_schema)
-        if field.id in ids or any(_names(field.name.lower(), text) for text in texts)
+        if field.id in input_ids or any(_names(field.name.lower(), text) for text in texts)
     )
+
+
+def check_lance_texts(dataset: lance.LanceDataset, expressions: Iterable[str], condition: str | None) -> None:
+    """Refuses invalid expressions and conditions over a source.
+
+    Raises:
+        RegistrationError: A value may change without a change of its row.
+        FilterError: The condition is not valid.
+    """
+    for text in (*expressions, condition or ""):
+        _refuse_unsteady(text, dataset.uri)
+    if condition is not None:
+        check_filter(dataset, condition, dataset.uri, "descriptor")
+
+
+def _refuse_unsteady(text: str, uri: str) -> None:
+    """Refuses an expression whose value may change without a change of its row."""
+    bare = re.sub(r"'[^']*'|`[^`]*`", "", text)
+    match = re.search(rf"\b(?:(?:{'|'.join(_UNSTEADY)})\b|(?:{'|'.join(_UNSTEADY_CALLS)})\s*\()", bare, re.IGNORECASE)
+    if match is not None:
+        raise RegistrationError(
+            f"{match[0]!r} in {text!r} changes its value without a change of the row's columns, so a refresh cannot find "
+            f"the outdated rows. Source: {uri}. Compute it in queries over the view."
+        )
 
 
 def _names(name: str, text: str) -> bool:
@@ -296,37 +334,8 @@ def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillReques
     binding = binding_of(dataset, column) if column in dataset.schema.names else None
     if binding is None or not binding.of_source:
         return definition_of(ref, dataset, request)
-    if request.udf is not None:
-        raise RegistrationError(
-            f"column {column!r} of a view is computed from the view's source, so it takes no other UDF - in {ref.uri} "
-            "- make a view with that UDF"
-        )
-    if request.read_version not in (None, ref.open_latest().version):
-        raise RegistrationError(
-            f"read_version is not for columns that are computed from a view's source - in {ref.uri} - refresh the view "
-            "with src_version"
-        )
-    _refuse_parts(request.columns, [name for _, name in binding.columns], ref)
-    view = existing_view(dataset)
-    state = refreshed_of(dataset)
-    refresh = None if request.job_id is None else request.job_id.rpartition("-")[0]
-    if state is not None and state.lost and has_unfinished(ref, refresh):
-        raise ViewSourceError(
-            "a refresh that has not ended well may have committed rows of another version of the source, and its "
-            f"transaction was cleaned up, so nothing tells which inputs rows have - view {ref.uri} - refresh the view",
-            uri=ref.uri,
-        )
-    try:
-        source = view.pin_source(ref, None if state is None else state.version)
-    except VersionNotFoundError as error:
-        raise ViewSourceError(
-            f"the version of the source that the view shows was cleaned up, so inputs cannot be read: {error} - view "
-            f"{ref.uri} - refresh the view",
-            uri=ref.uri,
-        ) from error
-    if state is None or state.incarnation != source.incarnation:
-        refuse_other_source(ref, view.source_of(ref), (state, view.pin))
-    view.fields_in(source, ref.uri)
+    _check_request(ref, request, binding)
+    source = _shown_source(ref, dataset, request.job_id)
     inputs = inputs_now(source.open(), binding, column)
     row_id = next(field for field in field_identities(dataset.lance_schema) if field.name == SOURCE_ROW_ID)
     return Definition(
@@ -339,9 +348,49 @@ def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillReques
     )
 
 
-def _refuse_parts(asked: Sequence[str], group: Sequence[str], ref: DatasetRef) -> None:
-    if len(asked) > 1 and set(asked) != set(group):
+def _check_request(ref: DatasetRef, request: BackfillRequest, binding: Binding) -> None:
+    """Refuses parameters unsuitable for columns of a UDF over the source."""
+    if request.udf is not None:
         raise RegistrationError(
-            f"columns {', '.join(map(repr, asked))} are not the columns of one UDF - in {ref.uri} - call backfill for "
-            "each"
+            f"Column {request.columns[0]!r} of the view {ref.uri} is computed from the view's source, so it takes no "
+            "other UDF. Make a view with that UDF."
         )
+    if request.read_version not in (None, ref.open_latest().version):
+        raise RegistrationError(
+            f"Columns of the view {ref.uri} that are computed from its source take no read_version. Refresh the view "
+            "with src_version."
+        )
+    if len(request.columns) > 1 and set(request.columns) != {name for _, name in binding.columns}:
+        raise RegistrationError(
+            f"Columns {', '.join(map(repr, request.columns))} of the view {ref.uri} are not the columns of a single "
+            "UDF. Call backfill for each."
+        )
+
+
+def _shown_source(ref: DatasetRef, dataset: lance.LanceDataset, job_id: str | None) -> DatasetRef:
+    """Returns the shown version of the source of a view, for a backfill.
+
+    Raises:
+        ViewSourceError: The version is uncertain, or cannot be read.
+    """
+    view = existing_view(dataset)
+    state = refreshed_of(dataset)
+    refresh = None if job_id is None else job_id.rpartition("-")[0]
+    if state is not None and state.lost and has_unfinished(ref, refresh):
+        raise ViewSourceError(
+            f"The inputs of some rows of the view {ref.uri} are unknown. An unfinished refresh may have committed rows "
+            "of another version of the source, and a cleanup removed its transaction. Refresh the view.",
+            uri=ref.uri,
+        )
+    try:
+        source = view.pin_source(ref, None if state is None else state.version)
+    except VersionNotFoundError as error:
+        raise ViewSourceError(
+            f"A cleanup removed the version of the source that the view {ref.uri} shows, so inputs cannot be read. "
+            f"Refresh the view. Reason: {error}",
+            uri=ref.uri,
+        ) from error
+    if state is None or state.incarnation != source.incarnation:
+        refuse_other_source(ref, view.source_of(ref), (state, view.pin))
+    view.fields_in(source, ref.uri)
+    return source

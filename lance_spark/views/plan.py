@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,14 +11,17 @@ from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import counted
-from lance_spark.rebase.source_changes import affected
+from lance_spark.rebase.source_changes import ChangedFragments, affected
 from lance_spark.rows.row_addresses import row_ids
 from lance_spark.staging.area import Staging
 from lance_spark.views.definition import define, existing_view, groups_of
-from lance_spark.views.placement import SourceRows
+from lance_spark.views.placement import PlacementSpec, SourceRows
 from lance_spark.views.refresh_base import RefreshBase
 from lance_spark.views.row_tasks import SEARCHED_ROWS, find_rows
 from lance_spark.words import InWords
+
+if TYPE_CHECKING:
+    import lance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -94,48 +98,83 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
     definition = existing_view(ref.open_latest())
     start = RefreshBase.of(ref, definition.pin_source(ref, src_version))
     spec = start.spec(Staging(uri=ref.uri, job_id="plan"), 1)
-    look = affected(start.source, None if start.is_current else start.base, spec.used)
-    rows = SourceRows(spec)
-    added = changed = removed = new = unknown = 0
-    ids = [np.empty(0, dtype=np.int64)]
-    is_whole = start.definition.makes_table
-    for number, _ in () if start.is_current or is_whole else look.now:
-        since = rows.since_base(number)
-        new += len(since.new)
-        unknown += since.unknown
-        added += len(rows.matching(number, since.new))
-        selected = rows.matching(number, since.changed)
-        changed += len(selected)
-        if spec.selects and not spec.makes_chunks and changed <= SEARCHED_ROWS:
-            fragment = rows.rows.existing_fragment(number)
-            ids.append(row_ids(fragment, selected.to_numpy()).astype(np.int64))
-        removed += len(since.changed - selected)
-    source, base = start.source.open(), None if start.base is None else start.base.open()
-    if base is None:
-        removed = start.dataset.count_rows()
-    elif rows.difference is not None and (unknown or source.count_rows() != base.count_rows() + new):
-        removed += sum(len(ids) for number, _ in look.then for ids in rows.difference.deleted_ids(number))
-    some = np.sort(np.concatenate(ids))
-    if len(some):  # rows newly selected by the view after a change
-        found_rows = len(np.unique(find_rows(start.dataset, some)[0]))
-        added, changed = added + len(some) - found_rows, changed - len(some) + found_rows
-    if not spec.selects:  # changed rows are taken out and added again
-        added, changed, removed = added + changed, 0, removed + changed
-    base_fragments = set() if base is None else {handle.fragment_id for handle in base.get_fragments()}
+    changes = affected(start.source, None if start.is_current else start.base, spec.used)
+    counts = _RowCounts.of(start, spec, changes)
+    source = start.source.open()
     return RefreshPlan(
         table_name=table_name,
         table_uri=ref.uri,
         source_uri=source.uri,
         source_version=source.version,
         previous_version=None if start.shows is None else start.shows.version,
-        rebuilds=is_whole or (start.shows is not None and start.base is None),
-        rows_added=added,
-        rows_recomputed=changed,
-        rows_removed=removed,
+        rebuilds=start.definition.makes_table or (start.shows is not None and start.base is None),
+        rows_added=counts.added,
+        rows_recomputed=counts.changed,
+        rows_removed=counts.removed,
         rows_pending=_pending(ref, start, checkpoints),
-        new_source_fragments=0 if start.is_current else sum(number not in base_fragments for number, _ in look.now),
-        untouched_fragments=len(source.get_fragments()) if start.is_current else look.untouched,
+        new_source_fragments=0 if start.is_current else _count_new_fragments(start, changes),
+        untouched_fragments=len(source.get_fragments()) if start.is_current else changes.untouched,
     )
+
+
+@dataclass(slots=True)
+class _RowCounts:
+    """Counts of the rows to add, to change and to remove.
+
+    Attributes:
+        new: New rows of the source, selected or not.
+        unknown: Possibly new rows of the source.
+        changed_ids: Ids of changed rows, ascending in each array; not all of many rows.
+    """
+
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    new: int = 0
+    unknown: int = 0
+    changed_ids: list[np.ndarray] = field(default_factory=lambda: [np.empty(0, dtype=np.int64)])
+
+    @staticmethod
+    def of(start: RefreshBase, spec: PlacementSpec, changes: ChangedFragments) -> _RowCounts:
+        """Counts the rows of the changed fragments."""
+        counts, rows = _RowCounts(), SourceRows(spec)
+        if not start.is_current and not start.definition.makes_table:
+            for number, _ in changes.now:
+                counts._add_fragment(rows, number)
+        if start.base is None:
+            counts.removed = start.dataset.count_rows()
+        elif start.may_lack_rows(new=counts.new, unknown=counts.unknown):
+            counts.removed += sum(len(ids) for number, _ in changes.then for ids in rows.deleted_ids(number))
+        counts._separate_new(start.dataset)
+        if spec.selects:
+            return counts
+        # A query of Spark removes changed rows, and adds them again.
+        added, removed = counts.added + counts.changed, counts.removed + counts.changed
+        return replace(counts, added=added, changed=0, removed=removed)
+
+    def _add_fragment(self, rows: SourceRows, number: int) -> None:
+        since = rows.since_base(number)
+        selected = rows.matching(number, since.changed)
+        self.new += len(since.new)
+        self.unknown += since.unknown
+        self.added += len(rows.matching(number, since.new))
+        self.changed += len(selected)
+        self.removed += len(since.changed - selected)
+        if rows.spec.selects and not rows.spec.makes_chunks and self.changed <= SEARCHED_ROWS:
+            fragment = rows.rows.existing_fragment(number)
+            self.changed_ids.append(row_ids(fragment, selected.to_numpy()).astype(np.int64))
+
+    def _separate_new(self, view: lance.LanceDataset) -> None:
+        """Counts changed rows that the view lacks as rows to add: the view selects them newly."""
+        ids = np.sort(np.concatenate(self.changed_ids))
+        if len(ids):
+            new = len(ids) - len(np.unique(find_rows(view, ids)[0]))
+            self.added, self.changed = self.added + new, self.changed - new
+
+
+def _count_new_fragments(start: RefreshBase, changes: ChangedFragments) -> int:
+    base = set() if start.base is None else {handle.fragment_id for handle in start.base.open().get_fragments()}
+    return sum(number not in base for number, _ in changes.now)
 
 
 def _pending(ref: DatasetRef, start: RefreshBase, checkpoints: str | None) -> int:

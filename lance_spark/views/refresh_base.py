@@ -22,13 +22,13 @@ from lance_spark.staging.file_layout import FileLayout
 from lance_spark.views.definition import (
     CHILD_INDEX,
     ViewDefinition,
+    check_lance_texts,
     existing_view,
     expressions_of,
     groups_of,
     made_columns,
     used_fields,
 )
-from lance_spark.views.lance_text import check_lance_texts
 from lance_spark.views.placement import PlacementSpec
 from lance_spark.views.source_pin import made_anew, refuse_other_source
 from lance_spark.views.state import Refreshed, has_unfinished, refreshed_of
@@ -138,7 +138,7 @@ class RefreshBase:
         if function is None or self.definition.makes_table:
             return [(binding.input_ids, columns) for binding, columns in groups_of(self.dataset)]
         # A row that the condition starts to select is chunked as a new row.
-        condition = used_fields(self.source.open(), [self.definition.where or ""], ())
+        condition = used_fields(self.source.open(), [self.definition.where or ""])
         columns = (CHILD_INDEX, *(name for _, name in made_columns(self.dataset)))
         return [({*function.input_ids, *(field.id for field in condition)}, columns)]
 

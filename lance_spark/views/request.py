@@ -40,8 +40,8 @@ class RefreshRequest:
     def __post_init__(self) -> None:
         if self.where is not None:
             raise UnsupportedOperationError(
-                "a view has the rows that its query selects, so a refresh takes no where - in refresh - make a view "
-                "with where(...), or backfill one of its columns with where="
+                "A refresh takes no where, because the view's query selects its rows. Make a view with where(...), or "
+                "backfill a column of the view with where=."
             )
         for name in ("src_version", "max_rows_per_fragment", "concurrency", "intra_applier_concurrency"):
             value = getattr(self, name)

@@ -88,9 +88,9 @@ def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable
         return
     if _folder(source) != _folder(view) and not environment_flag(ALLOW_VARIABLE):
         raise ViewSourceError(
-            "nothing tells whether the source of the view is the table that the view was made of: the source lies in "
-            f"another folder, and no version that the view knows is left - view {view.uri}, source {source.uri} - "
-            f"nothing was changed; make the view anew, or set {ALLOW_VARIABLE}=1 if you trust all writers of the view",
+            f"The source of the view {view.uri} may be another table than at the creation of the view, because it is "
+            f"in another folder, and no known version is left. Source: {source.uri}. Nothing was changed. Make the view "
+            f"again, or set {ALLOW_VARIABLE}=1 if you trust all writers of the view.",
             uri=view.uri,
         )
 
@@ -98,8 +98,8 @@ def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable
 def made_anew(view: DatasetRef, source: DatasetRef, version: int) -> ViewSourceError:
     """Returns the error about a source with another incarnation of a known version."""
     return ViewSourceError(
-        f"the source was made anew, or is another table, since the view was made or refreshed from version {version} "
-        f"of it - view {view.uri}, source {source.uri} - nothing was changed; make the view anew",
+        f"The source of the view {view.uri} was created again, or is another table, after version {version}, which the "
+        f"view knows. Source: {source.uri}. Nothing was changed. Make the view again.",
         uri=view.uri,
     )
 

@@ -196,9 +196,9 @@ class ChunkCalls:
         if self.counts.crashed:
             reasons.append(f"{counted(self.counts.crashed, 'row')} killed the process that chunked them")
         return BackfillIncompleteError(
-            f"rows of the source have no chunks: {'; '.join(reasons)} - {self._description}, job {self._job_id} - "
-            "nothing was committed, and what was chunked is kept; get_errors tells of rows; refresh again when the "
-            "cause is gone, or make the view with a chunker whose on_error skips such rows",
+            f"Rows of the source have no chunks: {'; '.join(reasons)}. Nothing was committed, and finished chunks are "
+            "kept. See get_errors. Refresh again after the cause is removed, or make the view with a chunker whose "
+            f"on_error skips such rows. Job: {self._job_id} ({self._description}).",
             result=None,
         )
 

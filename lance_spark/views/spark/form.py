@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -117,8 +116,8 @@ class SparkForm:
         if not is_classic(spark):
             calls = ", ".join(f"spark.conf.set({name!r}, {value!r})" for name, value in changes.items())
             raise ViewError(
-                f"the session has other settings than the one that made the view, so its expressions would mean "
-                f"something else: {json.dumps(changes)} - view {view_uri} - over Spark Connect set them first: {calls}",
+                f"Settings of the session change the meaning of the expressions of the view {view_uri}. Over Spark "
+                f"Connect, set the settings of the view first: {calls}",
                 uri=view_uri,
             )
         return self.beside(spark)

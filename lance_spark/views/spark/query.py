@@ -81,7 +81,7 @@ def text_query(spark: SparkSession, text: str, find_table: FindTable) -> SparkQu
             alias = "" if query.table.is_aliased else f" AS {quote_identifier(query.table.parts[-1])}"
             whole = spark.sql(f"{text[:first]}{quote_identifier(view)}{alias}{text[end:]}".rstrip().rstrip(";"))
             blocks = _checked_blocks(spark.table(view), query.selects, whole, text)
-            used = used_fields(dataset, [expression for block in blocks for expression in block.texts], ())
+            used = used_fields(dataset, [expression for block in blocks for expression in block.texts])
             form = SparkForm(blocks=blocks, settings=settings_of(spark))
             _refuse_unreadable(dataset, used)
             _prove(spark, dataset, form, used, whole.schema)

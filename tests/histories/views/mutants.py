@@ -204,7 +204,7 @@ MUTANTS: dict[str, ViewMutant] = {
         steps=_in_order(_APPEND, StartRefresh("one", "noting"), _DELETE, StartRefresh("two"), ResumeRefresh("one")),
     ),
     "a refresh goes back behind another one": ViewMutant(
-        patches={"lance_spark.views.start:Start.shows_later": lambda _: property(lambda self: False)},
+        patches={"lance_spark.views.refresh_base:RefreshBase.shows_later": lambda _: property(lambda self: False)},
         steps=_in_order(
             _APPEND,
             StartRefresh("one", "begin"),

@@ -231,7 +231,7 @@ def points(*, spark: bool = False) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for replaced in (
             patch.object(RefreshJob, "_replace_rows", _noting_start(RefreshJob._replace_rows)),
-            patch.object(RowTasks, "move", _at("move", RowTasks.move)),
+            patch.object(RowTasks, "rewrite", _at("move", RowTasks.rewrite)),
             patch.object(RefreshJob, "_commit", _at("look", RefreshJob._commit)),
             patch.object(RefreshJob, "_note", _at("note", RefreshJob._note)),
             patch.object(RefreshJob, "_fill", _at("fill", RefreshJob._fill)),

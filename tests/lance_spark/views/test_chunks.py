@@ -340,7 +340,7 @@ def test_others_between_chunking_and_the_commit(what: str, db: Connection, log: 
                 part.unlink()
 
     target = pair.source.version
-    with _before(row_tasks.RowTasks, "place_chunks", act):
+    with _before(row_tasks.RowTasks, "write_chunks", act):
         result = pair.view.refresh(src_version=target)
     assert result.status == "DONE"
     if what == "compact":
@@ -397,7 +397,7 @@ def test_columns_of_chunks_can_be_renamed_and_dropped(db: Connection, log: Log) 
     numbers = pair.view.to_arrow(["number"])["number"].to_pylist()
     assert sorted(numbers) == sorted(row["n"] for row in pair.at())
     pair.view.to_lance().alter_columns({"path": "p2", "data_type": pa.int32()})
-    with pytest.raises(ViewError, match="cast or made anew"):
+    with pytest.raises(ViewError, match="cast or created again"):
         pair.view.refresh()
 
 
@@ -408,7 +408,7 @@ def test_a_source_without_stable_row_ids_or_that_is_gone(db: Connection, log: Lo
     with pytest.raises(StableRowIdsError):
         pair.view.refresh()
     db.drop_table("s")
-    with pytest.raises(ViewSourceError, match="not there any more"):
+    with pytest.raises(ViewSourceError, match="does not exist any more"):
         pair.view.refresh()
 
 

@@ -211,7 +211,7 @@ def test_refreshes_and_writers_of_both_tables_at_once(db: Connection, log: Log) 
 # Other writers of the view
 
 
-@pytest.mark.parametrize("point", [slow("place"), slow("move"), "_commit", slow("_note"), slow("_fill")])
+@pytest.mark.parametrize("point", [slow("write_new"), slow("rewrite"), "_commit", slow("_note"), slow("_fill")])
 def test_a_compaction_of_the_view_beside_a_refresh(
     point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +226,7 @@ def test_a_compaction_of_the_view_beside_a_refresh(
     pair.refresh([])
 
 
-@pytest.mark.parametrize("point", [slow("place"), "move", slow("_commit"), slow("_note"), slow("_fill")])
+@pytest.mark.parametrize("point", [slow("write_new"), "rewrite", slow("_commit"), slow("_note"), slow("_fill")])
 def test_the_source_is_compacted_and_changed_beside_a_refresh(
     point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,7 +362,7 @@ def test_a_refresh_beside_a_backfill_of_a_column_of_the_view(
 # Deaths
 
 
-@pytest.mark.parametrize("point", [slow("place"), slow("move"), "_commit", slow("_note"), slow("_fill")])
+@pytest.mark.parametrize("point", [slow("write_new"), slow("rewrite"), "_commit", slow("_note"), slow("_fill")])
 def test_a_death_at_a_point_is_made_good_by_the_next_refresh(
     point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

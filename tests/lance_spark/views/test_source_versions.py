@@ -108,7 +108,7 @@ def test_a_source_that_was_dropped(db: Connection, log: Log) -> None:
     pair = watched(db, log)
     db.drop_table("s")
     for act in (pair.view.refresh, pair.view.plan_refresh, pair.view.refresh_async):
-        with nothing_changes(pair.view), pytest.raises(ViewSourceError, match="not there any more"):
+        with nothing_changes(pair.view), pytest.raises(ViewSourceError, match="does not exist any more"):
             act()
 
 
