@@ -6,7 +6,7 @@ from lance_spark.backfill.watch import Watch as Watch
 from lance_spark.columns.spark_functions import table_function as table_function
 from lance_spark.commit.changes import CommitResult as CommitResult
 from lance_spark.dml.clauses import MergeInsertBuilder as MergeInsertBuilder
-from lance_spark.dml.result import ChangeResult as ChangeResult
+from lance_spark.dml.results import ChangeResult as ChangeResult
 from lance_spark.errors import BackfillIncompleteError as BackfillIncompleteError
 from lance_spark.errors import ColumnExistsError as ColumnExistsError
 from lance_spark.errors import ColumnNameError as ColumnNameError

@@ -61,7 +61,7 @@ def check_where(dataset: lance.LanceDataset, where: str | None, uri: str) -> Non
     check_filter(dataset, where, uri, "descriptor")
 
 
-def check_assignments(dataset: lance.LanceDataset, wanted: Assignments, uri: str) -> pa.RecordBatch | None:
+def check_assignments(dataset: lance.LanceDataset, assignments: Assignments, uri: str) -> pa.RecordBatch | None:
     """Validates an update for a version, and returns a row of the values; None without values.
 
     Raises:
@@ -69,17 +69,17 @@ def check_assignments(dataset: lance.LanceDataset, wanted: Assignments, uri: str
             the table.
         UnsupportedOperationError: An expression is assigned to a blob.
     """
-    check_where(dataset, wanted.where, uri)
+    check_where(dataset, assignments.where, uri)
     schema = dataset.schema
-    for name in wanted.columns:
+    for name in assignments.columns:
         if name not in schema.names:
             raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(schema.names)}")
-    for name, text in wanted.expressions.items():
+    for name, text in assignments.expressions.items():
         _check_expression(dataset, name, text, uri)
-    if not wanted.values:
+    if not assignments.values:
         return None
-    fields = [row_field(schema.field(name)) for name in wanted.values]
-    arrays = [_constant(field, value) for field, value in zip(fields, wanted.values.values(), strict=True)]
+    fields = [row_field(schema.field(name)) for name in assignments.values]
+    arrays = [_constant(field, value) for field, value in zip(fields, assignments.values.values(), strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
@@ -89,8 +89,8 @@ def _check_expression(dataset: lance.LanceDataset, name: str, text: str, uri: st
     field = dataset.schema.field(name)
     if is_blob(field) or is_logical_blob(row_field(field)):
         raise UnsupportedOperationError(
-            f"column {name!r} holds blobs, which no expression in Lance SQL makes - {uri} - nothing was changed - set "
-            "it to bytes with values, or write it with df.write.format('lance').option('mode', 'backfill')"
+            f"An expression in Lance SQL cannot make the blobs of column {name!r}. Table: {uri}. Nothing was changed. "
+            "Set bytes with values, or write the column with df.write.format('lance').option('mode', 'backfill')."
         )
     if (declared := raw_type(field)) is not None:
         raise UnsupportedOperationError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.commit.changes import CommitNote
-from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.results import ChangeResult
 from lance_spark.errors import OptionError
 from lance_spark.tabular import Data
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.dml.row_edit_result import RowEditResult, WrittenColumnFile
+from lance_spark.dml.results import RowEditResult, WrittenColumnFile
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field

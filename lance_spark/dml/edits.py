@@ -7,7 +7,7 @@ and 16 bytes for each matching row of a fragment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml import strategy
 from lance_spark.dml.column_files import ColumnFiles
-from lance_spark.dml.row_edit_result import RowEditResult
+from lance_spark.dml.results import RowEditResult
 from lance_spark.dml.strategy import UpdateStrategy
 from lance_spark.errors import LanceSparkError, ValueConversionError, panics_as_errors
 from lance_spark.read.filtering import as_filter_error, conjunction
@@ -31,6 +31,7 @@ from lance_spark.types.names import quote_identifier
 from udf_runtime.execute.casts import can_become, cast
 
 if TYPE_CHECKING:
+    import lance
     from lance.fragment import LanceFragment
 
 Task: TypeAlias = Literal["count", "cheaper", UpdateStrategy]
@@ -81,22 +82,41 @@ class Edit:
         rows = SnapshotRows(self.spec.table.open())
         handles = [rows.existing_fragment(number) for number in self.fragments]
         task = self.task
-        if task in ("count", "cheaper"):
-            result.counts = {number: len(offsets) for number, offsets in _matching(self.spec, rows, handles)}
-        if task == "cheaper" and result.counts:
-            assert self.spec.targets is not None
+        if task == "count":
+            result.counts = self._count(rows, handles)
+        elif task == "cheaper":
+            result.counts = self._count(rows, handles)
             handles = [rows.existing_fragment(number) for number in result.counts]
-            physical = {handle.fragment_id: handle.metadata.physical_rows for handle in handles}
-            columns = self.spec.targets.schema.names
-            task = strategy.choose_strategy(self.spec.table, rows.dataset, columns, result.counts, physical)
-        if task == "delete":
-            for number, offsets in _matching(self.spec, rows, handles):
-                delete_rows(rows.existing_fragment(number), offsets, result)
-        elif task == "rows":
-            _Moves(self.spec, rows, result).run(handles)
-        elif task == "columns":
-            _write_columns(self.spec, rows, result, handles)
+            if handles:
+                self._apply(self._choose_strategy(rows.dataset, handles, result.counts), rows, handles, result)
+        else:
+            self._apply(task, rows, handles, result)
         return result
+
+    def _count(self, rows: SnapshotRows, handles: Sequence[LanceFragment]) -> dict[int, int]:
+        """Returns the number of matching rows of each fragment with a match."""
+        return {number: len(offsets) for number, offsets in _matching(self.spec, rows, handles)}
+
+    def _choose_strategy(
+        self, dataset: lance.LanceDataset, handles: Sequence[LanceFragment], counts: Mapping[int, int]
+    ) -> UpdateStrategy:
+        assert self.spec.targets is not None
+        physical = {handle.fragment_id: handle.metadata.physical_rows for handle in handles}
+        columns = self.spec.targets.schema.names
+        return strategy.choose_strategy(self.spec.table, dataset, columns, counts, physical)
+
+    def _apply(
+        self, chosen: UpdateStrategy, rows: SnapshotRows, handles: Sequence[LanceFragment], result: RowEditResult
+    ) -> None:
+        """Applies a strategy to the matching rows of fragments."""
+        match chosen:
+            case "delete":
+                for number, offsets in _matching(self.spec, rows, handles):
+                    delete_rows(rows.existing_fragment(number), offsets, result)
+            case "rows":
+                _Moves(self.spec, rows, result).run(handles)
+            case "columns":
+                _write_columns(self.spec, rows, result, handles)
 
 
 def _matching(
@@ -242,16 +262,16 @@ def _values(spec: EditSpec, batch: pa.RecordBatch, schema: pa.Schema, fragment: 
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _as(values: pa.Array[Any], wanted: pa.Field[Any], fragment: int) -> pa.Array[Any]:
+def _as(values: pa.Array[Any], target_field: pa.Field[Any], fragment: int) -> pa.Array[Any]:
     hint = f"in fragment {fragment}; give another expression"
-    if values.type != wanted.type:
+    if values.type != target_field.type:
         try:
-            values = _cast(values, wanted.type)
+            values = _cast(values, target_field.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ValueConversionError(wanted.name, None, f"{error}", hint=hint) from error
-    if values.null_count and not wanted.nullable:
+            raise ValueConversionError(target_field.name, None, f"{error}", hint=hint) from error
+    if values.null_count and not target_field.nullable:
         at = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-        raise ValueConversionError(wanted.name, at, "NULL in a column that may not hold it", hint=hint)
+        raise ValueConversionError(target_field.name, at, "NULL in a column that may not hold it", hint=hint)
     return values
 
 

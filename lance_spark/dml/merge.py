@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -14,14 +14,13 @@ from pyspark.sql.types import StructType
 
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import AbsentKeys, CommitNote, RowEdits
-from lance_spark.commit.conflicts.identity import field_identities, ids_of
+from lance_spark.commit.conflicts.identity import ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.clauses import MergeClauses
 from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, MergeSmall
-from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.results import ChangeResult, RowEditResult, edits_of
 from lance_spark.dml.rounds import retry_statement
-from lance_spark.dml.row_edit_result import RowEditResult
 from lance_spark.dml.source import Source, read_table
 from lance_spark.dml.strategy import TASK_BYTES, known_matches, named_columns, work_of
 from lance_spark.errors import (
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     import lance
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_GIVEN = "row.given"
+_SOURCE_MARK = "row.given"
 _INSERT_PARTS = 32
 
 
@@ -75,23 +74,27 @@ class Merge:
     def _check(self, dataset: lance.LanceDataset) -> None:
         """Validates the source's columns against the table's columns."""
         self._source.check(pa.schema([row_field(field) for field in dataset.schema]), self._clauses.on)
-        source_names = self._source.names
-        absent_fields = [field for field in dataset.schema if field.name not in source_names]
-        strict = [field.name for field in absent_fields if not field.nullable]
-        if strict and self._clauses.inserts:
+        absent = [field for field in dataset.schema if field.name not in self._source.names]
+        if self._clauses.inserts:
+            self._refuse_required([field.name for field in absent if not field.nullable])
+        if self._clauses.updates:
+            self._refuse_blobs([field.name for field in absent if is_blob(field)])
+
+    def _refuse_required(self, names: Sequence[str]) -> None:
+        if names:
             raise SchemaMismatchError(
-                f"the source lacks columns that may not be NULL: {', '.join(map(repr, strict))} - {self._ref.uri} - "
-                "nothing was changed - add them to the source, or leave when_not_matched_insert_all out"
-            )
-        blobs = [field.name for field in absent_fields if is_blob(field)]
-        if blobs and self._clauses.updates:
-            raise UnsupportedOperationError(
-                f"rows that change would have to take the blobs of {', '.join(map(repr, blobs))} along - "
-                f"{self._ref.uri} - nothing was changed - add these columns to the source, or set the others with "
-                "load_columns, which leaves blobs where they are"
+                f"The source of the merge lacks columns that may not be NULL: {', '.join(map(repr, names))}. Table: "
+                f"{self._ref.uri}. Nothing was changed. Add the columns to the source, or leave "
+                "when_not_matched_insert_all out."
             )
 
-    # Evaluation
+    def _refuse_blobs(self, names: Sequence[str]) -> None:
+        if names:
+            raise UnsupportedOperationError(
+                f"The merge would move rows with the blobs of {', '.join(map(repr, names))}. Table: {self._ref.uri}. "
+                "Nothing was changed. Add these columns to the source, or set the other columns with load_columns, "
+                "which moves no blobs."
+            )
 
     def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
         dataset = ref.open()
@@ -153,25 +156,14 @@ class Merge:
     def _actions(self, ref: DatasetRef, dataset: lance.LanceDataset) -> tuple[DataFrame, StructType]:
         """Returns rows with actions, by fragment, and Spark's schema of the values."""
         clauses = self._clauses
-        source = self._source.frame(ref, self._staging).withColumn(_GIVEN, sf.lit(True)).alias("source")
+        source = self._source.frame(ref, self._staging).withColumn(_SOURCE_MARK, sf.lit(True)).alias("source")
         target = self._target_rows(ref, dataset).alias("target")
-        matches = sf.lit(True)
-        for name in clauses.on:
-            matches &= sf.col(f"source.{quote_identifier(name)}") == sf.col(f"target.{quote_identifier(name)}")
         how = {(True, True): "full", (True, False): "left", (False, True): "right", (False, False): "inner"}
-        joined = source.join(target, matches, how[clauses.inserts, clauses.deletes])
-        in_source, in_target = sf.col(f"source.`{_GIVEN}`").isNotNull(), sf.col(f"target.{ROW_ADDRESS}").isNotNull()
-        action = sf.lit(None).cast("int")
-        if clauses.deletes:
-            action = sf.when(in_target & ~in_source & _condition(clauses.delete_where), DELETE).otherwise(action)
-        if clauses.updates:
-            action = sf.when(in_target & in_source & _condition(clauses.update_where), UPDATE).otherwise(action)
-        if clauses.inserts:
-            action = sf.when(in_source & ~in_target, INSERT).otherwise(action)
-        names = [name for name in source.columns if name != _GIVEN]
+        joined = source.join(target, _same_keys(clauses.on), how[clauses.inserts, clauses.deletes])
+        names = [name for name in source.columns if name != _SOURCE_MARK]
         values = [sf.col(f"source.{quote_identifier(name)}").alias(name) for name in names]
         try:
-            rows = joined.select(sf.col(f"target.{ROW_ADDRESS}"), action.alias(ACTION), *values)
+            rows = joined.select(sf.col(f"target.{ROW_ADDRESS}"), _action_of(clauses).alias(ACTION), *values)
             rows = rows.where(sf.col(ACTION).isNotNull())
             schema = rows.schema
         except AnalysisException as error:
@@ -195,6 +187,27 @@ class Merge:
         return named_columns(dataset.schema, *texts)
 
 
+def _same_keys(on: Sequence[str]) -> Column:
+    """Returns the condition for matching rows of source and target."""
+    matches = sf.lit(True)
+    for name in map(quote_identifier, on):
+        matches &= sf.col(f"source.{name}") == sf.col(f"target.{name}")
+    return matches
+
+
+def _action_of(clauses: MergeClauses) -> Column:
+    """Returns the action for a joined row, or NULL."""
+    in_source, in_target = sf.col(f"source.`{_SOURCE_MARK}`").isNotNull(), sf.col(f"target.{ROW_ADDRESS}").isNotNull()
+    action = sf.lit(None).cast("int")
+    if clauses.deletes:
+        action = sf.when(in_target & ~in_source & _condition(clauses.delete_where), DELETE).otherwise(action)
+    if clauses.updates:
+        action = sf.when(in_target & in_source & _condition(clauses.update_where), UPDATE).otherwise(action)
+    if clauses.inserts:
+        action = sf.when(in_source & ~in_target, INSERT).otherwise(action)
+    return action
+
+
 def _condition(where: str | None) -> Column:
     return sf.lit(True) if where is None else sf.expr(f"({where}\n)")
 
@@ -204,30 +217,3 @@ def spread(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     key = sf.hash(*(sf.col(quote_identifier(name)) for name in keys)) if keys else sf.spark_partition_id()
     part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(key, sf.lit(_INSERT_PARTS)))
     return rows.repartition(part).sortWithinPartitions(ROW_ADDRESS)
-
-
-def edits_of(
-    ref: DatasetRef,
-    dataset: lance.LanceDataset,
-    results: Sequence[RowEditResult],
-    operation: Literal["delete", "update", "merge"] = "merge",
-) -> RowEdits | None:
-    """Returns the edits of a statement over rows for the commit; None without edits."""
-    new = tuple(fragment for result in results for fragment in result.new_fragments())
-    updated = tuple(fragment for result in results for fragment in result.updated_fragments())
-    removed = tuple(number for result in results for number in result.removed)
-    before = {number: dataset.get_fragment(number) for number in (*(fragment.id for fragment in updated), *removed)}
-    if not new and not before:
-        return None
-    return RowEdits(
-        operation=operation,
-        read_version=ref.version or 0,
-        fields=field_identities(dataset.lance_schema),
-        before={number: fragment.metadata for number, fragment in before.items() if fragment is not None},
-        updated=updated,
-        removed=removed,
-        new=new,
-        rows_inserted=sum(result.inserted for result in results),
-        rows_updated=sum(result.changed for result in results),
-        rows_deleted=sum(result.deleted for result in results),
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.dml import strategy
 from lance_spark.dml.column_files import ColumnFiles
 from lance_spark.dml.edits import MOST_BYTES, MOST_ROWS, add_moved, delete_rows
-from lance_spark.dml.row_edit_result import RowEditResult
+from lance_spark.dml.results import RowEditResult
 from lance_spark.dml.source import plain_key
 from lance_spark.dml.strategy import TASK_BYTES
 from lance_spark.errors import MergeError
@@ -54,7 +54,7 @@ class Apply:
         table: The version of the merge.
         values: Spark's schema of the new values.
         layout: Layout of files with all columns.
-        kept: Columns with values for inserts only. Updated rows keep their values.
+        insert_only: Columns with values for inserts only. Updated rows keep their values.
     """
 
     table: DatasetRef
@@ -62,7 +62,7 @@ class Apply:
     values: StructType
     layout: FileLayout
     stable: bool
-    kept: tuple[str, ...] = ()
+    insert_only: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Applies all rows, and yields the answer."""
@@ -76,17 +76,17 @@ class Apply:
 class _Task:
     def __init__(self, apply: Apply) -> None:
         schema = apply.layout.row_schema
-        columns = [name for name in schema.names if name in apply.values.names]
+        absent = _without(schema.names, apply.values.names)
+        columns = _without(schema.names, absent)
+        updated_columns = _without(columns, apply.insert_only)
         self._apply = apply
         self._rows = SnapshotRows(apply.table.open())
         self._schema = schema
-        self._absent = [name for name in schema.names if name not in columns]
-        self._kept = [name for name in schema.names if name in self._absent or name in apply.kept]
+        self._absent = absent
+        self._kept_columns = _without(schema.names, updated_columns)
         self._insert_converter = _RowConverter(apply.values, schema, columns)
-        # An update has NULL in place of the kept values, which a NOT NULL column refuses.
-        self._update_converter = _RowConverter(
-            apply.values, schema, [name for name in columns if name not in apply.kept]
-        )
+        # An update has NULL in place of values for inserts only, which a NOT NULL column refuses.
+        self._update_converter = _RowConverter(apply.values, schema, updated_columns)
         self._inserted, self._moved = (
             FragmentSink(apply.staging, apply.layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES) for _ in range(2)
         )
@@ -146,15 +146,22 @@ class _Task:
     def _move(self, fragment: LanceFragment, offsets: np.ndarray, values: pa.RecordBatch) -> None:
         rows = self._update_converter.convert(values)
         columns: dict[str, Any] = {}
-        if self._kept:
+        if self._kept_columns:
             at = self._rows.live_positions(fragment.fragment_id, offsets)
-            current_values = fragment.take(at, columns=self._kept).combine_chunks()
-            columns = {name: _one(current_values.column(name)) for name in self._kept}
+            current_values = fragment.take(at, columns=self._kept_columns).combine_chunks()
+            columns = {name: _combine_chunks(current_values.column(name)) for name in self._kept_columns}
         self._moved.write(self._complete(rows, columns))
 
-    def _complete(self, rows: pa.RecordBatch, others: dict[str, Any]) -> pa.RecordBatch:
-        arrays = [others[field.name] if field.name in others else rows.column(field.name) for field in self._schema]
+    def _complete(self, rows: pa.RecordBatch, other_columns: dict[str, Any]) -> pa.RecordBatch:
+        arrays = [
+            other_columns[field.name] if field.name in other_columns else rows.column(field.name)
+            for field in self._schema
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _without(names: Sequence[str], excluded: Collection[str]) -> list[str]:
+    return [name for name in names if name not in excluded]
 
 
 class _RowConverter:
@@ -311,13 +318,13 @@ class MergeSmall:
             scan_in_order=True,
         )
         table_rows = scanner.to_table()
-        codes = pc.index_in(_one(table_rows[self.key].cast(keys.type)), value_set=keys)
+        codes = pc.index_in(_combine_chunks(table_rows[self.key].cast(keys.type)), value_set=keys)
         return table_rows[ROW_ADDRESS].to_numpy().astype(np.int64), codes.to_numpy().astype(np.int64)
 
 
 def _codes(column: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], np.ndarray]:
     """Returns the distinct keys, and the index of each row's key: -1 for NULL."""
-    plain = _one(column.cast(plain_key(column.type)))
+    plain = _combine_chunks(column.cast(plain_key(column.type)))
     keys = plain.unique().drop_null()
     codes = pc.index_in(plain, value_set=keys).fill_null(-1)
     return keys, codes.to_numpy().astype(np.int64)
@@ -334,9 +341,8 @@ def refuse_doubled(table: DatasetRef, fragment: int, offsets: np.ndarray, last: 
         return
     address = fragment << 32 | int(offsets[np.flatnonzero(steps <= 0)[0]])
     raise MergeError(
-        f"several rows of the source match one row of the table - row {address} (its address) of "
-        f"{table.uri}, version {table.version} - nothing was changed - keep one row of "
-        "each key in the source, for example with dropDuplicates"
+        f"Several rows of the source match the row at address {address} of {table.uri}, version {table.version}. "
+        "Nothing was changed. Keep a single row of each key in the source, for example with dropDuplicates."
     )
 
 
@@ -363,6 +369,6 @@ def by_fragment(
             )
 
 
-def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+def _combine_chunks(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     chunks = column.chunks
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, column.type)

@@ -52,8 +52,8 @@ class Source:
         unknown = [name for name in self.names if name not in rows.names]
         if unknown:
             raise SchemaMismatchError(
-                f"the source has columns that are not there: {', '.join(map(repr, unknown))} - nothing was changed - "
-                f"its columns may be {', '.join(rows.names)}"
+                f"The source of the merge has columns that the table lacks: {', '.join(map(repr, unknown))}. Nothing "
+                f"was changed. Columns of the table: {', '.join(rows.names)}."
             )
         self._columns = pa.schema([field for field in rows if field.name in self.names])
         if self._frame is not None:

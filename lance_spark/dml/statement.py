@@ -7,7 +7,7 @@ other fragments stay. The result always equals the statement at one version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -15,26 +15,22 @@ import pyarrow as pa
 
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits
-from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, ids_of
-from lance_spark.commit.data_files import data_files
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.assignments import Assignments, check_assignments, check_where
 from lance_spark.dml.column_files import targets_of
 from lance_spark.dml.edits import Edit, EditSpec, Task
-from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.results import ChangeResult, RowEditResult, edits_of
 from lance_spark.dml.rounds import retry_statement
-from lance_spark.dml.row_edit_result import RowEditResult, WrittenColumnFile
 from lance_spark.dml.strategy import UpdateStrategy, choose_strategy, known_matches, named_columns, task_bytes, work_of
-from lance_spark.errors import UnsupportedOperationError
-from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import pack_fragments
 from lance_spark.staging.area import Staging, new_id
 
 if TYPE_CHECKING:
     import lance
-    from lance.fragment import DataFile, FragmentMetadata
+    from lance.fragment import FragmentMetadata
     from pyspark.sql import SparkSession
 
 
@@ -43,13 +39,38 @@ class _Evaluated:
     """The evaluation of a statement at a version.
 
     Attributes:
-        seen: The evaluated fragments of the version, by id.
+        fragments: The fragments of the version, by id.
+        pending: Ids of the fragments without a result.
+        results: The results of the other fragments with a matching row.
     """
 
     ref: DatasetRef
     fields: tuple[FieldIdentity, ...]
-    seen: dict[int, FragmentMetadata]
+    fragments: dict[int, FragmentMetadata]
+    pending: set[int]
     results: list[RowEditResult] = field(default_factory=list)
+
+    @staticmethod
+    def at(ref: DatasetRef, dataset: lance.LanceDataset) -> _Evaluated:
+        """Returns the evaluation of a version without results."""
+        fragments = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        return _Evaluated(
+            ref=ref, fields=field_identities(dataset.lance_schema), fragments=fragments, pending=set(fragments)
+        )
+
+    def carry_over(self, before: _Evaluated) -> None:
+        """Takes the results of unchanged fragments from an earlier version."""
+        if not set(before.fields) <= set(self.fields):
+            return
+        same = {number for number, fragment in before.fragments.items() if self.fragments.get(number) == fragment}
+        # A task may have moved rows of several fragments into one fragment.
+        self.results = [result for result in before.results if same.issuperset(result.fragments)]
+        self.pending -= same - _fragments_of(before.results)
+        self.pending -= _fragments_of(self.results)
+
+
+def _fragments_of(results: Iterable[RowEditResult]) -> set[int]:
+    return {number for result in results for number in result.fragments}
 
 
 class Statement:
@@ -67,6 +88,8 @@ class Statement:
         self._ref = ref
         self._where = where
         self._sets = sets
+        self._expressions = {} if sets is None else dict(sets.expressions)
+        self._columns = () if sets is None else sets.columns
         self._policy = CommitPolicy.of(None)
         refuse_unsafe_store(ref.uri, ref.storage, allow=self._policy.allow_unsafe)
         self._checked: tuple[DatasetRef, pa.RecordBatch | None] = self._ref, self._check(self._ref.open())
@@ -89,8 +112,10 @@ class Statement:
         return retry_statement(self._ref, self._staging, self._policy, self._edits_of, note)
 
     def _edits_of(self, ref: DatasetRef) -> RowEdits | None:
-        self._evaluated = self._evaluate(ref, self._evaluated)
-        return self._edits(self._evaluated)
+        dataset = ref.open()
+        self._evaluated = self._evaluate(ref, dataset, self._evaluated)
+        edits = edits_of(ref, dataset, self._evaluated.results, self._operation, self._columns)
+        return None if edits is None else replace(edits, predicate=self._where)
 
     def _check(self, dataset: lance.LanceDataset) -> pa.RecordBatch | None:
         if self._sets is not None:
@@ -98,49 +123,40 @@ class Statement:
         check_where(dataset, self._where, self._ref.uri)
         return None
 
-    # Evaluation
-
-    def _evaluate(self, ref: DatasetRef, before: _Evaluated | None) -> _Evaluated:
+    def _evaluate(self, ref: DatasetRef, dataset: lance.LanceDataset, before: _Evaluated | None) -> _Evaluated:
         """Evaluates the statement at a version. Unchanged fragments keep their results."""
-        dataset = ref.open()
         if self._checked[0] != ref:
             self._checked = ref, self._check(dataset)
-        fields = field_identities(dataset.lance_schema)
-        seen_fragments = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
-        evaluated = _Evaluated(ref=ref, fields=fields, seen=seen_fragments)
-        pending = set(seen_fragments)
-        if before is not None and set(before.fields) <= set(fields):
-            same = {number for number, fragment in before.seen.items() if seen_fragments.get(number) == fragment}
-            # A task may have moved rows of several fragments into one fragment.
-            evaluated.results = [result for result in before.results if same.issuperset(result.fragments)]
-            pending -= same - {number for result in before.results for number in result.fragments}
-            pending -= {number for result in evaluated.results for number in result.fragments}
-        sets = self._sets
-        spec = EditSpec(
+        evaluated = _Evaluated.at(ref, dataset)
+        if before is not None:
+            evaluated.carry_over(before)
+        pending = {number: evaluated.fragments[number] for number in sorted(evaluated.pending)}
+        evaluated.results += self._changed(self._spec(ref, dataset), dataset, pending)
+        return evaluated
+
+    def _spec(self, ref: DatasetRef, dataset: lance.LanceDataset) -> EditSpec:
+        """Returns the shared description of all tasks."""
+        return EditSpec(
             table=ref,
             staging=self._staging,
             where=self._where,
-            expressions=tuple(sets.expressions.items()) if sets else (),
+            expressions=tuple(self._expressions.items()),
             constants=self._checked[1],
-            targets=targets_of(dataset, sets.columns) if sets else None,
+            targets=targets_of(dataset, self._columns) if self._columns else None,
             stable=dataset.has_stable_row_ids,
         )
-        texts = [text for text in (self._where, *(sets.expressions.values() if sets else ())) if text]
-        columns = {*named_columns(dataset.schema, *texts), *(sets.columns if sets else ())}
-        evaluated.results += self._changed(
-            spec, dataset, sorted(columns), {n: seen_fragments[n] for n in sorted(pending)}
-        )
-        return evaluated
+
+    def _read_columns(self, dataset: lance.LanceDataset) -> list[str]:
+        """Returns all columns of the statement."""
+        texts = [self._where or "", *self._expressions.values()]
+        return sorted({*named_columns(dataset.schema, *texts), *self._columns})
 
     def _changed(
-        self,
-        spec: EditSpec,
-        dataset: lance.LanceDataset,
-        columns: Sequence[str],
-        fragments: dict[int, FragmentMetadata],
+        self, spec: EditSpec, dataset: lance.LanceDataset, fragments: dict[int, FragmentMetadata]
     ) -> list[RowEditResult]:
-        """Runs tasks over some fragments. `columns` are all columns of the statement."""
+        """Runs tasks over some fragments."""
         physical = {number: fragment.physical_rows for number, fragment in fragments.items()}
+        columns = self._read_columns(dataset)
 
         def run(task: Callable[[int], Task], numbers: Iterable[int]) -> list[RowEditResult]:
             work = work_of(spec.table, dataset, columns, {number: physical[number] for number in numbers})
@@ -160,116 +176,6 @@ class Statement:
         if not matched:
             return []
         if self._strategy is None:
-            assert self._sets is not None
-            self._strategy = choose_strategy(spec.table, dataset, self._sets.columns, matched, physical)
+            self._strategy = choose_strategy(spec.table, dataset, self._columns, matched, physical)
         strategy = self._strategy
         return run(lambda _: strategy, matched)
-
-    # Commit
-
-    def _edits(self, now: _Evaluated) -> RowEdits | None:
-        """Returns the edits for the commit; None if no row matches."""
-        new = tuple(fragment for result in now.results for fragment in result.new_fragments())
-        staged = {file.fragment_id: file for result in now.results for file in result.columns}
-        edits = RowEdits(
-            operation=self._operation,
-            read_version=now.ref.version or 0,
-            fields=now.fields,
-            before={},
-            updated=tuple(fragment for result in now.results for fragment in result.updated_fragments()),
-            removed=tuple(number for result in now.results for number in result.removed),
-            new=new,
-            rows_updated=sum(result.changed for result in now.results),
-            rows_deleted=sum(result.deleted for result in now.results),
-            predicate=self._where,
-        )
-        if staged:
-            assert self._sets is not None
-            edits = with_columns(edits, now.ref.open(), self._sets.columns, list(staged.values()), now.seen)
-        if not edits.rows_updated and not edits.rows_deleted:
-            return None
-        touched = [*(fragment.id for fragment in edits.updated), *edits.removed]
-        return replace(edits, before={number: now.seen[number] for number in touched})
-
-
-def edits_of_columns(
-    ref: DatasetRef, dataset: lance.LanceDataset, results: Sequence[RowEditResult], columns: Sequence[str]
-) -> RowEdits | None:
-    """Returns the edits of an update with column files for the commit; None without files."""
-    staged = [file for result in results for file in result.columns]
-    if not staged:
-        return None
-    rows = SnapshotRows(dataset)
-    seen_fragments = {file.fragment_id: rows.existing_fragment(file.fragment_id).metadata for file in staged}
-    edits = RowEdits(
-        operation="update",
-        read_version=ref.version or 0,
-        fields=field_identities(dataset.lance_schema),
-        before=seen_fragments,
-        updated=(),
-        removed=(),
-        new=(),
-        rows_updated=sum(result.changed for result in results),
-    )
-    return with_columns(edits, dataset, columns, staged, seen_fragments)
-
-
-def with_columns(
-    edits: RowEdits,
-    dataset: lance.LanceDataset,
-    columns: Sequence[str],
-    staged: Sequence[WrittenColumnFile],
-    seen: Mapping[int, FragmentMetadata],
-) -> RowEdits:
-    """Returns edits with additional column files of fragments.
-
-    Args:
-        edits: The other edits of the statement.
-        dataset: The version of the statement.
-        columns: The columns of the files.
-        staged: The column files.
-        seen: The fragments of the version, by id.
-    """
-    modified = ids_of(field for field in edits.fields if field.name in columns)
-    files = data_files(dataset, [file.staged for file in staged])
-    updated = tuple(
-        _with_file(seen[staged_file.fragment_id], file, frozenset(modified))
-        for staged_file, file in zip(staged, files, strict=True)
-    )
-    offsets = {file.fragment_id: file.rows for file in staged}
-    return replace(
-        edits,
-        updated=updated,
-        modified=tuple(sorted(modified)),
-        offsets=offsets if dataset.has_stable_row_ids else {},
-    )
-
-
-def _with_file(fragment: FragmentMetadata, file: DataFile, modified: frozenset[int]) -> FragmentMetadata:
-    """Returns a fragment with a new file for the modified fields, in place of earlier files.
-
-    Raises:
-        UnsupportedOperationError: Overlays of the fragment would hide the new values.
-    """
-    from lance.fragment import DataFile
-
-    if fragment.overlays:
-        raise UnsupportedOperationError(
-            f"fragment {fragment.id} has overlays of another tool, which would hide new column files - nothing was "
-            "changed - compact the table first: compact_files()"
-        )
-    files = []
-    for old in fragment.files:
-        fields = [_REPLACED if number in modified else number for number in old.fields]
-        if any(number != _REPLACED for number in fields):
-            files.append(
-                old if fields == list(old.fields) else DataFile(
-                    old.path, fields, list(old.column_indices), old.file_major_version, old.file_minor_version,
-                    old.file_size_bytes, old.base_id,
-                )
-            )  # fmt: skip
-    return replace(fragment, files=[*files, file])
-
-
-_REPLACED = -2
-"""In place of the id of a field with a newer file."""

@@ -95,5 +95,5 @@ def known_matches(
     index = ask_index(ref, where) if rows else None
     if index is None or not index.exact or index.matches is None:
         return {}, rows
-    indexed_matches = {number: count for number, count in index.matches.items() if number in rows}
-    return indexed_matches, {number: count for number, count in rows.items() if number not in index.covered}
+    matches = {number: index.matches[number] for number in index.matches.keys() & rows.keys()}
+    return matches, {number: rows[number] for number in rows.keys() - index.covered}

@@ -24,12 +24,11 @@ from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.column_files import targets_of
-from lance_spark.dml.merge import edits_of, spread
+from lance_spark.dml.merge import spread
 from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, SetColumns, SetOrMove
-from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.results import ChangeResult, RowEditResult, edits_of
 from lance_spark.dml.rounds import retry_statement
-from lance_spark.dml.row_edit_result import RowEditResult
-from lance_spark.dml.statement import Statement, edits_of_columns
+from lance_spark.dml.statement import Statement
 from lance_spark.dml.strategy import TASK_BYTES, choose_strategy
 from lance_spark.errors import SnapshotError, UnsupportedOperationError, VersionNotFoundError
 from lance_spark.pushdown.filters import is_exact, translate
@@ -219,9 +218,7 @@ class RowStatement:
             results = self._jobs.answers(lambda: rows.mapInArrow(setting, ANSWER_TO_ALL_ROWS), RowEditResult)
         else:
             results = self._apply_rows(ref, dataset, rows)
-        if any(result.columns for result in results):
-            return edits_of_columns(ref, dataset, results, self._columns)
-        return edits_of(ref, dataset, results, operation="update")
+        return edits_of(ref, dataset, results, "update", self._columns)
 
     def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset, stored_rows: DataFrame | None) -> bool:
         """Tells whether new column files cost less than rewriting the changed rows."""
@@ -242,7 +239,7 @@ class RowStatement:
             values=StructType(rows.schema.fields[2:]),
             layout=FileLayout.of_table(dataset, dataset.schema.names),
             stable=dataset.has_stable_row_ids,
-            kept=tuple(self._unchanged_columns),
+            insert_only=tuple(self._unchanged_columns),
         )
 
 

@@ -9,7 +9,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.dml.assignments import Assignments, names_of
 from lance_spark.dml.clauses import MergeClauses, MergeInsertBuilder
 from lance_spark.dml.merge import Merge
-from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.results import ChangeResult
 from lance_spark.dml.statement import Statement
 from lance_spark.errors import OptionError
 from lance_spark.table.versions import TableVersions

@@ -302,8 +302,8 @@ def _refuse_unsteady(text: str, uri: str) -> None:
     match = re.search(rf"\b(?:(?:{'|'.join(_UNSTEADY)})\b|(?:{'|'.join(_UNSTEADY_CALLS)})\s*\()", bare, re.IGNORECASE)
     if match is not None:
         raise RegistrationError(
-            f"{match[0]!r} in {text!r} changes its value without a change of the row's columns, so a refresh cannot find "
-            f"the outdated rows. Source: {uri}. Compute it in queries over the view."
+            f"{match[0]!r} in {text!r} changes its value without a change of the row's columns, so a refresh cannot "
+            f"find the outdated rows. Source: {uri}. Compute it in queries over the view."
         )
 
 

@@ -64,7 +64,7 @@ class PlacementSpec:
         groups: Inputs of each UDF, in the source.
         computed: Columns of each UDF.
         placed: Layout of files with the row id and the expressions.
-        moved: Layout of files with the row id, the expressions and the columns of UDFs.
+        rewrite_layout: Layout of files with the row id, the expressions and the columns of UDFs.
         max_rows: Maximum rows of a fragment of the view.
         makes_chunks: Whether a chunker makes the rows of the view. Then its inputs and the columns
             of `where` are the only group, and its results are the computed columns.
@@ -82,7 +82,7 @@ class PlacementSpec:
     groups: tuple[tuple[FieldIdentity, ...], ...]
     computed: tuple[tuple[str, ...], ...]
     placed: FileLayout
-    moved: FileLayout
+    rewrite_layout: FileLayout
     max_rows: int
     makes_chunks: bool
     selects: bool = True
@@ -106,7 +106,7 @@ class RefreshTaskResult:
     Attributes:
         fragments: New fragments of the view, as JSON of pylance.
         added: New rows in these fragments.
-        moved: Changed rows in these fragments.
+        rows_rewritten: Changed rows in these fragments.
         spills: Paths of the spilled row ids, relative to the view.
         spilled: Number of the spilled row ids.
         new: New rows of the source, selected or not.
@@ -118,7 +118,7 @@ class RefreshTaskResult:
 
     fragments: list[Any] = field(default_factory=list)
     added: int = 0
-    moved: int = 0
+    rows_rewritten: int = 0
     spills: list[str] = field(default_factory=list)
     spilled: int = 0
     new: int = 0
@@ -384,7 +384,7 @@ class _ViewRows:
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> RefreshTaskResult:
         """Applies all rows."""
-        with self._spec.write_fragments(self._spec.moved, self._result) as sink:
+        with self._spec.write_fragments(self._spec.rewrite_layout, self._result) as sink:
             for fragment_id, offsets, ids, change in _by_fragment(batches):
                 if fragment_id is None:
                     new_values = self._add(ids, change)
@@ -412,13 +412,13 @@ class _ViewRows:
         offsets, change = offsets[remains], change[remains]
         for first, rows in self._take(ids[remains]):
             part = slice(first, first + rows.num_rows)
-            self._result.moved += rows.num_rows
+            self._result.rows_rewritten += rows.num_rows
             yield self._with_values(rows, fragment, offsets[part], change[part])
 
     def _take(self, ids: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yields rows of the source for the view, with the number of preceding rows."""
         for first, batch in self._source.take(ids):
-            yield first, as_view_rows(batch, self._spec.moved.row_schema)
+            yield first, as_view_rows(batch, self._spec.rewrite_layout.row_schema)
 
     def _with_values(
         self, rows: pa.RecordBatch, fragment: LanceFragment, offsets: Offsets, change: np.ndarray
@@ -507,7 +507,7 @@ def _by_fragment(
 
 
 def _joined(
-    at: int | None, held: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    at: int | None, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 ) -> tuple[int | None, Offsets, np.ndarray, np.ndarray]:
-    offsets, ids, change = (np.concatenate(parts) for parts in zip(*held, strict=True))
+    offsets, ids, change = (np.concatenate(parts) for parts in zip(*parts, strict=True))
     return (None if at == -1 else at), offsets, ids, change

@@ -316,13 +316,13 @@ class RefreshJob:
             updated=_fragments(rewritten.updated),
             removed=(*rewritten.removed, *(fragment.fragment_id for fragment in rebuilt)),
             fragments=_fragments([*placed.fragments, *rewritten.fragments]),
-            rows=placed.added + rewritten.added + rewritten.moved,
+            rows=placed.added + rewritten.added + rewritten.rows_rewritten,
             stamp={STAMP_KEY: state.to_json()},
             commit_message=f"refresh from version {source.version} of the source (job {self.job_id})",
         )
         if change.fragments or change.updated or change.removed:
             version = self._commit_rows(change)
-        self._rows = (placed.added + rewritten.added, rewritten.moved, removed_rows - rewritten.moved)
+        self._rows = (placed.added + rewritten.added, rewritten.rows_rewritten, removed_rows - rewritten.rows_rewritten)
         self._note(replace(state, at=version))
 
     def _commit_rows(self, change: RowsToReplace) -> int:
@@ -340,7 +340,7 @@ class RefreshJob:
         self._versions = (result.version,)
         return result.version
 
-    def _note(self, shown: Refreshed) -> None:
+    def _note(self, state: Refreshed) -> None:
         """Writes the shown version to the configuration of the view.
 
         Raises:
@@ -349,20 +349,20 @@ class RefreshJob:
 
         def note(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
             text = head.config().get(CONFIG_KEY)
-            if text is not None and Refreshed.from_json(text, head.uri).at >= shown.at:
+            if text is not None and Refreshed.from_json(text, head.uri).at >= state.at:
                 return None
-            events = list(events_between(head, shown.at, head.version))
+            events = list(events_between(head, state.at, head.version))
             # A restore brought back the earlier configuration.
             restored = any(event.operation is not None and Change.of(event).replaces for event in events)
             is_lost = any(event.operation is None for event in events)
-            if not restored and is_lost and not self._has_rows(head, shown.at):
+            if not restored and is_lost and not self._has_rows(head, state.at):
                 raise CommitOutcomeUnknownError(
-                    f"A restore may have removed the rows that the refresh committed as version {shown.at} of the "
+                    f"A restore may have removed the rows that the refresh committed as version {state.at} of the "
                     f"view {self._ref.uri}, because a cleanup removed later transactions. Version: {head.version}. "
                     "Refresh again, which computes all rows again.",
                     uri=self._ref.uri,
                 )
-            return None if restored else set_config({CONFIG_KEY: shown.to_json()})
+            return None if restored else set_config({CONFIG_KEY: state.to_json()})
 
         change_schema(self._ref, note)
 

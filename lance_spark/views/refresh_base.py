@@ -126,7 +126,7 @@ class RefreshBase:
             groups=tuple(tuple(fields[number] for number in input_ids) for input_ids, _ in groups),
             computed=tuple(columns for _, columns in groups),
             placed=FileLayout.of_table(self.dataset, names),
-            moved=FileLayout.of_table(self.dataset, [*names, *computed]),
+            rewrite_layout=FileLayout.of_table(self.dataset, [*names, *computed]),
             max_rows=max_rows,
             makes_chunks=definition.makes_chunks,
             selects=definition.spark is None,

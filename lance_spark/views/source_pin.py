@@ -88,9 +88,9 @@ def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable
         return
     if _folder(source) != _folder(view) and not environment_flag(ALLOW_VARIABLE):
         raise ViewSourceError(
-            f"The source of the view {view.uri} may be another table than at the creation of the view, because it is "
-            f"in another folder, and no known version is left. Source: {source.uri}. Nothing was changed. Make the view "
-            f"again, or set {ALLOW_VARIABLE}=1 if you trust all writers of the view.",
+            f"The source of the view {view.uri} may be another table than at the creation of the view, because it "
+            f"is in another folder, and no known version is left. Source: {source.uri}. Nothing was changed. Make the "
+            f"view again, or set {ALLOW_VARIABLE}=1 if you trust all writers of the view.",
             uri=view.uri,
         )
 

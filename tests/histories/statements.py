@@ -28,7 +28,7 @@ from lance_spark.dml import rounds
 from lance_spark.dml.assignments import Assignments
 from lance_spark.dml.clauses import MergeClauses
 from lance_spark.dml.merge import Merge
-from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.results import ChangeResult
 from lance_spark.dml.statement import Statement
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError
 from lance_spark.tabular import write_rows

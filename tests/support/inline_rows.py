@@ -17,11 +17,10 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.dml import statement, strategy
 from lance_spark.dml.assignments import Assignments
 from lance_spark.dml.clauses import MergeClauses
-from lance_spark.dml.merge import Merge, edits_of
+from lance_spark.dml.merge import Merge
 from lance_spark.dml.merge_tasks import INSERT, UPDATE, Apply
-from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.results import ChangeResult, RowEditResult, edits_of
 from lance_spark.dml.rounds import retry_statement
-from lance_spark.dml.row_edit_result import RowEditResult
 from lance_spark.dml.statement import Statement
 from lance_spark.dml.strategy import UpdateStrategy
 from lance_spark.spark_jobs.run import SparkJobs

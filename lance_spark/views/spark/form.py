@@ -120,9 +120,9 @@ class SparkForm:
                 f"Connect, set the settings of the view first: {calls}",
                 uri=view_uri,
             )
-        return self.beside(spark)
+        return self.new_session(spark)
 
-    def beside(self, spark: SparkSession) -> SparkSession:
+    def new_session(self, spark: SparkSession) -> SparkSession:
         """Returns a new classic session with the query's settings."""
         session = spark.newSession()
         for name, value in self.settings:

@@ -201,13 +201,17 @@ def _refuse_aggregates(leaf: DataFrame, blocks: Sequence[Block]) -> None:
 
 
 def _prove(
-    spark: SparkSession, dataset: lance.LanceDataset, form: SparkForm, used: Sequence[UsedField], wanted: StructType
+    spark: SparkSession,
+    dataset: lance.LanceDataset,
+    form: SparkForm,
+    used: Sequence[UsedField],
+    query_schema: StructType,
 ) -> None:
     """Refuses a query with another meaning, or without a meaning, in the session of a refresh.
 
     The session of a refresh has no variables and no user functions.
     """
-    session = form.beside(spark) if is_classic(spark) else spark
+    session = form.new_session(spark) if is_classic(spark) else spark
     columns = to_spark_schema(pa.schema([dataset.schema.field(field.name) for field in used])).fields
     rows = session.createDataFrame([], StructType([StructField(ROW_ID, LongType()), *columns]))
     try:
@@ -217,7 +221,7 @@ def _prove(
             f"Another session cannot read the query over {dataset.uri}. Use neither variables nor functions of the "
             f"session. Spark: {_first_line(error)}"
         ) from error
-    for field, expected in zip(fields, wanted.fields, strict=True):
+    for field, expected in zip(fields, query_schema.fields, strict=True):
         if field.dataType.simpleString() != expected.dataType.simpleString():
             raise RegistrationError(
                 f"Column {expected.name!r} would be {field.dataType.simpleString()} in a refresh, and is "
@@ -244,32 +248,32 @@ def _pruned(leaf: DataFrame, blocks: Sequence[Block]) -> tuple[Block, ...]:
     return tuple(reversed(pruned))
 
 
-def _needed(select: tuple[str, ...], names: Sequence[str], wanted: set[str]) -> tuple[str, ...]:
+def _needed(select: tuple[str, ...], names: Sequence[str], used_names: set[str]) -> tuple[str, ...]:
     """Returns the items with names used by the outer SELECT or by other items.
 
     Without used names, returns the first item.
     """
     keep: set[int] = set()
     while True:
-        more = {i for i, name in enumerate(names) if name.lower() in wanted} - keep
+        more = {i for i, name in enumerate(names) if name.lower() in used_names} - keep
         if not more:
             return tuple(select[i] for i in sorted(keep)) or select[:1]
         keep |= more
-        wanted = wanted.union(*(names_in(select[i]) for i in more))
+        used_names = used_names.union(*(names_in(select[i]) for i in more))
 
 
 @contextmanager
-def _stand_in(spark: SparkSession, dataset: lance.LanceDataset, named: Collection[str]) -> Iterator[str]:
+def _stand_in(spark: SparkSession, dataset: lance.LanceDataset, names: Collection[str]) -> Iterator[str]:
     """Creates an empty temporary view with the columns of a table."""
     name = f"lance_spark_{uuid.uuid4().hex}"
-    spark.createDataFrame([], _leaf_schema(dataset, named)).createTempView(name)
+    spark.createDataFrame([], _leaf_schema(dataset, names)).createTempView(name)
     try:
         yield name
     finally:
         spark.catalog.dropTempView(name)
 
 
-def _leaf_schema(dataset: lance.LanceDataset, named: Collection[str]) -> StructType:
+def _leaf_schema(dataset: lance.LanceDataset, names: Collection[str]) -> StructType:
     """Returns the columns of a table. Unreadable columns have a placeholder type.
 
     A view as source has a column of row ids. The column is included only if the query names it.
@@ -278,7 +282,7 @@ def _leaf_schema(dataset: lance.LanceDataset, named: Collection[str]) -> StructT
     for field in dataset.schema:
         if is_blob(field):
             fields.append(StructField(field.name, BinaryType()))
-        elif field.name != SOURCE_ROW_ID or field.name in named:
+        elif field.name != SOURCE_ROW_ID or field.name in names:
             try:
                 fields += to_spark_schema(pa.schema([field])).fields
             except UnsupportedTypeError:

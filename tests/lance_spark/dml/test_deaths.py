@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark.dml import statement
 from lance_spark.dml.edits import Edit
-from lance_spark.dml.row_edit_result import RowEditResult
+from lance_spark.dml.results import RowEditResult
 from tests.lance_spark.dml.tables import content, make
 from tests.support.statement_driver import POINTS, STATEMENTS, Inline
 from tests.support.waiting import eventually

@@ -150,7 +150,7 @@ def test_keys_of_several_columns_and_null(table: Table):
 def test_two_rows_for_one_are_refused(table: Table):
     before = content(table.uri)
     for data in (source([4, 5, 4]), source([11, 12, 12])):
-        with pytest.raises(MergeError, match=r"several rows of the source match.*dropDuplicates"):
+        with pytest.raises(MergeError, match=r"Several rows of the source match.*dropDuplicates"):
             table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(data)
     assert content(table.uri) == before and table.version == 1
     # Without a match in the table, all rows are added.

@@ -85,7 +85,7 @@ def test_a_small_merge_is_that_of_rows_one_by_one(
     version = lance.dataset(uri).version
     if twice:
         event("two rows of the source match one")
-        with pytest.raises(MergeError, match="several rows of the source match one row"):
+        with pytest.raises(MergeError, match="Several rows of the source match the row"):
             inline_rows.merge_small(uri, "k", source, updates=updates, inserts=inserts)
         assert lance.dataset(uri).version == version
         return

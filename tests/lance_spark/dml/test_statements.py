@@ -161,7 +161,7 @@ def test_a_blob_is_set_and_others_stay(tmp_path: Path):
     assert {i: blob_file.read() for i, blob_file in blobs.items()} == {
         i: b"new" if i == 3 else bytes([i]) * 100 for i in range(20)
     }
-    with pytest.raises(UnsupportedOperationError, match="holds blobs"):
+    with pytest.raises(UnsupportedOperationError, match="cannot make the blobs"):
         inline_rows.update(uri, None, b="b")
 
 

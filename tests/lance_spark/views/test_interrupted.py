@@ -102,7 +102,7 @@ def test_values_are_not_computed_from_a_version_that_the_rows_may_not_show(
     assert view.count_rows("tens IS NULL") == 1
     view.to_lance().update_config({"another": "version"})
     view.to_lance().cleanup_old_versions(older_than=timedelta(0), delete_unverified=False)
-    with pytest.raises(lance_spark.ViewSourceError, match="refresh the view"):
+    with pytest.raises(lance_spark.ViewSourceError, match="Refresh the view"):
         view.backfill("tens")
     view.refresh()
     assert sorted(view.to_arrow(["tens"])["tens"].to_pylist()) == [0, 10, 20, 40, 50, 60, 70, 80, 90, 1000]

@@ -122,9 +122,9 @@ def test_a_source_that_was_recreated(versions: int, db: Connection, log: Log) ->
     source = make_source(db, range(100, 104))
     for k in range(1, versions):
         source.add(rows_of([200 + k]))
-    with nothing_changes(pair.view), pytest.raises(ViewSourceError, match="anew"):
+    with nothing_changes(pair.view), pytest.raises(ViewSourceError, match="created again"):
         pair.view.refresh()
-    with pytest.raises(ViewSourceError, match="anew"):
+    with pytest.raises(ViewSourceError, match="created again"):
         pair.view.plan_refresh()
     assert pair.log.take() == []
 
