@@ -7,8 +7,10 @@ and 16 bytes for each matching row of a fragment.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -19,9 +21,8 @@ from lance_spark.dml import strategy
 from lance_spark.dml.column_files import ColumnFiles
 from lance_spark.dml.results import RowEditResult
 from lance_spark.dml.strategy import UpdateStrategy
-from lance_spark.errors import LanceSparkError, ValueConversionError, panics_as_errors
-from lance_spark.read.filtering import as_filter_error, conjunction
-from lance_spark.rows.matching_rows import matching_addresses
+from lance_spark.errors import ValueConversionError
+from lance_spark.rows.matching_rows import matching_addresses, matching_rows
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
@@ -41,9 +42,6 @@ count the rows and apply the cheaper strategy."""
 MOST_ROWS = 1 << 20
 """Maximum rows of a new fragment."""
 MOST_BYTES = 90 << 30
-
-_SCAN_ROWS = 8192
-_SCAN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,18 +121,13 @@ def _matching(
     spec: EditSpec, rows: SnapshotRows, fragments: Sequence[LanceFragment]
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields the matching rows by fragment. One scan serves all, and queries an index once."""
-    fragment_offsets: list[np.ndarray] = []
-    current = -1
-    for addresses in matching_addresses(rows.dataset, fragments, conjunction(spec.where)):
-        offsets = offsets_of(addresses)
-        for number, start, end in runs_of(fragments_of(addresses)):
-            if number != current and fragment_offsets:
-                yield current, np.concatenate(fragment_offsets)
-                fragment_offsets = []
-            current = number
-            fragment_offsets.append(offsets[start:end])
-    if fragment_offsets:
-        yield current, np.concatenate(fragment_offsets)
+    parts = (
+        (number, offsets_of(addresses[start:end]))
+        for addresses in matching_addresses(rows.dataset, fragments, spec.where)
+        for number, start, end in runs_of(fragments_of(addresses))
+    )
+    for number, group in itertools.groupby(parts, key=itemgetter(0)):
+        yield number, np.concatenate([offsets for _, offsets in group])
 
 
 def delete_rows(fragment: LanceFragment, offsets: np.ndarray, result: RowEditResult) -> None:
@@ -226,28 +219,10 @@ def _scan(
     spec: EditSpec, rows: SnapshotRows, fragments: Sequence[LanceFragment], columns: dict[str, str]
 ) -> Iterator[tuple[int, np.ndarray, pa.RecordBatch]]:
     """Yields the matching rows: fragment, offsets, and expressions with address and id."""
-    scanned = fragments[0].fragment_id if fragments else -1
-    try:
-        with panics_as_errors():
-            scanner = rows.dataset.scanner(
-                columns=columns or [],
-                filter=conjunction(spec.where),
-                fragments=list(fragments),
-                with_row_id=True,
-                with_row_address=True,
-                scan_in_order=True,
-                batch_size=_SCAN_ROWS,
-                batch_size_bytes=_SCAN_BYTES,
-            )
-            for batch in scanner.to_reader():
-                addresses = batch.column(ROW_ADDRESS).to_numpy()
-                offsets = offsets_of(addresses)
-                for scanned, start, end in runs_of(fragments_of(addresses)):
-                    yield scanned, offsets[start:end], batch.slice(start, end - start)
-    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-        if isinstance(error, LanceSparkError):
-            raise
-        raise as_filter_error(error, rows.dataset, scanned, spec.where) from error
+    for batch in matching_rows(rows.dataset, fragments, spec.where, columns):
+        addresses = batch.column(ROW_ADDRESS).to_numpy()
+        for number, start, end in runs_of(fragments_of(addresses)):
+            yield number, offsets_of(addresses[start:end]), batch.slice(start, end - start)
 
 
 def _values(spec: EditSpec, batch: pa.RecordBatch, schema: pa.Schema, fragment: int) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from lance_spark.dml.results import RowEditResult
 from lance_spark.dml.source import plain_key
 from lance_spark.dml.strategy import TASK_BYTES
 from lance_spark.errors import MergeError
-from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, row_ids
+from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, fragments_of, offsets_of, row_ids, runs_of
 from lance_spark.spark_jobs.tasks import answer_or_error
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
@@ -40,6 +40,9 @@ ACTION = "_rowoffset"
 """Name of the column of actions: reserved by Lance, so no table has a column of the name."""
 
 _BATCH_ROWS = 8192
+
+_NO_FRAGMENT = 0xFFFF_FFFF
+"""In place of the fragment of rows to insert. Their address is -1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,20 +354,15 @@ def by_fragment(
 ) -> Iterator[tuple[int | None, np.ndarray, np.ndarray, pa.RecordBatch]]:
     """Yields fragment (None for rows to insert), offsets, actions and values, in parts."""
     for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        addresses = batch.column(0).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        addresses = batch.column(0).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
         actions = batch.column(1).to_numpy()
         values = batch.select(batch.schema.names[2:])
-        fragments = addresses >> 32
-        cuts = [0, *(np.flatnonzero(np.diff(fragments)) + 1).tolist(), len(fragments)]
-        for start, end in itertools.pairwise(cuts):
-            number = int(fragments[start])
-            part = slice(start, end)
+        for number, start, end in runs_of(fragments_of(addresses)):
+            offsets = offsets_of(addresses[start:end])
             yield (
-                None if number < 0 else number,
-                addresses[part] & 0xFFFFFFFF,
-                actions[part],
+                None if number == _NO_FRAGMENT else number,
+                offsets,
+                actions[start:end],
                 values.slice(start, end - start),
             )
 

@@ -1,17 +1,22 @@
-"""Rows of fragments that match a filter: :func:`matching_addresses`."""
+"""Rows of fragments that match a filter: :func:`matching_rows` and :func:`matching_addresses`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from lance_spark.errors import panics_as_errors
-from lance_spark.read.filtering import as_filter_error
-from lance_spark.rows.row_addresses import ROW_ADDRESS, Addresses
+from lance_spark.read.filtering import as_filter_error, conjunction
+from lance_spark.rows.row_addresses import ROW_ADDRESS, Addresses, fragments_of
 
 if TYPE_CHECKING:
     import lance
     from lance.fragment import LanceFragment
+
+_SCAN_ROWS = 8192
+_SCAN_BYTES = 16 << 20
 
 
 def matching_addresses(
@@ -23,17 +28,54 @@ def matching_addresses(
         FilterError: The filter fails on a value.
         TableUnreadableError: A file is missing or damaged.
     """
+    for batch in _scan(dataset, fragments, text, columns=[], row_addr_allowlist=mask):
+        yield batch.column(ROW_ADDRESS).to_numpy()
+
+
+def matching_rows(
+    dataset: lance.LanceDataset,
+    fragments: Sequence[LanceFragment],
+    text: str | None,
+    columns: Mapping[str, str],
+    mask: bytes | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yields expressions with row ids and addresses of the live rows that match a filter, in order.
+
+    Raises:
+        FilterError: The filter fails on a value.
+        TableUnreadableError: A file is missing or damaged.
+    """
+    return _scan(
+        dataset,
+        fragments,
+        text,
+        columns=dict(columns) or [],
+        row_addr_allowlist=mask,
+        with_row_id=True,
+        batch_size=_SCAN_ROWS,
+        batch_size_bytes=_SCAN_BYTES,
+    )
+
+
+def _scan(
+    dataset: lance.LanceDataset,
+    fragments: Sequence[LanceFragment],
+    text: str | None,
+    **options: Any,  # noqa: ANN401 - options of a scanner
+) -> Iterator[pa.RecordBatch]:
+    fragment_id = fragments[0].fragment_id if fragments else -1
     try:
         with panics_as_errors():
             scanner = dataset.scanner(
-                columns=[],
-                filter=text,
-                fragments=fragments,
+                filter=conjunction(text),
+                fragments=list(fragments),
                 with_row_address=True,
-                row_addr_allowlist=mask,
                 scan_in_order=True,
+                **options,
             )
             for batch in scanner.to_reader():
-                yield batch.column(ROW_ADDRESS).to_numpy()
+                yield batch
+                if batch.num_rows:
+                    fragment_id = int(fragments_of(batch.column(ROW_ADDRESS)[-1:].to_numpy())[0])
     except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-        raise as_filter_error(error, dataset, fragments[0].fragment_id, text) from error
+        raise as_filter_error(error, dataset, fragment_id, text) from error

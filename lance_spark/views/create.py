@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -202,10 +203,12 @@ class _ViewParts:
             reads=self.reads,
             pin=SourcePin.of(self.source),
         )
+        version = self.dataset.data_storage_version
         for computed, binding in zip(self.computed, bindings, strict=True):
-            fields += _computed_fields(computed, binding, self.dataset.data_storage_version)
+            identify = partial(metadata_of, binding, token=uuid.uuid4().hex)
+            fields += _udf_fields(computed.udf, computed.columns, version, identify)
         if self.function is not None:
-            fields += _made_fields(self.function, self.made_columns, self.dataset.data_storage_version)
+            fields += _udf_fields(self.function, self.made_columns, version, lambda name: {MADE_KEY.decode(): name})
         return definition, fields
 
     def _bind(self, udf: UDF, columns: Sequence[tuple[str, str]]) -> Binding:
@@ -277,29 +280,20 @@ def _inputs_of(dataset: lance.LanceDataset, udf: UDF) -> tuple[FieldIdentity, ..
     return check_udf(dataset, udf, ())
 
 
-def _computed_fields(computed: Computed, binding: Binding, version: str) -> list[pa.Field[Any]]:
-    token = uuid.uuid4().hex
-    fields = []
-    outputs = output_fields(computed.udf, computed.columns, version)
-    for (output, name), field in zip(computed.columns, outputs, strict=True):
+def _udf_fields(
+    udf: UDF, columns: Sequence[tuple[str, str]], version: str, metadata_of: Callable[[str], Mapping[str, str]]
+) -> list[pa.Field[Any]]:
+    """Returns the fields of the columns of a UDF, with metadata by output field."""
+    fields: list[pa.Field[Any]] = []
+    for (output, name), field in zip(columns, output_fields(udf, columns, version), strict=True):
         if is_blob(field):
             raise RegistrationError(
-                f"A UDF of a view cannot return blobs, as in column {name!r}. Return plain binary, or backfill a "
-                "column of the source."
+                f"UDF {udf.name!r} of a view cannot return blobs, as in column {name!r}. Return plain binary, or "
+                "backfill a column of the source."
             )
         metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
-        metadata.update(metadata_of(binding, output, token).items())
+        metadata.update(metadata_of(output).items())
         fields.append(field.with_metadata(metadata))
-    return fields
-
-
-def _made_fields(function: UDF, columns: Sequence[tuple[str, str]], version: str) -> list[pa.Field[Any]]:
-    fields = []
-    for (output, name), field in zip(columns, output_fields(function, columns, version), strict=True):
-        if is_blob(field):
-            raise RegistrationError(f"{function.name!r} cannot make blobs, as in column {name!r}. Make plain binary.")
-        metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
-        fields.append(field.with_metadata({**metadata, MADE_KEY: output.encode()}))
     return fields
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -249,8 +249,7 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
 
 def expressions_of(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
     """Returns the present names of the columns with an expression, and the expressions."""
-    texts = ((field.name, (field.metadata or {}).get(EXPRESSION_KEY)) for field in dataset.schema)
-    return tuple((name, text.decode()) for name, text in texts if text is not None)
+    return tuple(_marked_columns(dataset, EXPRESSION_KEY))
 
 
 def made_columns(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
@@ -258,8 +257,15 @@ def made_columns(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
 
     Dropped columns are left out.
     """
-    texts = ((field.name, (field.metadata or {}).get(MADE_KEY)) for field in dataset.schema)
-    return tuple((text.decode(), name) for name, text in texts if text is not None)
+    return tuple((output, name) for name, output in _marked_columns(dataset, MADE_KEY))
+
+
+def _marked_columns(dataset: lance.LanceDataset, key: bytes) -> Iterator[tuple[str, str]]:
+    """Yields the names of the columns with a key in their metadata, and its value."""
+    for field in dataset.schema:
+        value = (field.metadata or {}).get(key)
+        if value is not None:
+            yield field.name, value.decode()
 
 
 def stored_source(source: DatasetRef, view_uri: str) -> str:

@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,13 +23,12 @@ import pyarrow as pa
 from lance_spark.backfill.task.source_reader import take_ids
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import TableUnreadableError, panics_as_errors
-from lance_spark.read.filtering import as_filter_error, conjunction
+from lance_spark.errors import TableUnreadableError
 from lance_spark.read.masks import rows_mask
 from lance_spark.rebase.source_changes import RowChanges, SourceChanges, live_offsets
-from lance_spark.rows.matching_rows import matching_addresses
+from lance_spark.rows.matching_rows import matching_addresses, matching_rows
 from lance_spark.rows.merge import Offsets
-from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, offsets_of, row_ids
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, row_ids, runs_of
 from lance_spark.rows.row_set import RowSet
 from lance_spark.spark_jobs.tasks import answer, task_numbers
 from lance_spark.staging.area import Attempt, Staging
@@ -47,9 +47,10 @@ SPILL_SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("change", pa.int6
 """Row ids of deleted rows of the view. `change` has a bit for each group of columns to compute
 again if the row is rewritten, else DELETED."""
 
-_SCAN_ROWS = 8192
-_SCAN_BYTES = 16 << 20
 _TAKE_BYTES = 16 << 20
+
+_ABSENT = 0xFFFF_FFFF
+"""In place of the fragment of rows absent from the view. Their address is -1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,7 @@ class SourceRows:
             return rows
         fragment = self.rows.existing_fragment(fragment_id)
         mask = rows_mask(self.dataset, fragment, rows.to_numpy())
-        batches = matching_addresses(self.dataset, [fragment], conjunction(self.spec.where), mask)
+        batches = matching_addresses(self.dataset, [fragment], self.spec.where, mask)
         return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & rows
 
     def to_chunk(self, fragment_id: int, since: RowChanges) -> RowSet:
@@ -173,27 +174,12 @@ class SourceRows:
         everything = len(rows) == metadata.physical_rows - metadata.num_deletions
         offsets = rows.to_numpy()
         mask = None if everything else rows_mask(self.dataset, fragment, offsets)
-        try:
-            with panics_as_errors():
-                scanner = self.dataset.scanner(
-                    columns=dict(self.spec.columns),
-                    filter=conjunction(self.spec.where),
-                    fragments=[fragment],
-                    row_addr_allowlist=mask,
-                    with_row_id=True,
-                    with_row_address=True,
-                    scan_in_order=True,
-                    batch_size=_SCAN_ROWS,
-                    batch_size_bytes=_SCAN_BYTES,
-                )
-                for batch in scanner.to_reader():
-                    batch_offsets = offsets_of(batch.column(ROW_ADDRESS).to_numpy())
-                    mask_of_rows = (
-                        None if everything or mask is not None else np.isin(batch_offsets, offsets, assume_unique=True)
-                    )
-                    yield batch if mask_of_rows is None else batch.filter(pa.array(mask_of_rows))
-        except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-            raise as_filter_error(error, self.dataset, fragment_id, self.spec.where) from error
+        for batch in matching_rows(self.dataset, [fragment], self.spec.where, dict(self.spec.columns), mask):
+            if everything or mask is not None:
+                yield batch
+            else:
+                batch_offsets = offsets_of(batch.column(ROW_ADDRESS).to_numpy())
+                yield batch.filter(pa.array(np.isin(batch_offsets, offsets, assume_unique=True)))
 
     def take(self, ids: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yields rows by id, in this order, with the number of preceding rows."""
@@ -484,30 +470,16 @@ def _by_fragment(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[tuple[int | None, Offsets, np.ndarray, np.ndarray]]:
     """Yields rows by fragment of the view, after the rows absent from the view."""
-    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    at: int | None = None
+    for number, parts in itertools.groupby(_parts_of(batches), key=itemgetter(0)):
+        _, offsets, ids, change = zip(*parts, strict=True)
+        fragment_id = None if number == _ABSENT else number
+        yield fragment_id, np.concatenate(offsets), np.concatenate(ids), np.concatenate(change)
+
+
+def _parts_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Offsets, np.ndarray, np.ndarray]]:
+    """Yields rows of batches by fragment of the view, and rows absent from the view."""
     for batch in batches:
-        addresses, ids, change = (batch.column(i) for i in range(3))
-        has_address = np.asarray(addresses.is_valid())
-        values = addresses.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        fragments = np.where(has_address, values >> 32, -1)
-        cuts = [0, *(np.flatnonzero(np.diff(fragments)) + 1).tolist(), len(fragments)]
-        for start, end in itertools.pairwise(cuts):
-            if start == end:
-                continue
-            number = int(fragments[start])
-            if parts and number != at:
-                yield _joined(at, parts)
-                parts = []
-            at = number
-            part = slice(start, end)
-            parts.append((values[part] & 0xFFFFFFFF, ids.to_numpy()[part], change.to_numpy()[part]))
-    if parts:
-        yield _joined(at, parts)
-
-
-def _joined(
-    at: int | None, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-) -> tuple[int | None, Offsets, np.ndarray, np.ndarray]:
-    offsets, ids, change = (np.concatenate(parts) for parts in zip(*parts, strict=True))
-    return (None if at == -1 else at), offsets, ids, change
+        addresses, ids, change = (batch.column(i).fill_null(-1).to_numpy(zero_copy_only=False) for i in range(3))
+        addresses = addresses.astype(np.int64).view(np.uint64)
+        for number, start, end in runs_of(fragments_of(addresses)):
+            yield number, offsets_of(addresses[start:end]), ids[start:end], change[start:end]

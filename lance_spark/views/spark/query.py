@@ -69,18 +69,18 @@ def text_query(spark: SparkSession, text: str, find_table: FindTable) -> SparkQu
         RegistrationError: The SELECT cannot be a view, or the table does not exist.
         UnsupportedTypeError: Lance cannot store a column.
     """
-    query = parse(text)
+    selects, table = parse(text)
     with _explained(text):
-        source, full_name = find_table(query.table.parts)
+        source, full_name = find_table(table.parts)
         dataset = source.pin(None).open()
-        if not query.table.is_aliased:
-            text = shorten_qualifiers(text, query.selects[0].span, full_name, dataset.schema.names)
-            query = parse(text)
-        first, end = query.table.span
+        if not table.is_aliased:
+            text = shorten_qualifiers(text, selects[0].span, full_name, dataset.schema.names)
+            selects, table = parse(text)
+        first, end = table.span
         with _stand_in(spark, dataset, names_in(text)) as view:
-            alias = "" if query.table.is_aliased else f" AS {quote_identifier(query.table.parts[-1])}"
+            alias = "" if table.is_aliased else f" AS {quote_identifier(table.parts[-1])}"
             whole = spark.sql(f"{text[:first]}{quote_identifier(view)}{alias}{text[end:]}".rstrip().rstrip(";"))
-            blocks = _checked_blocks(spark.table(view), query.selects, whole, text)
+            blocks = _checked_blocks(spark.table(view), selects, whole, text)
             used = used_fields(dataset, [expression for block in blocks for expression in block.texts])
             form = SparkForm(blocks=blocks, settings=settings_of(spark))
             _refuse_unreadable(dataset, used)

@@ -133,14 +133,6 @@ class TableName:
     is_aliased: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NestedSelects:
-    """The SELECTs of a text over a table, the innermost first."""
-
-    selects: tuple[Select, ...]
-    table: TableName
-
-
 def tokens_of(text: str) -> list[Token]:
     """Returns the tokens of a text in Spark SQL, without comments."""
     tokens: list[Token] = []
@@ -164,8 +156,8 @@ def _after_comment(text: str, start: int) -> int:
     raise _refusal("a comment that does not end", text, "close it")
 
 
-def parse(text: str) -> NestedSelects:
-    """Parses a SELECT over a single table.
+def parse(text: str) -> tuple[list[Select], TableName]:
+    """Parses a SELECT over a single table. Returns all SELECTs, the innermost first, and the table.
 
     Raises:
         RegistrationError: The text is no SELECT, or cannot be a view.
@@ -177,7 +169,7 @@ def parse(text: str) -> NestedSelects:
         tokens.pop()
     parser = _Parser(text, tokens)
     table = parser.select(0, len(tokens))
-    return NestedSelects(selects=tuple(parser.selects), table=table)
+    return parser.selects, table
 
 
 @dataclass(slots=True)

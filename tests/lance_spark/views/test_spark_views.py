@@ -490,11 +490,10 @@ def test_every_function_whose_value_may_change_is_known(spark: SparkSession) -> 
 
 def test_texts_are_taken_apart_at_the_right_places() -> None:
     text = "SELECT a, 'x, y FROM z' AS b, trim(BOTH FROM c), /* , */ f(d, e)[0] FROM `t``x`.u AS v WHERE g = \"WHERE\" -- ;"
-    query = parse(text)
-    (select,) = query.selects
+    (select,), table = parse(text)
     assert select.items == ("a", "'x, y FROM z' AS b", "trim(BOTH FROM c)", "f(d, e)[0]")
-    assert (query.table.parts, select.alias, select.where) == (("t`x", "u"), "v", 'g = "WHERE"')
-    assert text[slice(*query.table.span)] == "`t``x`.u"
+    assert (table.parts, select.alias, select.where) == (("t`x", "u"), "v", 'g = "WHERE"')
+    assert text[slice(*table.span)] == "`t``x`.u"
     assert [token.text for token in tokens_of(r"r'\' || 'a\'b' -> 1.5BD")] == [
         r"r'\'",
         "|",
@@ -519,5 +518,5 @@ def test_texts_are_taken_apart_at_the_right_places() -> None:
     ],
 )
 def test_names_with_catalog_and_namespace_are_shortened_as_spark_reads_them(text: str, short: str | None) -> None:
-    span = parse(text).selects[0].span
+    span = parse(text)[0][0].span
     assert shorten_qualifiers(text, span, ("c", "n", "t"), ["id", "s", "items"]) == (short or text)
