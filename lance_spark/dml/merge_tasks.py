@@ -45,8 +45,22 @@ _NO_FRAGMENT = 0xFFFF_FFFF
 """In place of the fragment of rows to insert. Their address is -1."""
 
 
+class _RowTask:
+    """A callable for Spark's `mapInArrow` that edits rows."""
+
+    __slots__ = ()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Edits all rows, and yields the answer."""
+        yield answer_or_error(lambda: self.run(batches), batches)
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
+        """Edits all rows, and returns the result."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apply:
+class Apply(_RowTask):
     """Inserts, updates and deletes rows; a callable for Spark's `mapInArrow`.
 
     A row has the address of the table's row (NULL for inserts), the action, and new values. Rows
@@ -66,10 +80,6 @@ class Apply:
     layout: FileLayout
     stable: bool
     insert_only: tuple[str, ...] = ()
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Applies all rows, and yields the answer."""
-        yield answer_or_error(lambda: self.run(batches), batches)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
         """Applies all rows, and returns the result."""
@@ -183,7 +193,7 @@ class _RowConverter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetColumns:
+class SetColumns(_RowTask):
     """Writes values of rows into column files; a callable for Spark's `mapInArrow`.
 
     Rows have the form of :class:`Apply`, and are all updates.
@@ -198,10 +208,6 @@ class SetColumns:
     staging: Staging
     values: StructType
     targets: Targets
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Applies all rows, and yields the answer."""
-        yield answer_or_error(lambda: self.run(batches), batches)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
         """Writes all rows, and returns the result."""
@@ -225,7 +231,7 @@ class SetColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetOrMove:
+class SetOrMove(_RowTask):
     """Updates rows by the cheaper strategy; a callable for Spark's `mapInArrow`.
 
     One task gets all rows of the statement. Memory: 64 MiB of rows. Larger updates write column
@@ -235,11 +241,8 @@ class SetOrMove:
     setting: SetColumns
     moving: Apply
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Applies all rows, and yields the answer."""
-        yield answer_or_error(lambda: self._run(batches), batches)
-
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
+    def run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
+        """Writes all rows, and returns the result."""
         first_batches: list[pa.RecordBatch] = []
         matched: Counter[int] = Counter()
         for batch in batches:

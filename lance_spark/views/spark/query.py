@@ -99,6 +99,7 @@ def _checked_blocks(leaf: DataFrame, selects: Sequence[Select], whole: DataFrame
     """
     functions = own_functions(leaf.sparkSession)
     blocks: list[Block] = []
+    names_by_block: list[list[str]] = []
     frame = leaf
     for select in selects:
         items = _without_stars(select.items, frame.columns, select.alias)
@@ -106,7 +107,8 @@ def _checked_blocks(leaf: DataFrame, selects: Sequence[Select], whole: DataFrame
         _check_block(block, frame, functions)
         frame = block.over(frame)
         blocks.append(block)
-        if ROW_ID in {name.lower() for name in frame.columns}:
+        names_by_block.append(list(frame.columns))
+        if ROW_ID in {name.lower() for name in names_by_block[-1]}:
             raise RegistrationError(
                 f"{ROW_ID!r} cannot be the name of a view's column. Text: {text!r}. Select it under another name."
             )
@@ -116,7 +118,7 @@ def _checked_blocks(leaf: DataFrame, selects: Sequence[Select], whole: DataFrame
             f"Text: {text!r}. Write it simpler, with columns and expressions of one table, and conditions."
         )
     _refuse_aggregates(leaf, blocks)
-    return _pruned(leaf, blocks)
+    return _pruned(blocks, names_by_block)
 
 
 def _check_block(block: Block, frame: DataFrame, functions: Callable[[str], bool]) -> None:
@@ -229,14 +231,8 @@ def _prove(
             )
 
 
-def _pruned(leaf: DataFrame, blocks: Sequence[Block]) -> tuple[Block, ...]:
+def _pruned(blocks: Sequence[Block], names_by_block: Sequence[Sequence[str]]) -> tuple[Block, ...]:
     """Returns the SELECTs without columns unused by outer SELECTs."""
-    # Names of the columns of each SELECT, with unused columns.
-    names_by_block: list[list[str]] = []
-    frame = leaf
-    for block in blocks:
-        frame = block.over(frame)
-        names_by_block.append(list(frame.columns))
     pruned: list[Block] = []
     used_names: set[str] | None = None
     for block, names in zip(reversed(blocks), reversed(names_by_block), strict=True):
