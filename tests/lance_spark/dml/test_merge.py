@@ -266,5 +266,5 @@ def test_rows_of_a_view_are_not_changed(table: Table, db: Connection):
         lambda: view.delete("id = 1"),
         lambda: view.merge_insert("id").when_matched_update_all().execute([{"id": 1, "a": 1}]),
     ):
-        with pytest.raises(UnsupportedOperationError, match=r"rows of a view.*refresh"):
+        with pytest.raises(UnsupportedOperationError, match=r"rows of the view.*refresh"):
             change()
