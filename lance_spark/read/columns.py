@@ -75,7 +75,7 @@ def _selected_names(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadO
         raise OptionError(
             "columns",
             ",".join(options.columns),
-            "each column once, in whatever case it is written",
+            "each column once, case-insensitively",
             problem=f"names columns twice ({', '.join(twice)})",
         )
     return names
@@ -97,8 +97,8 @@ def _meta_field(name: str, dataset: lance.LanceDataset, ref: DatasetRef) -> Stru
         raise OptionError(
             "with_row_versions",
             "true",
-            "a table with stable row ids (write it anew with enable_stable_row_ids)",
-            problem=f"does not fit the table at {ref.uri}: it keeps no row versions",
+            "a table with stable row ids (enable_stable_row_ids)",
+            problem=f"does not fit the table at {ref.uri}, which keeps no row versions",
         )
     metadata = {TABLE_METADATA: ref.snapshot_json()} if name in (ROW_ID, ROW_ADDRESS) else None
     return StructField(name, LongType(), False, metadata)

@@ -176,7 +176,7 @@ def ask_index(ref: DatasetRef, filter: str) -> IndexAnswer | None:
             return _ask(dataset, filter)
     # A damaged index is skipped: the data files hold the rows too.
     except (ValueError, OSError, RuntimeError) as error:
-        _LOG.warning("the indexes of %s are not used: %s", ref.uri, plain(error))
+        _LOG.warning("The indexes of %s are not used: %s", ref.uri, plain(error))
         return None
 
 

@@ -120,8 +120,8 @@ def check_selection(ref: DatasetRef, options: ReadOptions) -> None:
         raise OptionError(
             "fragments",
             ",".join(map(str, ids)),
-            f"ids of fragments that are in version {dataset.version} of {ref.uri}",
-            problem=f"names fragments that are not there ({', '.join(map(str, missing_ids))})",
+            f"ids of fragments in version {dataset.version} of {ref.uri}",
+            problem=f"names missing fragments ({', '.join(map(str, missing_ids))})",
         )
 
 

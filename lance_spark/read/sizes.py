@@ -264,7 +264,7 @@ def _external_blob_widths(dataset: lance.LanceDataset, paths: Sequence[str]) -> 
                     sizes = _first_blob_sizes(dataset, field.name)
             # A damaged file. The scan will report it.
             except (ValueError, OSError, RuntimeError) as error:
-                _LOG.warning("sizes of the blobs in column %s are not known: %s", field.name, error)
+                _LOG.warning("Sizes of the blobs in column %s are not known: %s", field.name, error)
                 continue
             widths[field.name] = float(pc.mean(sizes).as_py() or 0)
     return widths
@@ -297,7 +297,7 @@ def _column_bytes(uri: str, file: DataFile, storage: tuple[tuple[str, str], ...]
         OSError,
         RuntimeError,
     ) as error:  # Files of the legacy format or of another base path, and damaged files.
-        _LOG.debug("sizes of the columns in %s are estimated: %s", file.path, error)
+        _LOG.debug("Sizes of the columns in %s are estimated: %s", file.path, error)
         return {}
     columns = zip(file.fields, file.column_indices, strict=False)
     return {number: sizes[index] for number, index in columns if 0 <= index < len(sizes)}

@@ -230,11 +230,11 @@ class BatchSearch(Search):
         if column in vector_columns:
             return str(column)
         if len(vector_columns) != 1:
-            has = f"has {', '.join(vector_columns)}" if vector_columns else "has none"
+            has = f"has the vector columns {', '.join(vector_columns)}" if vector_columns else "has no vectors"
             raise OptionError(
                 "query",
                 f"a DataFrame of {', '.join(column_field.name for column_field in fields)}",
-                f"one that has vectors, arrays of numbers, in {column!r}, or in one column alone",
+                f"query vectors, arrays of numbers, in the column {column!r} or in a single column",
                 problem=f"{has}",
             )
         return vector_columns[0]
@@ -379,8 +379,8 @@ def _refuse_duplicate_names(names: list[str]) -> None:
             raise OptionError(
                 "query",
                 f"a DataFrame with {name!r}",
-                "columns whose names are not those that the search gives: rename them (withColumnRenamed), or select "
-                "other columns of the table",
+                "queries and a result with different column names. Rename columns (withColumnRenamed), or select other "
+                "columns of the table",
                 problem=f"gives two columns the name {name!r}",
             )
         lower_names.add(name.lower())

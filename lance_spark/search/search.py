@@ -285,7 +285,7 @@ class Search(Query):
             ```
         """
         if self.kind == "vector" and query_string is None:
-            raise OptionError("query_string", None, "words that say what the vector stands for")
+            raise OptionError("query_string", None, "a text for the query vector")
         return replace(self, reranker=reranker, rerank_words=query_string)
 
     def check_view(self) -> None:
@@ -456,9 +456,9 @@ def _kind_of(query: object, query_type: str) -> QueryKind:
     if query_type == "auto":
         query_type = "fts" if is_text else "vector"
     if query_type == "vector" and (query is None or is_text):
-        raise OptionError("query", query, "a vector; words are searched for with query_type='fts'")
+        raise OptionError("query", query, "a vector. Pass query_type='fts' to search for words")
     if query_type == "fts" and not is_text:
-        raise OptionError("query", query, "words; a vector is searched for with query_type='vector'")
+        raise OptionError("query", query, "words. Pass query_type='vector' to search for a vector")
     return cast(QueryKind, query_type)
 
 
@@ -473,5 +473,5 @@ def vector_of(vector: object) -> tuple[float, ...]:
     except Exception:  # noqa: BLE001 - a value of any class, with methods of its own
         array = np.empty(0)
     if array.ndim != 1 or array.dtype.kind not in "fiu" or not len(array):
-        raise OptionError("query", vector, "one vector of numbers; several are searched for one after the other")
+        raise OptionError("query", vector, "one vector of numbers. Pass a DataFrame to search for many vectors")
     return tuple(array.tolist())

@@ -177,10 +177,10 @@ def _check_types(values: Mapping[str, object]) -> None:
     for name in _TEXTS:
         value = values.get(name)
         if value is not None and not isinstance(value, str):
-            raise OptionError(name, value, "a text")
+            raise OptionError(name, value, "a string")
     options = values.get("options") or {}
     if not isinstance(options, Mapping) or not all(isinstance(text, str) for pair in options.items() for text in pair):
-        raise OptionError("options", "***", "a map of texts, such as map('storage.region', 'eu-west-1')")
+        raise OptionError("options", "***", "a map of strings, such as map('storage.region', 'eu-west-1')")
 
 
 _PLAIN = re.compile(r"(aws_)?(default_)?region|((connect|request)_)?timeout|client_(max_retries|retry_timeout)")
@@ -199,7 +199,7 @@ def _refuse_borrowed(options: Mapping[str, str]) -> None:
             raise OptionError(
                 key,
                 "***",
-                "storage.region and timeouts; for other stores read a view: CREATE TEMPORARY VIEW ... USING lance",
+                "storage.region and timeouts. For other stores, read a view: CREATE TEMPORARY VIEW ... USING lance",
                 problem="would go with the credentials of the server's environment",
             )
 

@@ -81,9 +81,7 @@ class Ranking:
         """
         for name in self.scores:
             if name in dataset.schema.names:
-                raise OptionError(
-                    "columns", name, f"a table without a column of this name, which a search adds: {dataset.uri}"
-                )
+                raise OptionError("columns", name, f"a table without this column, which a search of {dataset.uri} adds")
         vector, text = self.vector, self.text
         if vector is not None:
             vector = checked_vector(dataset, vector)

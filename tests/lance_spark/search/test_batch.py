@@ -198,7 +198,7 @@ def test_unsearchable_columns_are_refused(spark: SparkSession, table_path: str):
     table, queries = table_of(spark, table_path), queries_of(spark)
     search = table.search(queries)
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
-        (OptionError, "has none", lambda: table.search(queries.select("name")).to_spark()),
+        (OptionError, "has no vectors", lambda: table.search(queries.select("name")).to_spark()),
         (OptionError, "of one name|'id'", lambda: table.search(queries.withColumnRenamed("name", "ID")).to_spark()),
         (OptionError, "query_type", lambda: table.search(queries, query_type="fts")),  # type: ignore[call-overload]
         (ColumnNotFoundError, "'no'", lambda: table.search(queries, "no").to_spark()),
