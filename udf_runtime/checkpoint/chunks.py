@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from udf_runtime.checkpoint.codec import decode, encode
+from udf_runtime.checkpoint.codec import decode, encode, explain_failures
 from udf_runtime.checkpoint.names import quote
 from udf_runtime.errors import CheckpointError, end_sentence
 from udf_runtime.optional import np
@@ -231,13 +231,8 @@ class ChunkReader:
         table = self._parts.pop((file, part), None)
         if table is None:
             path = self._folder.path_of(file, part)
-            try:
+            with explain_failures("Chunks cannot be read", path):
                 payload = self._folder.objects.get(path)
-            except OSError as error:
-                raise CheckpointError(
-                    f"Chunks cannot be read: {end_sentence(str(error))} Path: {path}. Check access to the folder of "
-                    "the checkpoints."
-                ) from error
             if payload is None:
                 raise self._make_lost_error(file, part)
             try:

@@ -12,10 +12,11 @@ The block alone reveals a truncated, changed or foreign file, in any place.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias, Union
 
 import pyarrow as pa
@@ -93,3 +94,19 @@ def _compute_checksum(*parts: bytes | memoryview | pa.Buffer) -> bytes:
 
 def _make_error(reason: str) -> CheckpointError:
     return CheckpointError(f"The stored payload {end_sentence(reason)} Its rows are computed again.")
+
+
+@contextlib.contextmanager
+def explain_failures(what: str, path: str) -> Iterator[None]:
+    """Raises CheckpointError with a place for an error of a store.
+
+    Args:
+        what: The failed operation, as the beginning of a sentence.
+        path: Path in the store.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{what}: {end_sentence(str(error))} Path: {path}. Check access to the folder of the checkpoints."
+        ) from error

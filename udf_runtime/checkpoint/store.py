@@ -23,10 +23,10 @@ from typing import Any, Literal, Protocol, TypeAlias, TypedDict, cast
 
 import pyarrow as pa
 
-from udf_runtime.checkpoint.codec import JsonValue, decode, encode
+from udf_runtime.checkpoint.codec import JsonValue, decode, encode, explain_failures
 from udf_runtime.checkpoint.key import CheckpointKey
 from udf_runtime.checkpoint.names import quote, unquote
-from udf_runtime.errors import CheckpointError, end_sentence
+from udf_runtime.errors import CheckpointError
 from udf_runtime.optional import np
 
 logger = logging.getLogger(__name__)
@@ -320,13 +320,8 @@ class CheckpointStore:
         return f"{self.root}/{key.digest}/{source}"
 
     def _open(self, entry: CheckpointEntry, key: str, source: str) -> tuple[dict[str, JsonValue], pa.Table] | None:
-        try:
+        with explain_failures("A checkpoint cannot be read", entry.path):
             payload = self.objects.get(entry.path)
-        except OSError as error:
-            raise CheckpointError(
-                f"A checkpoint cannot be read: {end_sentence(str(error))} Path: {entry.path}. Check access to the "
-                "folder of the checkpoints."
-            ) from error
         if payload is None:
             return None
         try:
@@ -341,22 +336,12 @@ class CheckpointStore:
         return header, table
 
     def _list(self, folder: str) -> list[str]:
-        try:
+        with explain_failures("Checkpoints cannot be listed", folder):
             return self.objects.list(folder)
-        except OSError as error:
-            raise CheckpointError(
-                f"Checkpoints cannot be listed: {end_sentence(str(error))} Path: {folder}. Check access to the folder "
-                "of the checkpoints."
-            ) from error
 
     def _delete(self, path: str) -> None:
-        try:
+        with explain_failures("A checkpoint cannot be deleted", path):
             self.objects.delete(path)
-        except OSError as error:
-            raise CheckpointError(
-                f"A checkpoint cannot be deleted: {end_sentence(str(error))} Path: {path}. Check permissions in the "
-                "folder of the checkpoints."
-            ) from error
 
 
 def _make_header(kind: Literal["values", "reference"], key: str, source: str, job_id: str) -> dict[str, JsonValue]:

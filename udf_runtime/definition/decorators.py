@@ -107,58 +107,46 @@ def _find_call(cls: type, name: str) -> Callable[..., object]:
     return call
 
 
-class UdfOptions(TypedDict, total=False):
-    """The keywords of :func:`udf`, for type checkers."""
-
-    data_type: pa.DataType | None
-    input_columns: Sequence[str] | None
+class _FunctionOptions(TypedDict, total=False):
     name: str | None
     version: str | None
     num_cpus: float | None
     num_gpus: float | None
     memory: int | None
+    manifest: Manifest | None
+
+
+class _RowOptions(_FunctionOptions, total=False):
+    input_columns: Sequence[str] | None
     checkpoint_size: int | None
     min_checkpoint_size: int | None
     max_checkpoint_size: int | None
     task_size: int | None
-    timeout: float | None
     on_error: OnError
+
+
+class UdfOptions(_RowOptions, total=False):
+    """The keywords of :func:`udf`, for type checkers."""
+
+    data_type: pa.DataType | None
+    timeout: float | None
     field_metadata: Mapping[str, str] | None
-    manifest: Manifest | None
     cuda: bool | None
     batch_size: int | None
     error_handling: OnError
     auto_backfill: bool
 
 
-class ChunkerOptions(TypedDict, total=False):
+class ChunkerOptions(_RowOptions, total=False):
     """The keywords of :func:`chunker`, for type checkers."""
 
     output_schema: pa.Schema | None
-    input_columns: Sequence[str] | None
-    name: str | None
-    version: str | None
-    num_cpus: float | None
-    num_gpus: float | None
-    memory: int | None
-    checkpoint_size: int | None
-    min_checkpoint_size: int | None
-    max_checkpoint_size: int | None
-    task_size: int | None
-    on_error: OnError
-    manifest: Manifest | None
 
 
-class UdtfOptions(TypedDict, total=False):
+class UdtfOptions(_FunctionOptions, total=False):
     """The keywords of :func:`udtf`, for type checkers."""
 
     output_schema: Required[pa.Schema]
-    name: str | None
-    version: str | None
-    num_cpus: float | None
-    num_gpus: float | None
-    memory: int | None
-    manifest: Manifest | None
 
 
 class UdfDecorator(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -55,8 +56,8 @@ class Rebatcher:
             batch = self._take_batch()
             if batch is None:
                 return
-            wanted = min(missing_rows, batch.num_rows)
-            count = _count_rows_within(batch, wanted, free)
+            most_rows = min(missing_rows, batch.num_rows)
+            count = _count_rows_within(batch, most_rows, free)
             if count == 0 and missing_rows == rows:
                 count = 1  # a single row may exceed the limit
             if count < batch.num_rows:
@@ -65,7 +66,7 @@ class Rebatcher:
                 part = batch.slice(0, count)
                 yield part
                 free -= part.nbytes
-            if count < wanted:
+            if count < most_rows:
                 return
             missing_rows -= count
 
@@ -79,11 +80,4 @@ def _count_rows_within(batch: pa.RecordBatch, rows: int, limit_bytes: float) -> 
     """Returns the number of first rows with at most `limit_bytes`, counted as in slices."""
     if batch.slice(0, rows).nbytes <= limit_bytes:
         return rows
-    fits, too_many = 0, rows
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if batch.slice(0, middle).nbytes <= limit_bytes:
-            fits = middle
-        else:
-            too_many = middle
-    return fits
+    return bisect.bisect_right(range(1, rows), limit_bytes, key=lambda count: batch.slice(0, count).nbytes)
