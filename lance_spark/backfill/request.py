@@ -104,6 +104,8 @@ class BackfillParameters:
             "checkpoint_size": _checkpoint_size(self.checkpoint_size, self.batch_size),
             "batch_size": None,
             "blob_read_buffer_size": blob_buffer_of(self.blob_read_buffer_size),
+            "_admission_check": flag_of(self._admission_check, ADMISSION_CHECK),
+            "_admission_strict": flag_of(self._admission_strict, ADMISSION_STRICT),
             "batch_checkpoint_flush_interval_seconds": DEFAULT_FLUSH_S if flush_s is None else flush_s,
         }
         for name, value in resolved.items():
@@ -113,12 +115,12 @@ class BackfillParameters:
     @property
     def admission_check(self) -> bool:
         """Whether to compare the resources of the UDF with those of the cluster."""
-        return flag_of(self._admission_check, ADMISSION_CHECK)
+        return bool(self._admission_check)
 
     @property
     def admission_strict(self) -> bool:
         """Whether too few resources are an error."""
-        return flag_of(self._admission_strict, ADMISSION_STRICT)
+        return bool(self._admission_strict)
 
     @property
     def enable_job_tracker_saves(self) -> bool:
@@ -126,12 +128,7 @@ class BackfillParameters:
         return self._enable_job_tracker_saves
 
     def _check(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is None and name not in _NEVER_NONE:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise OptionError(name, value, f"a whole number, {least} or more")
+        self._check_numbers()
         if self.commit_timeout is not None:
             _check_seconds("commit_timeout", self.commit_timeout.total_seconds(), "above 0")
         flush_s = self.batch_checkpoint_flush_interval_seconds
@@ -141,6 +138,21 @@ class BackfillParameters:
             raise OptionError("on_stale", self.on_stale, "recompute or null")
         if self.blob_read_strategy not in get_args(BlobReadStrategy):
             raise OptionError("blob_read_strategy", self.blob_read_strategy, "auto, legacy or range")
+        self._check_texts()
+        low, high = self.min_checkpoint_size, self.max_checkpoint_size
+        if low is not None and high is not None and low > high:
+            accepted = f"at most max_checkpoint_size, {high}"
+            raise OptionError("min_checkpoint_size", low, accepted, problem="is too large")
+
+    def _check_numbers(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is None and name not in _NEVER_NONE:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise OptionError(name, value, f"a whole number, {least} or more")
+
+    def _check_texts(self) -> None:
         if self.where is not None and (not isinstance(self.where, str) or not self.where.strip()):
             accepted = "a filter in Lance SQL, such as lang = 'en'; None selects rows without a value"
             raise OptionError("where", self.where, accepted)
@@ -148,10 +160,6 @@ class BackfillParameters:
         if job_id is not None and not (isinstance(job_id, str) and 0 < len(job_id.strip()) <= _JOB_ID_CHARS):
             accepted = f"a text that identifies the job, of at most {_JOB_ID_CHARS} characters"
             raise OptionError("job_id", job_id, accepted)
-        low, high = self.min_checkpoint_size, self.max_checkpoint_size
-        if low is not None and high is not None and low > high:
-            accepted = f"at most max_checkpoint_size, {high}"
-            raise OptionError("min_checkpoint_size", low, accepted, problem="is too large")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -190,7 +190,9 @@ class SparkJobs:
                 if self.is_stopped:
                     raise
                 failure = SparkFailure.of(error)
-                _LOG.warning("a Spark job (%s) failed: %s", self._tag.description, failure.message)
+                # The caller gets an error that is not retried.
+                level = logging.WARNING if failure.retryable else logging.INFO
+                _LOG.log(level, "a Spark job (%s) failed: %s", self._tag.description, failure.message)
                 # First, because `results` ends with the first lost task: if all tasks die, after
                 # MAX_ATTEMPTS jobs.
                 yield from queue.put_back(group, failure, first=True)

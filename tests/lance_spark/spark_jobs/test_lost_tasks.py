@@ -65,11 +65,12 @@ def test_a_task_that_always_dies_is_lost_alone_and_the_others_have_results():
     assert jobs.sizes[0] == 300 and jobs.sizes[1] == 125 and 1 in jobs.sizes
 
 
-def test_a_failure_that_repeats_is_tried_once_and_loses_all_tasks():
+def test_a_failure_that_repeats_is_tried_once_and_loses_all_tasks(caplog: pytest.LogCaptureFixture):
     jobs = Deadly([2], python_error("ModuleNotFoundError: No module named 'x'"))
     lost = list(jobs.run([Number(number) for number in range(5)], int))
     assert len(lost) == 5 and jobs.sizes == [5]
     assert all(isinstance(task, LostTask) and "PYSPARK_PYTHON" in task.error for task in lost)
+    assert caplog.records == [], "the caller gets the error"
     with pytest.raises(PythonException) as caught:
         jobs.results([Number(2)], int)
     assert caught.value is jobs.error

@@ -20,6 +20,7 @@ from lance_spark import (
     Table,
     UnsupportedOperationError,
 )
+from lance_spark.backfill.request import BackfillParameters
 from lance_spark.errors import VersionNotFoundError, counted
 from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, udf
@@ -199,7 +200,7 @@ WISHES = [{"num_gpus": 1}, {"num_cpus": 64}, {"memory": 1 << 60}]
 @pytest.mark.usefixtures("no_jobs")
 def test_more_than_the_cluster_can_ever_give_is_an_error_before_a_job_starts(table: Table, wishes: dict[str, float]):
     table.add_columns({"x": demanding(**wishes)})
-    error = check_refused(lambda: table.backfill("x"), ResourcesUnavailableError, "no job was started")
+    error = check_refused(lambda: table.backfill("x"), ResourcesUnavailableError, "No job was started")
     assert "_admission_check=False" in str(error) and "big" in str(error)
     check_refused(lambda: table.backfill_async("x", _admission_strict=True), ResourcesUnavailableError, "asks for")
     assert table.list_jobs() == [] and table.plan_backfill("x").total_rows_pending == 30
@@ -236,6 +237,8 @@ def test_the_environment_can_make_it_a_warning(table: Table, monkeypatch: pytest
 def test_a_variable_that_says_neither_is_refused(ready: Table, monkeypatch: pytest.MonkeyPatch, variable: str):
     monkeypatch.setenv(variable, "maybe")
     check_refused(lambda: ready.backfill("double"), OptionError, variable)
+    with pytest.raises(OptionError, match=variable):
+        BackfillParameters("double")  # before a session of Spark starts
 
 
 @pytest.mark.parametrize("value", ["much", "0", "-5", "1.5", ""])
