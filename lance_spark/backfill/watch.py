@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 @ARGUMENTS.methods
 class Watch:
-    """A thread of this process that keeps a column up to date until :meth:`stop`.
+    """Keeps a column up to date in a thread of this process until :meth:`stop`.
 
     Attributes:
         results: Results of the last backfills with work, at most 100, the newest last.
@@ -59,7 +59,7 @@ class Watch:
             target = self._looks + 2
             if not self._looked.wait_for(lambda: self._looks >= target or not self.is_active, longest_wait_s(timeout)):
                 raise JobTimeoutError(
-                    f"the watch of {self._ref.uri} has not looked at it within {timeout} - wait longer, or see .error",
+                    f"The watch of {self._ref.uri} has not looked at it within {timeout}. Wait longer, or see .error.",
                     job=self,
                 )
 

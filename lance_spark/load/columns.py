@@ -39,25 +39,29 @@ def check_keys_of(dataset: lance.LanceDataset, source: Source, request: LoadRequ
     odd = [name for name in (*request.keys, *request.columns) if "`" in name]
     if odd:
         raise SchemaMismatchError(
-            f"column {odd[0]!r} has a backtick in its name, and Lance cannot read it - in {dataset.uri} - rename it"
+            f"Column {odd[0]!r} has a backtick in its name, and Lance cannot read it. Rename it in {dataset.uri}."
         )
     ours = to_spark_schema(pa.schema([dataset.schema.field(name) for name in request.keys]))
     for key, source_key in zip(ours.fields, source.schema(request.keys).fields, strict=True):
-        kind, source_kind = bare(key.dataType), bare(source_key.dataType)
-        alike = kind == source_kind or (is_whole_number(kind) and is_whole_number(source_kind))
-        text = key.dataType.simpleString()
-        if not alike:
-            raise SourceKeysError(
-                f"key {key.name!r} is {text} in the table and {source_key.dataType.simpleString()} in the source - "
-                f"{dataset.uri} and {source.name} - cast it in the source: rows would match, or not, by accident",
-                source=source.name,
-            )
-        if kind.simpleString() not in _HASHED and not text.startswith("decimal"):
-            raise SourceKeysError(
-                f"key {key.name!r} is {text}, whose values are no keys - in {dataset.uri} - use a column of numbers, "
-                "text, bytes or times",
-                source=source.name,
-            )
+        _check_key(key, source_key.dataType, source.name, dataset.uri)
+
+
+def _check_key(key: StructField, source_type: DataType, source: str, uri: str) -> None:
+    """Refuses types of a key that differ, or whose values are no keys."""
+    kind, source_kind = bare(key.dataType), bare(source_type)
+    text = key.dataType.simpleString()
+    if kind != source_kind and not (is_whole_number(kind) and is_whole_number(source_kind)):
+        raise SourceKeysError(
+            f"Key {key.name!r} is {text} in the table and {source_type.simpleString()} in the source. Cast it in the "
+            f"source {source}, because rows of {uri} would match, or not, by accident.",
+            source=source,
+        )
+    if kind.simpleString() not in _HASHED and not text.startswith("decimal"):
+        raise SourceKeysError(
+            f"Key {key.name!r} is {text}, whose values are no keys. Use a column of numbers, text, bytes or times in "
+            f"{uri}.",
+            source=source,
+        )
 
 
 def is_whole_number(kind: DataType) -> bool:
@@ -76,24 +80,30 @@ def new_columns_of(dataset: lance.LanceDataset, source: Source, request: LoadReq
     """
     loaded = source.schema(request.columns)
     existing = [name for name in request.columns if name in dataset.schema.names]
-    added = [name for name in request.columns if name not in existing]
     if existing:
         stored = pa.schema([value_field(dataset.schema.field(name)) for name in existing])
         check_writable(StructType([loaded[name] for name in existing]), stored)
-    for name in existing:
-        if request.on_missing == "null" and not dataset.schema.field(name).nullable:
-            raise SchemaMismatchError(
-                f"column {name!r} cannot be NULL, and on_missing='null' makes rows without a match NULL - in "
-                f"{dataset.uri} - use 'carry' or 'error'"
-            )
-    if not added:
-        return pa.schema([])
-    check_new_names(dataset, added)
-    fields = [StructField(name, loaded[name].dataType, True, loaded[name].metadata) for name in added]
-    new = to_lance_schema(StructType(fields), {})
-    new = pa.schema([field.with_nullable(True) for field in new])
+    if request.on_missing == "null":
+        _check_nullable(dataset, existing)
+    added = [field for field in loaded.fields if field.name not in existing]
+    return _new_schema(dataset, added) if added else pa.schema([])
+
+
+def _new_schema(dataset: lance.LanceDataset, columns: Sequence[StructField]) -> pa.Schema:
+    check_new_names(dataset, [column.name for column in columns])
+    fields = [StructField(column.name, column.dataType, True, column.metadata) for column in columns]
+    new = pa.schema([field.with_nullable(True) for field in to_lance_schema(StructType(fields), {})])
     check_storable(new, dataset.data_storage_version)
     return new
+
+
+def _check_nullable(dataset: lance.LanceDataset, columns: Sequence[str]) -> None:
+    for name in columns:
+        if not dataset.schema.field(name).nullable:
+            raise SchemaMismatchError(
+                f"Column {name!r} cannot be NULL, and on_missing='null' makes rows without a match NULL. Use 'carry' "
+                f"or 'error' for {dataset.uri}."
+            )
 
 
 def value_field(field: pa.Field[Any]) -> pa.Field[Any]:

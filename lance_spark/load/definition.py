@@ -10,8 +10,8 @@ from lance_spark.backfill.task.value_source import JoinByKey
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef
 from lance_spark.load.join import LoadJoin, types_of
-from lance_spark.load.layout import Layout
 from lance_spark.load.request import LoadRequest
+from lance_spark.load.source_alignment import SourceAlignment
 from lance_spark.load.sources import Source
 from udf_runtime.checkpoint import CheckpointKey
 
@@ -59,7 +59,7 @@ class LoadDefinition(Definition):
 
 
 def define_load(
-    source: Source, request: LoadRequest, dataset: lance.LanceDataset, layout: Layout | None
+    source: Source, request: LoadRequest, dataset: lance.LanceDataset, alignment: SourceAlignment | None
 ) -> LoadDefinition:
     """Returns the definition for a version of the table with all columns.
 
@@ -89,6 +89,6 @@ def define_load(
             columns=request.columns,
             on_missing=request.on_missing,
             checkpoint_rows=request.checkpoint_rows,
-            layout=layout,
+            alignment=alignment,
         ),
     )

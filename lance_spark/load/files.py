@@ -7,6 +7,7 @@ times. A task refuses a file that has changed since then.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -148,7 +149,7 @@ def list_files(
     for uri, (_, path) in zip(source, systems, strict=True):
         files = _list(system, path, uri, asked)
         if not files:
-            raise SourceError(f"there is no file to load - at {uri} - check the path, and source_format", source=uri)
+            raise SourceError(f"There is no file to load at {uri}. Check the path, and source_format.", source=uri)
         files_by_path |= {file.path: file for file in files}
     listed = tuple(files_by_path[path] for path in sorted(files_by_path))
     return system, asked or _format_of(listed, ", ".join(source)), listed
@@ -158,36 +159,31 @@ def _list(system: FileSystem, path: str, uri: str, asked: SourceFormat | None) -
     from pyarrow import fs
 
     segments = path.split("/")
-    wild = next((number for number, segment in enumerate(segments) if _WILDCARD.search(segment)), None)
+    fixed = list(itertools.takewhile(lambda segment: not _WILDCARD.search(segment), segments))
+    base, patterns = "/".join(fixed), segments[len(fixed) :]
     try:
-        if wild is None:
-            info = system.get_file_info(path)
-            if info.type == fs.FileType.File:
-                return [_file(info)]
-            base = path
-        else:
-            base = "/".join(segments[:wild])
-        if system.get_file_info(base or "/").type != fs.FileType.Directory:
-            return []
-        infos = system.get_file_info(fs.FileSelector(base or "/", recursive=True))
+        root = system.get_file_info(base or "/")
+        folder = fs.FileSelector(base or "/", recursive=True)
+        infos = system.get_file_info(folder) if root.type == fs.FileType.Directory else []
     except OSError as error:
-        raise SourceError(f"it cannot be listed: {error} - at {uri} - check permissions", source=uri) from error
-    files = []
-    for info in infos:
-        below = info.path.removeprefix(base).strip("/").split("/")
-        if info.type != fs.FileType.File or any(name.startswith(("_", ".")) for name in below):
-            continue
-        if wild is None or _matches(below, segments[wild:]):
-            files.append(_file(info))
-    if asked is None or wild is not None:
+        raise SourceError(f"The files at {uri} cannot be listed: {error}. Check permissions.", source=uri) from error
+    if root.is_file and not patterns:
+        return [_file(root)]
+    files = [_file(info) for info in infos if info.is_file and _is_chosen(info.path.removeprefix(base), patterns)]
+    if asked is None or patterns:
         return files
-    of_format = [file for file in files if _SUFFIXES.get(_suffix(file.path)) == asked]
-    return of_format or files
+    return _of_format(files, asked) or files
 
 
-def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Tells whether a file or one of its folders matches a pattern."""
-    return len(names) >= len(patterns) and all(map(fnmatch.fnmatchcase, names, patterns))
+def _of_format(files: Sequence[SourceFile], asked: SourceFormat) -> list[SourceFile]:
+    return [file for file in files if _SUFFIXES.get(_suffix(file.path)) == asked]
+
+
+def _is_chosen(path: str, patterns: Sequence[str]) -> bool:
+    """Tells whether a file, or one of its folders, matches patterns. Hidden names do not match."""
+    names = path.strip("/").split("/")
+    is_hidden = any(name.startswith(("_", ".")) for name in names)
+    return not is_hidden and len(names) >= len(patterns) and all(map(fnmatch.fnmatchcase, names, patterns))
 
 
 def _file(info: Any) -> SourceFile:  # noqa: ANN401 - missing in PyArrow's stubs
@@ -204,11 +200,11 @@ def _format_of(files: Sequence[SourceFile], source: str) -> SourceFormat:
     kinds = [file_format for file_format in formats if file_format is not None]
     if len(formats) == 1 and kinds:
         return kinds[0]
-    what = f"files of several formats: {', '.join(formats.values())}" if len(kinds) > 1 else "no format in their names"
+    what = f"several formats: {', '.join(formats.values())}" if len(kinds) > 1 else "no format in their names"
     unknown = formats.get(None)
     example = f", such as {unknown}" if unknown is not None and len(kinds) <= 1 else ""
     raise SourceError(
-        f"the files have {what}{example} - at {source} - say source_format='parquet', 'lance' or 'ipc'", source=source
+        f"The files at {source} have {what}{example}. Say source_format='parquet', 'lance' or 'ipc'.", source=source
     )
 
 
@@ -290,10 +286,10 @@ class PieceReader:
         for field in self.required:
             at = schema.get_field_index(field.name)
             if at < 0 or schema.field(at).type != field.type:
-                has = "no such column" if at < 0 else f"it as {schema.field(at).type}"
+                has = "missing" if at < 0 else str(schema.field(at).type)
                 raise SourceError(
-                    f"column {field.name!r} is {field.type} in the first file, and another one has {has} - in "
-                    f"{file.path} - write all files with the same columns",
+                    f"Column {field.name!r} is {field.type} in the first file, and {has} in {file.path}. Write all "
+                    "files with the same columns.",
                     source=file.path,
                 )
 
@@ -309,8 +305,8 @@ def check_unchanged(system: FileSystem, files: Sequence[SourceFile]) -> None:
         if is_deleted or _file(info) != file:
             what = "is gone" if is_deleted else "was written again"
             raise SourceChangedError(
-                f"a file {what} since the load began - {file.path} - nothing of it is committed; load again when the "
-                "source stays as it is",
+                f"The file {file.path} {what} since the load began. Nothing of the load is committed. Load again when "
+                "the source stays as it is.",
                 source=file.path,
             )
 
@@ -331,8 +327,8 @@ class _Opened:
                 raise
         except (pa.ArrowException, OSError) as error:
             raise SourceError(
-                f"it is no file of format {self._format}, or cannot be read: {error} - {self._file.path} - check the "
-                "file, and source_format",
+                f"The file {self._file.path} is no file of format {self._format}, or cannot be read: {error}. Check "
+                "the file, and source_format.",
                 source=self._file.path,
             ) from error
         return self

@@ -3,7 +3,7 @@
     keys of the selected rows, with addresses      read by the table's tasks
       left join  source                            by Spark, on disk where memory ends
       by fragment and in order of addresses        by Spark
-      into checkpoints                             by :class:`~lance_spark.load.keeper.Keeper`
+      into checkpoints                             by :class:`CheckpointSink`
 
 Memory: Spark's own, and some batches per Python worker. No side has to fit into memory. If table
 and source have the same order of keys, the tasks look up the keys in the source's row groups,
@@ -21,14 +21,15 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.load.checkpoint_sink import ANSWER, FOUND, CheckpointSink, KeyReader
 from lance_spark.load.columns import value_field
-from lance_spark.load.keeper import ANSWER, FOUND, Keeper, KeyReader
-from lance_spark.load.layout import Layout
-from lance_spark.load.ordered import OrderedLookUp
 from lance_spark.load.request import OnMissing
+from lance_spark.load.row_group_join import RowGroupJoin
+from lance_spark.load.source_alignment import SourceAlignment
 from lance_spark.load.sources import FileSource, Source
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.rows.row_set import RowSet
+from lance_spark.spark_jobs.task_queue import pack
 from lance_spark.types import to_spark_schema
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class LoadJoin:
         keys: Names of the key's columns in the source.
         columns: Names of the loaded columns there.
         checkpoint_rows: Least and most rows of a checkpoint.
-        layout: The alignment of table and source; None needs a shuffle.
+        alignment: The alignment of table and source; None needs a shuffle.
     """
 
     source: Source
@@ -60,13 +61,13 @@ class LoadJoin:
     columns: tuple[str, ...]
     on_missing: OnMissing
     checkpoint_rows: tuple[int, int | None]
-    layout: Layout | None
+    alignment: SourceAlignment | None
 
     def answers(self, spark: SparkSession, spec: BackfillSpec, todo: Mapping[int, RowSet]) -> DataFrame:
         """Returns the DataFrame of the join of some rows."""
         values = [f"__value_{number}" for number in range(len(self.columns))]
         loaded = self.source.schema(self.columns)
-        keeper = Keeper(
+        sink = CheckpointSink(
             spec=spec,
             values=StructType(
                 [StructField(n, field.dataType, True) for n, field in zip(values, loaded.fields, strict=True)]
@@ -75,8 +76,8 @@ class LoadJoin:
             checkpoint_rows=self.checkpoint_rows,
             source=self.source.name,
         )
-        if self.layout is not None and isinstance(self.source, FileSource):
-            return self._looked_up(spark, spec, todo, keeper, self.source, self.layout)
+        if self.alignment is not None and isinstance(self.source, FileSource):
+            return self._looked_up(spark, spec, todo, sink, self.source, self.alignment)
         rows = self._rows_with_keys(spec, todo, _TASK_ROWS)
         key_frame = spark.range(0, len(rows.tasks), 1, len(rows.tasks)).mapInArrow(rows, rows.schema)
         names = rows.schema.names[1:]
@@ -93,7 +94,7 @@ class LoadJoin:
         return (
             joined.repartition(sf.shiftright(ROW_ADDRESS, _GROUP_BITS))
             .sortWithinPartitions(ROW_ADDRESS)
-            .mapInArrow(keeper, ANSWER)
+            .mapInArrow(sink, ANSWER)
         )
 
     def _looked_up(
@@ -101,17 +102,17 @@ class LoadJoin:
         spark: SparkSession,
         spec: BackfillSpec,
         todo: Mapping[int, RowSet],
-        keeper: Keeper,
+        sink: CheckpointSink,
         source: FileSource,
-        layout: Layout,
+        alignment: SourceAlignment,
     ) -> DataFrame:
-        look_up = OrderedLookUp(
-            parts=self._rows_with_keys(spec, todo, layout.part_rows),
-            groups=layout.groups,
-            pieces=source.pieces_at(layout.groups.places),
+        look_up = RowGroupJoin(
+            parts=self._rows_with_keys(spec, todo, alignment.part_rows),
+            groups=alignment.groups,
+            pieces=source.pieces_at(alignment.groups.places),
             keys=source.reader(self.keys),
             values=source.reader(self.columns),
-            keeper=keeper,
+            sink=sink,
             on_missing=self.on_missing,
         )
         count = len(look_up.parts.tasks)
@@ -122,24 +123,23 @@ class LoadJoin:
         keys = to_spark_schema(pa.schema([dataset.schema.field(name) for name in spec.input_names]))
         columns = [StructField(ROW_ADDRESS, LongType())]
         columns += [StructField(f"__key_{number}", field.dataType) for number, field in enumerate(keys.fields)]
-        return KeyReader(spec=spec, schema=StructType(columns), tasks=tuple(_tasks(todo, task_rows)))
+        return KeyReader(spec=spec, schema=StructType(columns), tasks=_tasks(todo, task_rows))
 
 
-def _tasks(todo: Mapping[int, RowSet], task_rows: int) -> Iterator[tuple[tuple[int, RowSet], ...]]:
+def _tasks(todo: Mapping[int, RowSet], task_rows: int) -> tuple[tuple[tuple[int, RowSet], ...], ...]:
     """Cuts rows into tasks: parts of large fragments, and groups of small fragments."""
-    packed: list[tuple[int, RowSet]] = []
-    rows = 0
-    for number, row_set in todo.items():
-        offsets = row_set.to_numpy() if len(row_set) > task_rows else None
-        starts = range(0, len(row_set), task_rows)
-        parts = [row_set] if offsets is None else [RowSet.of(offsets[first : first + task_rows]) for first in starts]
-        for part in parts:
-            if packed and rows + len(part) > task_rows:
-                yield tuple(packed)
-                packed, rows = [], 0
-            packed.append((number, part))
-            rows += len(part)
-    yield tuple(packed)
+    packs = pack(_parts(todo, task_rows), lambda part: len(part[1]), task_rows)
+    return tuple(map(tuple, packs))
+
+
+def _parts(todo: Mapping[int, RowSet], task_rows: int) -> Iterator[tuple[int, RowSet]]:
+    for number, rows in todo.items():
+        if len(rows) <= task_rows:
+            yield number, rows
+            continue
+        offsets = rows.to_numpy()
+        for first in range(0, len(offsets), task_rows):
+            yield number, RowSet.of(offsets[first : first + task_rows])
 
 
 def types_of(fields: Sequence[pa.Field[Any]]) -> pa.DataType:

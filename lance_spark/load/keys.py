@@ -19,9 +19,9 @@ _EXAMPLES = 5
 
 
 def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> None:
-    """Checks that the keys of the source are unique and not NULL.
+    """Refuses duplicate and NULL keys of the source.
 
-    `frame` has only the keys. Runs one Spark job, which shuffles the keys.
+    `frame` has only the keys. Runs a Spark job with a shuffle of the keys.
 
     Raises:
         SourceKeysError: The message has the number of wrong keys, and examples.
@@ -48,14 +48,14 @@ def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> Non
         )
     if problems:
         raise SourceKeysError(
-            f"the source has {' and '.join(problems)} in {name} - in {source} - give each row a key of its own; "
-            "nothing was changed",
+            f"Keys must be unique and not NULL, and the source has {' and '.join(problems)} in {name}. Give each row "
+            f"of {source} a key of its own. Nothing was changed.",
             source=source,
         )
 
 
 def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], names: tuple[str, str]) -> None:
-    """Checks that every row of the table has a match.
+    """Refuses rows of the table without a match.
 
     Both frames have only the keys. `names` are the names of table and source for the message.
 
@@ -71,8 +71,8 @@ def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], na
     examples = _examples(unmatched.select(*columns).limit(_EXAMPLES).collect())
     raise SourceKeysError(
         f"{counted(count, 'row')} of the table {'has' if count == 1 else 'have'} no match in the source, by "
-        f"{_shown(keys)} (among them: {examples}) - {names[0]} and {names[1]} - complete the source, or use "
-        "on_missing='carry' or 'null'; nothing was changed",
+        f"{_shown(keys)} (among them: {examples}). Complete the source {names[1]} for the table {names[0]}, or use "
+        "on_missing='carry' or 'null'. Nothing was changed.",
         source=names[1],
     )
 
@@ -84,12 +84,12 @@ def _plain(keys: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _source_errors(source: str) -> Iterator[None]:
-    """Raises a :class:`SourceError` in place of the exception with which a task failed."""
+    """Raises a :class:`SourceError` in place of the exception of a failed task."""
     try:
         with raise_task_errors(SourceError, source=source):
             yield
     except PythonException as error:
-        problem = f"it cannot be read: {SparkFailure.of(error).text} - {source}"
+        problem = f"The source {source} cannot be read: {SparkFailure.of(error).text}"
         raise SourceError(problem, source=source) from error
 
 

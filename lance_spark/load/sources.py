@@ -27,8 +27,8 @@ from lance_spark.load.files import (
     rows_of,
     schema_of,
 )
-from lance_spark.load.layout import Layout, layout_of
 from lance_spark.load.request import SourceFormat
+from lance_spark.load.source_alignment import SourceAlignment, align_source
 from lance_spark.tabular import is_spark, to_reader
 from lance_spark.types import ReadConverter, to_spark_schema
 from lance_spark.types.names import quote_identifier
@@ -206,11 +206,13 @@ class FileSource(_ArrowColumns):
         """Returns row groups as pieces, by pairs of file number and row group number."""
         return tuple(Piece(self._files[file], group, group + 1) for file, group in places)
 
-    def layout(self, dataset: lance.LanceDataset, key: str, columns: Sequence[str], slots: int) -> Layout | None:
+    def alignment(
+        self, dataset: lance.LanceDataset, key: str, columns: Sequence[str], slots: int
+    ) -> SourceAlignment | None:
         """Returns the alignment of a table with the files; None if the load needs a shuffle."""
         if self._format != "parquet":
             return None
-        return layout_of(dataset, key, self._system, self._files, columns, slots)
+        return align_source(dataset, key, self._system, self._files, columns, slots)
 
     def refuse_changed(self) -> None:
         """Checks all files."""

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.backfill.planning.planner import Prepared, prepare
+from lance_spark.backfill.planning.planner import PreparedBackfill, prepare
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.load.columns import add_new_columns, check_keys_of, new_columns_of
 from lance_spark.load.definition import define_load
 from lance_spark.load.keys import check_all_match, check_source_keys
-from lance_spark.load.layout import Layout
 from lance_spark.load.plan import LoadPlan
 from lance_spark.load.request import LoadRequest
+from lance_spark.load.source_alignment import SourceAlignment
 from lance_spark.load.sources import FileSource, Source
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Load:
             on_missing=request.on_missing,
             total_rows=dataset.count_rows(),
             total_fragments=sum(fragment.num_rows > 0 for fragment in fragments),
-            shuffles=self._layout(dataset) is None,
+            shuffles=self._alignment(dataset) is None,
         )
 
     def prepare(
@@ -72,7 +72,7 @@ class Load:
         read: Callable[[Sequence[str], int], DataFrame],
         *,
         checkpoints: str | None,
-    ) -> Prepared:
+    ) -> PreparedBackfill:
         """Validates the load, adds new columns, and returns a job, ready to run.
 
         `read` reads columns of a version of the table.
@@ -90,16 +90,16 @@ class Load:
         if request.on_missing == "error":
             check_all_match(read(request.keys, dataset.version), keys, request.keys, (self.ref.uri, source.name))
         source.refuse_changed()
-        layout = self._layout(dataset)
+        alignment = self._alignment(dataset)
         add_new_columns(self.ref, new)
         return prepare(
             self.ref,
             request.job,
             checkpoints=checkpoints,
-            define=lambda _, dataset, __: define_load(source, request, dataset, layout),
+            define=lambda _, dataset, __: define_load(source, request, dataset, alignment),
         )
 
-    def _layout(self, dataset: lance.LanceDataset) -> Layout | None:
+    def _alignment(self, dataset: lance.LanceDataset) -> SourceAlignment | None:
         if not isinstance(self.source, FileSource):
             return None
-        return self.source.layout(dataset, self.request.keys[0], self.request.columns, self.slots)
+        return self.source.alignment(dataset, self.request.keys[0], self.request.columns, self.slots)

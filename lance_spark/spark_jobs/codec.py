@@ -66,8 +66,7 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a type or a t
 
 def _generic_decoder(origin: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:  # noqa: ANN401 - as above
     if origin in (Union, types.UnionType):
-        (member,) = (_decoder(argument) for argument in arguments if argument is not types.NoneType)
-        return lambda value: None if value is None else member(value)
+        return _optional_decoder(arguments)
     decoders = [_decoder(argument) for argument in arguments]
     if origin in (dict, Mapping):
         key, item = (int if arguments[0] is int else str), decoders[1]
@@ -75,3 +74,8 @@ def _generic_decoder(origin: Any, arguments: tuple[Any, ...]) -> Callable[[Any],
     if origin is tuple and arguments[-1] is not Ellipsis:
         return lambda value: tuple(decoder(item) for decoder, item in zip(decoders, value, strict=True))
     return lambda value: origin(map(decoders[0], value))
+
+
+def _optional_decoder(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
+    (member,) = (_decoder(argument) for argument in arguments if argument is not types.NoneType)
+    return lambda value: None if value is None else member(value)

@@ -8,7 +8,8 @@ task that kills its process loses no other task.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -19,6 +20,7 @@ MAX_JOB_TASKS = 2000
 
 _TASK_FRAGMENTS = 1000
 
+Item = TypeVar("Item")
 Task = TypeVar("Task")
 
 
@@ -114,22 +116,31 @@ class TaskQueue(Generic[Task]):
         return [LostTask(task=task, failure=failure) for task in rests]
 
 
-def pack_fragments(fragments: Iterable[tuple[int, int]], task_size: int) -> tuple[tuple[int, ...], ...]:
-    """Packs consecutive fragments into tasks.
+def pack(items: Iterable[Item], size_of: Callable[[Item], int], most: int) -> Iterator[list[Item]]:
+    """Packs consecutive items, such as fragments, into tasks.
 
     Args:
-        fragments: Ids and sizes of the fragments, in rows or bytes.
-        task_size: Maximum size of a task with several fragments.
+        items: The items.
+        size_of: Returns the size of an item, in rows or bytes.
+        most: Maximum size of a task with several items.
     """
-    packs: list[list[int]] = []
+    packed: list[Item] = []
     total = 0
-    for fragment_id, size in fragments:
-        if not packs or total + size > task_size or len(packs[-1]) >= _TASK_FRAGMENTS:
-            packs.append([])
-            total = 0
-        packs[-1].append(fragment_id)
+    for item in items:
+        size = size_of(item)
+        if packed and (total + size > most or len(packed) >= _TASK_FRAGMENTS):
+            yield packed
+            packed, total = [], 0
+        packed.append(item)
         total += size
-    return tuple(map(tuple, packs))
+    if packed:
+        yield packed
+
+
+def pack_fragments(fragments: Iterable[tuple[int, int]], task_size: int) -> tuple[tuple[int, ...], ...]:
+    """Packs consecutive fragments, given with their sizes, into tasks as :func:`pack` does."""
+    packs = pack(fragments, operator.itemgetter(1), task_size)
+    return tuple(tuple(fragment_id for fragment_id, _ in fragments_of_task) for fragments_of_task in packs)
 
 
 def at_most(items: Sequence[Task], count: int | None) -> list[tuple[Task, ...]]:

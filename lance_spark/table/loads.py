@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.arguments import takes
 from lance_spark.backfill.planning.admission import check_resources
-from lance_spark.backfill.planning.planner import Prepared
+from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.load.plan import LoadPlan
@@ -25,7 +25,7 @@ class TableLoads(TableRows):
     """The methods of :class:`lance_spark.Table` that load columns."""
 
     @abstractmethod
-    def _run(self, spark: SparkSession, prepared: Prepared) -> Job[BackfillJobResult]:
+    def _run(self, spark: SparkSession, prepared: PreparedBackfill) -> Job[BackfillJobResult]:
         """Starts a job that is ready."""
 
     @takes(LoadParameters)

@@ -17,7 +17,7 @@ from lance_spark.arguments import ARGUMENTS, takes
 from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.explain import BackfillPlan, view_of
-from lance_spark.backfill.planning.planner import Prepared, prepare
+from lance_spark.backfill.planning.planner import PreparedBackfill, prepare
 from lance_spark.backfill.request import (
     DEFAULT_CONCURRENCY,
     BackfillParameters,
@@ -464,7 +464,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             plan_only=True,
         )
         prepared = self._prepare(request)
-        outside: Prepared | None = None
+        outside: PreparedBackfill | None = None
         if num_frags is not None or skip_frags:
             version = prepared.spec.snapshot.version
             whole = replace(request, read_version=version, num_frags=None, skip_frags=0, task_size=None)
@@ -640,7 +640,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
     def _time_zone(self) -> str:
         return session_time_zone(self._query_spark())
 
-    def _prepare(self, request: BackfillRequest) -> Prepared:
+    def _prepare(self, request: BackfillRequest) -> PreparedBackfill:
         if request.udf is not None:
             request = replace(request, manifest=self._default_manifest(), time_zone=self._time_zone)
         return prepare(self._ref, request, checkpoints=self._checkpoint, define=define)
@@ -652,7 +652,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             check_resources(spark, prepared.definition.udf, strict=request.admission_strict)
         return self._run(spark, prepared)
 
-    def _run(self, spark: SparkSession, prepared: Prepared) -> Job[BackfillJobResult]:
+    def _run(self, spark: SparkSession, prepared: PreparedBackfill) -> Job[BackfillJobResult]:
         progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
         environments = JobEnvironments(prepared.spec.snapshot, spark)
         job = BackfillJob(spark, prepared, self.name, progress, environments)

@@ -129,7 +129,7 @@ def test_a_backfill_that_stays_incomplete_says_so_in_one_line_and_exits_with_1(
     assert ran.code == 1
     assert isinstance(ran.document, dict), "the result is printed nevertheless"
     assert (ran.document["status"], ran.document["fragments_done"]) == ("PARTIAL", 3)
-    assert ran.err.startswith("lance-spark: the backfill is incomplete: 3 of 4 fragments done")
+    assert ran.err.startswith("lance-spark: The backfill is incomplete: 3 of 4 fragments done")
     assert ran.err.count("\n") == 1
     assert "Traceback" not in ran.err
 

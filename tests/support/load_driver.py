@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from lance_spark.load import join
-from lance_spark.load.join import Keeper
+from lance_spark.load.join import CheckpointSink
 from tests.support.driver import session, table_of
 from tests.support.hooks import hooked, in_checkpoint
 
@@ -24,17 +24,17 @@ IN_JOIN = "in_join"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldKeeper:
+class HeldSink:
     """Work for Spark in place of the product's own, with a stop after two checkpoints, before the rename of the
     third.
     """
 
-    keeper: Keeper
+    sink: CheckpointSink
     folder: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with in_checkpoint(self.folder):
-            yield from self.keeper(batches)
+            yield from self.sink(batches)
 
 
 def main(master: str, jobs: str) -> None:
@@ -42,15 +42,13 @@ def main(master: str, jobs: str) -> None:
     orders = json.loads(jobs)
     homes = {job_id: home for job_id, (home, _) in orders.items()}
 
-    def keeper(**values: Any) -> Keeper | HeldKeeper:
-        real_keeper = Keeper(**values)
-        return (
-            HeldKeeper(keeper=real_keeper, folder=homes[IN_JOIN]) if real_keeper.spec.job_id == IN_JOIN else real_keeper
-        )
+    def sink(**values: Any) -> CheckpointSink | HeldSink:
+        real_sink = CheckpointSink(**values)
+        return HeldSink(sink=real_sink, folder=homes[IN_JOIN]) if real_sink.spec.job_id == IN_JOIN else real_sink
 
     try:
         hooked_homes = {job_id: home for job_id, home in homes.items() if job_id != IN_JOIN}
-        with hooked(hooked_homes), patch.object(join, "Keeper", keeper):
+        with hooked(hooked_homes), patch.object(join, "CheckpointSink", sink):
             started = [
                 table_of(spark, home).load_columns_async(f"{home}/x.parquet", "id", ["v"], job_id=job_id, **settings)
                 for job_id, (home, settings) in orders.items()

@@ -56,12 +56,11 @@ class CheckpointUpkeep:
             files_can_serve: Whether a later run may commit finished files; False after a drop of
                 the column.
         """
-        own = [entry for entry in self._all_entries() if entry.job_id == self._spec.job_id]
-        files_serve = files_can_serve and not done
+        own = self._own_entries()
         for entry in own:
-            if done or (entry.kind == "reference" and not files_serve):
+            if done or (entry.kind == "reference" and not files_can_serve):
                 self._store.delete(entry)
-        if files_serve and any(entry.kind == "reference" for entry in own):
+        if files_can_serve and not done and any(entry.kind == "reference" for entry in own):
             # Finished files without a commit serve the next run, and the next run removes them.
             self._spec.staging.close_job()
         else:
@@ -104,6 +103,9 @@ class CheckpointUpkeep:
                 staging = replace(spec.staging, job_id=job.staging_id)
                 staging.close_job()
                 staging.sweep(keep=referenced_files(snapshot, set(staging.find_data_files())))
+
+    def _own_entries(self) -> list[CheckpointEntry]:
+        return [entry for entry in self._all_entries() if entry.job_id == self._spec.job_id]
 
     def _all_entries(self) -> list[CheckpointEntry]:
         return [entry for entries in self._store.find_all(self._spec.key).values() for entry in entries]

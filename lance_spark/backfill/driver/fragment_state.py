@@ -55,6 +55,17 @@ class FragmentState:
     outdated: RowSet = field(default_factory=RowSet.empty)
     source: str = ""
 
+    def is_waiting_after(self, outcome: RangeOutcome, work: FragmentWork) -> bool:
+        """Adds the outcome of a range. Tells whether the fragment waits for ranges or a join."""
+        self.answered.add(outcome.start)
+        self.selected |= outcome.selected
+        self.failed |= outcome.failed
+        self.todo |= outcome.todo
+        self.again |= outcome.again
+        self.outdated |= outcome.outdated
+        self.source = outcome.source
+        return len(self.answered) < len(work.ranges) or bool(self.todo)
+
     def assembly(self, work: FragmentWork) -> FragmentWork:
         """Returns the work on the whole fragment, after the work on its ranges."""
         end = work.ranges[-1][1]
@@ -99,44 +110,40 @@ class FragmentStates:
         `is_void` means: a cleanup deleted the version of the range, and another round computes its
         rows.
         """
-        if not outcome.todo:
-            self.sources.add(outcome.source)
-        self.calls += outcome.calls
-        self.retries += outcome.retries
-        for stage, seconds in outcome.seconds.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        self._count_work(outcome)
         state = self._states.setdefault(outcome.fragment_id, FragmentState())
         if state.status is FragmentStatus.CONFLICT:
             return None
         if is_void:
             self.voids(outcome.fragment_id, outcome.error or "")
             return None
-        if outcome.todo:
-            state.source = outcome.source
         self.counts += outcome.counts
         state.counts += outcome.counts
         if outcome.error is not None:
             state.end(FragmentStatus.FAILED, outcome.error)
         if state.status is FragmentStatus.FAILED:
             return None
-        if outcome.complete and outcome.file is not None:
-            state.end(FragmentStatus.COMPUTED)
-            return outcome
         if not outcome.complete:
-            state.answered.add(outcome.start)
-            state.selected |= outcome.selected
-            state.failed |= outcome.failed
-            state.todo |= outcome.todo
-            state.again |= outcome.again
-            state.outdated |= outcome.outdated
-            if len(state.answered) < len(work.ranges) or state.todo:
+            if state.is_waiting_after(outcome, work):
                 return None
             if state.selected:
                 return state.assembly(work)
+        elif outcome.file is not None:
+            state.end(FragmentStatus.COMPUTED)
+            return outcome
         state.end(FragmentStatus.NOTHING_TO_DO)
         if outcome.inherited:
             self.inherited.append(outcome)
         return None
+
+    def _count_work(self, outcome: RangeOutcome) -> None:
+        """Counts the work on a range, of any use or not."""
+        if not outcome.todo:
+            self.sources.add(outcome.source)
+        self.calls += outcome.calls
+        self.retries += outcome.retries
+        for stage, seconds in outcome.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
     def to_join(self) -> dict[int, RowSet]:
         """Returns the rows for a join, by fragment."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
 from lance_spark.backfill.driver.fragment_state import FragmentStates
-from lance_spark.backfill.planning.planner import Prepared
+from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, RecordStore
 from lance_spark.backfill.task.messages import RangeOutcome
 from lance_spark.commit.backoff import CommitPolicy
@@ -53,11 +53,24 @@ class JobCommits:
     history: SeenHistory = field(default_factory=SeenHistory)
     seconds: float = 0.0
 
+    def add(self, outcome: Outcome, files_by_fragment: Mapping[int, str]) -> None:
+        """Adds a commit of fragments with these column files."""
+        self.states.conflicts(outcome.conflicts)
+        self.retries += outcome.result.retries
+        # None: the commit was found in the history. An unnamed file may stay then, because a named
+        # file must not be deleted.
+        files = frozenset(files_by_fragment.values()) if outcome.files is None else outcome.files
+        self.landed.update(number for number, file in files_by_fragment.items() if file in files)
+        self.files.update(files)
+        # Without files no fragment of the group fits, and the commit made no version.
+        if files and outcome.result.version not in self.versions:
+            self.versions.append(outcome.result.version)
+
 
 class GroupCommits:
     """Commits groups of finished fragments of a round."""
 
-    def __init__(self, prepared: Prepared, job: JobCommits) -> None:
+    def __init__(self, prepared: PreparedBackfill, job: JobCommits) -> None:
         self._job = job
         self._prepared = prepared
         self._spec = prepared.spec
@@ -111,9 +124,7 @@ class GroupCommits:
         """Returns the outcomes whose files exist. A concurrent cleanup may have deleted some."""
         uri, options = self._spec.snapshot.uri, self._spec.snapshot.storage_options
         missing_files = set(missing_data_files(uri, options, [outcome.file or "" for outcome in outcomes]))
-        reason = (
-            "its column file is not there any more, as after a cleanup beside the job - %s - run the backfill again"
-        )
+        reason = "its column file %s is gone, as after a cleanup beside the job; run the backfill again"
         self._job.states.conflicts(
             {outcome.fragment_id: reason % outcome.file for outcome in outcomes if outcome.file in missing_files}
         )
@@ -160,21 +171,13 @@ class GroupCommits:
     def _note(self, group: Sequence[RangeOutcome], outcome: Outcome) -> None:
         """Notes a commit, and removes superfluous checkpoints."""
         job, version = self._job, outcome.result.version
-        job.states.conflicts(outcome.conflicts)
-        job.retries += outcome.result.retries
-        # None: the commit was found in the history. An unnamed file may stay then, because a named
-        # file must not be deleted.
-        files = frozenset(member.file or "" for member in group) if outcome.files is None else outcome.files
-        job.landed.update(member.fragment_id for member in group if member.file in files)
-        job.files.update(files)
-        # Without files no fragment of the group fits, and the commit made no version.
-        if files and version not in job.versions:
-            job.versions.append(version)
-        group = [member for member in group if member.fragment_id not in outcome.conflicts]
-        for member in group:
-            job.states.committed(member.fragment_id, member.file or "")
-        present = [member for member in group if member.fragment_id not in outcome.result.fragments_gone]
-        self._record([(member, member.file or "") for member in present], version)
+        files_by_fragment = {member.fragment_id: member.file or "" for member in group}
+        job.add(outcome, files_by_fragment)
+        for number in files_by_fragment.keys() - outcome.conflicts.keys():
+            job.states.committed(number, files_by_fragment[number])
+        absent = {*outcome.conflicts, *outcome.result.fragments_gone}
+        present = [member for member in group if member.fragment_id not in absent]
+        self._record([(member, files_by_fragment[member.fragment_id]) for member in present], version)
         job.upkeep.after_commit(present)
 
     def _record(self, outcomes: Sequence[tuple[RangeOutcome, str]], version: int) -> None:

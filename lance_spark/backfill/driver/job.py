@@ -24,7 +24,7 @@ from lance_spark.backfill.driver.scheduler import Scheduler
 from lance_spark.backfill.driver.snapshot_tag import protect, release, remove_expired
 from lance_spark.backfill.driver.task_progress import InFlightRows
 from lance_spark.backfill.planning.fragment_plan import pack_whole, plan_tasks
-from lance_spark.backfill.planning.planner import Prepared
+from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.planning.staleness import StaleCount, count_stale
 from lance_spark.backfill.task.error_log import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
@@ -59,13 +59,36 @@ _SHOWN_FAILURES = 3
 _GONE_ERRORS = (VersionNotFoundError, SnapshotError, TableUnreadableError, TableNotFoundError)
 
 
+class _RoundLimit:
+    """Limits the follow-up rounds of a job by the number and time for retries of a commit."""
+
+    def __init__(self, policy: CommitPolicy) -> None:
+        self._policy = policy
+        self._rounds = self._fruitless = 0
+        self._began = self._settled = time.monotonic()
+
+    def is_exceeded(self) -> bool:
+        """Tells whether another round would be beyond the limits."""
+        most, timeout_s, current_s = self._policy.max_retries, self._policy.timeout_s, time.monotonic()
+        if self._fruitless > most or (self._fruitless and current_s - self._settled > timeout_s):
+            return True
+        return self._rounds > most and current_s - self._began > timeout_s
+
+    def add(self, *, is_fruitless: bool) -> None:
+        """Counts a round. A round that finishes no fragment is fruitless."""
+        self._rounds += 1
+        self._fruitless += 1
+        if not is_fruitless:
+            self._fruitless, self._settled = 0, time.monotonic()
+
+
 class BackfillJob:
     """A backfill. A single thread runs it."""
 
     def __init__(
         self,
         spark: SparkSession,
-        prepared: Prepared,
+        prepared: PreparedBackfill,
         table_name: str,
         progress: Progress,
         environments: JobEnvironments,
@@ -126,14 +149,14 @@ class BackfillJob:
             raise
         except OSError as error:
             raise BackfillIncompleteError(
-                f"The store failed, and the {self._noun} ended early: {plain(error)}. {self._where()}. What was "
+                f"The store failed, and the {self._noun} of {self._where()} ended early: {plain(error)}. What was "
                 "computed is kept. Run it again when the store answers.",
                 result=self._result("FAILED"),
             ) from error
         except Exception as error:
             raise BackfillIncompleteError(
-                f"the {self._noun} ended by an error that is not expected: {type(error).__name__}: {error} - "
-                f"{self._where()} - what was computed is kept; run it again, and report the error if it comes again",
+                f"The {self._noun} of {self._where()} ended by an unexpected error: {type(error).__name__}: {error}. "
+                "What was computed is kept. Run it again, and report the error if it comes again.",
                 result=self._result("FAILED"),
             ) from error
 
@@ -198,25 +221,18 @@ class BackfillJob:
     def _follow(self, follow_ups: FollowUps) -> None:
         """Runs follow-up rounds until a version needs no round.
 
-        A round that finishes no fragment is fruitless. The limits for retries of a commit, in
-        number and time, also limit the fruitless rounds, and the rounds while concurrent writers
-        change rows faster than the job computes them.
+        Limits the fruitless rounds, and the rounds while concurrent writers change rows faster than
+        the job computes them.
         """
-        states, policy = self._states, self._commits.policy
-        fruitless, rounds = 0, 0
-        first = last_settled = time.monotonic()
+        states, limit = self._states, _RoundLimit(self._commits.policy)
         while True:
             failed = states.of(FragmentStatus.FAILED)
             prepared = follow_ups.next_round(states.done(), self._commits.landed, failed)
             self._settled = prepared is None
             if prepared is None or self._cancelled.is_set():
                 return
-            current_s = time.monotonic()
-            if fruitless > policy.max_retries or (fruitless and current_s - last_settled > policy.timeout_s):
+            if limit.is_exceeded():
                 return
-            if rounds > policy.max_retries and current_s - first > policy.timeout_s:
-                return
-            rounds += 1
             self._beat()
             self._run_round(prepared)
             if states.of(FragmentStatus.NOTHING_TO_DO).issuperset(follow_ups.open):
@@ -224,10 +240,7 @@ class BackfillJob:
                 follow_ups.settle(states.done())
                 self._settled = True
                 return
-            if any(states.is_done(fragment) for fragment in follow_ups.open):
-                fruitless, last_settled = 0, time.monotonic()
-            else:
-                fruitless += 1
+            limit.add(is_fruitless=not any(map(states.is_done, follow_ups.open)))
 
     def _count_again(self, follow_ups: FollowUps) -> None:
         """Counts the outdated values again after concurrent commits."""
@@ -240,7 +253,7 @@ class BackfillJob:
         except (OSError, LanceSparkError) as error:
             _LOG.warning("rows out of date in %s were not counted: %s", self._prepared.spec.snapshot.uri, error)
 
-    def _run_round(self, prepared: Prepared) -> None:
+    def _run_round(self, prepared: PreparedBackfill) -> None:
         """Runs the tasks of a round, and commits the finished fragments."""
         spec, request = prepared.spec, prepared.request
         self._states.begin_round([plan.fragment_id for plan in prepared.plans])
@@ -279,7 +292,7 @@ class BackfillJob:
         self._show()
 
     def _answers(
-        self, prepared: Prepared, tasks: Sequence[Task], work: Mapping[int, FragmentWork], scheduler: Scheduler
+        self, prepared: PreparedBackfill, tasks: Sequence[Task], work: Mapping[int, FragmentWork], scheduler: Scheduler
     ) -> Generator[list[RangeOutcome | LostTask[Task]], None, None]:
         """Runs the tasks of a round, and yields their outcomes.
 
@@ -385,9 +398,8 @@ class BackfillJob:
         if len(failed) > _SHOWN_FAILURES:
             parts.append(f"and {counted(len(failed) - _SHOWN_FAILURES, 'more fragment')}")
         return (
-            f"the {self._noun} is incomplete: {'; '.join(parts)} - {self._where()} - "
-            f"get_errors({self._prepared.spec.job_id!r}) has every error; what was computed is kept, so run it again "
-            "when the cause is gone"
+            f"The {self._noun} is incomplete: {'; '.join(parts)}. get_errors({self._prepared.spec.job_id!r}) has every "
+            f"error of {self._where()}. What was computed is kept, so run it again when the cause is gone."
         )
 
     def _close(self, status: Status, message: str | None, files_can_serve: bool) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.planning.fragment_plan import plan_fragments
-from lance_spark.backfill.planning.planner import MOST_BASES, Prepared, few_versions, targets_of
+from lance_spark.backfill.planning.planner import MOST_BASES, PreparedBackfill, few_versions, targets_of
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound, FollowUp
 from lance_spark.backfill.reuse.round_context import store_of
@@ -43,7 +43,7 @@ class FollowUps:
         rows_gone: Rows deleted since the snapshot: the shrinkage of the table plus `new_rows`.
     """
 
-    def __init__(self, first: Prepared, history: SeenHistory, window: Collection[int] | None) -> None:
+    def __init__(self, first: PreparedBackfill, history: SeenHistory, window: Collection[int] | None) -> None:
         """Takes the first round, and the known part of the table's history.
 
         `window` are the fragments that the user chose. None means all fragments.
@@ -72,7 +72,7 @@ class FollowUps:
 
     def next_round(
         self, done: Mapping[int, str | None], landed: Collection[int], failed: Collection[int]
-    ) -> Prepared | None:
+    ) -> PreparedBackfill | None:
         """Opens the latest version, and returns its round; None if the version needs no round.
 
         Args:
@@ -87,7 +87,7 @@ class FollowUps:
         try:
             latest = replace(spec.snapshot, version=None, incarnation=None).pin(None)
         except TableNotFoundError as error:
-            reason = f"the table was deleted while the job ran - at {spec.snapshot.uri} - nothing more is committed"
+            reason = f"The table {spec.snapshot.uri} was deleted while the job ran. Nothing more is committed."
             raise CommitImpossibleError(reason, uri=spec.snapshot.uri) from error
         self._latest, dataset = latest, latest.open()
         self._history.look(dataset, self._versions[-1])
@@ -120,7 +120,7 @@ class FollowUps:
         _LOG.info(again, list(self.open[:10]), spec.snapshot.uri, dataset.version)
         return self._prepare(inputs, targets, follow_up, only=frozenset(self.open))
 
-    def last_look(self, commits: int) -> Prepared | None:
+    def last_look(self, commits: int) -> PreparedBackfill | None:
         """Returns the same backfill of the version of the last look.
 
         Returns None if only the job itself, by so many `commits`, has changed the table until then.
@@ -154,7 +154,7 @@ class FollowUps:
         prior_rounds: FirstRound,
         *,
         only: frozenset[int] | None,
-    ) -> Prepared:
+    ) -> PreparedBackfill:
         """Returns a round. Columns may have other names at a later version."""
         first, latest, dataset = self._first.spec, self._latest, self._latest.open()
         self._rounds += 1
@@ -190,7 +190,7 @@ class FollowUps:
             dropped = drop_of(column, self._history.changes) if column.id in ids else None
             if dropped is not None:
                 reason = f"input column {column.name!r} was dropped ({dropped.text}), and rows that need it changed"
-                advice = "what was computed is kept; give the column another UDF, or drop it"
+                advice = "What was computed is kept. Give the column another UDF, or drop it."
                 raise self._impossible(reason, [dropped.version], dataset, advice)
 
     def _targets_among(self, columns: Sequence[FieldIdentity], dataset: lance.LanceDataset) -> list[str]:
@@ -202,7 +202,7 @@ class FollowUps:
             judgement = judge_column(before[column], columns, self._history.changes, by_name=by_name)
             if judgement.verdict is not Verdict.VALID:
                 reason = f"the values cannot be applied: {judgement.reason}"
-                advice = "what was computed is kept, and serves a column that is the same"
+                advice = "What was computed is kept, and serves a column that is the same."
                 raise self._impossible(reason, judgement.versions, dataset, advice)
         return [names[before[column].id] for column in self._first.columns]
 
@@ -210,6 +210,8 @@ class FollowUps:
         self, reason: str, versions: Sequence[int], dataset: lance.LanceDataset, advice: str
     ) -> CommitImpossibleError:
         uri = self._first.spec.snapshot.uri
-        where = f"at {uri}, version {dataset.version}, read at version {self._versions[-1]}"
-        text = f"{reason}{moments_of(dataset, versions)} - {where} - nothing more is committed; {advice}"
+        where = f"version {dataset.version} of {uri}, read at version {self._versions[-1]}"
+        text = (
+            f"The job cannot fill {where}: {reason}{moments_of(dataset, versions)}. Nothing more is committed. {advice}"
+        )
         return CommitImpossibleError(text, uri=uri)

@@ -105,12 +105,7 @@ class Scheduler:
         with ThreadPoolExecutor(_PARALLEL_JOBS, thread_name_prefix="lance-spark-job") as pool:
             try:
                 while self._queue or running:
-                    while not self.spark_jobs.is_stopped and (group := self._next_group()):
-                        running[pool.submit(self._submit, group.tasks)] = group
-                    if self.spark_jobs.is_stopped:
-                        self._queue.clear()
-                        # Again: a Spark job may have been on its way when the job was stopped.
-                        self.spark_jobs.cancel()
+                    self._submit_groups(pool)
                     if not running:
                         break
                     futures, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
@@ -121,6 +116,15 @@ class Scheduler:
             finally:
                 while wait(running, timeout=0 if not running else CANCEL_INTERVAL_S).not_done:
                     self.spark_jobs.cancel()
+
+    def _submit_groups(self, pool: ThreadPoolExecutor) -> None:
+        """Submits as many Spark jobs as may start now; none after a stop."""
+        while not self.spark_jobs.is_stopped and (group := self._next_group()):
+            self._running[pool.submit(self._submit, group.tasks)] = group
+        if self.spark_jobs.is_stopped:
+            self._queue.clear()
+            # Again: a Spark job may have been on its way when the job was stopped.
+            self.spark_jobs.cancel()
 
     def _next_group(self) -> TaskGroup[Task] | None:
         """Returns the tasks of the next Spark job; None if no job may start now."""

@@ -13,7 +13,7 @@ from lance_spark.words import warn_caller
 
 
 class Resources(Protocol):
-    """The resources that a task requests: a UDF, or a load."""
+    """The requested resources of a task: of a UDF, or of a load."""
 
     @property
     def name(self) -> str:
@@ -32,37 +32,56 @@ class Resources(Protocol):
         """Bytes of memory."""
 
 
-def check_resources(spark: SparkSession, udf: Resources, *, strict: bool) -> None:
-    """Compares the resources that a UDF requests with the resources of the cluster.
+def check_resources(spark: SparkSession, requested: Resources, *, strict: bool) -> None:
+    """Compares the requested resources of a task with the resources of the cluster.
 
     Raises:
-        ResourcesUnavailableError: The UDF requests more, and `strict` is set.
+        ResourcesUnavailableError: The task requests more, and `strict` is set.
     """
-    problems = []
-    if udf.num_gpus:
-        gpus = float(spark.conf.get("spark.executor.resource.gpu.amount", None) or 0)
-        if gpus < udf.num_gpus:
-            problems.append(
-                f"{counted(udf.num_gpus, 'GPU')}, and an executor has {gpus:g} (spark.executor.resource.gpu.amount): "
-                "drop the requirement, or start executors with GPUs"
-            )
-    local = (spark.conf.get("spark.master", None) or "").startswith("local")
-    cores = known_slots(spark) if local else float(spark.conf.get("spark.executor.cores", None) or 0) or None
-    if udf.num_cpus and cores is not None and udf.num_cpus > cores:
-        where = "this session" if local else "an executor"
-        problems.append(f"{counted(udf.num_cpus, 'CPU')}, and {where} has {cores:g}")
-    executor = spark.conf.get("spark.executor.memory", None)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if local else _conf_bytes(executor)
-    if udf.memory and memory is not None and udf.memory > memory:
-        where = "this machine" if local else "an executor"
-        problems.append(f"{counted(udf.memory, 'byte')} of memory, and {where} has {memory}")
+    is_local = (spark.conf.get("spark.master", None) or "").startswith("local")
+    checks = (
+        _missing_gpus(spark, requested.num_gpus),
+        _missing_cpus(spark, requested.num_cpus, is_local=is_local),
+        _missing_memory(spark, requested.memory, is_local=is_local),
+    )
+    problems = [problem for problem in checks if problem]
     if not problems:
         return
-    asks = f"UDF {udf.name!r} asks for {'; and for '.join(problems)}"
-    advice = "_admission_check=False skips this check"
+    asks = f"UDF {requested.name!r} asks for {'; and for '.join(problems)}."
+    advice = "_admission_check=False skips this check."
     if strict:
-        raise ResourcesUnavailableError(f"{asks} - no job was started - {advice}")
-    warn_caller(f"{asks} - the job runs all the same, and may fail - {advice}", UserWarning)
+        raise ResourcesUnavailableError(f"{asks} No job was started. {advice}")
+    warn_caller(f"{asks} The job runs all the same, and may fail. {advice}", UserWarning)
+
+
+def _missing_gpus(spark: SparkSession, requested: float | None) -> str | None:
+    if not requested:
+        return None
+    available = float(spark.conf.get("spark.executor.resource.gpu.amount", None) or 0)
+    if requested <= available:
+        return None
+    return (
+        f"{counted(requested, 'GPU')}, and an executor has {available:g} (spark.executor.resource.gpu.amount): drop "
+        "the requirement, or start executors with GPUs"
+    )
+
+
+def _missing_cpus(spark: SparkSession, requested: float | None, *, is_local: bool) -> str | None:
+    available = known_slots(spark) if is_local else float(spark.conf.get("spark.executor.cores", None) or 0)
+    if not requested or not available or requested <= available:
+        return None
+    return f"{counted(requested, 'CPU')}, and {'this session' if is_local else 'an executor'} has {available:g}"
+
+
+def _missing_memory(spark: SparkSession, requested: int | None, *, is_local: bool) -> str | None:
+    if is_local:
+        available: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:
+        available = _conf_bytes(spark.conf.get("spark.executor.memory", None))
+    if not requested or available is None or requested <= available:
+        return None
+    where = "this machine" if is_local else "an executor"
+    return f"{counted(requested, 'byte')} of memory, and {where} has {available}"
 
 
 def _conf_bytes(text: str | None) -> int | None:

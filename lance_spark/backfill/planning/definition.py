@@ -58,7 +58,7 @@ class Definition:
         job_type: Type of the job in the history.
         noun: Name of the job in messages.
         stored: The binding stored with the columns; None for a UDF of the call.
-        input_source: Where the inputs are: in the table, or in the source of a view.
+        input_source: Place of the inputs: the table, or the source of a view.
         loaded: The UDF. A plan does not load a stored UDF, and has None.
     """
 
@@ -110,7 +110,7 @@ class Definition:
             StoredUdfError: The definition belongs to a plan.
         """
         if self.loaded is None:
-            raise StoredUdfError("a plan has no UDF to call - in prepare - prepare a job")
+            raise StoredUdfError("A plan has no UDF to call. Prepare a job.")
         return self.loaded
 
     def refuse_changed(self, snapshot: DatasetRef, when: str) -> None:
@@ -131,8 +131,8 @@ class Definition:
         old, new = (f"{binding.udf_name!r} version {binding.udf_version}" for binding in (before, latest))
         change = f"got another UDF {when}: {new} instead of {old}" if new != old else f"got its UDF anew {when}: {new}"
         raise CommitImpossibleError(
-            f"the column has {change} - column {column!r} of {snapshot.uri} - nothing more is committed; run the "
-            "backfill again: it computes all rows with the UDF of the latest version",
+            f"Column {column!r} of {snapshot.uri} has {change}. Nothing more is committed. Run the backfill again: it "
+            "computes all rows with the UDF of the latest version.",
             uri=snapshot.uri,
         )
 
@@ -158,7 +158,7 @@ def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: Backfil
     udf = to_udf(request.udf)
     if udf is None:
         raise RegistrationError(
-            f"udf must be a UDF, got {request.udf!r} - column {column!r} - decorate a function with @udf"
+            f"The argument udf must be a UDF, got {request.udf!r} for column {column!r}. Decorate a function with @udf."
         )
     outputs: tuple[tuple[str, str], ...]
     if binding is None:
@@ -185,8 +185,8 @@ def _stored_binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Bi
     first = request.columns[0]
     if "." in first and first not in dataset.schema.names:
         raise UnsupportedOperationError(
-            f"a field inside a struct cannot be filled by itself - {first!r} of {dataset.uri} - compute the whole "
-            "struct, or a column of its own"
+            f"The field {first!r} inside a struct of {dataset.uri} cannot be filled by itself. Compute the whole "
+            "struct, or a column of its own."
         )
     for column in request.columns:
         if column not in dataset.schema.names:
@@ -196,13 +196,13 @@ def _stored_binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Bi
     group = {first} if binding is None else {column for _, column in binding.columns}
     if len(request.columns) > 1 and set(request.columns) != group:
         raise UnsupportedOperationError(
-            f"columns {', '.join(map(repr, request.columns))} are not the columns of one UDF - in {dataset.uri} - call "
-            f"backfill for each, or name one of {', '.join(map(repr, sorted(group)))}: siblings are filled together"
+            f"Columns {', '.join(map(repr, request.columns))} of {dataset.uri} are not the columns of one UDF. Name "
+            f"one of {', '.join(map(repr, sorted(group)))} to fill siblings together, or call backfill for each."
         )
     if binding is None and request.udf is None:
         raise RegistrationError(
-            f"no UDF is registered for column {first!r} - in {dataset.uri} - pass one with udf=, or register it with "
-            "alter_columns"
+            f"A backfill of {dataset.uri} calls a UDF, and no UDF is registered for column {first!r}. Pass a UDF with "
+            "udf=, or register a UDF with alter_columns."
         )
     return binding
 
@@ -214,7 +214,7 @@ def _check_outputs(udf: UDF, outputs: tuple[tuple[str, str], ...], dataset: lanc
     if udf.is_columns != bool(fields[0]) or (udf.is_columns and {kind.name for kind in kinds} != set(fields)):
         raise RegistrationError(
             f"UDF {udf.name!r} returns {udf.data_type}, which are not the columns "
-            f"{', '.join(repr(column) for _, column in outputs)} - in {dataset.uri} - pass a UDF of the same output"
+            f"{', '.join(repr(column) for _, column in outputs)} of {dataset.uri}. Pass a UDF of the same output."
         )
     for output, column in outputs:
         kind = kinds.field(output).type if output else kinds

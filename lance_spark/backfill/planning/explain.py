@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
-from lance_spark.backfill.planning.planner import Prepared
+from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
@@ -131,7 +131,9 @@ class BackfillPlan(InWords):
         return "\n".join(lines)
 
 
-def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, exact: bool) -> BackfillPlan:
+def view_of(
+    prepared: PreparedBackfill, outside: PreparedBackfill | None, table_name: str, *, exact: bool
+) -> BackfillPlan:
     """Returns the plan of a prepared backfill.
 
     If `prepared` is limited to a window, `outside` is the same backfill of all fragments.
@@ -169,7 +171,7 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
     )
 
 
-def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
+def _checkpointed(prepared: PreparedBackfill, work: Sequence[FragmentPlan]) -> int:
     """Returns the number of rows that checkpoints and finished column files may serve."""
     spec, store = prepared.spec, store_of(prepared.spec)
     selector, history = spec.row_selector, ValueHistory(RoundContext(spec), SnapshotRows(prepared.dataset))

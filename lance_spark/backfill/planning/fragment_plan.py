@@ -7,6 +7,7 @@ scan is quick or the user requested exact counts.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,10 +22,11 @@ from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, Fragm
 from lance_spark.read.sizes import measure_row
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
+from lance_spark.spark_jobs.task_queue import pack
 
 if TYPE_CHECKING:
     import lance
-    from lance.fragment import FragmentMetadata
+    from lance.fragment import FragmentMetadata, LanceFragment
 
 MAX_TASK_BYTES = 512 << 20
 """Maximum input of a task, in bytes."""
@@ -102,12 +104,9 @@ def plan_fragments(
     followed = 0
     # The loop drops each handle after use, because pylance's object of a fragment takes kilobytes
     # after its first use.
-    handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window][::-1]
+    handles = _handles_of(dataset, window, only)[::-1]
     while handles:
-        handle = handles.pop()
-        if only is not None and handle.fragment_id not in only:
-            continue
-        fragment = handle.metadata
+        fragment = handles.pop().metadata
         live = fragment.physical_rows - fragment.num_deletions
         if live <= 0:
             continue
@@ -127,6 +126,12 @@ def plan_fragments(
             )
         )
     return tuple(plans)
+
+
+def _handles_of(dataset: lance.LanceDataset, window: slice, only: Collection[int] | None) -> list[LanceFragment]:
+    """Returns the fragments of a window, or only some fragments, in the order of their ids."""
+    handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window]
+    return handles if only is None else [handle for handle in handles if handle.fragment_id in only]
 
 
 def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: RowSet) -> int | None:
@@ -187,16 +192,8 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
 
 def pack_whole(work: Sequence[FragmentWork], task_rows: int) -> list[Task]:
     """Packs whole fragments with values in checkpoints into tasks. Pure."""
-    tasks: list[Task] = []
-    packed: list[FragmentWork] = []
-    for fragment_work in work:
-        if len(packed) >= _TASK_FRAGMENTS or (
-            packed and sum(packed_work.stop for packed_work in packed) + fragment_work.stop > task_rows
-        ):
-            tasks.append(Task(number=len(tasks), work=tuple(packed)))
-            packed = []
-        packed.append(fragment_work)
-    return [*tasks, Task(number=len(tasks), work=tuple(packed))] if packed else tasks
+    packs = pack(work, operator.attrgetter("stop"), task_rows)
+    return [Task(number=number, work=tuple(works)) for number, works in enumerate(packs)]
 
 
 def _ranges(plan: FragmentPlan, task_rows: int) -> tuple[tuple[int, int], ...]:

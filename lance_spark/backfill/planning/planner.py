@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -46,7 +46,7 @@ MOST_BASES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedBackfill:
     """A backfill of a version, ready to run. `entries` are its checkpoints, by source."""
 
     request: BackfillRequest
@@ -107,15 +107,9 @@ class Prepared:
 
     def task_rows(self, spark: SparkSession | None) -> int:
         """Returns the rows of a task on a cluster, or on the available slots without a cluster."""
-        request = self.request
-        cluster_slots = None if spark is None else known_slots(spark)
-        slots = cluster_slots or request.concurrency or os.cpu_count() or 1
-        if request.concurrency is not None:
-            slots = min(slots, request.concurrency)
-        udf = self.definition.loaded or self.definition.stored
+        request, udf = self.request, self.definition.loaded or self.definition.stored
         task_size = request.task_size or (udf and udf.task_size)
-        # By default each slot gets two tasks.
-        return task_size or max(1, self.dataset.count_rows() // slots // 2)
+        return task_size or rows_per_task(spark, self.dataset.count_rows(), request.concurrency)
 
     def concurrency(self, spark: SparkSession) -> int | None:
         """Returns the maximum number of running tasks, within the CPUs that the UDF requests."""
@@ -128,7 +122,7 @@ Define: TypeAlias = Callable[[DatasetRef, "lance.LanceDataset", BackfillRequest]
 
 def prepare(
     ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | None, define: Define = definition_of
-) -> Prepared:
+) -> PreparedBackfill:
     """Validates a request against the table, and prepares a job.
 
     `checkpoints` is the location of checkpoints. None is next to the table.
@@ -144,7 +138,8 @@ def prepare(
     dataset = snapshot.open()
     if dataset.data_storage_version in ("0.1", "legacy"):
         raise UnsupportedOperationError(
-            f"files of format 0.1 cannot be filled column by column - {ref.uri} - write the table anew with format 2.1"
+            f"Files of format 0.1 cannot be filled column by column, and {ref.uri} has such files. Write the table "
+            "anew with format 2.1."
         )
     definition = define(ref, dataset, request)
     if request.where is not None:
@@ -157,7 +152,7 @@ def prepare(
     entries = store_of(spec).find_all(spec.key)
     spec = replace(spec, bases=_bases(ref, spec, dataset, records, entries, stale=request.stale))
     window = slice(request.skip_frags, None if request.num_frags is None else request.skip_frags + request.num_frags)
-    return Prepared(
+    return PreparedBackfill(
         request=request,
         definition=definition,
         spec=spec,
@@ -167,6 +162,12 @@ def prepare(
         plans=plan_fragments(spec, dataset, records, entries, window=window),
         resumed_jobs=resumed_jobs,
     )
+
+
+def rows_per_task(spark: SparkSession | None, rows: int, concurrency: int | None) -> int:
+    """Returns the rows of a task by default: each slot gets two tasks."""
+    slots = (None if spark is None else known_slots(spark)) or concurrency or os.cpu_count() or 1
+    return max(1, rows // (slots if concurrency is None else min(slots, concurrency)) // 2)
 
 
 def tasks_at_once(spark: SparkSession, resources: Resources, concurrency: int | None) -> int | None:
@@ -221,7 +222,6 @@ def _first_spec(
         column=first.token or f"{first.id}:{first.name}",
         bound_at=_bound_at(definition, dataset),
         checkpoints=checkpoints,
-        bases=(),
         sizes=checkpoint_bounds(call=request, udf=udf or CheckpointSizes()),
         flush_s=request.batch_checkpoint_flush_interval_seconds,
         threads=request.intra_applier_concurrency,
@@ -263,7 +263,7 @@ def _bases(
     sources = {handle.fragment_id: source_of(spec, handle.metadata) for handle in dataset.get_fragments()}
     # An update may have moved rows into a fragment without records.
     unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(sources)
-    moved = [record for record in _own_records(records, spec) if sources.get(record.fragment_id) != record.source]
+    moved = _moved_records(_own_records(records, spec), sources)
     bases = _computed_at(ref, moved, _unmatched(entries, [] if unknown else sources.values()))
     if unknown and len(records):
         bases.add(max(record.table_version for record in records))
@@ -271,13 +271,17 @@ def _bases(
         # Moved rows kept their old values. An older version determines the values that are still
         # right.
         bases.update(record.table_version for record in _own_records(records, spec))
-    before = spec.snapshot.version or 0
-    return few_versions(sorted((version for version in bases if version < before), reverse=True))
+    return _few_before(bases, spec.snapshot.version or 0)
 
 
 def _own_records(records: Records, spec: BackfillSpec) -> Iterator[FragmentRecord]:
     """Yields the records of values of this UDF."""
     return (record for record in records if record.key == spec.key.digest)
+
+
+def _moved_records(records: Iterable[FragmentRecord], sources: Mapping[int, str]) -> list[FragmentRecord]:
+    """Returns the records of fragments with other inputs now, given by fragment."""
+    return [record for record in records if sources.get(record.fragment_id) != record.source]
 
 
 def _unmatched(entries: Mapping[str, Sequence[CheckpointEntry]], sources: Collection[str]) -> list[CheckpointEntry]:
@@ -299,3 +303,7 @@ def few_versions(newest_first: Sequence[int]) -> tuple[int, ...]:
     """
     versions = tuple(newest_first)
     return versions if len(versions) <= MOST_BASES else (*versions[: MOST_BASES - 1], versions[-1])
+
+
+def _few_before(versions: Collection[int], before: int) -> tuple[int, ...]:
+    return few_versions(sorted((version for version in versions if version < before), reverse=True))

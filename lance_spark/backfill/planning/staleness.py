@@ -6,10 +6,11 @@ current inputs. For other fragments the history of the table decides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable
-from lance_spark.backfill.planning.planner import Prepared
+from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.planning.selection import has_values
 from lance_spark.backfill.reuse.round_context import RoundContext, computed_once
 from lance_spark.backfill.reuse.value_history import OutOfDate, ValueHistory
@@ -31,7 +32,7 @@ class StaleCount:
         return StaleCount(rows=self.rows + other.rows, unverified=self.unverified + other.unverified)
 
 
-def count_stale(prepared: Prepared, *, with_nulls: bool, but_selected: bool = False) -> StaleCount:
+def count_stale(prepared: PreparedBackfill, *, with_nulls: bool, but_selected: bool = False) -> StaleCount:
     """Counts the rows of the window with an outdated value.
 
     The count is exact for up to 1,000 suspect fragments with 20 M rows and 1 GiB of inputs. Beyond
@@ -48,7 +49,7 @@ def count_stale(prepared: Prepared, *, with_nulls: bool, but_selected: bool = Fa
     suspects = [plan for plan in prepared.plans if _is_suspect(prepared, plan)]
     if not suspects:
         return StaleCount()
-    if not countable(suspects) or sum(plan.input_bytes for plan in suspects) > MAX_COMPARED_BYTES:
+    if not _are_comparable(suspects):
         most = sum(max(0, plan.live_rows - len(plan.done.computed)) for plan in suspects)
         return StaleCount(rows=most, unverified=most)
     count, context = StaleCount(), RoundContext(spec)
@@ -59,7 +60,11 @@ def count_stale(prepared: Prepared, *, with_nulls: bool, but_selected: bool = Fa
     return count
 
 
-def _is_suspect(prepared: Prepared, plan: FragmentPlan) -> bool:
+def _are_comparable(suspects: Sequence[FragmentPlan]) -> bool:
+    return countable(suspects) and sum(plan.input_bytes for plan in suspects) <= MAX_COMPARED_BYTES
+
+
+def _is_suspect(prepared: PreparedBackfill, plan: FragmentPlan) -> bool:
     handle = prepared.dataset.get_fragment(plan.fragment_id)
     if handle is None or not has_values(handle.metadata, prepared.spec.target_ids):
         return False

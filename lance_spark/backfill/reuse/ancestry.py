@@ -40,6 +40,28 @@ class Step:
     inputs_at: int | None = None
 
 
+@dataclass(slots=True)
+class _Stretch:
+    """The changes between two steps.
+
+    Attributes:
+        changes_values: Whether a change may have written values.
+        is_gap: As in :class:`Step`.
+        inputs_at: As in :class:`Step`.
+    """
+
+    changes_values: bool = False
+    is_gap: bool = False
+    inputs_at: int | None = None
+
+    def add(self, change: Change) -> None:
+        """Adds the next older change."""
+        if change.inputs_at is not None and change.inputs_at < change.version - 1:
+            self.inputs_at = change.inputs_at
+        self.is_gap |= change.operation is None
+        self.changes_values |= change.restored is None and change.operation not in _KEEPS_VALUES
+
+
 class Ancestry:
     """The older versions of a table, the newest first, without versions undone by a restore.
 
@@ -72,9 +94,7 @@ class Ancestry:
     def _walk(self) -> Iterator[Step]:
         dataset, changes, cost = self._dataset, list[Change](), 0
         readable_versions = {version["version"] for version in dataset.version_refs()}
-        at = dataset.version
-        is_open = is_gap = False
-        inputs_at: int | None = None
+        at, stretch = dataset.version, _Stretch()
         while at > self._bound_at:
             change = self._change(at, there=at in readable_versions)
             if change.operation == "Overwrite":
@@ -82,20 +102,17 @@ class Ancestry:
             if change.operation == "Clone":
                 return
             changes.append(change)
-            if change.inputs_at is not None and change.inputs_at < at - 1:
-                inputs_at = change.inputs_at
+            stretch.add(change)
             cost += 1000 * (at in readable_versions)
-            is_gap |= change.operation is None
-            is_open |= change.restored is None and change.operation not in _KEEPS_VALUES
             at = at - 1 if change.restored is None else change.restored
-            if is_open and (at in readable_versions or not at):
+            if stretch.changes_values and (at in readable_versions or not at):
                 cost += len(dataset.fragment_ids())
                 base = self._open(at) if at and cost <= MAX_COST else None
                 lineage = Lineage(dataset, at, dataset.version, changes)
-                yield Step(base=base, lineage=lineage, is_gap=is_gap, inputs_at=inputs_at)
+                yield Step(base=base, lineage=lineage, is_gap=stretch.is_gap, inputs_at=stretch.inputs_at)
                 if base is None:
                     return
-                is_open, is_gap, inputs_at = False, False, None
+                stretch = _Stretch()
         self.end = "UDF bound" if 0 < at <= self._bound_at else "first version"
 
     def _change(self, version: int, *, there: bool) -> Change:

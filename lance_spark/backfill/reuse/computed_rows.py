@@ -95,8 +95,8 @@ class FragmentRecord:
     def __post_init__(self) -> None:
         if not self.nulls <= self.computed or not self.failed.isdisjoint(self.computed):
             raise ValueError(
-                "rows computed as NULL are computed, and failed ones are not - in a record of fragment "
-                f"{self.fragment_id} - correct the sets"
+                f"A record of fragment {self.fragment_id} has NULL rows that are not computed, or computed rows that "
+                "failed. Correct the sets."
             )
 
 

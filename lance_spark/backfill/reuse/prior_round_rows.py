@@ -1,4 +1,4 @@
-"""Rows of a fragment that a job covered and computed in earlier rounds. Runs on executors.
+"""Results of a job's earlier rounds for the rows of a fragment. Runs on executors.
 
 The job follows the rows from the versions of its rounds. A row of unknown origin counts as covered.
 After a commit of the job the row also counts as computed from other inputs.
@@ -26,14 +26,14 @@ class PriorRoundRows:
     """Results of a job's earlier rounds for a fragment of the latest version.
 
     Attributes:
-        covered: Rows for which the job computes a value, if they are selected.
+        covered: Rows of covered fragments: the job computes a value for each selected row.
         unfinished: Subset of `covered` from unfinished fragments.
         have_moved: Whether an unfinished row was or may have been in another fragment.
         lost: Rows of unknown origin.
         unknown: Equal to `lost` after a commit of the job, otherwise empty.
-        computed: Rows that the job computed.
+        computed: Rows with a value computed by the job.
         changed: Subset of `computed` whose inputs have changed or could not be compared.
-        nulled: Subset of `changed` that becomes NULL instead of another computation.
+        nulled: Subset of `changed` to become NULL without another computation.
         failed: Rows with their current inputs that failed, or stayed NULL.
         attempted: All rows with a call of the UDF or a result.
         kept: Rows computed from their current inputs whose value is certainly in the table, because
@@ -101,10 +101,10 @@ class FollowUp(FirstRound):
 
     Attributes:
         snapshot_version: The first version of the job.
-        covered: Fragments of the first version whose rows the job fills.
-        finished: Subset of `covered` whose rows are all computed.
+        covered: Fragments of the first version to fill.
+        finished: Subset of `covered` with only computed rows.
         committed: Fragments of any version with values committed by the job.
-        unchanged: Covered fragments that still exist with the same input files.
+        unchanged: Covered fragments of the latest version with the same input files.
         on_stale: Whether rows with changed inputs are recomputed or become NULL.
     """
 
@@ -120,7 +120,7 @@ class FollowUp(FirstRound):
         return self.unchanged if version == self.snapshot_version else ()
 
     def prior_rows(self, spec: BackfillSpec, fragment: FragmentMetadata, finder: ValueFinder) -> PriorRoundRows:
-        """Returns the results of earlier rounds, of each row those at the newest version."""
+        """Returns the results of earlier rounds; for each row the newest result."""
         results = self._covered_rows(finder.origins(self.snapshot_version).of(fragment), fragment.id)
         target = target_files(spec, fragment)
         for version in spec.bases:
@@ -141,7 +141,7 @@ class FollowUp(FirstRound):
         return results
 
     def _covered_rows(self, first: FragmentOrigins, fragment_id: int) -> PriorRoundRows:
-        """Returns the rows of a fragment that come from covered fragments of the first version."""
+        """Returns the rows of a fragment from covered fragments of the first version."""
         unknown = RowSet.of(first.unknown)
         results = PriorRoundRows(
             covered=unknown,

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.reuse.checkpoint_source import CheckpointPiece
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of
 from lance_spark.backfill.task.messages import FragmentRows
 from lance_spark.commit.conflicts.identity import OUTPUT_KEY, TOKEN_KEY
 from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.objects import open_session
 from lance_spark.rebase.row_origins import Origin, Origins
-from lance_spark.rows.merge import FilePiece, RowMapping
+from lance_spark.rows.merge import Chunk, FilePiece, MissingFileError, Offsets, RowMapping
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
-from udf_runtime.checkpoint import CheckpointEntry
+from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointStore
 
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
@@ -35,6 +34,35 @@ _LOG = logging.getLogger(__name__)
 
 _LISTED_ONE_BY_ONE = 16
 """Maximum number of listings by fragment, before a listing of all checkpoints of a key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPiece:
+    """Rows with values in a checkpoint. `moved` maps their old offsets to the current offsets."""
+
+    offsets: Offsets
+    entry: CheckpointEntry
+    key: CheckpointKey
+    source: str
+    moved: RowMapping | None
+    store: CheckpointStore
+
+    def read(self) -> Chunk | None:
+        """Returns the values by current offsets; None if the checkpoint is unusable."""
+        stored = self.store.read(self.entry, self.key, self.source)
+        if stored is None:
+            return None
+        offsets, values = np.asarray(stored[0].to_numpy(), dtype=np.int64), stored[1]
+        return (offsets, values) if self.moved is None else self.moved.chunk(offsets, values)
+
+    def chunks(self, streams: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
+        """Yields the values, as :class:`~lance_spark.rows.merge.ValuePiece` describes."""
+        chunk = self.read()
+        if chunk is None:
+            raise MissingFileError(self.entry.path, "checkpoint")
+        offsets, values = chunk
+        selection = np.isin(offsets, self.offsets, assume_unique=True)
+        yield offsets[selection], values if selection.all() else values.filter(pa.array(selection))
 
 
 @dataclass(slots=True)
@@ -131,8 +159,7 @@ class ValueFinder:
                 break
             for origin in self.origins(version).of(fragment).origins:
                 rows = RowSet.of(origin.mapping.restrict_to(missing).new)
-                in_place = origin.same and origin.fragment.id == fragment.id
-                if not rows or in_place or not (origin.same or self._has_results(origin.fragment)):
+                if not rows or not self._may_serve(origin, fragment):
                     continue
                 rows -= self.changed(version, fragment, origin, rows)
                 unserved = self._reuse_from(
@@ -151,22 +178,33 @@ class ValueFinder:
         any_job: bool,
     ) -> RowSet:
         """Adds values of a fragment of any version, and returns the missing rows."""
-        for file, job_id, rows in self._results(fragment) if missing else ():
-            is_served = self._spec.row_selector.is_served_by(job_id)
-            if any_job or is_served:
-                computed = rows.computed if is_served else rows.computed - rows.nulls
-                missing -= self._reuse_file(reused, file, computed, moved, missing)
+        for file, computed in self._serving_files(fragment, any_job=any_job) if missing else ():
+            missing -= self._reuse_file(reused, file, computed, moved, missing)
             if not missing:
                 break
-        if not missing:
-            return missing
         source = source_of(self._spec, fragment)
-        # This job's own checkpoints first: other checkpoints of recomputed rows have older values.
-        values = (entry for entry in self._entries(source) if entry.kind == "values")
-        for entry in sorted(values, key=lambda entry: entry.job_id != self._spec.job_id):
-            if missing and (any_job or self._spec.row_selector.is_served_by(entry.job_id)):
+        for entry in self._serving_checkpoints(source, any_job=any_job) if missing else ():
+            if missing:
                 missing -= self._reuse_checkpoint(reused, entry, source, moved, missing)
         return missing
+
+    def _serving_files(self, fragment: FragmentMetadata, *, any_job: bool) -> Iterator[tuple[str, RowSet]]:
+        """Yields the column files of whole fragments that may serve, with their rows."""
+        for file, job_id, rows in self._results(fragment):
+            if self._spec.row_selector.is_served_by(job_id):
+                yield file, rows.computed
+            elif any_job:
+                yield file, rows.computed - rows.nulls
+
+    def _serving_checkpoints(self, source: str, *, any_job: bool) -> list[CheckpointEntry]:
+        """Returns the checkpoints of batches that may serve.
+
+        Own checkpoints are first: other checkpoints of recomputed rows have older values.
+        """
+        entries = [entry for entry in self._entries(source) if entry.kind == "values"]
+        if not any_job:
+            entries = [entry for entry in entries if self._spec.row_selector.is_served_by(entry.job_id)]
+        return sorted(entries, key=lambda entry: entry.job_id != self._spec.job_id)
 
     def _reuse_checkpoint(
         self, reused: ReusedValues, entry: CheckpointEntry, source: str, moved: RowMapping | None, missing: RowSet
@@ -242,10 +280,13 @@ class ValueFinder:
                 self._listed, self._has_listed_all = self._store.find_all(self._spec.key), True
         return self._listed.get(source, ())
 
-    def _has_results(self, fragment: FragmentMetadata) -> bool:
-        """Tells whether results of a fragment of any version exist."""
-        records = fitting_records(self._spec, fragment, self._context.records)
-        return next(records, None) is not None or bool(self._entries(source_of(self._spec, fragment)))
+    def _may_serve(self, origin: Origin, fragment: FragmentMetadata) -> bool:
+        """Tells whether an origin of a fragment's rows may have further results."""
+        older = origin.fragment
+        if origin.same:
+            return older.id != fragment.id
+        records = fitting_records(self._spec, older, self._context.records)
+        return next(records, None) is not None or bool(self._entries(source_of(self._spec, older)))
 
     def _compacted(
         self, fragment: FragmentMetadata, field_ids: Sequence[int]

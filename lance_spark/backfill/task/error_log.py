@@ -1,4 +1,4 @@
-"""Error records in a Lance table next to the data: one per failed row and one per failed range.
+"""Error records in a Lance table next to the data: a record per failed row and per failed range.
 
 Executors write the records, and the driver writes the records of lost tasks.
 """
@@ -32,7 +32,7 @@ _DEFAULTS = {"outcome": "failed", "attempt": 1, "max_attempts": 1, "bisect_depth
 
 
 class ErrorLog:
-    """Collects failures of rows and of fragments, and appends them to the table of errors."""
+    """Collects failures of rows and fragments for the table of errors."""
 
     def __init__(self, spec: BackfillSpec, fragment_id: int = -1) -> None:
         self._spec = spec
@@ -96,7 +96,7 @@ class ErrorLog:
 def fail_ranges(
     spec: BackfillSpec, ranges: Sequence[FragmentWork], error: Exception, what: str = ""
 ) -> list[RangeOutcome]:
-    """Returns the outcomes of ranges that an error ended at their start, and records the error."""
+    """Returns the outcomes of ranges after an error at their start, and records the error."""
     trace = "".join(traceback.format_exception(error))
     record_ranges(spec, ranges, error_type=type_of(error), message=f"{what}{error}", trace=trace)
     return [
@@ -115,7 +115,7 @@ def fail_ranges(
 def record_ranges(
     spec: BackfillSpec, ranges: Sequence[FragmentWork], *, error_type: str, message: str, trace: str
 ) -> None:
-    """Records an error that ended ranges at their start, once per fragment."""
+    """Records an error at the start of ranges, once per fragment."""
     log = ErrorLog(spec)
     for fragment_id in sorted({task_range.fragment_id for task_range in ranges}):
         log.add(fragment_id, None, error_type, message, trace)

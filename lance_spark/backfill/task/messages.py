@@ -43,9 +43,9 @@ class BackfillSpec:
         row_selector: Selects the rows.
         prior_rounds: The state of earlier rounds of the job.
         key: The dependencies of values except the rows.
-        inputs: The columns that values depend on, in the order of the UDF's parameters; for inputs
-            in another table the column with the ids of its rows.
-        input_source: Where the inputs are: in this table, or in the source of a view.
+        inputs: The input columns of values, in the order of the UDF's parameters; for inputs in
+            another table the column with row ids.
+        input_source: Place of the inputs: this table, or the source of a view.
         outputs: Pairs of output field (empty for the whole value) and target column.
         target_ids: Field ids of the target columns and their nested fields.
         column: Identity of the target column in records.
@@ -72,10 +72,10 @@ class BackfillSpec:
     input_source: TableInputs
     outputs: tuple[tuple[str, str], ...]
     targets: Targets
-    target_ids: tuple[int, ...]
-    column: str
+    target_ids: tuple[int, ...] = ()
+    column: str = ""
     checkpoints: str | None
-    bases: tuple[int, ...]
+    bases: tuple[int, ...] = ()
     sizes: tuple[int, int, int]
     flush_s: float
     threads: int
@@ -143,7 +143,7 @@ class FragmentRows:
         return FragmentRows(**{name: rows | getattr(other, name) for name, rows in _fields(self)})
 
     def mapped(self, moved: RowMapping) -> FragmentRows:
-        """Returns the rows of them that are still there, as they are numbered now."""
+        """Maps the rows to their current offsets, and drops deleted rows."""
         return FragmentRows(**{name: moved.new_rows(rows) for name, rows in _fields(self)})
 
     def to_json(self) -> dict[str, str]:

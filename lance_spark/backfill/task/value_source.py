@@ -1,6 +1,6 @@
 """The sources of a job's values: calls of a UDF, calls of a chunker, and a join by keys.
 
-The driver chooses the source, and the tasks run their ranges with it.
+The driver chooses the source, and the source runs the ranges of tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ValueSource(Protocol):
-    """Makes the values of selected rows that no earlier run has computed. Picklable."""
+    """Makes the values of selected rows without a value of an earlier run. Picklable."""
 
     is_computed: ClassVar[bool]
     """Whether a UDF computes the values from inputs that may change later. Other values also fill
@@ -38,7 +38,7 @@ class ValueSource(Protocol):
     def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
         """Returns the results of earlier rounds for a fragment of the job's first version.
 
-        Also returns the rows without a result that may get a value after a change of their inputs.
+        Also returns rows without a result: a change of their inputs may give them a value.
         `own` are the recorded results.
         """
 
@@ -93,7 +93,7 @@ class CallUdf:
     udf: bytes
 
     def run(self, spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
-        """Loads the UDF, and calls it for the rows of the ranges."""
+        """Loads the UDF, and calls the UDF for the rows of the ranges."""
         try:
             udf = UDF.loads(self.udf)
             interpreter = None if spec.environment is None else spec.environment.open()

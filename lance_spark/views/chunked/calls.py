@@ -8,7 +8,6 @@ chunks of an unfinished refresh.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,7 +18,7 @@ from lance_spark.backfill.driver.fail_fast import raise_if_fatal
 from lance_spark.backfill.driver.scheduler import Scheduler
 from lance_spark.backfill.driver.task_progress import InFlightRows
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
-from lance_spark.backfill.planning.planner import MOST_BASES, tasks_at_once
+from lance_spark.backfill.planning.planner import MOST_BASES, rows_per_task, tasks_at_once
 from lance_spark.backfill.request import DEFAULT_REFRESH_S
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound
 from lance_spark.backfill.reuse.round_context import store_of
@@ -34,7 +33,6 @@ from lance_spark.jobs.progress import Progress
 from lance_spark.read.sizes import measure_row
 from lance_spark.rebase.source_changes import ChangedFragments
 from lance_spark.rows.row_set import RowSet
-from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.column_file import Targets
 from lance_spark.views.chunked.rows import RowsToChunk
@@ -143,11 +141,12 @@ class ChunkCalls:
             _LOG.warning("checkpoints of view %s could not be deleted: %s", calls.home.uri, error)
 
     def _call(self, spec: BackfillSpec, plans: list[FragmentPlan], skipped: dict[int, RowSet]) -> None:
-        tasks = plan_tasks(plans, self._task_rows(plans))
+        rows = sum(plan.live_rows for plan in plans)
+        tasks = plan_tasks(plans, self._udf.task_size or rows_per_task(self._spark, rows, self._request.concurrency))
         limit = tasks_at_once(self._spark, self._udf, self._request.concurrency)
         self._check()
         scheduler = self._scheduler = Scheduler(self._spark, spec, limit=limit, description=self._description)
-        self._progress.start(sum(plan.live_rows for plan in plans), len(plans), commits=False)
+        self._progress.start(rows, len(plans), commits=False)
         in_flight, failures, finished_tasks = InFlightRows(spec), dict[int, str](), 0
         sources: set[str] = set()
         running = scheduler.run(tasks, DEFAULT_REFRESH_S)
@@ -218,10 +217,7 @@ class ChunkCalls:
             input_source=TableInputs(),
             outputs=columns,
             targets=Targets(schema=pa.schema([]), existing=(), format=start.dataset.data_storage_version),
-            target_ids=(),
-            column="",
             checkpoints=self._checkpoints,
-            bases=(),
             sizes=checkpoint_bounds(call=CheckpointSizes(), udf=self._udf),
             flush_s=0.0,  # the end of a batch writes its chunks to a separate file
             threads=self._request.intra_applier_concurrency,
@@ -232,12 +228,6 @@ class ChunkCalls:
         )
         self._rounds += 1
         return replace(spec, bases=_bases(spec))
-
-    def _task_rows(self, plans: list[FragmentPlan]) -> int:
-        slots = known_slots(self._spark) or self._request.concurrency or os.cpu_count() or 1
-        if self._request.concurrency is not None:
-            slots = min(slots, self._request.concurrency)
-        return self._udf.task_size or max(1, sum(plan.live_rows for plan in plans) // slots // 2)
 
 
 def _plans(spec: BackfillSpec, numbers: set[int], *, search: bool) -> list[FragmentPlan]:

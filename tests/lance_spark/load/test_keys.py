@@ -52,7 +52,7 @@ def test_duplicate_keys_are_counted_with_their_rows_and_the_first_five(db: Conne
     source = of_ids(ids, **two_columns(len(ids)))
     text = check_refused(source, "id", "6 duplicate keys in 13 rows", db, files, numbered(v=pa.nulls(30, pa.int64())))
     assert "(first: 3, 5, 9, 11, 13) in column 'id'" in text and "without a key" not in text
-    assert "nothing was changed" in text
+    assert "Nothing was changed" in text
 
 
 def test_one_duplicate_key_is_refused_though_no_row_of_the_table_has_it(db: Connection, files: Path) -> None:
@@ -152,7 +152,7 @@ def test_keys_that_are_doubled_after_the_check_end_the_load_and_nothing_is_commi
     with (
         patch.object(start, "check_source_keys"),
         nothing_changes(table),
-        pytest.raises(BackfillIncompleteError, match=r"rows have several matches.*its keys were unique when the load"),
+        pytest.raises(BackfillIncompleteError, match=r"Rows have several matches.*its keys were unique when the load"),
     ):
         table.load_columns(frame, "id", ["v"], job_id="mine")
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lance_spark import Connection, SourceKeysError
-from lance_spark.load import layout
+from lance_spark.load import source_alignment
 from tests.lance_spark.load.loads import assert_same, left_join, load, make_table
 
 pytestmark = pytest.mark.sample(3)
@@ -29,7 +29,7 @@ KEYS: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets parts of few rows be looked up by tasks of their own."""
-    monkeypatch.setattr(layout, "_LEAST_PART_ROWS", 5)
+    monkeypatch.setattr(source_alignment, "_LEAST_PART_ROWS", 5)
 
 
 def source_of(kind: str, order: list[int]) -> pa.Table:
@@ -94,7 +94,7 @@ def test_a_source_in_another_order_is_shuffled_and_looked_up_by_force_gives_the_
     source = source_of("numbers", order)
     location = in_groups(source, tmp_path / "other")
     assert table.plan_load_columns(location, "k", ["v", "w"]).shuffles
-    monkeypatch.setattr(layout, "_MOST_READS", float("inf"))
+    monkeypatch.setattr(source_alignment, "_MOST_READS", float("inf"))
     assert not table.plan_load_columns(location, "k", ["v", "w"]).shuffles
     before = table.to_arrow()
     load(table, location, "k", ["v", "w"])

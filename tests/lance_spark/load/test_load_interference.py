@@ -19,7 +19,7 @@ import pytest
 
 from lance_spark import BackfillIncompleteError, BackfillJobResult, Connection, Table
 from lance_spark.errors import CommitImpossibleError
-from lance_spark.load import layout
+from lance_spark.load import source_alignment
 from tests.lance_spark.load.loads import (
     Stop,
     around_commits,
@@ -172,7 +172,7 @@ QUICK = [
 def test_a_row_without_a_match_keeps_its_value_when_concurrent_writers_move_it(
     moment: str, moves: str, stable: bool, way: str, db: Connection, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "_MOST_READS", float("inf"))
+    monkeypatch.setattr(source_alignment, "_MOST_READS", float("inf"))
     table = make(db, stable=stable, v=pa.array([-i for i in range(30)], pa.int64()), text=["t"] * 30)
     source: Any = SOURCE if way == "joined" else write_file(SOURCE, files / "source.parquet")
     assert table.plan_load_columns(source, "k", ["v"]).shuffles == (way == "joined")

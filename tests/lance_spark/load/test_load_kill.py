@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection, Table
 from lance_spark.load import join
-from lance_spark.load.join import Keeper
+from lance_spark.load.join import CheckpointSink
 from tests.lance_spark.load.loads import load, make_table, numbered, of_ids, old_files_stay, values, write_file
 from tests.support.drivers import driver
 from tests.support.faults import unused_files
@@ -127,8 +127,8 @@ def test_a_worker_that_is_killed_in_the_join_costs_an_attempt_and_nothing_else(
     table = make_table(db, numbered(rows=90))
     flag = str(files / "killed")
 
-    def keeper(**values: Any) -> Any:
-        real_keeper = Keeper(**values)
+    def sink(**values: Any) -> Any:
+        real_sink = CheckpointSink(**values)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import os
@@ -144,12 +144,12 @@ def test_a_worker_that_is_killed_in_the_join_costs_an_attempt_and_nothing_else(
                         os.kill(os.getpid(), signal.SIGKILL)
                     yield batch.slice(rows)
 
-            yield from real_keeper(dying())
+            yield from real_sink(dying())
 
         return run
 
     path = write_file(of_ids(range(0, 90, 2)), files / "x.parquet")
-    with old_files_stay(table), patch.object(join, "Keeper", keeper):
+    with old_files_stay(table), patch.object(join, "CheckpointSink", sink):
         result = load(table, path, "id", ["v"], checkpoint_size=5)
     assert Path(flag).exists()
     assert (result.status, result.rows_computed + result.rows_from_checkpoint, result.rows_skipped) == ("DONE", 45, 45)

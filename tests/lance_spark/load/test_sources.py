@@ -133,8 +133,8 @@ def test_a_format_that_is_given_chooses_among_the_files_of_a_folder_or_reads_all
         (("a.parquet", "b.arrow"), "several formats: .*a.parquet, .*b.arrow"),
         (("a.csv",), "no format in their names, such as .*a.csv"),
         (("a.parquet", "b"), "no format in their names, such as .*/b"),
-        (("_a.parquet", ".b.parquet", "_tmp/c.parquet"), "there is no file to load"),
-        ((), "there is no file to load"),
+        (("_a.parquet", ".b.parquet", "_tmp/c.parquet"), "There is no file to load"),
+        ((), "There is no file to load"),
     ],
 )
 def test_files_of_an_unknown_format_are_refused(names: tuple[str, ...], what: str, db: Connection, files: Path) -> None:
@@ -154,8 +154,8 @@ def test_unsupported_sources_are_refused_by_name(db: Connection, files: Path, sp
     refusals: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         (str(files / "absent.parquet"), {}, SourceError, "absent.parquet"),
         (str(files / "absent.lance"), {}, FileNotFoundError, "absent.lance"),
-        (str(files / "*.pq"), {}, SourceError, "there is no file"),
-        (path, {"source_format": "ipc"}, SourceError, "no file of format ipc.*a.parquet"),
+        (str(files / "*.pq"), {}, SourceError, "There is no file"),
+        (path, {"source_format": "ipc"}, SourceError, "a.parquet is no file of format ipc"),
         (path, {"source_format": "lance"}, OSError, "a.parquet"),
         (path, {"source_format": "csv"}, OptionError, "'source_format'"),
         ([path, str(files / "absent.parquet")], {}, SourceError, "absent.parquet"),

@@ -264,7 +264,7 @@ def test_strictly_a_lack_of_resources_is_an_error_before_anything_starts(db: Con
 @both
 def test_not_strictly_it_is_a_warning(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
-    with pytest.warns(UserWarning, match="1 GPU, .*the job runs all the same") as warned:
+    with pytest.warns(UserWarning, match="1 GPU, .*The job runs all the same") as warned:
         run(table, method, "y", _admission_strict=False)
     assert warned[0].filename == __file__
     assert values(table) == doubled(range(4))

@@ -15,10 +15,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lance_spark.errors import SourceKeysError
+from lance_spark.load.checkpoint_sink import FOUND, CheckpointSink, KeyReader
 from lance_spark.load.files import Piece, PieceReader
-from lance_spark.load.keeper import FOUND, Keeper, KeyReader
-from lance_spark.load.layout import RowGroups
 from lance_spark.load.request import OnMissing
+from lance_spark.load.source_alignment import RowGroups
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 
 _ROW = "__row"
@@ -28,7 +28,7 @@ _EMPTY_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedLookUp:
+class RowGroupJoin:
     """Joins parts of a table; a callable for Spark's `mapInArrow` over the numbers of parts.
 
     Attributes:
@@ -44,7 +44,7 @@ class OrderedLookUp:
     pieces: tuple[Piece, ...]
     keys: PieceReader
     values: PieceReader
-    keeper: Keeper
+    sink: CheckpointSink
     on_missing: OnMissing
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,7 +54,7 @@ class OrderedLookUp:
                 # Small fragments share a part, so that each row group is read once for all.
                 keys = [read for fragment in self.parts.tasks[int(number)] for read in self.parts.read(*fragment)]
                 if keys:
-                    yield from self.keeper(self._found(pa.Table.from_batches(keys)))
+                    yield from self.sink(self._found(pa.Table.from_batches(keys)))
 
     def _found(self, part: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yields the rows of a part with their values, in the order of the source."""
@@ -73,8 +73,8 @@ class OrderedLookUp:
             is_matched[rows] = True
             if len(twice) or len(np.unique(rows)) < len(rows):
                 raise SourceKeysError(
-                    f"rows have several matches - in {piece.file.path} - its keys were unique when the load began: "
-                    "load from what does not change; nothing of it is committed",
+                    f"Rows have several matches in {piece.file.path}, and its keys were unique when the load began. "
+                    "Load from a source that does not change. Nothing of the load is committed.",
                     source=piece.file.path,
                 )
             order = np.argsort(at, kind="stable")

@@ -8,7 +8,10 @@ own keys. Runs on the driver.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ import pyarrow.compute as pc
 
 from lance_spark.errors import panics_as_errors
 from lance_spark.load.files import FileSystem, SourceFile
+from lance_spark.spark_jobs.task_queue import pack
 
 if TYPE_CHECKING:
     import lance
@@ -52,6 +56,22 @@ _ORDERED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _RowGroup:
+    """A row group of a Parquet file, with the minimum and maximum of its keys.
+
+    Attributes:
+        place: File number and row group number.
+        loaded_bytes: Bytes of the loaded columns.
+    """
+
+    place: tuple[int, int]
+    rows: int
+    loaded_bytes: int
+    least: Any
+    greatest: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroups:
     """The row groups of Parquet files, with the minimum and maximum of a column.
 
@@ -74,9 +94,14 @@ class RowGroups:
         inside: Any = pc.and_(pc.less_equal(self.least, high), pc.greater_equal(self.greatest, low))
         return [int(number) for number in np.flatnonzero(inside.fill_null(False).to_numpy(zero_copy_only=False))]
 
+    def reads_per_part(self, samples: Sequence[pa.Array[Any]]) -> float:
+        """Returns the share of the source that a part of the table reads, by samples of keys."""
+        rows = sum(self.rows[number] for keys in samples for number in self.within(keys))
+        return rows / sum(self.rows) / len(samples)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class SourceAlignment:
     """Parts of a table with keys in few row groups each.
 
     Attributes:
@@ -88,14 +113,14 @@ class Layout:
     groups: RowGroups
 
 
-def layout_of(
+def align_source(
     dataset: lance.LanceDataset,
     key: str,
     system: FileSystem,
     files: Sequence[SourceFile],
     columns: Sequence[str],
     slots: int,
-) -> Layout | None:
+) -> SourceAlignment | None:
     """Returns the alignment of the table with Parquet files; None if the load needs a shuffle.
 
     Args:
@@ -106,65 +131,74 @@ def layout_of(
         columns: The loaded columns.
         slots: Number of running tasks.
     """
-    field = dataset.schema.field(key)
-    if len(files) > _MOST_FILES or not any(of_kind(field.type) for of_kind in _ORDERED):
+    kind = dataset.schema.field(key).type
+    if len(files) > _MOST_FILES or not any(of_kind(kind) for of_kind in _ORDERED):
         return None
-    with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
-        groups_by_file = list(pool.map(lambda file: _groups_of(system, file, key, columns), files))
-    ranges = [
-        (number, at, *group) for number, of_file in enumerate(groups_by_file) for at, group in enumerate(of_file or ())
-    ]
-    source_rows = sum(group[2] for group in ranges)
-    if any(of_file is None for of_file in groups_by_file) or not source_rows:
+    groups = _read_groups(system, files, key, columns)
+    row_groups = _order_groups(groups, kind) if groups else None
+    if row_groups is None:
         return None
-    ranges = sorted((group for group in ranges if group[2]), key=lambda one: one[4])
-    try:
-        least, greatest = (pa.array([group[at] for group in ranges], field.type) for at in (4, 5))
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None
-    groups = RowGroups(
-        places=tuple((number, at) for number, at, *_ in ranges),
-        rows=tuple(group[2] for group in ranges),
-        least=least,
-        greatest=greatest,
-    )
-    width = sum(group[3] for group in ranges) / source_rows
+    width = sum(group.loaded_bytes for group in groups) / sum(row_groups.rows)
     total = dataset.count_rows()
-    rows = min(
-        max(total // (4 * slots), _LEAST_PART_ROWS), _MOST_PART_ROWS, max(int(_PART_BYTES / max(width, 1)), 1024)
-    )
-    shares = [
-        sum(groups.rows[number] for number in groups.within(keys)) / source_rows
-        for keys in _samples(dataset, key, rows)
-    ]
-    if not shares or sum(shares) / len(shares) * math.ceil(total / rows) > _MOST_READS:
+    most_rows = min(_MOST_PART_ROWS, max(int(_PART_BYTES / max(width, 1)), 1024))
+    part_rows = min(max(total // (4 * slots), _LEAST_PART_ROWS), most_rows)
+    samples = _samples(dataset, key, part_rows)
+    if not samples or row_groups.reads_per_part(samples) * math.ceil(total / part_rows) > _MOST_READS:
         return None
-    return Layout(part_rows=rows, groups=groups)
+    return SourceAlignment(part_rows=part_rows, groups=row_groups)
 
 
-_Group = tuple[int, int, Any, Any]
-"""Rows of a row group, bytes of its loaded columns, and its minimum and maximum key."""
+def _read_groups(system: FileSystem, files: Sequence[SourceFile], key: str, columns: Sequence[str]) -> list[_RowGroup]:
+    """Returns the row groups of files; none if a row group has no statistics of keys."""
+    read = functools.partial(_groups_of, system, key, columns)
+    with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
+        by_file = list(pool.map(read, itertools.count(), files))
+    return [group for groups in by_file for group in groups or ()] if None not in by_file else []
 
 
-def _groups_of(system: FileSystem, file: SourceFile, key: str, columns: Sequence[str]) -> list[_Group] | None:
+def _groups_of(
+    system: FileSystem, key: str, columns: Sequence[str], file_number: int, file: SourceFile
+) -> list[_RowGroup] | None:
     """Returns the row groups of a file; None if a row group has no statistics of keys."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(system.open_input_file(file.path))
-    groups: list[_Group] = []
+    groups: list[_RowGroup] = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         if not group.num_rows:
-            groups.append((0, 0, None, None))
             continue
-        chunks = [group.column(at) for at in range(group.num_columns)]
-        keys = next((chunk for chunk in chunks if chunk.path_in_schema == key), None)
-        statistics = None if keys is None else keys.statistics
+        chunks = {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
+        statistics = chunks[key].statistics if key in chunks else None
         if statistics is None or not statistics.has_min_max:
             return None
-        loaded = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.partition(".")[0] in columns)
-        groups.append((group.num_rows, loaded, statistics.min, statistics.max))
+        loaded_bytes = sum(
+            chunk.total_uncompressed_size for path, chunk in chunks.items() if path.partition(".")[0] in columns
+        )
+        groups.append(
+            _RowGroup(
+                place=(file_number, number),
+                rows=group.num_rows,
+                loaded_bytes=loaded_bytes,
+                least=statistics.min,
+                greatest=statistics.max,
+            )
+        )
     return groups
+
+
+def _order_groups(groups: Sequence[_RowGroup], kind: pa.DataType) -> RowGroups | None:
+    """Returns row groups by their minimum; None for keys of another type than the table's."""
+    try:
+        ordered = sorted(groups, key=lambda group: group.least)
+        return RowGroups(
+            places=tuple(group.place for group in ordered),
+            rows=tuple(group.rows for group in ordered),
+            least=pa.array([group.least for group in ordered], kind),
+            greatest=pa.array([group.greatest for group in ordered], kind),
+        )
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
 
 
 def _samples(dataset: lance.LanceDataset, key: str, part_rows: int) -> list[pa.Array[Any]]:
@@ -182,25 +216,18 @@ def _samples(dataset: lance.LanceDataset, key: str, part_rows: int) -> list[pa.A
     return samples
 
 
-_Piece: TypeAlias = "tuple[LanceFragment, int, int]"
+_LiveRows: TypeAlias = "tuple[LanceFragment, int, int]"
 """Rows of a fragment: first position among live rows, and number of rows."""
 
 
-def _parts(fragments: Iterable[LanceFragment], part_rows: int) -> Iterator[list[_Piece]]:
+def _parts(fragments: Iterable[LanceFragment], part_rows: int) -> Iterator[list[_LiveRows]]:
     """Yields the rows of a table in parts: pieces of large fragments, groups of small fragments."""
-    packed: list[_Piece] = []
-    packed_rows = 0
-    for fragment in fragments:
-        live = fragment.metadata.num_rows
-        for first in range(0, live, part_rows):
-            rows = min(part_rows, live - first)
-            if packed and packed_rows + rows > part_rows:
-                yield packed
-                packed, packed_rows = [], 0
-            packed.append((fragment, first, rows))
-            packed_rows += rows
-    if packed:
-        yield packed
+    pieces = (
+        (fragment, first, min(part_rows, fragment.metadata.num_rows - first))
+        for fragment in fragments
+        for first in range(0, fragment.metadata.num_rows, part_rows)
+    )
+    return pack(pieces, operator.itemgetter(2), part_rows)
 
 
 def _spread(first: int, stop: int, most: int) -> list[int]:

@@ -71,7 +71,7 @@ class KeyReader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeper:
+class CheckpointSink:
     """Writes rows of fragments into checkpoints; a callable for Spark's `mapInArrow`.
 
     The input has the rows by fragment, in the order of their addresses within each batch. The
@@ -93,6 +93,22 @@ class Keeper:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stores the rows, and yields the stored rows by fragment."""
         spec = self.spec
+        rows, store = SnapshotRows(spec.snapshot.open()), store_of(spec)
+        fragment: _Fragment | None = None
+        for addresses, values in self._values(batches):
+            for number, first, end in runs_of(fragments_of(addresses)):
+                if fragment is None or fragment.number != number:
+                    if fragment is not None:
+                        yield fragment.finish()
+                    source = source_of(spec, rows.existing_fragment(number).metadata)
+                    fragment = _Fragment(number, CheckpointBuffer(spec, store, source, rows=self.checkpoint_rows))
+                fragment.add(offsets_of(addresses[first:end]), values.slice(first, end - first))
+        if fragment is not None:
+            yield fragment.finish()
+
+    def _values(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Addresses, pa.StructArray]]:
+        """Yields addresses and values of each batch, checked and converted."""
+        spec = self.spec
         targets = pa.schema([value_field(field) for field in spec.targets.schema])
         value_schema = StructType(
             [
@@ -103,28 +119,13 @@ class Keeper:
         converter = WriteConverter(value_schema, pa.schema([row_field(field) for field in spec.targets.schema]))
         # Checkpoints name values by output, independent of the column's current name.
         parts = [target.with_name(output) for target, (output, _) in zip(targets, spec.outputs, strict=True)]
-        rows = SnapshotRows(spec.snapshot.open())
-        store = store_of(spec)
-        fragment: _Fragment | None = None
         last: int | None = None
         for batch in batches:
             addresses = batch.column(0).to_numpy().view(np.uint64)
             self._check(batch, addresses, last)
             value_batch = pa.RecordBatch.from_arrays(batch.columns[2:], names=targets.names)
-            columns = converter.convert(value_batch).columns
-            values = pa.StructArray.from_arrays(columns, fields=parts)
-            for number, first, end in runs_of(fragments_of(addresses)):
-                if fragment is None or fragment.number != number:
-                    if fragment is not None:
-                        yield fragment.finish()
-                    source = source_of(spec, rows.existing_fragment(number).metadata)
-                    fragment = _Fragment(number, CheckpointBuffer(spec, store, source, rows=self.checkpoint_rows))
-                elif last is not None and addresses[first] < last:
-                    fragment.persist()  # the rows of a checkpoint are in order
-                fragment.add(offsets_of(addresses[first:end]), values.slice(first, end - first))
+            yield addresses, pa.StructArray.from_arrays(converter.convert(value_batch).columns, fields=parts)
             last = int(addresses[-1]) if len(addresses) else last
-        if fragment is not None:
-            yield fragment.finish()
 
     def _check(self, batch: pa.RecordBatch, addresses: Addresses, last: int | None) -> None:
         twice = addresses[1:][addresses[1:] == addresses[:-1]].tolist()
@@ -133,15 +134,15 @@ class Keeper:
         if twice:
             examples = ", ".join(map(str, twice[:5]))
             raise SourceKeysError(
-                f"rows have several matches (row addresses: {examples}) - in {self.source} - its keys were unique when "
-                "the load began: load from what does not change; nothing of it is committed",
+                f"Rows have several matches (row addresses: {examples}) in {self.source}, and its keys were unique "
+                "when the load began. Load from a source that does not change. Nothing of the load is committed.",
                 source=self.source,
             )
         unmatched: Any = batch.column(1).null_count
         if self.refuses_missing and unmatched:
             raise SourceKeysError(
-                f"{counted(unmatched, 'row')} without a match - in {self.source} - they came, or got their keys, after "
-                "the load began; complete the source, or use on_missing='carry' or 'null'",
+                f"The load found {counted(unmatched, 'row')} without a match in {self.source}, with keys from after "
+                "the load began. Complete the source, or use on_missing='carry' or 'null'.",
                 source=self.source,
             )
 
@@ -153,20 +154,20 @@ class _Fragment:
         self.number = number
         self._checkpoints = checkpoints
         self._rows = RowSet.empty()
+        self._last = -1
         checkpoints.begin()
 
     def add(self, offsets: Offsets, values: pa.Array[Any]) -> None:
         """Adds values, ascending."""
+        if offsets[0] < self._last:
+            self._checkpoints.flush()  # the rows of a checkpoint are in order
+        self._last = int(offsets[-1])
         self._checkpoints.hold(offsets, values, [])
         self._rows |= RowSet.of(offsets)
 
-    def persist(self) -> None:
-        """Writes the buffer into a checkpoint."""
-        self._checkpoints.flush()
-
     def finish(self) -> pa.RecordBatch:
         """Writes the rest, and returns the answer."""
-        self.persist()
+        self._checkpoints.flush()
         return pa.RecordBatch.from_arrays(
             [pa.array([self.number], pa.int64()), pa.array([self._rows.dumps()], pa.binary())],
             schema=spark_arrow_schema(ANSWER),
