@@ -35,6 +35,7 @@ from lance_spark.errors import (
 from lance_spark.lance_compat import (
     is_denied,
     is_missing,
+    is_missing_bucket,
     is_spark_worker,
     is_unknown_scheme,
     load_lance,
@@ -61,6 +62,9 @@ _TREE = "/tree/"
 _OPEN_DATASETS = 16
 """Datasets kept open per process; each holds its manifest (about 200 bytes a fragment)."""
 
+
+_SHOWN_TABLES = 10
+"""Tables that an error names."""
 
 _MOST_DIGITS = 19
 """Digits of the largest version."""
@@ -428,7 +432,7 @@ def _open(
 
     if is_local(uri) and os.path.isfile(uri):
         # Measured: Lance retries a file for 2.6 s before the error.
-        raise TableUnreadableError(uri, "Not a directory", hint="a table is a folder: give the path of the folder")
+        raise TableUnreadableError(uri, "it is a file", hint="A table is a folder. Give the path of the folder.")
     options = retry_options(uri, dict(storage_options))
     try:
         with panics_as_errors():
@@ -460,6 +464,8 @@ def _explain(
     hint = "check that the path is a Lance table, and the storage.* options and permissions"
     if is_denied(error):
         hint = "check the credentials: in the storage.* options, or in the environment"
+    if is_missing_bucket(error):
+        hint = "Check the name of the bucket, and the option storage.region."
     return TableUnreadableError(uri, plain(error), hint=hint)
 
 
@@ -478,7 +484,21 @@ def _explain_absence(
         return TableNotFoundError(uri, hint=hint)
     if branch is not None:
         return TableNotFoundError(uri, hint=f"the branch {branch!r} was deleted; open another one, or the table itself")
-    return TableNotFoundError(uri)
+    return TableNotFoundError(uri, hint=_describe_folder(uri))
+
+
+def _describe_folder(uri: str) -> str:
+    """Returns the remedy for a location without a table, from the content of a local folder."""
+    names = os.listdir(uri) if is_local(uri) and os.path.isdir(uri) else []
+    if "_delta_log" in names:
+        return "The folder is a Delta table. Read it with spark.read.format('delta')."
+    if tables := sorted(name for name in names if os.path.isdir(f"{uri}/{name}/_versions")):
+        shown = ", ".join(tables[:_SHOWN_TABLES])
+        more = ", ..." if len(tables) > _SHOWN_TABLES else ""
+        return f"The folder has the tables {shown}{more}. Name one of them, such as {uri}/{tables[0]}."
+    if any(name.endswith(".parquet") for name in names):
+        return "The folder has Parquet files. Read them with spark.read.parquet(...)."
+    return "Check the path, or write the table first."
 
 
 def _version_at(ref: DatasetRef, moment: datetime) -> int:

@@ -266,6 +266,11 @@ def is_denied(error: BaseException) -> bool:
     return _says("credentials", "status code: 401", "status code: 403", error=error)
 
 
+def is_missing_bucket(error: BaseException) -> bool:
+    """Tells whether a store has no bucket of the name."""
+    return _says("NoSuchBucket", "Failed to resolve region for bucket", error=error)
+
+
 def is_bad_request(error: BaseException) -> bool:
     """Tells whether Lance refuses a request as invalid.
 

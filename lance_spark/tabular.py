@@ -119,7 +119,8 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
     """Returns data as a stream of Arrow batches with buffers for Lance.
 
     Args:
-        data: Arrow, pandas, a list of dicts, a dict of lists, or an iterator over record batches.
+        data: Arrow, also of other libraries such as Polars and DuckDB, pandas, a list of dicts, a
+            dict of lists, or an iterator over record batches.
         schema: The target schema; by default the data's own.
         table: Schema of the target table: each column gets the type of the table's column. Columns
             of the table may be missing.
@@ -132,6 +133,8 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
     try:
         if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
             data = _stream_of(data)
+        elif _is_foreign_arrow(data):
+            data = pa.RecordBatchReader.from_stream(data)
         target = _target_of(data, schema, table)
         if isinstance(data, pa.RecordBatchReader):
             stream = _converted(data.schema, data, target)
@@ -279,6 +282,13 @@ def _is_pandas(data: object) -> TypeGuard[pd.DataFrame]:
     # A data frame exists only after an import of pandas, and this import would cost a second.
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def _is_foreign_arrow(data: object) -> TypeGuard[Any]:
+    """Tells whether another library exports the data as Arrow, as Polars and DuckDB do."""
+    return hasattr(data, "__arrow_c_stream__") and not (
+        isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)) or _is_pandas(data)
+    )
 
 
 def _is_rows(data: object) -> bool:

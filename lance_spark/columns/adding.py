@@ -134,6 +134,16 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
     return sql, computed
 
 
+def _no_udf(name: str, value: object, function: object) -> RegistrationError:
+    if not callable(function) or isinstance(function, UnpackedUDF):
+        return RegistrationError(f"{value!r} cannot compute a column. Column: {name!r}. Give {_FORMS}.")
+    function_name = getattr(function, "__name__", type(function).__name__)
+    return RegistrationError(
+        f"{function_name!r} is no UDF, so it cannot compute the column {name!r}. Decorate a function that has "
+        "annotations with @udf."
+    )
+
+
 def _to_column_udf(name: str, value: object) -> UDF:
     """Returns the UDF of a column in a dict."""
     function, inputs, bound = value, cast(Sequence[str], ()), isinstance(value, tuple) and len(value) == 2
@@ -141,7 +151,7 @@ def _to_column_udf(name: str, value: object) -> UDF:
         function, inputs = cast("tuple[object, Sequence[str]]", value)
     udf = None if isinstance(function, UnpackedUDF) else to_udf(function)
     if udf is None:
-        raise RegistrationError(f"{value!r} cannot compute a column. Column: {name!r}. Give {_FORMS}.")
+        raise _no_udf(name, value, function)
     if udf.is_columns:
         raise RegistrationError(
             f"UDF {udf.name!r} makes several columns, so it cannot be the value of one column. Column: {name!r}. Pass "

@@ -215,7 +215,10 @@ def as_filter_error(
     """Converts an error of Lance while reading a fragment to an error of this package."""
     text = plain(error)
     if filter is not None and is_filter_failure(error):
-        hint = f"A value of fragment {fragment_id} makes the filter fail. Exclude this value in the filter."
+        hint = (
+            f"A value of fragment {fragment_id} makes the filter fail. Exclude this value in the filter. Functions of "
+            "the filter are Lance's, even with a name of a Spark function: use df.filter(...) for functions of Spark."
+        )
         return FilterError(filter, text, uri=dataset.uri, hint=hint)
     return TableUnreadableError(
         dataset.uri,

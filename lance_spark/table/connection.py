@@ -161,7 +161,7 @@ def open_table(
             raise TableNotFoundError(
                 place.uri, hint=f"it is a folder with the tables {locations}{more}: name one of them"
             )
-        raise TableNotFoundError(place.uri)
+        DatasetRef.at(place.uri, place.storage_options).open_latest()
     ref = DatasetRef.find(place.uri, place.storage_options, branch)
     return place._table_at(ref, ref.table_uri.rpartition("/")[2].removesuffix(_SUFFIX))  # noqa: SLF001 - same module
 
@@ -173,12 +173,13 @@ def table_uri(folder: str, name: str) -> str:
         OptionError: No table can have the name.
     """
     if not is_folder_name(name) or (is_local(folder) and len(f"{name}{_SUFFIX}".encode()) > MOST_NAME_BYTES):
-        raise OptionError(
-            "name",
-            name,
+        accepted = (
             "the name of a table: not empty, in one line, without slashes, not beginning with a dot or an underscore, "
-            f"and with {_SUFFIX} at most {MOST_NAME_BYTES} bytes on a file system",
+            f"and with {_SUFFIX} at most {MOST_NAME_BYTES} bytes on a file system"
         )
+        if isinstance(name, str) and "/" in name:
+            accepted += ". lance_spark.open_table(path) opens a table by its path"
+        raise OptionError("name", name, accepted)
     return f"{folder}/{name}{_SUFFIX}"
 
 
@@ -388,6 +389,8 @@ class Connection:
                 )
             if mode == "exist_ok":
                 return self._table(name)
+        elif self._is_table():
+            raise UnsupportedOperationError(f"A table cannot lie in another table. {self._name_folder()}")
         try:
             write_rows(
                 ref,
@@ -697,11 +700,25 @@ class Connection:
 
     def _suggest_tables(self, name: str) -> str:
         """Returns the hint of an error about a table that does not exist."""
+        if name.endswith(_SUFFIX) and self._is_there(name.removesuffix(_SUFFIX)):
+            return f"Leave out the suffix: open_table({name.removesuffix(_SUFFIX)!r})."
         place = f"{self.uri}/{name}"
         if DatasetRef.at(place, self.storage_options).exists():
             return f"A table exists at {place}, without the suffix {_SUFFIX}. Open it with open_table({place!r})."
+        if self._is_table():
+            return self._name_folder()
         names = ", ".join(map(repr, self.table_names()))
         return f"the tables here are {names}" if names else "there is no table here yet: create_table makes one"
+
+    def _is_table(self) -> bool:
+        """Tells whether the folder of the connection is itself a table."""
+        return DatasetRef.at(self.uri, self.storage_options).exists()
+
+    def _name_folder(self) -> str:
+        return (
+            f"{self.uri} is itself a table. Connect to its folder, {self.uri.rpartition('/')[0]}, or call "
+            f"lance_spark.open_table({self.uri!r})."
+        )
 
     def _table(self, name: str) -> Table:
         return self._table_at(self._ref_of(name), name)

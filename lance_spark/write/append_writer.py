@@ -132,11 +132,21 @@ def _with_new_columns(ref: DatasetRef, schema: StructType, options: WriteOptions
 
 def _plan_append(dataset: lance.LanceDataset, schema: StructType, options: WriteOptions) -> FileLayout:
     rows = pa.schema([row_field(field) for field in dataset.schema])
+    _refuse_row_addresses(schema, rows, dataset.uri)
     check_writable(schema, rows, uri=dataset.uri)
     _refuse_other_column_options(rows, options)
     # Files omit the columns missing from the DataFrame, as Lance does; these columns read as NULL.
     source_names = {name.lower() for name in schema.names}
     return FileLayout.of_table(dataset, [name for name in rows.names if name.lower() in source_names])
+
+
+def _refuse_row_addresses(schema: StructType, table: pa.Schema, uri: str) -> None:
+    addresses = [name for name in ("_rowaddr", "_rowid") if name in schema.names and name not in table.names]
+    if addresses:
+        raise SchemaMismatchError(
+            f"The DataFrame has the column {addresses[0]} of a backfill, and this write appends rows. Nothing was "
+            f"written to {uri}. Add option('mode', 'backfill') to fill columns of existing rows, or drop the column."
+        )
 
 
 def _refuse_backfill_options(options: WriteOptions) -> None:

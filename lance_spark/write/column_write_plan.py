@@ -296,9 +296,9 @@ def _resolve_snapshot(
 def _pin_named_version(ref: DatasetRef, version: int | None, planned: Sequence[str]) -> DatasetRef:
     if version is None:
         raise SnapshotError(
-            "The row addresses have lost their version, as they do in mapInArrow, cast, union and full outer joins, "
-            f"and addresses of one version mean other rows in another. Table: {ref.uri}. Name the version that was "
-            "read with option('version', N)."
+            "The row addresses have no version: the column was not read from a Lance table, or lost the version in "
+            f"mapInArrow, cast, union or a full outer join. Table: {ref.uri}. Read the addresses from this table with "
+            "option('with_row_address', True), or name the version of that read with option('version', N)."
         )
     reads = {json.loads(text).get("version") for text in planned} - {None}
     if reads and version not in reads:

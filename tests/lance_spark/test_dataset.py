@@ -193,7 +193,7 @@ def test_other_folders_are_distinguished_from_tables(tmp_path: Path, table: str)
     for folder in ("none", "empty"):
         with pytest.raises(TableNotFoundError):
             resolve(str(tmp_path / folder))
-    with pytest.raises(TableUnreadableError, match="Not a directory"):
+    with pytest.raises(TableUnreadableError, match="it is a file"):
         resolve(str(tmp_path / "file"))
     with pytest.raises(OptionError, match="scheme"):
         resolve("nosuch://bucket/t")

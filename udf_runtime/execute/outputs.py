@@ -157,8 +157,8 @@ class Output:
 
     def _make_value_error(self, error: BaseException, row: int | None) -> UdfOutputError:
         return UdfOutputError(
-            f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, "
-            f"got {end_sentence(shortened(message_of(error)))}{self._describe_place(row)} Convert the result, or "
+            f"UDF {self.udf!r} returned a value that does not fit {self.data_type}: "
+            f"{end_sentence(shortened(message_of(error)))}{self._describe_place(row)} Convert the result, or "
             "declare another data_type.",
             udf=self.udf,
             row=row,

@@ -364,9 +364,20 @@ def vector_column(dataset: lance.LanceDataset, name: str | None) -> str:
         return name
     names = [field.name for field in dataset.schema if vector_size(field.type) is not None]
     if len(names) != 1:
-        has = f"one of {', '.join(names)}" if names else f"a column of vectors, but {dataset.uri} has none"
-        raise OptionError("vector_column_name", None, has)
+        raise OptionError("vector_column_name", None, f"one of {', '.join(names)}" if names else _no_vectors(dataset))
     return str(names[0])
+
+
+def _no_vectors(dataset: lance.LanceDataset) -> str:
+    """Returns the accepted columns of a table without vectors, with a hint at lists of numbers."""
+    accepted = f"a column of vectors, but {dataset.uri} has none"
+    for field in dataset.schema:
+        if pa.types.is_list(field.type) and pa.types.is_floating(field.type.value_type):
+            return (
+                f"{accepted}. Column {field.name!r} has {field.type}. To store lists of one length as vectors, pass "
+                f"schema= to create_table, or write with option('{field.name}.arrow.fixed-size-list.size', N)"
+            )
+    return accepted
 
 
 def stored_field(dataset: lance.LanceDataset, name: str, uri: str) -> Any:  # noqa: ANN401 - its stub lacks `to_arrow`
@@ -435,6 +446,9 @@ def text_columns(dataset: lance.LanceDataset, names: Sequence[str] | None) -> tu
 def _indexed_text_columns(dataset: lance.LanceDataset) -> tuple[str, ...]:
     indexes = [index for index in dataset.describe_indices() if index.index_type == "Inverted"]
     if not indexes:
-        accepted = "columns of text, in fts_columns or full_text_query, since none has an index (create_fts_index)"
+        accepted = (
+            "columns of text, in fts_columns or full_text_query. No column has an index of words, so name the columns, "
+            "or call create_fts_index"
+        )
         raise OptionError("fts_columns", None, accepted)
     return tuple(sorted({name for index in indexes for name in index.field_names}))
