@@ -19,7 +19,8 @@ import udf_runtime.errors
 
 
 def errors_of(module: ModuleType) -> set[str]:
-    return {name for name, value in inspect.getmembers(module, inspect.isclass) if issubclass(value, Exception)}
+    classes = inspect.getmembers(module, inspect.isclass)
+    return {name for name, value in classes if issubclass(value, Exception) and not name.startswith("_")}
 
 
 def test_all_errors_and_everything_that_defines_udfs_are_exported():
