@@ -19,6 +19,18 @@ class LanceSparkError(Exception):
 
     Attributes:
         retryable: Whether the same call can succeed later.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.drop_columns(["title"])
+        except lance_spark.LanceSparkError as error:
+            print(type(error).__name__, error.retryable)  # ColumnNotFoundError False
+        ```
     """
 
     retryable: ClassVar[bool] = False
@@ -115,6 +127,18 @@ class OptionError(LanceSparkError, ValueError):
         value: Its value as text, or None for a missing option.
         accepted: Accepted values.
         problem: The problem with the value, as the end of a sentence.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.backfill("price", concurrency=0)
+        except lance_spark.OptionError as error:
+            print(error.option, error.accepted)
+        ```
     """
 
     def __init__(self, option: str, value: object, accepted: str, *, problem: str = "is not valid") -> None:
@@ -132,6 +156,18 @@ class TableNotFoundError(LanceSparkError, FileNotFoundError):
 
     Attributes:
         uri: The location.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            db.open_table("films")
+        except lance_spark.TableNotFoundError as error:
+            print(error.uri)
+        ```
     """
 
     def __init__(self, uri: str, *, hint: str = "check the path, or write the table first") -> None:
@@ -144,6 +180,18 @@ class TableUnreadableError(LanceSparkError, OSError):
 
     Attributes:
         uri: The location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            lance_spark.open_table("library/books.lance").count_rows()
+        except lance_spark.TableUnreadableError as error:
+            print(error)
+        ```
     """
 
     def __init__(self, uri: str, reason: str, *, hint: str) -> None:
@@ -157,6 +205,18 @@ class DamagedFileError(LanceSparkError, OSError):
     Attributes:
         uri: The location of the table.
         files: Paths of the damaged files, below the table's folder.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.list_jobs()
+        except lance_spark.DamagedFileError as error:
+            print(error.files)
+        ```
     """
 
     def __init__(self, uri: str, files: Sequence[str], reason: str) -> None:
@@ -171,7 +231,20 @@ class DamagedFileError(LanceSparkError, OSError):
 
 
 class DamagedRecordWarning(UserWarning):
-    """A damaged record of lance-spark was skipped."""
+    """A damaged record of lance-spark was skipped.
+
+    Example:
+        ```python
+        import warnings
+
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        with warnings.catch_warnings(action="error", category=lance_spark.DamagedRecordWarning):
+            print(books.list_jobs())  # []
+        ```
+    """
 
 
 class TableUnwritableError(LanceSparkError, OSError):
@@ -181,6 +254,18 @@ class TableUnwritableError(LanceSparkError, OSError):
 
     Attributes:
         uri: The location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.add([{"id": 10, "price": 100}])
+        except lance_spark.TableUnwritableError as error:
+            print(error.uri)
+        ```
     """
 
     def __init__(self, uri: str, reason: str) -> None:
@@ -196,6 +281,18 @@ class LancePanicError(LanceSparkError, RuntimeError):
 
     Attributes:
         uri: The location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.add([{"id": 10, "price": 100}])
+        except lance_spark.LancePanicError as error:
+            print(error)
+        ```
     """
 
     def __init__(self, uri: str, reason: str) -> None:
@@ -209,6 +306,18 @@ class WorkerPythonError(LanceSparkError, RuntimeError):
 
     Attributes:
         python: The interpreter.
+
+    Example:
+        ```python
+        import lance_spark
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.getOrCreate()
+        try:
+            lance_spark.enable_pushdown(spark)
+        except lance_spark.WorkerPythonError as error:
+            print(error.python)
+        ```
     """
 
     def __init__(self, python: str) -> None:
@@ -225,11 +334,37 @@ class GatewayError(LanceSparkError, RuntimeError):
 
     No Python process with this package could be started, the process ended during a command, or the
     JVM has the jar of another release of this package.
+
+    Example:
+        ```python
+        import lance_spark
+        from pyspark.sql import SparkSession
+
+        spark = lance_spark.configure(SparkSession.builder).getOrCreate()
+        lance_spark.catalog(spark, "library", "library")
+        try:
+            spark.sql("SHOW TABLES IN library").show()
+        except lance_spark.GatewayError as error:
+            print(error)
+        ```
     """
 
 
 class SparkStartError(LanceSparkError, RuntimeError):
-    """Spark did not start: no Java, an unknown master. No job was started."""
+    """Spark did not start: no Java, an unknown master. No job was started.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.to_spark().show()
+        except lance_spark.SparkStartError as error:
+            print(error)
+        ```
+    """
 
 
 class VersionNotFoundError(LanceSparkError, LookupError):
@@ -239,6 +374,18 @@ class VersionNotFoundError(LanceSparkError, LookupError):
         uri: The location of the table.
         version: The requested version.
         available: Summary of the available versions.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.checkout(9)
+        except lance_spark.VersionNotFoundError as error:
+            print(error.version, error.available)
+        ```
     """
 
     def __init__(self, uri: str, version: str, *, available: str, what: str = "version") -> None:
@@ -255,6 +402,18 @@ class ColumnNotFoundError(LanceSparkError, LookupError):
     Attributes:
         column: The requested name.
         uri: The location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.drop_columns(["title"])
+        except lance_spark.ColumnNotFoundError as error:
+            print(error.column)  # title
+        ```
     """
 
     def __init__(self, column: str, uri: str, *, hint: str) -> None:
@@ -268,6 +427,18 @@ class FilterError(LanceSparkError, ValueError):
 
     Attributes:
         filter: The filter.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.count_rows("price >")
+        except lance_spark.FilterError as error:
+            print(error.filter)  # price >
+        ```
     """
 
     def __init__(self, filter: str, reason: str, *, uri: str, hint: str) -> None:
@@ -281,6 +452,19 @@ class UnsupportedTypeError(LanceSparkError, TypeError):
     Attributes:
         column: Path of the column, dotted for nested fields.
         type: The unsupported type.
+
+    Example:
+        ```python
+        import lance_spark
+        from pyspark.sql import SparkSession
+
+        spark = lance_spark.configure(SparkSession.builder).getOrCreate()
+        intervals = spark.sql("SELECT INTERVAL 1 MONTH AS age")
+        try:
+            intervals.write.format("lance").mode("append").save("library/ages.lance")
+        except Exception as error:  # Spark's error has the text of the UnsupportedTypeError
+            print("UnsupportedTypeError" in str(error))  # True
+        ```
     """
 
     def __init__(self, column: str, type: str, *, reason: str, hint: str) -> None:
@@ -293,6 +477,18 @@ class SchemaMismatchError(LanceSparkError, ValueError):
     """The columns of a DataFrame do not fit the table.
 
     Nothing was written.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.add([{"id": 1, "title": "a"}])
+        except lance_spark.SchemaMismatchError as error:
+            print(error)
+        ```
     """
 
 
@@ -304,6 +500,18 @@ class ValueConversionError(LanceSparkError, ValueError):
         row: 0-based position of the row in the task's stream of rows, or in the data of this
             process; None if unknown.
         reason: The problem with the value.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.add([{"id": "one", "price": 1}])
+        except lance_spark.ValueConversionError as error:
+            print(error.column, error.row)
+        ```
     """
 
     def __init__(self, column: str, row: int | None, reason: str, *, hint: str, rows: str = "its task") -> None:
@@ -315,13 +523,45 @@ class ValueConversionError(LanceSparkError, ValueError):
 
 
 class NoLocationError(LanceSparkError, ValueError):
-    """Spark gave a write no location. Nothing was written."""
+    """Spark gave a write no location. Nothing was written.
+
+    Example:
+        ```python
+        import lance_spark
+        from pyspark.sql import SparkSession
+
+        spark = lance_spark.configure(SparkSession.builder).getOrCreate()
+        try:
+            spark.range(3).write.format("lance").mode("append").save()
+        except Exception as error:  # Spark's error has the text of the NoLocationError
+            print("NoLocationError" in str(error))  # True
+        ```
+    """
 
 
 class SnapshotError(LanceSparkError, ValueError):
     """Row addresses belong to another table or version.
 
     Nothing was written.
+
+    Example:
+        ```python
+        import lance_spark
+        from pyspark.sql import SparkSession
+        from pyspark.sql import functions as F
+
+        spark = lance_spark.configure(SparkSession.builder).getOrCreate()
+        spark.range(10).write.format("lance").mode("append").save("library/books.lance")
+        read = spark.read.format("lance").option("with_row_address", True)
+        books = read.load("library/books.lance")
+        prices = books.select("_rowaddr", F.lit(5).alias("price"))
+        spark.range(10).write.format("lance").mode("append").save("library/films.lance")
+        films = prices.write.format("lance").mode("append").option("mode", "backfill")
+        try:
+            films.save("library/films.lance")
+        except Exception as error:  # Spark's error has the text of the SnapshotError
+            print("SnapshotError" in str(error))  # True
+        ```
     """
 
 
@@ -333,6 +573,24 @@ class RowAddressError(LanceSparkError, ValueError):
     Attributes:
         counts: Number of rows of each kind.
         examples: The first addresses of each kind.
+
+    Example:
+        ```python
+        import lance_spark
+        from pyspark.sql import SparkSession
+        from pyspark.sql import functions as F
+
+        spark = lance_spark.configure(SparkSession.builder).getOrCreate()
+        spark.range(10).write.format("lance").mode("append").save("library/books.lance")
+        read = spark.read.format("lance").option("with_row_address", True)
+        books = read.load("library/books.lance")
+        prices = books.select("_rowaddr", F.lit(5).alias("price"))
+        twice = prices.union(prices).write.format("lance").mode("append").option("mode", "backfill")
+        try:
+            twice.save("library/books.lance")
+        except Exception as error:  # Spark's error has the text of the RowAddressError
+            print("RowAddressError" in str(error))  # True
+        ```
     """
 
     def __init__(self, counts: dict[str, int], examples: dict[str, Sequence[int]], *, where: str, hint: str) -> None:
@@ -351,6 +609,18 @@ class CommitError(_LocatedError, RuntimeError):
 
     Attributes:
         uri: The location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.update(values_sql={"price": "price + 1"})
+        except lance_spark.CommitError as error:
+            print(f"Nothing changed in {error.uri}: {error}")
+        ```
     """
 
 
@@ -359,6 +629,18 @@ class CommitConflictError(CommitError):
 
     Attributes:
         fragments: Ids of the affected fragments.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.update(values_sql={"price": "price + 1"})
+        except lance_spark.CommitConflictError as error:
+            print(f"Other writers were first: {error}")
+        ```
     """
 
     retryable: ClassVar[bool] = True
@@ -372,17 +654,62 @@ class CommitOutcomeUnknownError(CommitError):
     """The store did not answer, so the commit may or may not have happened.
 
     Written files were left in place.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.update(values_sql={"price": "price + 1"})
+        except lance_spark.CommitOutcomeUnknownError as error:
+            print(lance_spark.last_commit(error.uri))
+        ```
     """
 
 
 class CommitImpossibleError(CommitError):
-    """Written values cannot be applied: the column or the table was dropped or replaced."""
+    """Written values cannot be applied: the column or the table was dropped or replaced.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        try:
+            books.backfill("double")
+        except lance_spark.CommitImpossibleError as error:
+            print(f"The column was dropped or replaced: {error}")
+        ```
+    """
 
 
 class UnsafeStoreError(CommitError):
     """The object store ignores conditional puts, so concurrent commits would lose rows.
 
     Nothing was committed.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.add([{"id": 10, "price": 100}])
+        except lance_spark.UnsafeStoreError as error:
+            print(error)
+        ```
     """
 
 
@@ -391,6 +718,18 @@ class TableExistsError(LanceSparkError, FileExistsError):
 
     Attributes:
         uri: The location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            db.create_table("books", [{"id": 1}])
+        except lance_spark.TableExistsError as error:
+            print(error.uri)
+        ```
     """
 
     def __init__(self, uri: str, *, hint: str) -> None:
@@ -404,6 +743,18 @@ class ColumnExistsError(LanceSparkError, ValueError):
     Attributes:
         columns: The existing names.
         uri: The location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.add_columns({"price": "0"})
+        except lance_spark.ColumnExistsError as error:
+            print(error.columns)  # ('price',)
+        ```
     """
 
     def __init__(self, columns: Sequence[str], uri: str, *, hint: str) -> None:
@@ -415,7 +766,27 @@ class ColumnExistsError(LanceSparkError, ValueError):
 
 
 class RegistrationError(LanceSparkError, ValueError):
-    """A UDF does not fit the table or its column. Nothing was changed."""
+    """A UDF does not fit the table or its column. Nothing was changed.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(cost: int) -> int:
+            return 2 * cost
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.add_columns({"double": double})
+        except lance_spark.RegistrationError as error:
+            print(error)
+        ```
+    """
 
 
 class ColumnNameError(SchemaMismatchError, RegistrationError):
@@ -423,6 +794,18 @@ class ColumnNameError(SchemaMismatchError, RegistrationError):
 
     Attributes:
         column: The name; of a field in a struct its dotted path.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            db.create_table("films", [{"": 1}])
+        except lance_spark.ColumnNameError as error:
+            print(error.column)
+        ```
     """
 
     def __init__(self, column: str, reason: str, where: str) -> None:
@@ -434,7 +817,28 @@ class ColumnNameError(SchemaMismatchError, RegistrationError):
 
 
 class StoredUdfError(LanceSparkError, RuntimeError):
-    """A stored UDF is missing or damaged, cannot be loaded here, or loading is forbidden."""
+    """A stored UDF is missing or damaged, cannot be loaded here, or loading is forbidden.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        try:
+            books.backfill("double")
+        except lance_spark.StoredUdfError as error:
+            print(error)
+        ```
+    """
 
 
 class JobNotFoundError(LanceSparkError, LookupError):
@@ -442,6 +846,18 @@ class JobNotFoundError(LanceSparkError, LookupError):
 
     Attributes:
         job_id: The requested id.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.get_job("no-such-job")
+        except lance_spark.JobNotFoundError as error:
+            print(error.job_id)  # no-such-job
+        ```
     """
 
     def __init__(self, job_id: str, uri: str) -> None:
@@ -450,7 +866,28 @@ class JobNotFoundError(LanceSparkError, LookupError):
 
 
 class ResourcesUnavailableError(LanceSparkError, RuntimeError):
-    """A UDF needs more resources than the cluster has. No job was started."""
+    """A UDF needs more resources than the cluster has. No job was started.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf(num_gpus=1)
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        try:
+            books.backfill("double")
+        except lance_spark.ResourcesUnavailableError as error:
+            print(error)
+        ```
+    """
 
 
 class JobTimeoutError(LanceSparkError, TimeoutError):
@@ -458,6 +895,27 @@ class JobTimeoutError(LanceSparkError, TimeoutError):
 
     Attributes:
         job: Its handle: `job.result()` waits again, `job.cancel()` ends the job.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        job = books.backfill_async("double")
+        try:
+            job.result(timeout=0)
+        except lance_spark.JobTimeoutError as error:
+            print(error.job.result().rows_computed)  # 10
+        ```
     """
 
     def __init__(self, message: str, *, job: object) -> None:
@@ -470,6 +928,26 @@ class BackfillIncompleteError(LanceSparkError, RuntimeError):
 
     Attributes:
         result: Status, counts and errors of the job.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def invert(price: int) -> float:
+            return 1 / price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"inverse": invert})
+        try:
+            books.backfill("inverse")
+        except lance_spark.BackfillIncompleteError as error:
+            print(error.result.status, error.result.rows_failed)
+        ```
     """
 
     def __init__(self, message: str, *, result: object) -> None:
@@ -482,6 +960,18 @@ class UpkeepIncompleteError(LanceSparkError, RuntimeError):
 
     Attributes:
         result: The result of the other parts.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.maintain()
+        except lance_spark.UpkeepIncompleteError as error:
+            print(error.result)
+        ```
     """
 
     def __init__(self, message: str, *, result: object) -> None:
@@ -494,6 +984,18 @@ class SourceError(LanceSparkError, ValueError):
 
     Attributes:
         source: The source.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.load_columns("titles.parquet", pk="id", columns=["title"])
+        except lance_spark.SourceError as error:
+            print(error.source)
+        ```
     """
 
     def __init__(self, message: str, *, source: str) -> None:
@@ -502,11 +1004,38 @@ class SourceError(LanceSparkError, ValueError):
 
 
 class SourceKeysError(SourceError):
-    """Keys of a source are duplicate, NULL, of another type, or without a match."""
+    """Keys of a source are duplicate, NULL, of another type, or without a match.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        twice = [{"id": 1, "title": "a"}, {"id": 1, "title": "b"}]
+        try:
+            books.load_columns(twice, pk="id", columns=["title"])
+        except lance_spark.SourceKeysError as error:
+            print(error)
+        ```
+    """
 
 
 class SourceChangedError(SourceError):
-    """A source changed during a load. No changed value is committed."""
+    """A source changed during a load. No changed value is committed.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.load_columns([{"id": 1, "title": "a"}], pk="id", columns=["title"])
+        except lance_spark.SourceChangedError as error:
+            print(error.source)
+        ```
+    """
 
 
 class ViewError(_LocatedError, ValueError):
@@ -514,19 +1043,76 @@ class ViewError(_LocatedError, ValueError):
 
     Attributes:
         uri: Location of the view.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.refresh()
+        except lance_spark.ViewError as error:
+            print(error.uri)
+        ```
     """
 
 
 class ViewSourceError(ViewError):
-    """The source of a view was dropped or created again, or lacks a used column."""
+    """The source of a view was dropped or created again, or lacks a used column.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        db.create_materialized_view("dear", "SELECT id, price FROM books WHERE price > 50")
+        dear = db.open_table("dear")
+        db.drop_table("books")
+        try:
+            dear.refresh()
+        except lance_spark.ViewSourceError as error:
+            print(error)  # the source was dropped
+        ```
+    """
 
 
 class StableRowIdsError(ViewError, RuntimeError):
-    """A view cannot follow a source without stable row ids. Nothing was changed."""
+    """A view cannot follow a source without stable row ids. Nothing was changed.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        db.create_materialized_view("dear", "SELECT id, price FROM books WHERE price > 50")
+        dear = db.open_table("dear")
+        try:
+            dear.refresh()
+        except lance_spark.StableRowIdsError as error:
+            print(error)
+        ```
+    """
 
 
 class MergeError(LanceSparkError, ValueError):
-    """A merge of the source is ambiguous or not possible. Nothing was changed."""
+    """A merge of the source is ambiguous or not possible. Nothing was changed.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        twice = [{"id": 1, "price": 1}, {"id": 1, "price": 2}]
+        try:
+            books.merge_insert("id").when_matched_update_all().execute(twice)
+        except lance_spark.MergeError as error:
+            print(error)
+        ```
+    """
 
 
 class IndexNotFoundError(LanceSparkError, LookupError):
@@ -535,6 +1121,18 @@ class IndexNotFoundError(LanceSparkError, LookupError):
     Attributes:
         index: The requested name.
         uri: Location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.drop_index("by_title")
+        except lance_spark.IndexNotFoundError as error:
+            print(error.index)  # by_title
+        ```
     """
 
     def __init__(self, index: str, uri: str, *, available: str) -> None:
@@ -549,6 +1147,19 @@ class IndexExistsError(LanceSparkError, ValueError):
     Attributes:
         index: The name.
         uri: Location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.create_scalar_index("price", name="by_price")
+        try:
+            books.create_scalar_index("price", name="by_price", replace=False)
+        except lance_spark.IndexExistsError as error:
+            print(error.index)  # by_price
+        ```
     """
 
     def __init__(self, index: str, uri: str, *, reason: str, hint: str) -> None:
@@ -562,6 +1173,18 @@ class IndexBuildError(_LocatedError, RuntimeError):
 
     Attributes:
         uri: Location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        try:
+            books.create_scalar_index("price")
+        except lance_spark.IndexBuildError as error:
+            print(error.uri)
+        ```
     """
 
 
@@ -570,6 +1193,19 @@ class SearchError(_LocatedError, ValueError):
 
     Attributes:
         uri: Location of the table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": 1, "title": "Spark by example"}])
+        books.create_fts_index("title", with_position=False)
+        try:
+            books.search('"by example"').to_pandas()
+        except lance_spark.SearchError as error:
+            print(error.uri)
+        ```
     """
 
 
@@ -578,6 +1214,22 @@ class IndexTimeoutError(_LocatedError, TimeoutError):
 
     Attributes:
         uri: Location of the table.
+
+    Example:
+        ```python
+        from datetime import timedelta
+
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.create_scalar_index("price", name="by_price")
+        books.add([{"id": 10, "price": 100}])
+        try:
+            books.wait_for_index(["by_price"], timeout=timedelta(seconds=1))
+        except lance_spark.IndexTimeoutError as error:
+            print(error.uri)
+        ```
     """
 
 
@@ -585,4 +1237,17 @@ class UnsupportedOperationError(LanceSparkError, NotImplementedError):
     """The operation is not supported; the message names the alternative.
 
     Nothing was changed.
+
+    Example:
+        ```python
+        import lance_spark
+        from pyspark.sql import SparkSession
+
+        spark = lance_spark.configure(SparkSession.builder).getOrCreate()
+        lance_spark.catalog(spark, "library", "library")
+        try:
+            spark.sql("CALL library.system.no_such_procedure()")
+        except Exception as error:  # Spark's error has the text of the UnsupportedOperationError
+            print("UnsupportedOperationError" in str(error))  # True
+        ```
     """

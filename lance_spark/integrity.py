@@ -53,6 +53,16 @@ class Damage:
         problem: The reason why lance-spark cannot use it.
         remedy: The repair, or the advice for the user.
         repaired: Whether this call repaired it.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        for damage in lance_spark.check("library/books.lance").damages:
+            print(damage.place, damage.problem, damage.remedy)
+        ```
     """
 
     place: str
@@ -68,6 +78,16 @@ class CheckResult(InWords):
     Attributes:
         uri: Location of the table.
         damages: The damages, in the order of the checks; empty for an intact table.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        result = lance_spark.check("library/books.lance")
+        print(result.damages)  # ()
+        ```
     """
 
     uri: str
@@ -120,9 +140,11 @@ def check(
 
     Example:
         ```python
-        result = lance_spark.check("shop/orders.lance")
+        import lance_spark
+
+        result = lance_spark.check("tables/docs.lance")
         if not result.is_intact:
-            lance_spark.check("shop/orders.lance", repair=True)
+            lance_spark.check("tables/docs.lance", repair=True)
         ```
     """
     ref = DatasetRef.at(normalize_uri(uri, option="uri"), storage_options or {})

@@ -6,10 +6,12 @@ import inspect
 import json
 import re
 import runpy
+import shutil
 import textwrap
 import tomllib
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -96,18 +98,40 @@ CLASSES: tuple[type[object], ...] = (
     lance_spark.Versions,
     lance_spark.Preview,
     lance_spark.RefreshPlan,
+    lance_spark.Search,
+    lance_spark.BatchSearch,
     Branches,
 )
 
 
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the table of the examples of searches."""
+    folder = tmp_path_factory.mktemp("examples") / "tables"
+    rows = [{"id": i, "text": f"fresh pears {i}", "price": i, "stock": i % 4, "vec": [i / 20, 0.5]} for i in range(20)]
+    vectors = pa.field("vec", pa.list_(pa.float32(), 2))
+    schema = pa.schema({"id": pa.int64(), "text": pa.string(), "price": pa.int64(), "stock": pa.int64()}).append(
+        vectors
+    )
+    docs = lance_spark.connect(str(folder), spark=spark).create_table("docs", pa.Table.from_pylist(rows, schema))
+    docs.create_fts_index("text")
+    return folder
+
+
 def examples() -> dict[str, str]:
     """Returns the examples in docstrings of public functions and methods, by their names."""
-    subjects: dict[str, object] = {"connect": lance_spark.connect, "open_table": lance_spark.open_table}
+    subjects: dict[str, object] = {name: getattr(lance_spark, name) for name in lance_spark.__all__}
     for cls in CLASSES:
         subjects[cls.__name__] = cls
         subjects |= {f"{cls.__name__}.{name}": getattr(cls, name) for name in dir(cls) if not name.startswith("_")}
     texts = {name: inspect.getdoc(subject) or "" for name, subject in subjects.items()}
     return {name: match[1] for name, text in texts.items() if (match := EXAMPLE.search(text))}
+
+
+def test_every_public_name_has_an_example():
+    texts = {name: inspect.getdoc(getattr(lance_spark, name)) or "" for name in lance_spark.__all__}
+    lacking = {name for name, text in texts.items() if not EXAMPLE.search(text) and ">>> " not in text}
+    assert lacking == {"__version__"}
 
 
 def test_every_method_of_a_connection_a_table_and_a_job_has_an_example():
@@ -124,10 +148,11 @@ def test_every_method_of_a_connection_a_table_and_a_job_has_an_example():
     "name", [pytest.param(name, marks=() if name in QUICK_EXAMPLES else pytest.mark.long) for name in examples()]
 )
 def test_an_example_of_a_docstring_runs(
-    name: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, spark: SparkSession, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """As a script of its own, in a new folder."""
+    """As a script of its own, in a folder with the table of searches."""
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(tables, tmp_path / "tables")
     exec(compile(textwrap.dedent(examples()[name]), name, "exec"), {"__name__": "__main__"})
 
 

@@ -53,6 +53,26 @@ def cleanup(
         TableUnreadableError: The table or one of its versions cannot be read. No file of the job in
             question was deleted.
         OptionError: `older_than` is negative, or longer than the calendar.
+
+    Example:
+        ```python
+        from datetime import timedelta
+
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        books.backfill("double")
+        print(lance_spark.cleanup("library/books.lance", older_than=timedelta(days=1)))  # 0
+        ```
     """
     ref = DatasetRef.at(normalize_uri(uri, option="uri"), storage_options or {})
     since = moment_before(older_than)

@@ -23,6 +23,25 @@ class Watch:
     Attributes:
         results: Results of the last backfills with work, at most 100, the newest last.
         error: The error of the last backfill; None after a success. The next look tries again.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        with books.watch("double") as watch:
+            books.add([{"id": 10, "price": 100}])
+        print(watch.error)  # None
+        ```
     """
 
     def __init__(self, ref: DatasetRef, trigger: timedelta, backfill: Callable[[], BackfillJobResult]) -> None:

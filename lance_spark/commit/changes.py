@@ -275,6 +275,17 @@ class CommitResult(InWords):
         rows_inserted: Rows added by a merge.
         rows_updated: Rows changed by an update or a merge.
         rows_deleted: Rows removed by a deletion or a merge.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.update(where="id = 3", values={"price": 0})
+        commit = lance_spark.last_commit("library/books.lance")
+        print(commit.operation, commit.rows_updated)  # update 1
+        ```
     """
 
     uri: str

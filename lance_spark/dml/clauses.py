@@ -39,6 +39,17 @@ class MergeInsertBuilder:
 
     :meth:`execute` runs the merge. Spark evaluates the conditions, because they may name columns of
     both sides: `source.price < target.price`.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        merge = books.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        result = merge.execute([{"id": 9, "price": 5}, {"id": 10, "price": 7}])
+        print(result.rows_updated, result.rows_inserted)  # 1 1
+        ```
     """
 
     def __init__(

@@ -193,6 +193,16 @@ class ChangeResult(InWords):
         rows_inserted: Number of rows added by a merge.
         rows_updated: Number of updated rows, including rows with equal values.
         rows_deleted: Number of deleted rows.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        result = books.update(where="id < 3", values={"price": 1})
+        print(result.version, result.rows_updated)  # 2 3
+        ```
     """
 
     version: int

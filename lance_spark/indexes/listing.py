@@ -32,6 +32,17 @@ class IndexConfig:
         index_type: Kind of the index by the names of `create_index`, `create_scalar_index` and
             `create_fts_index`; Lance's name for other kinds.
         columns: Names of its columns.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.create_scalar_index("price")
+        for index in books.list_indices():
+            print(index.name, index.index_type, index.columns)
+        ```
     """
 
     name: str
@@ -51,6 +62,17 @@ class IndexStatistics:
             indexes.
         num_indices: Number of parts of the index. A search reads each part.
         size_bytes: Bytes of its files; None if unknown.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.create_scalar_index("price", name="by_price")
+        statistics = books.index_stats("by_price")
+        print(statistics.num_indexed_rows, statistics.num_unindexed_rows)  # 10 0
+        ```
     """
 
     num_indexed_rows: int

@@ -30,6 +30,24 @@ class UdfResult:
         rows_processed: Rows with a new value, computed or from a checkpoint.
         rows_skipped: Rows skipped by a policy.
         input_columns: The UDF's inputs.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        result = books.backfill("double")
+        print(result.columns["double"].rows_processed)  # 10
+        ```
     """
 
     udf_name: str
@@ -79,6 +97,24 @@ class BackfillJobResult(InWords):
         retries: Retried UDF calls and commits.
         seconds: Time per stage: read, compute, checkpoint and write are sums over tasks; commit and
             total are the driver's.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        result = books.backfill("double")
+        print(result.status, result.rows_computed, result.rows_carried)  # DONE 10 0
+        ```
     """
 
     job_id: str
@@ -153,6 +189,18 @@ class RefreshJobResult(InWords):
         versions: Versions of the view committed with the rows.
         backfills: Results of the columns of UDFs, by column.
         seconds: Time of `place`, `commit`, `backfill` and in `total`.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        db.create_materialized_view("dear", "SELECT id, price FROM books WHERE price > 50")
+        dear = db.open_table("dear")
+        result = dear.refresh()
+        print(result.source_version, result.rows_added)
+        ```
     """
 
     job_id: str
@@ -238,6 +286,25 @@ class JobRecord(InWords):
         retries: Retried calls and commits.
         seconds: Time per stage.
         message: Reason of a bad end, or None.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        books.backfill("double")
+        for job in books.list_jobs():
+            print(job.job_type, job.status, job.columns, job.rows_computed)
+        ```
     """
 
     job_id: str
@@ -398,6 +465,25 @@ class ErrorRecord(InWords):
         max_attempts: Limit of calls for the row.
         bisect_depth: How often the batch was halved to isolate the row.
         timestamp: Time of the error.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import skip_on_error, udf
+
+
+        @udf(on_error=skip_on_error())
+        def invert(price: int) -> float:
+            return 1 / price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"inverse": invert})
+        books.backfill("inverse")
+        for error in books.get_errors():
+            print(error.row_address, error.error_type, error.error_message)
+        ```
     """
 
     error_id: str

@@ -28,6 +28,17 @@ class LoadPlan(InWords):
         total_fragments: Fragments with live rows. Each fragment with a match gets a column file.
         shuffles: Whether the load shuffles values. A load without a shuffle needs the same order of
             keys in table and source, by a sample.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        titles = [{"id": i, "title": f"Book {i}"} for i in range(10)]
+        plan = books.plan_load_columns(titles, pk="id", columns=["title"])
+        print(plan.source_rows, plan.new_columns, plan.shuffles)
+        ```
     """
 
     table_name: str

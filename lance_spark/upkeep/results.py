@@ -36,6 +36,17 @@ class CompactionResult(InWords):
             them.
         seconds: Time of `plan`, `write` (the Spark jobs, concurrent commits included) and `commit`,
             and in `total`.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add([{"id": 10, "price": 100}])
+        result = books.compact_files()
+        print(result.fragments_removed, result.fragments_added)
+        ```
     """
 
     job_id: str
@@ -76,6 +87,19 @@ class CleanupResult(InWords):
     Attributes:
         bytes_removed: Bytes of the deleted files.
         old_versions: Number of removed versions.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        from datetime import timedelta
+
+        books.update(values={"price": 0})
+        result = books.cleanup_old_versions(older_than=timedelta(days=7))
+        print(result.old_versions, result.bytes_removed)  # 0 0
+        ```
     """
 
     bytes_removed: int
@@ -102,6 +126,16 @@ class TableStatistics(InWords):
         size_bytes: Known bytes of the data files.
         versions: Number of versions.
         unindexed_rows: Number of rows outside each index, by its name.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        stats = books.stats()
+        print(stats.rows, stats.fragments, stats.size_bytes)
+        ```
     """
 
     version: int
@@ -148,6 +182,16 @@ class MaintenanceResult(InWords):
         compaction: The compaction.
         indexes: Names of the optimized indexes.
         cleanup: The cleanup.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        result = books.maintain()
+        print(result.compaction.fragments_removed, result.cleanup.old_versions)
+        ```
     """
 
     compaction: CompactionResult

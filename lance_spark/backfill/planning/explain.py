@@ -48,6 +48,24 @@ class BackfillPlan(InWords):
         input_bytes: Estimated bytes of input on storage.
         stable_row_ids: Whether the table has stable row ids.
         udf_mismatch: Whether the backfill replaces values of an earlier UDF.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        plan = books.plan_backfill("double")
+        print(plan.total_rows_pending, plan.total_tasks)
+        ```
     """
 
     table_name: str

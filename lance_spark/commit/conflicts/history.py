@@ -285,6 +285,17 @@ def last_commit(path: str, storage_options: Mapping[str, str] | None = None) -> 
     Raises:
         TableNotFoundError: The location has no table.
         TableUnreadableError: The table cannot be opened.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.update(where="id = 3", values={"price": 0})
+        commit = lance_spark.last_commit("library/books.lance")
+        print(commit.operation, commit.rows_updated)  # update 1
+        ```
     """
     ref = DatasetRef.at(path, {} if storage_options is None else storage_options)
     dataset = ref.open_latest()
