@@ -209,9 +209,9 @@ def test_a_column_that_the_source_lacks_is_named_with_those_it_has(
     table = make_table(db, numbered())
     source = SOURCES[kind](of_ids([1]), files, spark)
     for pk, columns, message in [
-        ("id", ["w"], "'w'.*its columns are id, v"),
-        ("id", ["V"], "'V'.*did you mean 'v'"),
-        ("ID", ["v"], "'ID'.*did you mean 'id'"),
+        ("id", ["w"], "'w'.*Its columns are id, v"),
+        ("id", ["V"], "'V'.*Did you mean 'v'"),
+        ("ID", ["v"], "'ID'.*Did you mean 'id'"),
         ("absent", ["v"], "'absent'"),
     ]:
         with nothing_changes(table), pytest.raises(ColumnNotFoundError, match=message):
