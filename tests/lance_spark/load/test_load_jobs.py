@@ -161,7 +161,7 @@ def test_a_parameter_that_is_wrong_is_named_and_nothing_is_changed(name: str, va
     call: dict[str, Any] = {"source": of_ids([1], w=[1]), "pk": "id", "columns": ["v", "w"], name: value}
     with nothing_changes(table), pytest.raises(OptionError) as caught:
         table.load_columns_async(**call)
-    assert caught.value.option == name and f"option {name!r}" in str(caught.value)
+    assert caught.value.option == name and f"Option {name!r}" in str(caught.value)
 
 
 @pytest.mark.guarantee("L15")
