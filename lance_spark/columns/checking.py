@@ -129,7 +129,7 @@ _FAMILIES = (
     pa.types.is_struct,
     pa.types.is_map,
 )
-"""Families of types: an annotation takes columns of its family."""
+"""Families of types: an annotation takes columns of its own family."""
 
 
 def _fits(annotated: Kind, field: pa.Field[Any]) -> bool:
@@ -145,8 +145,10 @@ def _fits(annotated: Kind, field: pa.Field[Any]) -> bool:
         return True
     if is_list(annotated) and is_list(kind):
         return _fits(annotated.value_type, pa.field("element", kind.value_type))
-    if pa.types.is_floating(annotated) and pa.types.is_integer(kind):
-        return True
+    return _are_alike(annotated, kind) or (pa.types.is_floating(annotated) and pa.types.is_integer(kind))
+
+
+def _are_alike(annotated: Kind, kind: Kind) -> bool:
     return any(is_member(annotated) and is_member(kind) for is_member in _FAMILIES)
 
 
