@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import lizard
 import pytest
 
 from lance_spark.jvm.commands import COMMANDS, find_command
@@ -17,6 +18,11 @@ from lance_spark.jvm.commands import COMMANDS, find_command
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("lance_spark", "udf_runtime")
 MOST_LINES = 500
+MOST_COMPLEX = 15
+"""The highest cyclomatic complexity of a function, as lizard counts it."""
+COMPLEX = 10
+COMPLEX_SHARE = 0.02
+"""At most this share of the functions has a complexity above COMPLEX."""
 SINGLE_FILES = (
     "/pyspark_lance.py",
     "/udf_runtime",
@@ -230,6 +236,17 @@ def lines_of_code(path: Path) -> int:
 def test_a_module_can_be_read_in_one_sitting():
     long = {name_of(path): lines for path in modules() if (lines := lines_of_code(path)) > MOST_LINES}
     assert long == {}, "split them along the reasons why they change"
+
+
+def test_functions_are_simple():
+    complexities = [
+        (function.cyclomatic_complexity, f"{path.relative_to(ROOT)}:{function.start_line} {function.name}")
+        for path in modules()
+        for function in lizard.analyze_file(str(path)).function_list
+    ]
+    complex_functions = sorted(pair for pair in complexities if pair[0] > COMPLEX)
+    assert [pair for pair in complex_functions if pair[0] > MOST_COMPLEX] == [], "split them by decision"
+    assert len(complex_functions) <= COMPLEX_SHARE * len(complexities), complex_functions
 
 
 def in_a_fresh_interpreter(code: str) -> dict[str, object]:
