@@ -17,7 +17,7 @@ from lance_spark.options import PROPERTY_PREFIX, WriteOptions
 from lance_spark.session.sessions import active_in_thread
 from lance_spark.staging.blobs import is_stored_as_blob
 from lance_spark.types import WriteConverter
-from lance_spark.types.names import UNSTORABLE, check_column_names
+from lance_spark.types.fields import UNSTORABLE, check_column_names
 from lance_spark.types.python_values import inferred_type, python_array, python_field, refuse_mixed_moments
 from lance_spark.write.arrow_rows import write_arrow_rows
 from lance_spark.write.row_write import RowMode

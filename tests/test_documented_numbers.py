@@ -10,7 +10,7 @@ import pytest
 from lance_spark import Table
 from lance_spark.backfill import request
 from lance_spark.backfill.planning import fragment_plan
-from lance_spark.backfill.task import checkpoint_buffer, error_log
+from lance_spark.backfill.task import computation
 from lance_spark.jobs import history
 from lance_spark.read.ranking import sort_pushdown
 from lance_spark.rows import input_reader
@@ -28,8 +28,8 @@ DOCUMENTED = {
         f"the rows may take more than {sort_pushdown.FOUND_BYTES >> 20} MiB",
     ],
     "checkpoints.md": [
-        f"after {checkpoint_buffer.FLUSH_BYTES >> 20} MiB of values",
-        f"persisted: {checkpoint_buffer.FLUSH_BYTES >> 20} MiB, and a batch",
+        f"after {computation.FLUSH_BYTES >> 20} MiB of values",
+        f"persisted: {computation.FLUSH_BYTES >> 20} MiB, and a batch",
         f"ends at {input_reader._BATCH_BYTES >> 20} MiB of input",
         f"batches of input, {input_reader._BATCH_BYTES >> 20} MiB at most each",
         f"`blob_read_buffer_size` ({request.DEFAULT_BLOB_BUFFER_BYTES >> 20} MiB)",
@@ -47,7 +47,7 @@ DOCUMENTED = {
         f"the UDF's, else {batch_size.DEFAULT_CHECKPOINT_ROWS:,}, 1",
     ],
     "errors.md": [
-        f"the first {error_log._FULL_TRACES} failures of a range, {error_log._TRACE_CHARS:,} characters",
+        f"the first {computation._FULL_TRACES} failures of a range, {computation._TRACE_CHARS:,} characters",
         {4: "A task that dies four times"}[failures.MAX_ATTEMPTS],
         f"after {time_limit.MOST_HUNG_CALLS} calls that never came back",
         f"max_attempts={Retry().max_attempts},",

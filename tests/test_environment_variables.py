@@ -10,7 +10,7 @@ import pytest
 
 from lance_spark.backfill.request import ADMISSION_CHECK, ADMISSION_STRICT, BLOB_BUFFER, blob_buffer_of, flag_of
 from lance_spark.columns.binding import ALLOW_VARIABLE
-from lance_spark.commit.backoff import RETRIES_VARIABLE, CommitPolicy
+from lance_spark.commit.commit_loop import RETRIES_VARIABLE, CommitPolicy
 from lance_spark.commit.store_check import ALLOW_VARIABLE as UNSAFE_VARIABLE
 from lance_spark.commit.store_check import allowed_by_environment
 from lance_spark.errors import OptionError

@@ -35,7 +35,7 @@ from lance_spark.errors import (
 from lance_spark.lance_compat import arrow_field_of, is_bad_request, is_bad_value, plain
 from lance_spark.session.sessions import session_time_zone
 from lance_spark.types import check_storable
-from lance_spark.types.names import check_column_names, check_field_name
+from lance_spark.types.fields import check_column_names, check_field_name
 from udf_runtime import UDF, Manifest
 
 if TYPE_CHECKING:

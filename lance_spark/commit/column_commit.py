@@ -29,16 +29,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_plan import ColumnCommitPlanner, ColumnCommitRequest, CommitPlan, Rebaser
-from lance_spark.commit.commit_loop import commit_job, properties_of
+from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import ids_of
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import targets_in
-from lance_spark.commit.data_files import Stage, file_named, replace_data, same_columns
-from lance_spark.commit.verify import refuse_lost_files, take_back
+from lance_spark.commit.verify import Stage, file_named, refuse_lost_files, replace_data, same_columns, take_back
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, counted
 

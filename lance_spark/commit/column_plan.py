@@ -8,16 +8,25 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Lost, Unknown
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, RebasedColumns, StagedColumns
-from lance_spark.commit.conflicts.coverage import Coverage, Covered
-from lance_spark.commit.conflicts.errors import refuse_other_columns, refuse_overwritten, refuse_renamed
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.history import Change, Event
 from lance_spark.commit.conflicts.identity import fragment_identity
 from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
-from lance_spark.commit.conflicts.verdicts import FragmentJudge, Judgement, Verdict, fragment_judge, targets_in
-from lance_spark.commit.data_files import Stage, add_null_columns, fill_gaps
+from lance_spark.commit.conflicts.verdicts import (
+    Coverage,
+    Covered,
+    FragmentJudge,
+    Judgement,
+    Verdict,
+    fragment_judge,
+    refuse_other_columns,
+    refuse_overwritten,
+    refuse_renamed,
+    targets_in,
+)
+from lance_spark.commit.verify import Stage, add_null_columns, fill_gaps
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitImpossibleError
 

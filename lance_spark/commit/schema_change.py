@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt, attempt_commit
-from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.commit_loop import commit_with_retries
+from lance_spark.commit.commit_loop import CommitPolicy, commit_with_retries
 from lance_spark.commit.conflicts.history import CHANGE_KEY, events_between
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError, TableNotFoundError

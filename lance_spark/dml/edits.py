@@ -26,9 +26,9 @@ from lance_spark.rows.matching_rows import matching_addresses, matching_rows
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
+from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.file_layout import FileLayout
-from lance_spark.staging.fragment_writer import FragmentSink
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import quote_identifier
 from udf_runtime.execute.casts import can_become, cast
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import AbsentKeys, CommitNote, RowEdits
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
@@ -36,8 +36,7 @@ from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.tabular import Data
-from lance_spark.types.fields import is_blob
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import is_blob, quote_identifier
 
 if TYPE_CHECKING:
     import lance

@@ -25,10 +25,10 @@ from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, fragments_
 from lance_spark.spark_jobs.tasks import answer_or_error
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
+from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.file_layout import FileLayout
-from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.types import ReadConverter, WriteConverter
-from lance_spark.types.names import requested_columns
+from lance_spark.types.fields import requested_columns
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment

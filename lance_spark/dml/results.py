@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lance_spark.commit.changes import CommitResult, RowEdits, StagedColumns
 from lance_spark.commit.conflicts.identity import field_identities, ids_of
-from lance_spark.commit.data_files import data_files
+from lance_spark.commit.verify import data_files
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.strategy import UpdateStrategy
 from lance_spark.errors import UnsupportedOperationError, counted

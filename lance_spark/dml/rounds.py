@@ -9,16 +9,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits
-from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
+from lance_spark.commit.commit_loop import CommitPolicy, Outdated, evaluate_until_committed
 from lance_spark.commit.rows.row_commit import OutdatedEditsError, commit_edits
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.results import ChangeResult, result_of
 from lance_spark.errors import CommitConflictError, CommitError, counted
 from lance_spark.lance_compat import path_of
-from lance_spark.staging.area import Staging
-from lance_spark.staging.job_end import commit_or_give_up, finish
+from lance_spark.staging.area import Staging, commit_or_give_up, finish
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
+from lance_spark.commit.commit_loop import CommitPolicy, Outdated, evaluate_until_committed
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import IndexBuildError

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult
-from lance_spark.commit.commit_loop import commit_job, properties_of
+from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, files_of
 from lance_spark.commit.verify import take_back
 from lance_spark.dataset import DatasetRef

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.schema_change import change_schema, open_or_create
 from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import (

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from lance_spark.backfill.reuse.round_context import source_of, store_of
-from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
+from lance_spark.backfill.task.computation import CheckpointBuffer
 from lance_spark.backfill.task.messages import BackfillSpec
 from lance_spark.errors import SourceKeysError, counted
 from lance_spark.load.columns import value_field

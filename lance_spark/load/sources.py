@@ -31,7 +31,7 @@ from lance_spark.load.request import SourceFormat
 from lance_spark.load.source_alignment import SourceAlignment, align_source
 from lance_spark.tabular import is_spark, to_reader
 from lance_spark.types import ReadConverter, to_spark_schema
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import quote_identifier
 
 if TYPE_CHECKING:
     import lance

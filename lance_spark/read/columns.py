@@ -18,8 +18,7 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from lance_spark.errors import ColumnNotFoundError, OptionError, TableUnreadableError, ValueConversionError
 from lance_spark.types import to_spark_schema
-from lance_spark.types.fields import Array, BlobHandling, Kind
-from lance_spark.types.names import refuse_unreadable, requested_columns
+from lance_spark.types.fields import Array, BlobHandling, Kind, refuse_unreadable, requested_columns
 
 if TYPE_CHECKING:
     import lance

@@ -16,8 +16,7 @@ from lance_spark.read.columns import ROW_ADDRESS, lance_blob_handling
 from lance_spark.read.filtering import conjunction
 from lance_spark.read.masks import range_mask
 from lance_spark.read.partitioning import ScanTask
-from lance_spark.types.fields import BlobHandling
-from lance_spark.types.names import requested_columns
+from lance_spark.types.fields import BlobHandling, requested_columns
 
 if TYPE_CHECKING:
     import lance

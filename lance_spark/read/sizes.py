@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.errors import panics_as_errors
-from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob, storage_type
-from lance_spark.types.names import requested_columns
+from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob, requested_columns, storage_type
 
 if TYPE_CHECKING:
     import lance

@@ -20,8 +20,7 @@ from lance_spark.read.filtering import as_filter_error
 from lance_spark.read.masks import rows_mask
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, offsets_of
-from lance_spark.types.fields import is_blob
-from lance_spark.types.names import requested_columns
+from lance_spark.types.fields import is_blob, requested_columns
 from udf_runtime.execute import Rebatcher
 
 if TYPE_CHECKING:

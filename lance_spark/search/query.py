@@ -23,7 +23,7 @@ from lance_spark.read.columns import ROW_ID
 from lance_spark.read.filtering import check_filter, conjunction
 from lance_spark.read.ranking.ranking import read_scanner, search_errors, stored_field
 from lance_spark.session.sessions import session_or_local
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import quote_identifier
 from lance_spark.types.pandas_values import to_pandas, to_rows
 from udf_runtime import UDF, UnpackedUDF
 

@@ -18,7 +18,7 @@ from lance_spark.options import STORAGE_PREFIX
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, ROOT, setting_of, trusted_options
 from lance_spark.table.connection import Connection, connect, is_folder_name, open_table, table_uri
 from lance_spark.table.table import Table
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import quote_identifier
 
 TABLE_SUFFIX = ".lance"
 

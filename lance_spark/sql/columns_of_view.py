@@ -9,7 +9,7 @@ from pyspark.sql import functions as sf
 from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, OptionError
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.sql.catalog_location import CallContext
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import quote_identifier
 
 Row = Sequence[object]
 

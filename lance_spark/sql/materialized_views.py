@@ -15,7 +15,7 @@ from lance_spark.errors import (
 )
 from lance_spark.sql.catalog_location import CallContext, drop_nulls
 from lance_spark.sql.tables import drop_table_at
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import quote_identifier
 from lance_spark.views.create import create_spark_view
 from lance_spark.views.definition import existing_view, view_of
 from lance_spark.views.spark.query import text_query

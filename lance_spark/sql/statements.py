@@ -18,8 +18,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, MapType, StructType
 from pyspark.storagelevel import StorageLevel
 
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import AbsentKeys, RowEdits
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef

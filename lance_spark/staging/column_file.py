@@ -29,7 +29,7 @@ from lance_spark.rows.row_addresses import (
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Attempt, Staging, missing_data_files
 from lance_spark.staging.blobs import is_logical_blob, row_field
-from lance_spark.types.names import requested_columns
+from lance_spark.types.fields import requested_columns
 
 if TYPE_CHECKING:
     import lance
@@ -308,7 +308,7 @@ def _fixed_bytes(type: pa.DataType) -> int:
 
 
 class NullColumnFiles:
-    """Stages files of old values or NULLs; a :class:`~lance_spark.commit.data_files.Stage`.
+    """Stages files of old values or NULLs; a :class:`~lance_spark.commit.verify.Stage`.
 
     Versions may name these files, even if the job as a whole committed nothing.
     """

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from lance_spark.commit.changes import StagedColumns
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
-from lance_spark.commit.data_files import same_columns
+from lance_spark.commit.verify import same_columns
 from lance_spark.errors import OptionError, UnsupportedTypeError
 from lance_spark.lance_compat import unsupported_reason
 from lance_spark.staging.blobs import file_field, is_logical_blob, is_stored_as_blob, row_field
-from lance_spark.types.names import check_column_names, check_field_names
+from lance_spark.types.fields import check_column_names, check_field_names
 
 if TYPE_CHECKING:
     import lance

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lance_spark.types.fields import is_blob
+from lance_spark.types.fields import is_blob, requested_columns
 from lance_spark.types.leaves import displayed_values
-from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
     import lance

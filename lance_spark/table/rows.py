@@ -17,8 +17,7 @@ from lance_spark.read.filtering import check_filter
 from lance_spark.table.preview import Preview
 from lance_spark.table.versions import TableVersions
 from lance_spark.tabular import Data, write_rows
-from lance_spark.types.fields import BlobHandling
-from lance_spark.types.names import RESERVED, refuse_unreadable, requested_columns
+from lance_spark.types.fields import RESERVED, BlobHandling, refuse_unreadable, requested_columns
 from lance_spark.types.pandas_values import to_pandas
 
 if TYPE_CHECKING:

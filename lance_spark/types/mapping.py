@@ -15,8 +15,16 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
 
 from lance_spark.errors import UnsupportedTypeError
-from lance_spark.types.fields import BFLOAT16, Kind, children_of, extension_name, is_descriptor, is_list, storage_type
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import (
+    BFLOAT16,
+    Kind,
+    children_of,
+    extension_name,
+    is_descriptor,
+    is_list,
+    quote_identifier,
+    storage_type,
+)
 
 MOST_DIGITS = 38
 """Precision of Spark's widest decimal."""

@@ -10,8 +10,16 @@ from typing import Any
 import pyarrow as pa
 
 from lance_spark.errors import SchemaMismatchError, UnsupportedTypeError
-from lance_spark.types.fields import BLOB_V2, Kind, children_of, extension_name, is_blob, storage_type
-from lance_spark.types.names import check_column_names, check_field_names
+from lance_spark.types.fields import (
+    BLOB_V2,
+    Kind,
+    check_column_names,
+    check_field_names,
+    children_of,
+    extension_name,
+    is_blob,
+    storage_type,
+)
 
 _FORMATS_BEFORE_2_2 = frozenset({"legacy", "0.1", "2.0", "2.1"})
 

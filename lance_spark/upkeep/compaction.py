@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
+from lance_spark.commit.commit_loop import CommitPolicy, Outdated, evaluate_until_committed
 from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_compacted
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef

@@ -33,8 +33,7 @@ from lance_spark.session.sessions import session_time_zone
 from lance_spark.staging.area import new_id
 from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import check_storable
-from lance_spark.types.fields import is_blob
-from lance_spark.types.names import check_column_names, quote_identifier
+from lance_spark.types.fields import check_column_names, is_blob, quote_identifier
 from lance_spark.views.definition import (
     CHILD_INDEX,
     EXPRESSION_KEY,

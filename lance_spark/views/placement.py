@@ -32,8 +32,8 @@ from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fr
 from lance_spark.rows.row_set import RowSet
 from lance_spark.spark_jobs.tasks import answer, task_numbers
 from lance_spark.staging.area import Attempt, Staging
+from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.file_layout import FileLayout
-from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.types.fields import is_blob
 from lance_spark.views.definition import SOURCE_ROW_ID
 

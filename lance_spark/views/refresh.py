@@ -27,9 +27,8 @@ from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task.messages import RowCounts
 from lance_spark.columns.binding import load_udf
 from lance_spark.commit.attempt import this_user
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import RowsToReplace
-from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
+from lance_spark.commit.commit_loop import CommitPolicy, Outdated, evaluate_until_committed
 from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.rows.replace_commit import CommitTakenBackError, commit_replaced
 from lance_spark.commit.schema_change import change_schema, set_config
@@ -51,8 +50,7 @@ from lance_spark.rebase.source_changes import ChangedFragments, affected
 from lance_spark.session.sessions import cancel
 from lance_spark.spark_jobs.failures import SparkFailure
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
-from lance_spark.staging.area import Staging, new_id
-from lance_spark.staging.job_end import commit_or_give_up, finish
+from lance_spark.staging.area import Staging, commit_or_give_up, finish, new_id
 from lance_spark.views.chunked.calls import ChunkCalls, Chunked
 from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
 from lance_spark.views.definition import define, existing_view, groups_of, made_columns

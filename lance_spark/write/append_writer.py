@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
-from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_commit import Outcome, commit_columns
-from lance_spark.commit.conflicts.errors import refuse_other_columns, refuse_renamed
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity, ids_of
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
+from lance_spark.commit.conflicts.verdicts import refuse_other_columns, refuse_renamed
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitError, CommitImpossibleError, SnapshotError, VersionNotFoundError
@@ -32,9 +32,8 @@ from lance_spark.rebase.carry_over import CarryOver, CarryPlan
 from lance_spark.rebase.snapshot import open_snapshot
 from lance_spark.rows.row_addresses import Addresses, Rejected, SnapshotRows, Verifier, addresses_in
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.area import Staging
+from lance_spark.staging.area import Staging, abort, commit_or_give_up, find_commit, finish
 from lance_spark.staging.column_file import ColumnFileWriter, NullColumnFiles
-from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
 from lance_spark.types import WriteConverter
 from lance_spark.write.column_write_plan import ColumnWritePlan, plan_column_write
 from lance_spark.write.planned import fragment_from_json, fragment_to_json

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError
 from lance_spark.options import WriteOptions
-from lance_spark.staging.area import Staging
+from lance_spark.staging.area import Staging, abort, commit_or_give_up, find_commit, finish
+from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.file_layout import FileLayout
-from lance_spark.staging.fragment_writer import FragmentSink
-from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
 from lance_spark.write.planned import fragment_from_json, fragment_to_json
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ def constant(value: Any) -> Replace:
 
 
 def new_rows_are_covered(real: Any) -> Any:
-    from lance_spark.commit.conflicts.coverage import Covered
     from lance_spark.commit.conflicts.identity import fragment_identity
+    from lance_spark.commit.conflicts.verdicts import Covered
 
     def look(self: Any, version: Any, fragments: Any, lineage: Any, *ids: Any) -> Any:
         coverage = real(self, version, fragments, lineage, *ids)

@@ -88,13 +88,13 @@ def _in_order(*operations: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any
 
 
 _COLUMN = (
-    "lance_spark.commit.conflicts.errors:judge_column",
+    "lance_spark.commit.conflicts.verdicts:judge_column",
     "lance_spark.backfill.driver.rounds:judge_column",
 )
 _CHANGED = "lance_spark.rebase.row_origins:changed_rows"
 _FRAGMENT = "lance_spark.commit.conflicts.verdicts:judge_fragment"
 _PLAN = "lance_spark.commit.column_plan:ColumnCommitPlanner.plan"
-_LOOK = "lance_spark.commit.conflicts.coverage:Coverage.look"
+_LOOK = "lance_spark.commit.conflicts.verdicts:Coverage.look"
 _OF = "lance_spark.rebase.row_origins:Origins.of"
 _LINEAGE = "lance_spark.commit.conflicts.row_lineage:Lineage"
 
@@ -172,7 +172,7 @@ MUTANTS: dict[str, Mutant] = {
         row="update in place of an input",
         patches={
             _FRAGMENT: broken.inputs_look_the_same,
-            "lance_spark.commit.conflicts.coverage:Covered.is_right": broken.inputs_are_right,
+            "lance_spark.commit.conflicts.verdicts:Covered.is_right": broken.inputs_are_right,
         },
         acts=_in_order(_REWRITE),
         starts=_EITHER,

@@ -16,7 +16,8 @@ import lance_spark
 from lance_spark import Connection
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import JobNotFoundError, TableNotFoundError, TableUnwritableError
-from lance_spark.jobs import history, late_ends
+from lance_spark.jobs import history
+from lance_spark.jobs import history as late_ends
 from lance_spark.jobs.history import JobHistory
 from tests.object_stores.operations import job_record
 from tests.support.waiting import eventually

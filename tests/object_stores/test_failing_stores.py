@@ -22,7 +22,7 @@ from lance_spark import dataset_retries
 from lance_spark.commit import store_check
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.errors import CommitError, LanceSparkError, TableUnreadableError
-from lance_spark.jobs import late_ends
+from lance_spark.jobs import history as late_ends
 from lance_spark.jobs.history import JobHistory
 from tests.object_stores.operations import (
     OPERATIONS,

@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitNote, RowEdits
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml import statement, strategy
 from lance_spark.dml.assignments import Assignments

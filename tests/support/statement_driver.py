@@ -14,7 +14,7 @@ from unittest.mock import patch
 from lance_spark.commit.rows import row_commit
 from lance_spark.dml import edits, merge_tasks, rounds
 from lance_spark.staging.column_file import ColumnFile
-from lance_spark.staging.fragment_writer import FragmentSink
+from lance_spark.staging.data_file import FragmentSink
 from tests.support import inline_rows
 from tests.support.driver import session
 from tests.support.hooks import hold

@@ -1,20 +1,27 @@
-"""Deletes a job's checkpoints and files after each commit and at its end. Runs on the driver."""
+"""Deletes checkpoints and files of a job, and keeps its snapshot by a tag. Runs on the driver."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
+from lance_spark.dataset import DatasetRef, tags_of
+from lance_spark.errors import TableUnwritableError, panics_as_errors
 from lance_spark.jobs.history import JobHistory
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.area import staged_jobs
-from lance_spark.staging.job_end import finish
+from lance_spark.staging.area import finish, staged_jobs
 from lance_spark.staging.orphans import referenced_files
 from udf_runtime.checkpoint import CheckpointEntry
+
+if TYPE_CHECKING:
+    import lance
 
 _LOG = logging.getLogger(__name__)
 
@@ -109,3 +116,71 @@ class CheckpointUpkeep:
 
     def _all_entries(self) -> list[CheckpointEntry]:
         return [entry for entries in self._store.find_all(self._spec.key).values() for entry in entries]
+
+
+_PREFIX = "lance-spark-protects-until-"
+
+_ERRORS = (OSError, ValueError, RuntimeError)
+"""Exceptions of pylance, for any cause."""
+
+LIFETIME = timedelta(days=30)
+"""Age of a remaining tag at its removal."""
+
+
+def protect(snapshot: DatasetRef, job_id: str, *, now: float | None = None) -> str:
+    """Tags a version, and returns the name of the tag. `job_id` is an id of the job's staging.
+
+    Raises:
+        TableUnwritableError: The version cannot be tagged.
+        LanceSparkError: The table cannot be opened.
+    """
+    until = int((time.time() if now is None else now) + LIFETIME.total_seconds())
+    name = f"{_PREFIX}{until}-{job_id}"
+    dataset = snapshot.open_latest()
+    try:
+        with panics_as_errors():
+            dataset.tags.create(name, snapshot.version)
+    except _ERRORS as error:
+        reason = f"version {snapshot.version} cannot be tagged to protect it from cleanups: {error}"
+        raise TableUnwritableError(snapshot.uri, reason) from error
+    return name
+
+
+def release(ref: DatasetRef, name: str) -> None:
+    """Removes a tag, if it exists.
+
+    Raises:
+        TableUnwritableError: The tag cannot be removed.
+        LanceSparkError: The table cannot be opened.
+    """
+    _delete(ref.open_latest(), name)
+
+
+def remove_expired(dataset: lance.LanceDataset) -> None:
+    """Removes the expired tags of ended jobs.
+
+    If the removal of a tag fails, the next job tries again.
+    """
+    try:
+        for name in _names(dataset):
+            until = name.removeprefix(_PREFIX).partition("-")[0]
+            if name.startswith(_PREFIX) and until.isdecimal() and int(until) < time.time():
+                _LOG.info("removing the expired tag %s of %s", name, dataset.uri)
+                _delete(dataset, name)
+    except _ERRORS as error:
+        _LOG.warning("expired tags of %s are not removed yet: %s", dataset.uri, error)
+
+
+def _names(dataset: lance.LanceDataset) -> list[str]:
+    with panics_as_errors():
+        return list(tags_of(dataset))
+
+
+def _delete(dataset: lance.LanceDataset, name: str) -> None:
+    try:
+        with panics_as_errors():
+            dataset.tags.delete(name)
+    except _ERRORS as error:
+        if name in _names(dataset):
+            raise TableUnwritableError(dataset.uri, f"the tag {name} cannot be removed: {error}") from error
+        _LOG.debug("the tag %s of %s is gone: %s", name, dataset.uri, error)

@@ -14,9 +14,9 @@ from lance_spark.backfill.driver.fragment_state import FragmentStates
 from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, RecordStore
 from lance_spark.backfill.task.messages import RangeOutcome
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns, StagedColumns
 from lance_spark.commit.column_commit import Outcome, commit_columns
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import field_identities, files_of
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.errors import CommitConflictError

@@ -15,21 +15,18 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
-from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
-from lance_spark.backfill.driver.fail_fast import make_environment, raise_if_fatal
+from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, protect, release, remove_expired
 from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
 from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits
 from lance_spark.backfill.driver.rounds import FollowUps
-from lance_spark.backfill.driver.scheduler import Scheduler
-from lance_spark.backfill.driver.snapshot_tag import protect, release, remove_expired
-from lance_spark.backfill.driver.task_progress import InFlightRows
+from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, make_environment, raise_if_fatal
 from lance_spark.backfill.planning.fragment_plan import pack_whole, plan_tasks
 from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.planning.staleness import StaleCount, count_stale
-from lance_spark.backfill.task.error_log import record_ranges
+from lance_spark.backfill.task.computation import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.commit.attempt import this_user
-from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import (
     BackfillIncompleteError,

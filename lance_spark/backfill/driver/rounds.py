@@ -19,10 +19,9 @@ from lance_spark.backfill.planning.planner import MOST_BASES, PreparedBackfill, 
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound, FollowUp
 from lance_spark.backfill.reuse.round_context import store_of
-from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, fragment_identity
 from lance_spark.commit.conflicts.table_state import SeenHistory
-from lance_spark.commit.conflicts.verdicts import Verdict, drop_of, judge_column
+from lance_spark.commit.conflicts.verdicts import Coverage, Covered, Verdict, drop_of, judge_column
 from lance_spark.dataset import moments_of
 from lance_spark.errors import CommitImpossibleError, TableNotFoundError
 

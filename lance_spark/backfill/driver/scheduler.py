@@ -14,28 +14,119 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Generator, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
-from lance_spark.backfill.task.error_log import fail_ranges, record_ranges
+from lance_spark.backfill.reuse.round_context import store_of
+from lance_spark.backfill.task.computation import fail_ranges, record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
+from lance_spark.errors import TableUnwritableError, rebuild
 from lance_spark.jobs.history import every
 from lance_spark.objects import objects_beside
 from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.codec import decode, encode
-from lance_spark.spark_jobs.failures import SparkFailure
+from lance_spark.spark_jobs.failures import SparkFailure, is_error
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import MAX_JOB_TASKS, LostTask, TaskGroup, TaskQueue
 from lance_spark.spark_jobs.tasks import ANSWER, answer, read_answer, task_numbers
 from lance_spark.staging.area import new_id
+from udf_runtime import EnvironmentBuildError
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+_LOOK_S = 2.0
+"""Minimum seconds between looks."""
+
+
+class InFlightRows:
+    """The rows of a job's checkpoints: the progress of long ranges.
+
+    The job's thread lists the checkpoints. Any thread may read the rows.
+    """
+
+    def __init__(self, spec: BackfillSpec) -> None:
+        self._spec = spec
+        self._by_source: dict[str, int] = {}
+        self._next_look = time.monotonic() + _LOOK_S
+
+    def look(self) -> None:
+        """Lists the checkpoints, at most every few seconds."""
+        began = time.monotonic()
+        if began < self._next_look:
+            return
+        try:
+            entries = store_of(self._spec).find_all(self._spec.key)
+        except OSError as error:
+            _LOG.debug("checkpoints of %s cannot be listed: %s", self._spec.snapshot.uri, error)
+            return
+        self._by_source = {
+            source: sum(entry.rows for entry in some if entry.job_id == self._spec.job_id)
+            for source, some in entries.items()
+        }
+        # Listings of many checkpoints are slow, and must not occupy the driver.
+        self._next_look = time.monotonic() + max(_LOOK_S, 20 * (time.monotonic() - began))
+
+    def count(self, answered: Collection[str]) -> int:
+        """Returns the rows of fragments without an answered range."""
+        return sum(rows for source, rows in self._by_source.items() if source not in answered)
+
+    def clear(self) -> None:
+        """Forgets the rows at the end of a round."""
+        self._by_source = {}
+
+
+def make_environment(
+    spark: SparkSession, spec: BackfillSpec, jobs: SparkJobs, refresh_s: float, beat: Callable[[], object]
+) -> None:
+    """Builds the UDF's environment on an executor, before any row is read. Runs on the driver.
+
+    The other executors build theirs with their first task. If an earlier job built the environment,
+    the function returns at once. Calls `beat` at least every `refresh_s` seconds. If `jobs` were
+    stopped, the function returns without an environment: the job was cancelled.
+
+    Raises:
+        EnvironmentBuildError: The environment cannot be built.
+    """
+    environment = spec.environment
+    if environment is None or environment.is_known(spark):
+        return
+    running = jobs.poll_spark_job(lambda: environment.probe(spark), refresh_s)
+    while True:
+        try:
+            next(running)
+        except StopIteration as end:
+            rows = end.value
+            break
+        beat()
+    if jobs.is_stopped:
+        return
+    if isinstance(rows, SparkFailure):
+        raise EnvironmentBuildError(
+            manifest=environment.manifest.name, reason=rows.text, hint="look into the logs of the executors"
+        )
+    environment.check(spark, rows)
+
+
+def raise_if_fatal(outcome: RangeOutcome, spec: BackfillSpec) -> None:
+    """Raises the error of a range if every other range fails with the same error.
+
+    Raises:
+        TableUnwritableError: The store is full, or denies access.
+        EnvironmentBuildError: An executor cannot build the UDF's environment.
+    """
+    message = str(outcome.error).removeprefix(f"{outcome.error_type}: ")
+    if is_error(outcome.error_type, TableUnwritableError):
+        raise rebuild(TableUnwritableError, (message,), {"uri": spec.snapshot.uri})
+    if is_error(outcome.error_type, EnvironmentBuildError) and spec.environment is not None:
+        reason = message.removeprefix("The environment cannot be made: ").partition(" Manifest: ")[0]
+        name = spec.environment.manifest.name
+        raise EnvironmentBuildError(manifest=name, reason=f"on one executor: {reason}", hint="look at that machine")
+
 
 _LOG = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lance_spark.backfill.reuse.ancestry import Step
-from lance_spark.backfill.reuse.round_context import RoundContext, source_of, target_files
+from lance_spark.backfill.reuse.round_context import RoundContext, Step, source_of, target_files
 from lance_spark.commit.conflicts.identity import FragmentIdentity, field_identities, fragment_identity
 from lance_spark.errors import TableUnreadableError
 from lance_spark.rebase.changed_inputs import changed_rows

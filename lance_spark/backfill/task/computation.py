@@ -2,24 +2,203 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
+import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
-from lance_spark.backfill.task.error_log import ErrorLog
-from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork
+from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork, RangeOutcome
 from lance_spark.errors import ValueConversionError
+from lance_spark.jobs.tables import ERRORS, append_rows
 from lance_spark.rows.input_reader import InputReader
 from lance_spark.rows.merge import Chunk, Offsets
 from lance_spark.rows.row_set import RowSet
+from udf_runtime.checkpoint import CheckpointStore
 from udf_runtime.execute import RowFailure, UdfRunner
 from udf_runtime.policies import AdaptiveSize, ErrorPolicy
+
+FLUSH_BYTES = 32 << 20
+"""Maximum bytes of computed values without a checkpoint. The encoding takes about six times as much
+memory: the batches, the values as an array, compressed buffers, the stream, and the payload."""
+
+
+class CheckpointBuffer:
+    """Buffers computed values of a range until the next checkpoint. Belongs to one task."""
+
+    def __init__(
+        self, spec: BackfillSpec, store: CheckpointStore, source: str, *, rows: tuple[int, int | None] = (1, None)
+    ) -> None:
+        """Takes the minimum rows of a checkpoint at an interval, and the maximum, if any."""
+        self.seconds = 0.0  # spent on writing
+        self._spec = spec
+        self._store = store
+        self._source = source
+        self._held: list[Chunk] = []
+        self._held_bytes = 0
+        self._held_rows = 0
+        self._least, self._most = rows
+        self._last_flush = time.perf_counter()
+
+    def begin(self) -> None:
+        """Restarts the interval."""
+        self._last_flush = time.perf_counter()
+
+    def hold(self, offsets: Offsets, values: pa.Array[Any], failed: list[int]) -> None:
+        """Adds the values of a batch without its failed rows, given by position."""
+        if failed:
+            is_valid = np.ones(len(offsets), dtype=np.bool_)
+            is_valid[failed] = False
+            offsets, values = offsets[is_valid], values.filter(pa.array(is_valid))
+        while True:
+            room = len(offsets) if self._most is None else self._most - self._held_rows
+            if len(offsets):
+                part = values.slice(0, room)
+                self._held.append((offsets[:room], part))
+                self._held_bytes += part.nbytes
+                self._held_rows += len(part)
+            if self._is_full or (self._is_time and self._held_rows >= self._least):
+                self.flush()
+            if len(offsets) <= room:
+                return
+            offsets, values = offsets[room:], values.slice(room)
+
+    @property
+    def _is_full(self) -> bool:
+        has_most = self._most is not None and self._held_rows >= self._most
+        return has_most or self._held_bytes >= FLUSH_BYTES
+
+    @property
+    def _is_time(self) -> bool:
+        return time.perf_counter() - self._last_flush >= self._spec.flush_s
+
+    def flush(self) -> None:
+        """Writes the buffered values into a checkpoint."""
+        began = time.perf_counter()
+        parts, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
+        if parts:
+            offsets = pa.array(np.concatenate([part[0] for part in parts]))
+            values = pa.concat_arrays([part[1] for part in parts])
+            parts.clear()
+            self._store.write(self._spec.key, self._source, job_id=self._spec.job_id, offsets=offsets, values=values)
+        self._last_flush = time.perf_counter()
+        self.seconds += self._last_flush - began
+
+
+_FULL_TRACES = 100
+"""Failures of a range with a trace in their record. Other records only have type and message."""
+
+_HELD_RECORDS = 10_000
+"""Maximum number of buffered records: every row of a large range may fail."""
+
+_TRACE_CHARS = 8192
+
+_DEFAULTS = {"outcome": "failed", "attempt": 1, "max_attempts": 1, "bisect_depth": 0}
+
+
+class ErrorLog:
+    """Collects failures of rows and fragments for the table of errors."""
+
+    def __init__(self, spec: BackfillSpec, fragment_id: int = -1) -> None:
+        self._spec = spec
+        self._fragment_id = fragment_id
+        self._records: list[dict[str, Any]] = []
+        self._count = 0
+
+    def add_failure(self, failure: RowFailure, offset: int) -> None:
+        """Adds a failed row. `offset` is its physical position."""
+        fields = {name: getattr(failure, name) for name in _DEFAULTS}
+        self.add(self._fragment_id, offset, failure.error_type, failure.message, failure.trace, **fields)
+
+    def add_error(self, error: Exception, offset: int | None) -> None:
+        """Adds the exception that ended the range. `offset` is its row's position, if known."""
+        message = getattr(error, "error_message", None) or str(error)
+        trace = getattr(error, "error_trace", None) or "".join(traceback.format_exception(error))
+        fields = {name: getattr(error, name, 1) for name in ("attempt", "max_attempts")}
+        self.add(self._fragment_id, offset, type_of(error), message, trace, **fields)
+
+    def add(
+        self, fragment_id: int, offset: int | None, error_type: str, message: str, trace: str, **more: str | int
+    ) -> None:
+        """Adds an error. An error without an offset ended the work on a fragment."""
+        spec = self._spec
+        record = {
+            "job_id": spec.job_id,
+            "table_uri": spec.snapshot.uri,
+            "table_version": spec.snapshot.version,
+            "columns": [column for _, column in spec.outputs],
+            "udf_name": spec.key.udf_name,
+            "udf_version": spec.key.udf_version,
+            "input_columns": list(spec.input_names),
+            "fragment_id": fragment_id,
+            "row_address": None if offset is None else fragment_id << 32 | offset,
+            "error_type": error_type,
+            "error_message": message[:_TRACE_CHARS],
+            "error_trace": trace[-_TRACE_CHARS:] if self._count < _FULL_TRACES else None,
+            "timestamp": datetime.now(UTC),
+            **_DEFAULTS,
+            **more,
+        }
+        # The same failure of another attempt has the same id.
+        identity = f"{spec.staging.job_id}:{fragment_id}:{offset}:{error_type}:{record['outcome']}"
+        record["error_id"] = hashlib.sha256(identity.encode()).hexdigest()[:32]
+        self._records.append(record)
+        self._count += 1
+        if len(self._records) >= _HELD_RECORDS:
+            self.write()
+
+    def write(self) -> None:
+        """Appends the buffered records. A failure of the store only logs a warning."""
+        records, self._records = self._records, []
+        table = self._spec.home
+        try:
+            if records:
+                append_rows(table, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema))
+        except OSError as error:
+            _LOG.warning("%s error records of %s could not be written: %s", len(records), table.uri, error)
+
+
+def fail_ranges(
+    spec: BackfillSpec, ranges: Sequence[FragmentWork], error: Exception, what: str = ""
+) -> list[RangeOutcome]:
+    """Returns the outcomes of ranges after an error at their start, and records the error."""
+    trace = "".join(traceback.format_exception(error))
+    record_ranges(spec, ranges, error_type=type_of(error), message=f"{what}{error}", trace=trace)
+    return [
+        RangeOutcome(
+            fragment_id=task_range.fragment_id,
+            start=task_range.start,
+            stop=task_range.stop,
+            assembled=task_range.assembles,
+            error=f"{what}{error}",
+            error_type=type_of(error),
+        )
+        for task_range in ranges
+    ]
+
+
+def record_ranges(
+    spec: BackfillSpec, ranges: Sequence[FragmentWork], *, error_type: str, message: str, trace: str
+) -> None:
+    """Records an error at the start of ranges, once per fragment."""
+    log = ErrorLog(spec)
+    for fragment_id in sorted({task_range.fragment_id for task_range in ranges}):
+        log.add(fragment_id, None, error_type, message, trace)
+    log.write()
+
+
+def type_of(error: Exception) -> str:
+    """Returns the qualified name of an error's class, or of the exception class of a UDF."""
+    return getattr(error, "error_type", None) or f"{type(error).__module__}.{type(error).__qualname__}"
+
 
 _LOG = logging.getLogger(__name__)
 

@@ -25,9 +25,7 @@ from lance_spark.backfill.reuse.prior_round_rows import PriorRoundRows
 from lance_spark.backfill.reuse.round_context import RoundContext, context_of, source_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.reuse.value_reuse import ReusedValues, ValueFinder
-from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
-from lance_spark.backfill.task.computation import Computation
-from lance_spark.backfill.task.error_log import fail_ranges, type_of
+from lance_spark.backfill.task.computation import CheckpointBuffer, Computation, fail_ranges, type_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, RowCounts, Task
 from lance_spark.commit.changes import StagedColumns
 from lance_spark.errors import TableUnreadableError, TableUnwritableError, ValueConversionError, counted

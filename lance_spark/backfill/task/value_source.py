@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from lance_spark.backfill.reuse.prior_round_rows import FollowUp, PriorRoundRows
 from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of
-from lance_spark.backfill.task.computation import UdfCalls
-from lance_spark.backfill.task.error_log import fail_ranges
+from lance_spark.backfill.task.computation import UdfCalls, fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
 from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, run_ranges
 from lance_spark.rows.merge import Chunk

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns
 from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity, fragment_identity, ids_of
+from lance_spark.commit.conflicts.table_state import Head
+from lance_spark.dataset import moments_of
+from lance_spark.errors import CommitConflictError, CommitImpossibleError
 
 if TYPE_CHECKING:
-    from lance_spark.commit.conflicts.table_state import Head
+    from lance.fragment import FragmentMetadata
+
+    from lance_spark.commit.conflicts.row_lineage import Lineage, LineageStep
 
 
 class Verdict(enum.Enum):
@@ -257,3 +262,178 @@ def targets_in(head: Head, change: ColumnsToCommit) -> tuple[FieldIdentity, ...]
     """Returns the target columns present in a version."""
     ids = {column.id for column in change.targets if column.id >= 0}
     return tuple(column for column in head.fields if column.id in ids or column.name in change.new_columns.names)
+
+
+_Ids = tuple[Sequence[int], Sequence[int]]
+"""Field ids of inputs and of targets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """A fragment with rows of a job, at some version.
+
+    Attributes:
+        done: Whether the table holds the job's values for the fragment's rows. Committed values
+            move together with their rows.
+        committed: Name of the column file committed by the job for this fragment since then. The
+            column file is then the fragment's target file.
+    """
+
+    identity: FragmentIdentity
+    done: bool
+    committed: str | None = None
+
+    def is_right(self, now: FragmentIdentity) -> bool:
+        """Tells whether the fragment still has the job's values and the same inputs."""
+        if not self.done or now.inputs != self.identity.inputs:
+            return False
+        if self.committed is None:
+            return now.targets == self.identity.targets
+        return len(now.targets) == 1 and now.targets[0].startswith(f"{self.committed}:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Covered fragments of a job at some version, by fragment id.
+
+    Attributes:
+        others: Ids of all fragments without covered rows.
+        new: Ids of uncovered fragments with rows added since the version of the previous coverage.
+    """
+
+    version: int
+    covered: Mapping[int, Covered]
+    others: frozenset[int]
+    new: frozenset[int] = frozenset()
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """Ids of covered fragments whose rows may lack a value or have an outdated value."""
+        return tuple(sorted(number for number, fragment in self.covered.items() if not fragment.done))
+
+    def look(
+        self,
+        version: int,
+        fragments: Iterable[FragmentMetadata],
+        lineage: Lineage,
+        input_ids: Sequence[int],
+        target_ids: Sequence[int] = (),
+    ) -> Coverage:
+        """Follows the covered rows to a later version.
+
+        `lineage` spans the changes between the two versions. Without `target_ids`, the job replaces
+        all existing values of the target columns.
+        """
+        covered, uncovered_ids, new_ids = dict[int, Covered](), set[int](), set[int]()
+        for fragment in fragments:
+            identity = fragment_identity(fragment, input_ids, target_ids)
+            state = self._state(fragment, identity, lineage, (input_ids, target_ids))
+            if state is None:
+                uncovered_ids.add(fragment.id)
+                origin_ids = {fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())}
+                if origin_ids.isdisjoint(self.others):
+                    new_ids.add(fragment.id)
+            else:
+                covered[fragment.id] = Covered(identity=identity, done=state)
+        return Coverage(version=version, covered=covered, others=frozenset(uncovered_ids), new=frozenset(new_ids))
+
+    def settled(self, done: Mapping[int, str | None]) -> Coverage:
+        """Returns a copy of the coverage with more fragments marked as done.
+
+        Args:
+            done: Committed column file by fragment id; None for a fragment without work.
+        """
+        covered = dict(self.covered)
+        for number in done.keys() & covered.keys():
+            covered[number] = replace(covered[number], done=True, committed=done[number])
+        return replace(self, covered=covered)
+
+    def _state(self, now: FragmentMetadata, identity: FragmentIdentity, lineage: Lineage, ids: _Ids) -> bool | None:
+        """Tells whether all covered rows of a fragment are done; None without covered rows."""
+        before = self.covered.get(now.id)
+        if before is not None:
+            return before.identity.is_same(identity, replaced=lineage.replaced) and before.is_right(identity)
+        if lineage.is_added(now):
+            return None
+        leaves = lineage.leaves(now.id)
+        if leaves is None:
+            return False  # The origin of the rows is unknown.
+        if not leaves:
+            return self._foreign_state(now, lineage)
+        states = [self._leaf_state(leaf, now, lineage, ids) for leaf in leaves]
+        covered_states = [state for state in states if state is not None]
+        return all(covered_states) if covered_states else None
+
+    def _leaf_state(self, leaf: LineageStep, now: FragmentMetadata, lineage: Lineage, ids: _Ids) -> bool | None:
+        before = self.covered.get(leaf.fragment.id)
+        if before is None:
+            return self._foreign_state(leaf.fragment, lineage)
+        unchanged = leaf.is_unchanged(now, [number for field_ids in ids for number in field_ids])
+        return unchanged and before.is_right(fragment_identity(leaf.fragment, *ids))
+
+    def _foreign_state(self, fragment: FragmentMetadata, lineage: Lineage) -> bool | None:
+        """Returns False if an update may have moved covered rows to the fragment, else None.
+
+        An update of fragments without covered rows moves no covered rows.
+        """
+        if fragment.id in self.others and not lineage.replaced:
+            return None
+        touched = lineage.moved_from(fragment)
+        return False if touched and (lineage.replaced or not touched <= self.others) else None
+
+
+def refuse_other_columns(
+    change: ColumnsToCommit, head: Head, changes: Sequence[Change], *, token: str | None, uri: str
+) -> None:
+    """Raises if target or input columns are no longer the snapshot's columns.
+
+    `token` is the token of the columns added by this commit itself; None before their addition.
+
+    Raises:
+        CommitImpossibleError: A column was dropped or changed, or may be a different column.
+        CommitConflictError: A concurrent writer added a column of the same name.
+    """
+    where = f"Table: {uri}, version {head.dataset.version}, read at version {change.read_version}."
+    targets = [
+        judge_column(column, head.fields, changes, by_name=change.by_name)
+        if column.id >= 0
+        else judge_new_column(column, head.fields, mine=token, is_filled=head.is_filled)
+        for column in change.targets
+    ]
+    for judgement in [*targets, *(judge_input(column, head.fields, changes) for column in change.inputs)]:
+        if judgement.verdict is Verdict.IMPOSSIBLE:
+            moments = moments_of(head.dataset, judgement.versions)
+            raise CommitImpossibleError(
+                f"The values cannot be applied: {judgement.reason}{moments}. {where} {change.advice}", uri=uri
+            )
+    for judgement in targets:
+        if judgement.verdict is Verdict.CONFLICT:
+            raise CommitConflictError(
+                f"The values cannot be applied: {judgement.reason}. {where} {change.advice} Or choose another name.",
+                uri=uri,
+            )
+
+
+def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
+    """Raises a conflict for a renamed target column, because Lance finds columns by name."""
+    names = {column.id: column.name for column in head.fields}
+    for column in change.targets:
+        name = names.get(column.id, column.name)
+        if name != column.name:
+            raise CommitConflictError(
+                f"Column {column.name!r} was renamed to {name!r} during the computation of its values. Table: {uri}, "
+                f"version {head.dataset.version}, read at version {change.read_version}. {change.advice}",
+                uri=uri,
+            )
+
+
+def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Change], uri: str) -> None:
+    """Raises for values without a remaining fragment, if the table was overwritten."""
+    overwrites = [event for event in changes if event.operation == "Overwrite"]
+    if overwrites:
+        last = overwrites[-1]
+        raise CommitImpossibleError(
+            f"The table was overwritten: {last.text}{moments_of(head.dataset, [last.version])}. Table: {uri}, read at "
+            f"version {change.read_version}. {change.advice}",
+            uri=uri,
+        )

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, attempt_empty_table
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
-from lance_spark.commit.commit_loop import commit_job, properties_of
+from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.rows.binding_carry import carry_bindings

@@ -8,9 +8,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToReplace
-from lance_spark.commit.commit_loop import commit_job, properties_of
+from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.history import Change, events_between, first_unknown
 from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowEdits
-from lance_spark.commit.commit_loop import commit_job, properties_of
+from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.history import NO_FRAGMENT, Change, Event, events_between
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.verify import take_back_rows

@@ -30,8 +30,7 @@ from lance_spark.errors import (
 from lance_spark.lance_compat import is_bad_search, is_filter_failure, plain, take_known_rows
 from lance_spark.queries import MOST_ROWS, TextQuery, VectorQuery
 from lance_spark.read.columns import ROW_ID, lance_blob_handling
-from lance_spark.types.fields import Array, BlobHandling, Kind
-from lance_spark.types.names import requested_columns
+from lance_spark.types.fields import Array, BlobHandling, Kind, requested_columns
 
 if TYPE_CHECKING:
     import lance

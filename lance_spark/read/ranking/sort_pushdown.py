@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from lance_spark.read.columns import lance_blob_handling
 from lance_spark.read.ranking.ranking import DISTANCE, search_errors
-from lance_spark.types.fields import BlobHandling
-from lance_spark.types.names import requested_columns
+from lance_spark.types.fields import BlobHandling, requested_columns
 
 if TYPE_CHECKING:
     import lance

@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lance_spark.backfill.driver.fail_fast import raise_if_fatal
-from lance_spark.backfill.driver.scheduler import Scheduler
-from lance_spark.backfill.driver.task_progress import InFlightRows
+from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, raise_if_fatal
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import MOST_BASES, rows_per_task, tasks_at_once
 from lance_spark.backfill.request import DEFAULT_REFRESH_S

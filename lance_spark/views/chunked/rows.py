@@ -23,7 +23,7 @@ from lance_spark.errors import counted
 from lance_spark.rows.merge import Chunk, MissingFileError, Offsets, merge, streams_of
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, offsets_of
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.fragment_writer import FragmentSink
+from lance_spark.staging.data_file import FragmentSink
 from lance_spark.types.layout import aligned
 from lance_spark.views.definition import CHILD_INDEX, SOURCE_ROW_ID
 from lance_spark.views.placement import PlacementSpec, RefreshTaskResult, RowIdSpill, SourceRows, changes_of

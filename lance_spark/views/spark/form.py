@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lance_spark.errors import RegistrationError, ViewError
 from lance_spark.jvm.gateway import is_classic
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import quote_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,8 +22,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError, UnsupportedTypeError, ViewError
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.types import to_lance_schema, to_spark_schema
-from lance_spark.types.fields import is_blob
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import is_blob, quote_identifier
 from lance_spark.views.definition import SOURCE_ROW_ID, UsedField, used_fields
 from lance_spark.views.spark.form import ROW_ID, Block, SparkForm, settings_of
 from lance_spark.views.spark.text import (

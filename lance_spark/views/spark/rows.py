@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from lance_spark.spark_jobs.tasks import ANSWER, answer, task_numbers
 from lance_spark.types import ReadConverter, WriteConverter, to_spark_schema
-from lance_spark.types.names import quote_identifier
+from lance_spark.types.fields import quote_identifier
 from lance_spark.views.definition import SOURCE_ROW_ID, ViewDefinition
 from lance_spark.views.placement import PlacementSpec, RefreshTaskResult, SourceRows
 from lance_spark.views.spark.form import ROW_ID, SparkForm

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import lance_spark
-from lance_spark.backfill.task import error_log
-from lance_spark.backfill.task.error_log import ErrorLog
+from lance_spark.backfill.task import computation
+from lance_spark.backfill.task.computation import ErrorLog
 from udf_runtime import Skip, udf
 
 
@@ -35,8 +35,8 @@ def test_a_run_in_which_every_row_is_skipped_makes_no_version(task_size: int, db
 
 def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: pytest.MonkeyPatch):
     record_sizes: list[int] = []
-    monkeypatch.setattr(error_log, "append_rows", lambda _ref, _table, rows, **_: record_sizes.append(rows.num_rows))
-    monkeypatch.setattr(error_log, "_HELD_RECORDS", 10)
+    monkeypatch.setattr(computation, "append_rows", lambda _ref, _table, rows, **_: record_sizes.append(rows.num_rows))
+    monkeypatch.setattr(computation, "_HELD_RECORDS", 10)
     spec: Any = SimpleNamespace(
         staging=SimpleNamespace(job_id="s"),
         job_id="j",

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from lance.dataset import Tags
 
-from lance_spark.backfill.driver.snapshot_tag import protect
+from lance_spark.backfill.driver.checkpoint_upkeep import protect
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnwritableError
 from tests.support.inline_jobs import (

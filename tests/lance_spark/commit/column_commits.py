@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 from lance.file import LanceFileWriter
 
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_commit import commit_columns
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.dataset import DatasetRef

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from lance_spark.commit.backoff import CommitPolicy, Rounds
-from lance_spark.commit.commit_loop import Outdated, evaluate_until_committed
+from lance_spark.commit.commit_loop import CommitPolicy, Outdated, Rounds, evaluate_until_committed
 from lance_spark.errors import OptionError
 
 

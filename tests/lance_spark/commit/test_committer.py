@@ -20,8 +20,8 @@ from lance.schema import LanceSchema
 
 from lance_spark.commit import commit_loop
 from lance_spark.commit.attempt import Lost
-from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.rows import append_commit
@@ -274,7 +274,7 @@ def test_conflicts_without_progress_end_with_a_retryable_error(path: str, monkey
 
 def test_lost_races_do_not_count(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(path, rows(path, 1), "one")
-    monkeypatch.setattr("lance_spark.commit.backoff._LONGEST_WAIT_S", 0.001)
+    monkeypatch.setattr("lance_spark.commit.commit_loop._LONGEST_WAIT_S", 0.001)
     answers(monkeypatch, *[LanceConflict("Failed to commit the transaction after 0 retries.")] * 30)
     assert commit(path, rows(path, 2, read_version=1), "two", max_retries=0).retries == 30
 

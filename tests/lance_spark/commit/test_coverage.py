@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from lance import LanceOperation
 from lance.fragment import DataFile, DeletionFile, FragmentMetadata
 
-from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.history import Change, Event
 from lance_spark.commit.conflicts.identity import fragment_identity
 from lance_spark.commit.conflicts.row_lineage import Lineage, LineageStep
+from lance_spark.commit.conflicts.verdicts import Coverage, Covered
 
 INPUT, TARGET, UNRELATED = 1, 2, 3
 ROWS = 10

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lance_spark import BackfillJobResult, ColumnNotFoundError, OptionError, Table
-from lance_spark.backfill.driver.snapshot_tag import protect, release, remove_expired
+from lance_spark.backfill.driver.checkpoint_upkeep import protect, release, remove_expired
 from lance_spark.backfill.watch import Watch
 from lance_spark.dataset import DatasetRef
 from tests.support import inline_jobs

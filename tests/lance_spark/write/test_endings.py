@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from lance_spark.commit import commit_loop
-from lance_spark.commit.backoff import CommitPolicy, Rounds
+from lance_spark.commit.commit_loop import CommitPolicy, Rounds
 from lance_spark.commit.rows import append_commit
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (

@@ -19,8 +19,8 @@ from lance.fragment import DataFile
 from lance_spark.errors import ColumnNameError, CommitError, LancePanicError, OptionError, UnsupportedTypeError
 from lance_spark.staging import area
 from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.file_layout import FileLayout
-from lance_spark.staging.fragment_writer import FragmentSink
 from tests.strategies import facts, tables
 
 VERSIONS = ("2.0", "2.1", "2.2")

@@ -17,8 +17,8 @@ from pyspark.sql.types import LongType
 
 from lance_spark.commit import column_commit
 from lance_spark.commit.attempt import Landed, Unknown
-from lance_spark.commit.data_files import add_null_columns
 from lance_spark.commit.rows import append_commit
+from lance_spark.commit.verify import add_null_columns
 from lance_spark.errors import CommitConflictError, CommitImpossibleError, CommitOutcomeUnknownError
 from tests.lance_spark.write.appends import batches, ids_in, plan, write
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
