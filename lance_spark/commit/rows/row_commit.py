@@ -158,6 +158,8 @@ def _find_change(head: lance.LanceDataset, edits: RowEdits, events: dict[int, Ev
 
 def _changes_what_is_read(event: Event, edits: RowEdits) -> bool:
     """Tells whether a commit may have changed other rows relevant to the edits."""
+    if _is_empty(event):
+        return False
     if edits.reads_others and event.name in _CHANGE_ROWS:
         return True
     if edits.absence is None:
@@ -165,6 +167,16 @@ def _changes_what_is_read(event: Event, edits: RowEdits) -> bool:
     if event.name == "DataReplacement":
         return not edits.absence.fields.isdisjoint(_replaced_fields(event))
     return event.name in ("Delete", "Update") or (event.name == "Append" and edits.absence.after_appends)
+
+
+def _is_empty(event: Event) -> bool:
+    """Tells whether a commit is another writer's update or merge without a matching row."""
+    from lance import LanceOperation
+
+    operation = event.operation
+    return isinstance(operation, LanceOperation.Update) and not (
+        operation.removed_fragment_ids or operation.updated_fragments or operation.new_fragments
+    )
 
 
 def _replaced_fields(event: Event) -> set[int]:

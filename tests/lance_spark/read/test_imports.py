@@ -18,7 +18,6 @@ from lance_spark.sql.reads import plan_scan
 OURS = {
     "dataset",
     "dataset_retries",
-    "dataset_uri",
     "errors",
     "lance_compat",
     "options",
