@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
-from lance_spark.commit import column_commit, commit_loop
+from lance_spark.commit import attempt, column_commit
 from lance_spark.commit.changes import CommitResult
 from lance_spark.dataset import DatasetRef
 from lance_spark.options import STORAGE_PREFIX, ReadOptions, WriteOptions
@@ -168,4 +168,4 @@ def between_look_and_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], o
         return real(*args, **kwargs)
 
     monkeypatch.setattr(column_commit, "attempt_commit", late)
-    assert commit_loop.attempt_commit is real
+    assert attempt.attempt_commit is real

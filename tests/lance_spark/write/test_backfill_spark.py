@@ -155,7 +155,7 @@ def test_the_version_is_lost_in_map_in_arrow_and_said_by_the_option(session: Spa
 
     schema = T.StructType([T.StructField("_rowaddr", T.LongType()), T.StructField("c", T.LongType())])
     df = load(session, path).select("_rowaddr", F.col("id").alias("c")).mapInArrow(same, schema)
-    check_refused(df, path, "Name the version that was read")
+    check_refused(df, path, "name the version of that read")
     backfill(df, path, version=lance.dataset(path).version)
     assert column(path, "c") == {k: k for k in range(30)}
 
