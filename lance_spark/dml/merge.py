@@ -21,7 +21,7 @@ from lance_spark.dml.clauses import MergeClauses
 from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, MergeSmall
 from lance_spark.dml.results import ChangeResult, RowEditResult, edits_of
 from lance_spark.dml.rounds import retry_statement
-from lance_spark.dml.source import Source, read_table
+from lance_spark.dml.source import MergeSource, read_table
 from lance_spark.dml.strategy import TASK_BYTES, known_matches, named_columns, work_of
 from lance_spark.errors import (
     ColumnNotFoundError,
@@ -60,7 +60,7 @@ class Merge:
         for name in clauses.on:
             if name not in dataset.schema.names:
                 raise ColumnNotFoundError(name, ref.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
-        self._source = Source(spark, data, dataset.schema)
+        self._source = MergeSource(spark, data, dataset.schema)
         self._check(dataset)
         self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
         tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: merge into {table_name}")

@@ -1,4 +1,4 @@
-"""The source of a merge, as a DataFrame: :class:`Source`. Belongs to the driver."""
+"""The source of a merge, as a DataFrame: :class:`MergeSource`. Belongs to the driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LISTED_KEYS = 10_000
 """Maximum keys of a source in this process for a filter on the table."""
 
 
-class Source:
+class MergeSource:
     """The source of a merge: a Spark DataFrame, or rows of this process.
 
     Rows of this process are staged next to the table for tasks. Python values get the types of the

@@ -153,7 +153,7 @@ def drop_nulls(**options: object) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class CallContext:
+class ProcedureCall:
     """A call of a procedure.
 
     Attributes:

@@ -8,13 +8,13 @@ from pyspark.sql import functions as sf
 
 from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, OptionError
 from lance_spark.rows.row_addresses import ROW_ADDRESS
-from lance_spark.sql.catalog_location import CallContext
+from lance_spark.sql.catalog_location import ProcedureCall
 from lance_spark.types.fields import quote_identifier
 
 Row = Sequence[object]
 
 
-def add_columns(call: CallContext, columns: Sequence[str], source: str) -> Row:
+def add_columns(call: ProcedureCall, columns: Sequence[str], source: str) -> Row:
     """Adds columns. Rows missing from the view are NULL.
 
     Raises:
@@ -30,7 +30,7 @@ def add_columns(call: CallContext, columns: Sequence[str], source: str) -> Row:
     return _write(call, columns, source)
 
 
-def update_columns(call: CallContext, columns: Sequence[str], source: str) -> Row:
+def update_columns(call: ProcedureCall, columns: Sequence[str], source: str) -> Row:
     """Gives columns new values. Rows missing from the view keep their values.
 
     Raises:
@@ -44,7 +44,7 @@ def update_columns(call: CallContext, columns: Sequence[str], source: str) -> Ro
     return _write(call, columns, source)
 
 
-def _write(call: CallContext, columns: Sequence[str], source: str) -> Row:
+def _write(call: ProcedureCall, columns: Sequence[str], source: str) -> Row:
     if len({name.lower() for name in columns}) < len(columns):
         raise OptionError("columns", list(columns), "columns that differ")
     frame = call.spark.table(source)

@@ -13,7 +13,7 @@ from lance_spark.errors import (
     UnsupportedOperationError,
     ViewError,
 )
-from lance_spark.sql.catalog_location import CallContext, drop_nulls
+from lance_spark.sql.catalog_location import ProcedureCall, drop_nulls
 from lance_spark.sql.tables import drop_table_at
 from lance_spark.types.fields import quote_identifier
 from lance_spark.views.create import create_spark_view
@@ -26,7 +26,7 @@ _CATALOG_TABLES = ("lancespark.LanceTable", "lancespark.EvolvingTable")
 """Java classes of the tables of a catalog."""
 
 
-def create(call: CallContext, query: str, if_not_exists: bool | None, with_data: bool | None) -> Row:
+def create(call: ProcedureCall, query: str, if_not_exists: bool | None, with_data: bool | None) -> Row:
     """Creates a view of a SELECT, and fills the view if the statement has WITH DATA.
 
     Raises:
@@ -49,7 +49,7 @@ def create(call: CallContext, query: str, if_not_exists: bool | None, with_data:
     return [call.name, table.version, table.count_rows()]
 
 
-def refresh(call: CallContext, **options: object) -> Row:
+def refresh(call: ProcedureCall, **options: object) -> Row:
     """Refreshes a view from its source.
 
     Raises:
@@ -63,7 +63,7 @@ def refresh(call: CallContext, **options: object) -> Row:
     return [result.job_id, result.rows_added, result.rows_recomputed, result.rows_removed, view.version]
 
 
-def drop(call: CallContext, if_exists: bool | None) -> Row:
+def drop(call: ProcedureCall, if_exists: bool | None) -> Row:
     """Deletes a view with all its versions.
 
     Raises:
@@ -91,7 +91,7 @@ def has_stored_code(ref: DatasetRef) -> bool:
     return is_computed or (view is not None and view.function is not None)
 
 
-def _catalog_table(call: CallContext, name: Sequence[str]) -> tuple[DatasetRef, tuple[str, ...]]:
+def _catalog_table(call: ProcedureCall, name: Sequence[str]) -> tuple[DatasetRef, tuple[str, ...]]:
     """Returns the table of a catalog of this package that the session finds under a name.
 
     Also returns the parts of the full name: `catalog.namespace.table`.
@@ -115,7 +115,7 @@ def _catalog_table(call: CallContext, name: Sequence[str]) -> tuple[DatasetRef, 
     return DatasetRef.at(str(plan.table().id()), call.ref.storage_options), full_name
 
 
-def _refuse_outside(call: CallContext, source: DatasetRef) -> None:
+def _refuse_outside(call: ProcedureCall, source: DatasetRef) -> None:
     """Refuses a source outside the catalog, unless writers of its tables are trusted.
 
     A forged view would copy rows of any table within reach of the server's credentials.

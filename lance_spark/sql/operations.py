@@ -15,7 +15,7 @@ from lance_spark.errors import (
 )
 from lance_spark.jobs.handle import running_job
 from lance_spark.objects import objects_of_table
-from lance_spark.sql.catalog_location import CallContext, drop_nulls
+from lance_spark.sql.catalog_location import ProcedureCall, drop_nulls
 from lance_spark.sql.conditions import lance_filter
 from lance_spark.sql.indexes import build as build_index
 from lance_spark.sql.primary_key import set_primary_key as declare_primary_key
@@ -27,7 +27,7 @@ CANCEL_WAIT_S = 30
 """Longest wait for the end of a cancelled job."""
 
 
-def add_column(call: CallContext, column: str, source: DatasetRef, source_column: str | None) -> Row:
+def add_column(call: ProcedureCall, column: str, source: DatasetRef, source_column: str | None) -> Row:
     """Adds a column computed by the stored UDF of another table's column."""
     table = call.table()
     bound = column if source_column is None else source_column
@@ -46,7 +46,7 @@ def add_column(call: CallContext, column: str, source: DatasetRef, source_column
     return [column, table.version]
 
 
-def backfill(call: CallContext, column: str, where: str | None, **options: object) -> Row:
+def backfill(call: ProcedureCall, column: str, where: str | None, **options: object) -> Row:
     """Fills a computed column. The condition is Spark SQL, at the version read by the job."""
     table = call.table()
     arguments = drop_nulls(**options)
@@ -59,7 +59,7 @@ def backfill(call: CallContext, column: str, where: str | None, **options: objec
     return [result.job_id, result.rows_computed, result.rows_skipped, table.version]
 
 
-def compact(call: CallContext, **options: object) -> Row:
+def compact(call: ProcedureCall, **options: object) -> Row:
     """Rewrites small fragments as larger fragments."""
     table = call.table()
     result = table.compact_files(**drop_nulls(**options))
@@ -67,7 +67,7 @@ def compact(call: CallContext, **options: object) -> Row:
 
 
 def cleanup(
-    call: CallContext,
+    call: ProcedureCall,
     older_than_days: float | None,
     retain_hours: float | None,
     error_if_tagged_old_versions: bool | None,
@@ -87,7 +87,7 @@ def cleanup(
     return [result.old_versions, result.bytes_removed]
 
 
-def create_index(call: CallContext, column: str, type: str | None) -> Row:
+def create_index(call: ProcedureCall, column: str, type: str | None) -> Row:
     """Builds an index."""
     table = call.table()
     build_index(table, [column], type or "")
@@ -95,7 +95,7 @@ def create_index(call: CallContext, column: str, type: str | None) -> Row:
 
 
 def optimize_indices(
-    call: CallContext, index: str | None, num_indices_to_merge: int | None, retrain: bool | None
+    call: ProcedureCall, index: str | None, num_indices_to_merge: int | None, retrain: bool | None
 ) -> Row:
     """Adds new rows to an index, by default to all indexes."""
     table = call.table()
@@ -104,7 +104,7 @@ def optimize_indices(
     return [", ".join(names), table.version]
 
 
-def tag(call: CallContext, name: str, version: str | None, if_not_exists: bool | None) -> Row:
+def tag(call: ProcedureCall, name: str, version: str | None, if_not_exists: bool | None) -> Row:
     """Gives a version a name."""
     table = call.table()
     present = table.tags.list().get(name) if if_not_exists else None
@@ -115,7 +115,7 @@ def tag(call: CallContext, name: str, version: str | None, if_not_exists: bool |
     return [name, table.version]
 
 
-def drop_tag(call: CallContext, name: str, if_exists: bool | None) -> Row:
+def drop_tag(call: ProcedureCall, name: str, if_exists: bool | None) -> Row:
     """Deletes a tag."""
     table = call.table()
     try:
@@ -126,7 +126,7 @@ def drop_tag(call: CallContext, name: str, if_exists: bool | None) -> Row:
     return [name]
 
 
-def create_branch(call: CallContext, name: str, from_ref: str | None, if_not_exists: bool | None) -> Row:
+def create_branch(call: ProcedureCall, name: str, from_ref: str | None, if_not_exists: bool | None) -> Row:
     """Makes a branch."""
     branches = call.table().branches
     present = branches.list().get(name) if if_not_exists else None
@@ -136,7 +136,7 @@ def create_branch(call: CallContext, name: str, from_ref: str | None, if_not_exi
     return [name, branch.version]
 
 
-def drop_branch(call: CallContext, name: str, if_exists: bool | None) -> Row:
+def drop_branch(call: ProcedureCall, name: str, if_exists: bool | None) -> Row:
     """Deletes a branch with its versions."""
     branches = call.table().branches
     if not if_exists or name in branches.list():
@@ -144,20 +144,20 @@ def drop_branch(call: CallContext, name: str, if_exists: bool | None) -> Row:
     return [name]
 
 
-def restore(call: CallContext, version: str) -> Row:
+def restore(call: ProcedureCall, version: str) -> Row:
     """Makes an older version the latest."""
     table = call.table()
     table.restore(parse_version(version))
     return [table.version]
 
 
-def set_primary_key(call: CallContext, columns: Sequence[str]) -> Row:
+def set_primary_key(call: ProcedureCall, columns: Sequence[str]) -> Row:
     """Declares the columns that identify a row."""
     declare_primary_key(call.ref, columns)
     return [", ".join(columns), call.table().version]
 
 
-def cancel_job(call: CallContext, job: str) -> Row:
+def cancel_job(call: ProcedureCall, job: str) -> Row:
     """Ends a job of this process.
 
     Raises:

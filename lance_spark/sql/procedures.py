@@ -13,7 +13,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, StoredUdfError, UnsupportedOperationError
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, setting_of
 from lance_spark.sql import columns_of_view, materialized_views, operations
-from lance_spark.sql.catalog_location import CallContext, CatalogLocation
+from lance_spark.sql.catalog_location import CatalogLocation, ProcedureCall
 
 _TABLE = "TABLE"
 
@@ -301,7 +301,7 @@ def _resolve_table(
     session: Any,  # noqa: ANN401 - a Java object
     *,
     is_for_new: bool = False,
-) -> CallContext:
+) -> ProcedureCall:
     """Returns the table of a parameter. LanceProcedure.java splits the name."""
     parts = arguments["names"].get(parameter)
     if not parts:
@@ -309,6 +309,6 @@ def _resolve_table(
     location = CatalogLocation.of({**arguments, "namespace": parts[:-1]})
     try:
         ref = location.ref(parts[-1]) if is_for_new else location.existing(parts[-1])
-        return CallContext(location, parts[-1], ref, session)
+        return ProcedureCall(location, parts[-1], ref, session)
     except OptionError as error:
         raise OptionError(parameter, name, error.accepted) from error

@@ -1,5 +1,5 @@
-"""Mistakes of newcomers: the first line of the message says what happened and what to do. Messages of Spark itself
-stand on the page of errors.
+"""Mistakes of newcomers: the first line of the message describes the mistake and the remedy. Messages of Spark stand on
+the page of errors.
 """
 
 from __future__ import annotations
