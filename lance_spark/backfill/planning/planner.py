@@ -264,7 +264,7 @@ def _bases(
     # An update may have moved rows into a fragment without records.
     unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(sources)
     moved = _moved_records(_own_records(records, spec), sources)
-    bases = _computed_at(ref, moved, _unmatched(entries, [] if unknown else sources.values()))
+    bases = _computed_at(ref, moved, _unmatched(entries, set() if unknown else set(sources.values())))
     if unknown and len(records):
         bases.add(max(record.table_version for record in records))
     if stale:
