@@ -21,6 +21,7 @@ from lance_spark.errors import OptionError, SourceChangedError, SourceError
 from lance_spark.load.request import SourceFormat
 from lance_spark.types import ReadConverter
 from lance_spark.types.mapping import spark_arrow_schema
+from udf_runtime.errors import end_sentence
 
 FileSystem: TypeAlias = Any
 """A `pyarrow.fs.FileSystem`."""
@@ -166,7 +167,8 @@ def _list(system: FileSystem, path: str, uri: str, asked: SourceFormat | None) -
         folder = fs.FileSelector(base or "/", recursive=True)
         infos = system.get_file_info(folder) if root.type == fs.FileType.Directory else []
     except OSError as error:
-        raise SourceError(f"The files at {uri} cannot be listed: {error}. Check permissions.", source=uri) from error
+        problem = end_sentence(f"The files at {uri} cannot be listed: {error}")
+        raise SourceError(f"{problem} Check permissions.", source=uri) from error
     if root.is_file and not patterns:
         return [_file(root)]
     files = [_file(info) for info in infos if info.is_file and _is_chosen(info.path.removeprefix(base), patterns)]
@@ -326,11 +328,9 @@ class _Opened:
                 self._handle.close()
                 raise
         except (pa.ArrowException, OSError) as error:
-            raise SourceError(
-                f"The file {self._file.path} is no file of format {self._format}, or cannot be read: {error}. Check "
-                "the file, and source_format.",
-                source=self._file.path,
-            ) from error
+            path = self._file.path
+            problem = end_sentence(f"The file {path} is no file of format {self._format}, or cannot be read: {error}")
+            raise SourceError(f"{problem} Check the file, and source_format.", source=path) from error
         return self
 
     def __exit__(self, *args: object) -> None:

@@ -48,6 +48,7 @@ from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.column_file import NullColumnFiles
 from udf_runtime import UdfRuntimeError
+from udf_runtime.errors import end_sentence
 
 _LOG = logging.getLogger(__name__)
 
@@ -151,9 +152,10 @@ class BackfillJob:
                 result=self._result("FAILED"),
             ) from error
         except Exception as error:
+            text = end_sentence(f"{type(error).__name__}: {error}")
             raise BackfillIncompleteError(
-                f"The {self._noun} of {self._where()} ended by an unexpected error: {type(error).__name__}: {error}. "
-                "What was computed is kept. Run it again, and report the error if it comes again.",
+                f"The {self._noun} of {self._where()} ended by an unexpected error: {text} What was computed is kept. "
+                "Run it again, and report the error if it comes again.",
                 result=self._result("FAILED"),
             ) from error
 
@@ -391,7 +393,7 @@ class BackfillJob:
             parts.insert(0, "the job was cancelled")
         if crashed:
             parts.append(f"{counted(crashed, 'row')} killed the process that ran the UDF")
-        parts += [f"fragment {fragment}: {reason}" for fragment, reason in sorted(failed.items())[:_SHOWN_FAILURES]]
+        parts += [f"fragment {number}: {failed[number].rstrip('.')}" for number in sorted(failed)[:_SHOWN_FAILURES]]
         if len(failed) > _SHOWN_FAILURES:
             parts.append(f"and {counted(len(failed) - _SHOWN_FAILURES, 'more fragment')}")
         return (

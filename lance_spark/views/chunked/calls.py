@@ -189,7 +189,9 @@ class ChunkCalls:
         self._udf.on_error.check_skips(self.counts.skipped, called, final=final)
 
     def _incomplete(self, failures: Mapping[int, str]) -> BackfillIncompleteError:
-        reasons = [f"fragment {number}: {text}" for number, text in sorted(failures.items())[:_SHOWN_FAILURES]]
+        reasons = [
+            f"fragment {number}: {failures[number].rstrip('.')}" for number in sorted(failures)[:_SHOWN_FAILURES]
+        ]
         if self.counts.crashed:
             reasons.append(f"{counted(self.counts.crashed, 'row')} killed the process that chunked them")
         return BackfillIncompleteError(

@@ -146,6 +146,13 @@ def test_files_of_an_unknown_format_are_refused(names: tuple[str, ...], what: st
     assert str(files) in str(caught.value) and caught.value.source == str(files)
 
 
+def test_the_reason_of_an_unreadable_file_ends_with_one_full_stop(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"no file of Parquet")
+    system, file_format, listed = source_files.list_files([str(tmp_path / "a.parquet")], {}, None)
+    with pytest.raises(SourceError, match=r"[^.]\. Check the file"):
+        source_files.schema_of(system, file_format, listed[0])
+
+
 @pytest.mark.guarantee("L05")
 def test_unsupported_sources_are_refused_by_name(db: Connection, files: Path, spark: SparkSession) -> None:
     table = make_table(db, numbered())
