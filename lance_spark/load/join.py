@@ -12,6 +12,7 @@ without a shuffle.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -127,8 +128,11 @@ class LoadJoin:
 
 
 def _tasks(todo: Mapping[int, RowSet], task_rows: int) -> tuple[tuple[tuple[int, RowSet], ...], ...]:
-    """Cuts rows into tasks: parts of large fragments, and groups of small fragments."""
-    packs = pack(_parts(todo, task_rows), lambda part: len(part[1]), task_rows)
+    """Cuts rows into tasks: parts of large fragments, and groups of small fragments.
+
+    A task may read the whole source, so the number of fragments of a task has no limit.
+    """
+    packs = pack(_parts(todo, task_rows), lambda part: len(part[1]), task_rows, most_items=math.inf)
     return tuple(map(tuple, packs))
 
 

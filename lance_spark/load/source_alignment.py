@@ -227,7 +227,7 @@ def _parts(fragments: Iterable[LanceFragment], part_rows: int) -> Iterator[list[
         for fragment in fragments
         for first in range(0, fragment.metadata.num_rows, part_rows)
     )
-    return pack(pieces, operator.itemgetter(2), part_rows)
+    return pack(pieces, operator.itemgetter(2), part_rows, most_items=math.inf)
 
 
 def _spread(first: int, stop: int, most: int) -> list[int]:

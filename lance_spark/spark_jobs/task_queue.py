@@ -116,19 +116,22 @@ class TaskQueue(Generic[Task]):
         return [LostTask(task=task, failure=failure) for task in rests]
 
 
-def pack(items: Iterable[Item], size_of: Callable[[Item], int], most: int) -> Iterator[list[Item]]:
+def pack(
+    items: Iterable[Item], size_of: Callable[[Item], int], most: int, *, most_items: float = _TASK_FRAGMENTS
+) -> Iterator[list[Item]]:
     """Packs consecutive items, such as fragments, into tasks.
 
     Args:
         items: The items.
         size_of: Returns the size of an item, in rows or bytes.
         most: Maximum size of a task with several items.
+        most_items: Maximum number of items of a task.
     """
     packed: list[Item] = []
     total = 0
     for item in items:
         size = size_of(item)
-        if packed and (total + size > most or len(packed) >= _TASK_FRAGMENTS):
+        if packed and (total + size > most or len(packed) >= most_items):
             yield packed
             packed, total = [], 0
         packed.append(item)
