@@ -561,7 +561,10 @@ def _explain_absence(
 
 def _describe_folder(uri: str) -> str:
     """Returns the remedy for a location without a table, from the content of a local folder."""
-    names = os.listdir(uri) if is_local(uri) and os.path.isdir(uri) else []
+    try:
+        names = os.listdir(uri) if is_local(uri) else []
+    except OSError:  # no folder, one deleted meanwhile, or one that this user may enter and not list
+        names = []
     if "_delta_log" in names:
         return "The folder is a Delta table. Read it with spark.read.format('delta')."
     if tables := sorted(name for name in names if os.path.isdir(f"{uri}/{name}/_versions")):

@@ -205,6 +205,17 @@ def test_other_folders_are_distinguished_from_tables(tmp_path: Path, table: str)
         resolve(table)
 
 
+def test_a_folder_that_cannot_be_listed_has_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lance.write_dataset(pa.table({"id": range(3)}), str(tmp_path / "tree" / "b"))
+
+    def refuse(folder: str) -> list[str]:
+        raise PermissionError(13, "Permission denied", folder)
+
+    monkeypatch.setattr("os.listdir", refuse)
+    assert not table_exists(str(tmp_path), {})
+    assert resolve(str(tmp_path / "tree" / "b")).open().count_rows() == 3
+
+
 def test_an_unreachable_store_is_not_a_missing_table() -> None:
     storage = {
         "aws_access_key_id": "x",
