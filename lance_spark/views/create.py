@@ -265,7 +265,7 @@ def _plain_field(field: pa.Field[Any], name: str, expression: str, uri: str) -> 
             f"A view cannot copy blobs, as in column {name!r} of {uri}. Select a UDF over the blobs. For the blobs "
             "themselves, join the view with its source by __source_row_id = _rowid."
         )
-    ours = {TOKEN_KEY, BINDING_KEY.encode(), OUTPUT_KEY.encode()}
+    ours = {TOKEN_KEY, BINDING_KEY.encode(), OUTPUT_KEY.encode(), MADE_KEY}
     metadata = {key: value for key, value in (field.metadata or {}).items() if key not in ours}
     return pa.field(name, field.type, True, {**metadata, EXPRESSION_KEY: expression.encode()})
 
