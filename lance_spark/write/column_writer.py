@@ -27,6 +27,7 @@ from lance_spark.commit.conflicts.verdicts import refuse_other_columns, refuse_r
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitError, CommitImpossibleError, SnapshotError, VersionNotFoundError
+from lance_spark.lance_compat import plain
 from lance_spark.options import WriteOptions
 from lance_spark.rebase.carry_over import CarryOver, CarryPlan
 from lance_spark.rebase.snapshot import open_snapshot
@@ -165,8 +166,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         except VersionNotFoundError as error:
             raise SnapshotError(
                 f"Version {snapshot.version}, which the rows were read at, was cleaned up while tasks of the write "
-                f"ran: {error}. Table: {snapshot.uri}. Nothing was committed. Read the table again, and write again. "
-                "Tag the version before a long write."
+                f"ran: {plain(error)}. Table: {snapshot.uri}. Nothing was committed. Read the table again, and write "
+                "again. Tag the version before a long write."
             ) from error
 
     def _read_addressed(
