@@ -93,7 +93,7 @@ def test_row_addresses_survive_a_query_with_their_snapshot(
         ({"columns": "id,wrod"}, "ColumnNotFoundError", "Did you mean 'word'"),
         ({"filter": "split(word, 'a') = 1"}, "FilterError", "Use split, a function of Spark"),
         ({"filter": "id IN ()"}, "FilterError", "the list after IN is empty"),
-        ({"fragments": "0,77"}, "OptionError", "not there \\(77\\)"),
+        ({"fragments": "0,77"}, "OptionError", "missing fragments \\(77\\)"),
     ],
 )
 def test_wrong_options_are_errors_when_the_dataframe_is_made(
