@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import itertools
 import json
 import os
 import re
@@ -562,12 +563,13 @@ def _explain_absence(
 def _describe_folder(uri: str) -> str:
     """Returns the remedy for a location without a table, from the content of a local folder."""
     try:
-        names = os.listdir(uri) if is_local(uri) else []
+        names = sorted(os.listdir(uri)) if is_local(uri) else []
     except OSError:  # no folder, one deleted meanwhile, or one that this user may enter and not list
         names = []
     if "_delta_log" in names:
         return "The folder is a Delta table. Read it with spark.read.format('delta')."
-    if tables := sorted(name for name in names if os.path.isdir(f"{uri}/{name}/_versions")):
+    found = (name for name in names if os.path.isdir(f"{uri}/{name}/_versions"))
+    if tables := list(itertools.islice(found, _SHOWN_TABLES + 1)):
         shown = ", ".join(tables[:_SHOWN_TABLES])
         more = ", ..." if len(tables) > _SHOWN_TABLES else ""
         return f"The folder has the tables {shown}{more}. Name one of them, such as {uri}/{tables[0]}."
