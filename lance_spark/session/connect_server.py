@@ -67,7 +67,7 @@ def serve(
         ready(f"sc://{host}:{port}")
         while not ended:
             if gateway.proc.poll() is not None:
-                raise LanceSparkError(f"The JVM of the server ended by itself, with code {gateway.proc.returncode}")
+                raise LanceSparkError(f"The JVM of the server ended by itself, with code {gateway.proc.returncode}.")
             time.sleep(0.5)
     finally:
         spark.stop()

@@ -107,7 +107,7 @@ def test_upkeep_statements_do_what_the_table_api_does(filled: Connection, sql: S
     assert sql("VACUUM {c}.t RETAIN 0 HOURS")[0][0] == version_count - 1 and len(table.versions) == 1
     sql("INSERT INTO {c}.t (id, s) VALUES (31, 'y')")
     sql("ALTER TABLE {c}.t CREATE TAG first AS OF VERSION " + str(table.version - 1))
-    with pytest.raises(AnalysisException, match="CommitError: a version with a tag"):
+    with pytest.raises(AnalysisException, match="CommitError: A version with a tag"):
         sql("VACUUM {c}.t RETAIN 0 HOURS")
     assert sql("VACUUM {c}.t WITH (error_if_tagged_old_versions = false) RETAIN 0 HOURS")[0][0] == 0
     for statement in ("VACUUM {c}.t RETAIN -1 HOURS", "VACUUM {c}.t WITH (retain_hours = -1)"):
