@@ -20,7 +20,7 @@ from tests.connect.sql_client import REPORT, seen_by_client
 from tests.lance_spark.write.appends import unused_files
 from tests.support.processes import READY_S, SPARK_HOME, daemons, environment, free_port
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.slow]
 
 STATEMENTS = """
 CREATE TABLE lance.t AS SELECT id, 'a' AS s FROM range(10);
@@ -117,7 +117,6 @@ def eventually(holds: Callable[[], bool], client: subprocess.Popen[str]) -> None
         time.sleep(0.2)
 
 
-@pytest.mark.long
 def test_spark_sql_runs_statements_with_pushdown(tmp_path: Path) -> None:
     process = spark_sql(tmp_path, STATEMENTS)
     assert process.returncode == 0, process.stderr[-4000:]
@@ -179,7 +178,6 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
         new_gateway.wait(60)
 
 
-@pytest.mark.long
 def test_an_interpreter_without_the_package_and_a_jar_of_another_release_are_errors_that_name_both(
     tmp_path: Path,
 ) -> None:
@@ -204,7 +202,6 @@ def test_an_interpreter_without_the_package_and_a_jar_of_another_release_are_err
     assert "GatewayError" in process.stderr and "0.0.1" in process.stderr and lance_spark.__version__ in process.stderr
 
 
-@pytest.mark.long
 def test_spark_shell_has_the_catalog_and_ends(tmp_path: Path) -> None:
     command = [str(SPARK_HOME / "bin" / "spark-shell"), *settings(tmp_path / "tables")]
     statements = [text for text in STATEMENTS.replace("\n", "").split(";") if text]
@@ -227,7 +224,6 @@ def test_spark_shell_has_the_catalog_and_ends(tmp_path: Path) -> None:
     ), process.stderr[-4000:]
 
 
-@pytest.mark.long
 def test_a_client_of_the_thrift_server_has_the_catalog(tmp_path: Path) -> None:
     with daemons(tmp_path) as started:
         port = free_port()

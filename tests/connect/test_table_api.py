@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.processes import environment
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from lance_spark import SparkStartError
 from lance_spark.errors import OptionError
 from lance_spark.jvm import gateway
-from lance_spark.sql.catalog_location import CallContext
+from lance_spark.sql.catalog_location import ProcedureCall
 from lance_spark.sql.procedures import PROCEDURES, call
 from tests.wrong_arguments.subjects import CallFolder, make_template
 from tests.wrong_arguments.values import TEXTS, show
@@ -43,7 +43,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CallFolder:
         raise SparkStartError("No Spark is made here.")
 
     monkeypatch.setattr("lance_spark.table.connection.session_or_local", no_spark)
-    monkeypatch.setattr(CallContext, "spark", property(no_spark))
+    monkeypatch.setattr(ProcedureCall, "spark", property(no_spark))
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a" / "b")  # the start of relative paths
     at = CallFolder(make_template(tmp_path / "template"), tmp_path / "db")
