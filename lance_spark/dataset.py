@@ -564,7 +564,7 @@ def _describe_folder(uri: str) -> str:
     """Returns the remedy for a location without a table, from the content of a local folder."""
     try:
         names = sorted(os.listdir(uri)) if is_local(uri) else []
-    except OSError:  # no folder, one deleted meanwhile, or one that this user may enter and not list
+    except OSError:  # no folder, a deleted one, or one that this user may enter and not list
         names = []
     if "_delta_log" in names:
         return "The folder is a Delta table. Read it with spark.read.format('delta')."

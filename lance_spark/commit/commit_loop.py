@@ -38,6 +38,8 @@ from lance_spark.lance_compat import plain
 if TYPE_CHECKING:
     import lance
 
+_logger = logging.getLogger(__name__)
+
 RETRIES_VARIABLE = "LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES"
 DEFAULT_RETRIES = 10
 DEFAULT_TIMEOUT_S = 30 * 60.0
@@ -85,7 +87,12 @@ class CommitPolicy:
 
 @dataclass(slots=True, kw_only=True)
 class Rounds:
-    """Counts the rounds of one commit, and waits between the rounds. Belongs to one thread."""
+    """Counts the rounds of one commit, and waits between the rounds. Belongs to one thread.
+
+    A slot lasts as long as the first attempt of the commit. After a lost race the commit waits for
+    a random number of slots, and each loss doubles the upper bound of this number. Colliding
+    writers therefore spread out, on fast and slow stores alike.
+    """
 
     policy: CommitPolicy
     clock: Callable[[], float] = time.monotonic
@@ -123,8 +130,6 @@ class Rounds:
         self.sleep(wait)
         return True
 
-
-_logger = logging.getLogger(__name__)
 
 Check = Callable[["lance.LanceDataset", int], None]
 """Checks a landed version (first argument) against the version that the round opened (the number).

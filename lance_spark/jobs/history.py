@@ -1,4 +1,8 @@
-"""The jobs of a table: their records, the state of their drivers, and the errors of their rows."""
+"""The jobs of a table: their records, the state of their drivers, and the errors of their rows.
+
+If the store fails at the end of a job, this process keeps the end and writes it later. If the
+process dies first, the job shows as DEAD.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,8 @@ from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_
 from lance_spark.objects import objects_beside
 from lance_spark.staging.area import is_id, is_running
 from lance_spark.stored_json import load_object
+
+_LOG = logging.getLogger(__name__)
 
 _RETRY_S = 10.0
 
@@ -111,8 +117,6 @@ def _forget_ends() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_ends)
-
-_LOG = logging.getLogger(__name__)
 
 HEARTBEAT_S = 10.0
 _DAMAGE = (ValueError, OverflowError, ArithmeticError)

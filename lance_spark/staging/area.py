@@ -19,6 +19,11 @@ Spark ends a job while other tasks of the job still run, and starts some tasks a
 their job. The process that ends the job deletes `open` first. An attempt checks for `open` when the
 attempt begins and after each finished file. If `open` is gone, the attempt deletes its own files.
 No file is left in either order of events.
+
+A commit and an abort of a job run in two processes, maybe at the same time. A commit creates
+`committing` and then checks for `open`. An abort deletes `open` and then checks for `committing`.
+At least one of the two therefore sees the other: an abort keeps all files during a commit, and no
+commit begins after an abort.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Deletes checkpoints and files of a job, and keeps its snapshot by a tag. Runs on the driver."""
+"""Deletes checkpoints and files of a job, and keeps its snapshot by a tag. Runs on the driver.
+
+The name of a tag has its time of expiry: if the driver of a job dies, a later job deletes the
+expired tag.
+"""
 
 from __future__ import annotations
 

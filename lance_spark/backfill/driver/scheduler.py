@@ -39,6 +39,8 @@ from lance_spark.spark_jobs.tasks import ANSWER, answer, read_answer, task_numbe
 from lance_spark.staging.area import new_id
 from udf_runtime import EnvironmentBuildError
 
+_LOG = logging.getLogger(__name__)
+
 _LOOK_S = 2.0
 """Minimum seconds between looks."""
 
@@ -127,8 +129,6 @@ def raise_if_fatal(outcome: RangeOutcome, spec: BackfillSpec) -> None:
         name = spec.environment.manifest.name
         raise EnvironmentBuildError(manifest=name, reason=f"on one executor: {reason}", hint="look at that machine")
 
-
-_LOG = logging.getLogger(__name__)
 
 Key: TypeAlias = "tuple[int, int, bool]"
 """Identifies the work on a range within a round."""

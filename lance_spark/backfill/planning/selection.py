@@ -54,7 +54,9 @@ class RangeRows:
         self._spec = history.spec
         self._history = history
         deleted = history.rows.deleted(fragment.fragment_id)
-        self.live = self.span if deleted is None else self.span - RowSet.of(np.flatnonzero(deleted))
+        self.live = (
+            self.span if deleted is None else self.span - RowSet.of(np.flatnonzero(deleted[slice(*span)]) + span[0])
+        )
 
     @functools.cached_property
     def _mask(self) -> bytes | None:

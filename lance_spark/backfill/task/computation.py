@@ -26,6 +26,8 @@ from udf_runtime.checkpoint import CheckpointStore
 from udf_runtime.execute import RowFailure, UdfRunner
 from udf_runtime.policies import AdaptiveSize, ErrorPolicy
 
+_LOG = logging.getLogger(__name__)
+
 FLUSH_BYTES = 32 << 20
 """Maximum bytes of computed values without a checkpoint. The encoding takes about six times as much
 memory: the batches, the values as an array, compressed buffers, the stream, and the payload."""
@@ -198,9 +200,6 @@ def record_ranges(
 def type_of(error: Exception) -> str:
     """Returns the qualified name of an error's class, or of the exception class of a UDF."""
     return getattr(error, "error_type", None) or f"{type(error).__module__}.{type(error).__qualname__}"
-
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -296,6 +296,11 @@ class Covered:
 class Coverage:
     """Covered fragments of a job at some version, by fragment id.
 
+    A job covers fragments of its snapshot. Concurrent compactions and row-rewriting updates move
+    covered rows to new fragments, and other commits rewrite the inputs of covered rows in place.
+    Fragments without such a change need no work, or take the job's values as they are. All other
+    covered fragments must be checked row by row.
+
     Attributes:
         others: Ids of all fragments without covered rows.
         new: Ids of uncovered fragments with rows added since the version of the previous coverage.
