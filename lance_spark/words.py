@@ -6,13 +6,14 @@ import dataclasses
 import html
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 _CHARS = 200
 _PACKAGES = ("lance_spark", "udf_runtime")
 
 
-class InWords:
+class InWords(ABC):
     """Base class of dataclasses with a single-line summary, and a table of fields in a notebook.
 
     Subclasses have `repr=False`, and define :attr:`text`.
@@ -21,9 +22,9 @@ class InWords:
     __slots__ = ()
 
     @property
+    @abstractmethod
     def text(self) -> str:
         """Summary in a single line."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return self.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ _NO_FRAGMENT = 0xFFFF_FFFF
 """In place of the fragment of rows to insert. Their address is -1."""
 
 
-class _RowTask:
+class _RowTask(ABC):
     """A callable for Spark's `mapInArrow` that edits rows."""
 
     __slots__ = ()
@@ -54,9 +55,9 @@ class _RowTask:
         """Edits all rows, and yields the answer."""
         yield answer_or_error(lambda: self.run(batches), batches)
 
+    @abstractmethod
     def run(self, batches: Iterator[pa.RecordBatch]) -> RowEditResult:
         """Edits all rows, and returns the result."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
