@@ -303,6 +303,9 @@ def shorten_qualifiers(text: str, span: tuple[int, int], table: Sequence[str], c
         span: Span of the SELECT over the table in the text.
         table: The parts of the table's full name.
         columns: Names of the columns of the table.
+
+    Raises:
+        RegistrationError: An argument of a lambda hides the name of the table.
     """
     table_names, column_names = ([name.lower() for name in names] for names in (table, columns))
     tokens = [token for token in tokens_of(text) if span[0] <= token.start < span[1]]
@@ -311,7 +314,10 @@ def shorten_qualifiers(text: str, span: tuple[int, int], table: Sequence[str], c
     for i, token in enumerate(tokens):
         follows_dot = i > 0 and tokens[i - 1].text == "."
         length = 0 if follows_dot else _qualifier_length(tokens[i:], table_names, column_names)
-        if length and token.name.lower() not in arguments:
+        if length and token.name.lower() not in arguments[i]:
+            if length > 1 and table_names[-1] in arguments[i]:
+                what = f"a column of {'.'.join(table)} in a lambda with an argument {table[-1]!r}"
+                raise _refusal(what, text, "Rename the argument.")
             pieces.append(text[start : token.start])
             start = tokens[i + 2 * (length - 1)].start
     return "".join((*pieces, text[start:]))
@@ -327,16 +333,30 @@ def _qualifier_length(tokens: Sequence[Token], table: Sequence[str], columns: Co
     return 0
 
 
-def _lambda_arguments(tokens: Sequence[Token]) -> set[str]:
-    """Returns the names of the arguments of all lambdas: `x -> x + 1`, `(x, i) -> x + i`."""
-    names: set[str] = set()
+def _lambda_arguments(tokens: Sequence[Token]) -> list[set[str]]:
+    """Returns the names of the arguments of the lambdas around each token.
+
+    Lambdas: `x -> x + 1`, `(x, i) -> x + i`.
+    """
+    names = [set[str]() for _ in tokens]
     for i, token in enumerate(tokens):
         if token.text == "->":
             first = i - 1
             while tokens[first].text in (",", ")") or tokens[first + 1].text in (",", ")"):
                 first -= 1
-            names.update(token.name.lower() for token in tokens[first:i])
+            for inside in _body_of(tokens, i):
+                names[inside].update(token.name.lower() for token in tokens[first:i])
     return names
+
+
+def _body_of(tokens: Sequence[Token], arrow: int) -> range:
+    """Returns the tokens of a lambda's body, up to the next argument or the end of the call."""
+    depth = 0
+    for i in range(arrow + 1, len(tokens)):
+        depth += (tokens[i].text in ("(", "[")) - (tokens[i].text in (")", "]"))
+        if depth < 0 or (depth == 0 and tokens[i].text == ","):
+            return range(arrow + 1, i)
+    return range(arrow + 1, len(tokens))
 
 
 def starred(item: str, qualifier: str | None) -> tuple[str, ...] | None:

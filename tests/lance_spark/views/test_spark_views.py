@@ -514,9 +514,17 @@ def test_texts_are_taken_apart_at_the_right_places() -> None:
         ("SELECT c.n.t.* FROM t", "SELECT t.* FROM t"),
         ("SELECT n.id, c.n.t.other, s.c.n.t.id, 'c.n.t.id' FROM t", None),
         ("SELECT transform(items, (c, i) -> c.n.t.id) FROM t", None),
+        ("SELECT f(a, c -> g(c, c.n.t.id), c.n.t.id) FROM t", "SELECT f(a, c -> g(c, c.n.t.id), t.id) FROM t"),
+        ("SELECT f(a, t -> t.id), c.n.t.id FROM t", "SELECT f(a, t -> t.id), t.id FROM t"),
         ("SELECT c.n.t.a FROM (SELECT c.n.t.id AS a FROM t) y", "SELECT c.n.t.a FROM (SELECT t.id AS a FROM t) y"),
     ],
 )
 def test_names_with_catalog_and_namespace_are_shortened_as_spark_reads_them(text: str, short: str | None) -> None:
     span = parse(text)[0][0].span
     assert shorten_qualifiers(text, span, ("c", "n", "t"), ["id", "s", "items"]) == (short or text)
+
+
+def test_an_argument_of_a_lambda_does_not_hide_the_table() -> None:
+    text = "SELECT transform(items, T -> c.n.t.id) FROM t"
+    with pytest.raises(RegistrationError, match=r"Rename the argument\.$"):
+        shorten_qualifiers(text, parse(text)[0][0].span, ("c", "n", "t"), ["id"])
