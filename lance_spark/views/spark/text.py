@@ -153,7 +153,7 @@ def _after_comment(text: str, start: int) -> int:
         depth += 1 if match[0] == "/*" else -1
         if depth == 0:
             return match.end()
-    raise _refusal("a comment that does not end", text, "close it")
+    raise _refusal("a comment that does not end", text, "Close it.")
 
 
 def parse(text: str) -> tuple[list[Select], TableName]:
