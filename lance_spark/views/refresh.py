@@ -397,7 +397,7 @@ class RefreshJob:
                 self._backfills.update(dict.fromkeys(columns, result))
         self._seconds["backfill"] = time.monotonic() - began
         if failed:
-            raise self._incomplete("; ".join(map(str, failed))) from failed[0]
+            raise self._incomplete(" ".join(map(str, failed))) from failed[0]
 
     def _incomplete(self, reason: str) -> BackfillIncompleteError:
         return BackfillIncompleteError(
