@@ -17,11 +17,10 @@ from lance_spark.columns.binding import (
     metadata_of,
     output_fields,
     store_udf,
-    takes_record_batch,
 )
 from lance_spark.columns.checking import check_udf
 from lance_spark.commit.changes import RowsToCommit
-from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY, FieldIdentity, field_identities
+from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY, FieldIdentity
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
@@ -273,8 +272,6 @@ def _plain_field(field: pa.Field[Any], name: str, expression: str, uri: str) -> 
 def _inputs_of(dataset: lance.LanceDataset, udf: UDF) -> tuple[FieldIdentity, ...]:
     if udf.kind is Kind.TABLE:
         return ()
-    if takes_record_batch(udf):
-        return field_identities(dataset.lance_schema)
     # Columns of the view and of the source may have the same names.
     return check_udf(dataset, udf, ())
 
