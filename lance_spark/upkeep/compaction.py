@@ -383,7 +383,8 @@ class CompactionJob:
 
     def _incomplete(self) -> UpkeepIncompleteError:
         result = self.snapshot()
-        causes = [f"fragment {number}: {why}" for number, why in sorted(self._failed.items())[:_SHOWN_FAILURES]]
+        causes = [f"fragment {number}: {self._failed[number].rstrip('.')}" for number in sorted(self._failed)]
+        causes = causes[:_SHOWN_FAILURES]
         if len(self._failed) > _SHOWN_FAILURES:
             causes.append(f"and {counted(len(self._failed) - _SHOWN_FAILURES, 'more fragment')}")
         return UpkeepIncompleteError(

@@ -146,7 +146,7 @@ class RangeRun(ABC):
         text = "".join(traceback.format_exception_only(error)).strip()
         offset = self._computation.end_with(error)
         if offset is not None:
-            text += f" (row address {self._work.fragment_id << 32 | offset})"
+            text = f"{text.rstrip('.')} (row address {self._work.fragment_id << 32 | offset})"
         return replace(self._outcome(), error=text, error_type=type_of(error))
 
     def _search_again(self, missing: set[str]) -> None:
