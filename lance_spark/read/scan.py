@@ -79,13 +79,13 @@ def merged(batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], 
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        is_large = 2 * batch.num_rows >= rows or batch.nbytes >= MERGED_BYTES
-        if is_large or not pending.has_room(batch):
+        if 2 * batch.num_rows >= rows or (size := batch.nbytes) >= MERGED_BYTES:
             yield from pending.take()
-        if is_large:
             yield batch
             continue
-        pending.add(batch)
+        if not pending.has_room(batch.num_rows, size):
+            yield from pending.take()
+        pending.add(batch, size)
         if pending.is_late():
             yield from pending.take()
     yield from pending.take()
@@ -100,15 +100,15 @@ class _Pending:
         self._batches: list[pa.RecordBatch] = []
         self._rows, self._bytes, self._since = 0, 0, 0.0
 
-    def has_room(self, batch: pa.RecordBatch) -> bool:
-        return self._rows + batch.num_rows <= self._most_rows and self._bytes + batch.nbytes <= MERGED_BYTES
+    def has_room(self, rows: int, size: int) -> bool:
+        return self._rows + rows <= self._most_rows and self._bytes + size <= MERGED_BYTES
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def add(self, batch: pa.RecordBatch, size: int) -> None:
         if not self._batches:
             self._since = self._clock()
         self._batches.append(batch)
         self._rows += batch.num_rows
-        self._bytes += batch.nbytes
+        self._bytes += size
 
     def is_late(self) -> bool:
         return self._clock() - self._since > MERGE_S
