@@ -124,10 +124,11 @@ def requested_columns(names: Iterable[str]) -> dict[str, str] | list[str]:
     Returns:
         Expressions by name, in the order of the names; an empty list for no columns.
     """
-    return {name: _expression_of(name) for name in names} or []
+    return {name: expression_of(name) for name in names} or []
 
 
-def _expression_of(name: str) -> str:
+def expression_of(name: str) -> str:
+    """Returns a column in Lance SQL. The argument is a name of :func:`requested_columns`."""
     return name if "`" in name else ".".join(map(quote_identifier, name.split(".")))
 
 

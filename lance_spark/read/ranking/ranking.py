@@ -30,7 +30,7 @@ from lance_spark.errors import (
 from lance_spark.lance_compat import is_bad_search, is_filter_failure, plain, take_known_rows
 from lance_spark.queries import MOST_ROWS, TextQuery, VectorQuery
 from lance_spark.read.columns import ROW_ID, lance_blob_handling
-from lance_spark.types.fields import Array, BlobHandling, Kind, requested_columns
+from lance_spark.types.fields import Array, BlobHandling, Kind, expression_of, requested_columns
 
 if TYPE_CHECKING:
     import lance
@@ -174,8 +174,9 @@ class Ranking:
         self, dataset: lance.LanceDataset, query: VectorQuery, columns: Columns, search_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yields the `search_rows` nearest rows with row ids and vectors."""
+        assert query.column is not None
         search = dataclasses.replace(self, vector=dataclasses.replace(query, k=min(search_rows, MOST_ROWS), offset=0))
-        requested = {**_with(columns, (ROW_ID,)), _VECTOR: f"`{query.column}`"}
+        requested = {**_with(columns, (ROW_ID,)), _VECTOR: expression_of(query.column)}
         return search._read(dataset, requested)  # noqa: SLF001 - same class
 
     def only(self, kind: Literal["vector", "text"]) -> Ranking:

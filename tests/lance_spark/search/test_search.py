@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import lance_spark
 from lance_spark import (
     ColumnNotFoundError,
     FilterError,
@@ -111,6 +113,14 @@ def test_vectors_of_bytes_are_compared_by_their_bits(table: Table, table_path: s
     for wrong in ([0.5] * 8, [256] * 8):
         with pytest.raises(OptionError, match="bytes"):
             table.search(wrong).to_arrow()
+
+
+def test_vectors_in_a_struct_are_searched_by_their_path(tmp_path: Path):
+    vectors_of_rows = pa.array([[1.0, 2.0], None, [3.0, 2.0]], pa.list_(pa.float32(), 2))
+    structs = pa.StructArray.from_arrays([vectors_of_rows], ["v"])
+    path = str(tmp_path / "nested.lance")
+    lance.write_dataset(pa.table({"id": range(3), "s": structs}), path)
+    assert ids(lance_spark.open_table(path).search([3.0, 2.0], "s.v")) == [2, 0]
 
 
 def test_vectors_come_as_lists_arrays_and_tensors(table: Table, q: list[float]):
