@@ -222,9 +222,11 @@ class DamagedFileError(LanceSparkError, OSError):
     def __init__(self, uri: str, files: Sequence[str], reason: str) -> None:
         names = ", ".join(map(repr, files))
         super().__init__(
-            f"Files of lance-spark in the table {uri} are damaged: {names}. The first cannot be read: {reason}. "
-            f"Run `lance-spark check {uri} --repair`: the command keeps every row that can be read and moves the "
-            "damaged files aside."
+            _sentences(
+                f"Files of lance-spark in the table {uri} are damaged: {names}. The first cannot be read: {reason}",
+                f"Run `lance-spark check {uri} --repair`: the command keeps every row that can be read and moves the "
+                "damaged files aside.",
+            )
         )
         self.uri = uri
         self.files = tuple(files)

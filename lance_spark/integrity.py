@@ -28,7 +28,7 @@ from lance_spark.words import InWords
 from udf_runtime import UDF
 from udf_runtime.checkpoint.codec import decode
 from udf_runtime.checkpoint.store import Objects
-from udf_runtime.errors import CheckpointError
+from udf_runtime.errors import CheckpointError, end_sentence
 
 if TYPE_CHECKING:
     import lance
@@ -102,7 +102,7 @@ class CheckResult(InWords):
     def text(self) -> str:
         """The result in one line, and a line per damage."""
         repaired = sum(damage.repaired for damage in self.damages)
-        lines = [f"{damage.place}: {damage.problem}. {damage.remedy}" for damage in self.damages]
+        lines = [f"{damage.place}: {end_sentence(damage.problem)} {damage.remedy}" for damage in self.damages]
         return "\n".join([f"check of {self.uri}: {len(self.damages)} damaged, {repaired} repaired", *lines])
 
 

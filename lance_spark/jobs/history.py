@@ -33,6 +33,7 @@ from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_
 from lance_spark.objects import objects_beside
 from lance_spark.staging.area import is_id, is_running
 from lance_spark.stored_json import load_object
+from udf_runtime.errors import end_sentence
 
 _LOG = logging.getLogger(__name__)
 
@@ -309,7 +310,7 @@ def _filter_of(job_id: str | None) -> str | None:
 
 def _warn(ref: DatasetRef, text: str) -> None:
     warnings.warn(
-        f"In the job history of {ref.uri}, {text}. Run `lance-spark check {ref.uri} --repair`.",
+        f"In the job history of {ref.uri}, {end_sentence(text)} Run `lance-spark check {ref.uri} --repair`.",
         DamagedRecordWarning,
         stacklevel=4,
     )
