@@ -560,15 +560,25 @@ def _explain_absence(
     return TableNotFoundError(uri, hint=_describe_folder(uri))
 
 
+def _list_folder(uri: str) -> dict[str, bool]:
+    """Returns the entries of a local folder, and whether each is a folder; none elsewhere."""
+    if not is_local(uri):
+        return {}
+    try:
+        with os.scandir(uri) as entries:
+            # The listing tells the kind of an entry: no request for each file of the folder.
+            return {entry.name: entry.is_dir() for entry in entries}
+    except OSError:  # no folder, a deleted one, or one that this user may enter and not list
+        return {}
+
+
 def _describe_folder(uri: str) -> str:
     """Returns the remedy for a location without a table, from the content of a local folder."""
-    try:
-        names = sorted(os.listdir(uri)) if is_local(uri) else []
-    except OSError:  # no folder, a deleted one, or one that this user may enter and not list
-        names = []
+    is_folder = _list_folder(uri)
+    names = sorted(is_folder)
     if "_delta_log" in names:
         return "The folder is a Delta table. Read it with spark.read.format('delta')."
-    found = (name for name in names if os.path.isdir(f"{uri}/{name}/_versions"))
+    found = (name for name in names if is_folder[name] and os.path.isdir(f"{uri}/{name}/_versions"))
     if tables := list(itertools.islice(found, _SHOWN_TABLES + 1)):
         shown = ", ".join(tables[:_SHOWN_TABLES])
         more = ", ..." if len(tables) > _SHOWN_TABLES else ""

@@ -211,7 +211,7 @@ def test_a_folder_that_cannot_be_listed_has_no_table(tmp_path: Path, monkeypatch
     def refuse(folder: str) -> list[str]:
         raise PermissionError(13, "Permission denied", folder)
 
-    monkeypatch.setattr("os.listdir", refuse)
+    monkeypatch.setattr("os.scandir", refuse)
     assert not table_exists(str(tmp_path), {})
     assert resolve(str(tmp_path / "tree" / "b")).open().count_rows() == 3
 
