@@ -298,7 +298,8 @@ class DatasetRef:
             try:
                 return self.on_branch(branch).pin(int(number))
             except VersionNotFoundError as error:
-                raise VersionNotFoundError(self.uri, version, available=f"{error.available}; {available}") from error
+                more = f"; {available}" if error.version == branch else ""  # no such branch
+                raise VersionNotFoundError(self.uri, version, available=error.available + more) from error
         # At the location of a branch, pylance opens a tag of the main branch by its number alone.
         # The number would then mean a version of this branch.
         tags = tags_of(head)
