@@ -529,7 +529,7 @@ def _explain(
     storage_options: tuple[tuple[str, str], ...],
 ) -> Exception:
     """Returns an error of this package for pylance's."""
-    if is_missing(error):
+    if is_missing(error) and not is_missing_bucket(error):
         return _explain_absence(uri, branch, version, storage_options)
     if is_unknown_scheme(error):
         return OptionError(

@@ -90,8 +90,8 @@ def backfilled(shop: Shop, function: Any) -> None:
     shop.db.open_table("failing").backfill("x")
 
 
-def missing_bucket() -> None:
-    error = OSError("LanceError(IO): Generic S3 error: Failed to resolve region for bucket 'nobody'")
+def missing_bucket(reason: str) -> None:
+    error = OSError(f"LanceError(IO): Generic S3 error: {reason}")
     raise dataset._explain(error, "s3://nobody/t.lance", None, None, ())
 
 
@@ -154,7 +154,14 @@ OURS: dict[str, tuple[Callable[[Shop], object], str]] = {
         lambda shop: shop.table.search("text").to_list(),
         r"name the columns, or call create_fts_index",
     ),
-    "a bucket that does not exist": (lambda shop: missing_bucket(), r"Check the name of the bucket"),
+    "a bucket that does not exist": (
+        lambda shop: missing_bucket("<Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message>"),
+        r"Check the name of the bucket",
+    ),
+    "a bucket that does not exist, without a region": (
+        lambda shop: missing_bucket("Failed to resolve region for bucket 'nobody'"),
+        r"Check the name of the bucket",
+    ),
     "dbfs with one slash": (lambda shop: lance_spark.connect("dbfs:/tables"), r"Accepted: /dbfs/tables"),
     "Hadoop's scheme of S3": (lambda shop: lance_spark.connect("s3a://bucket/tables"), r"Accepted: s3://bucket/tables"),
 }
