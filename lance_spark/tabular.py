@@ -146,7 +146,7 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
         if isinstance(error, LanceSparkError):
             raise
         columns = schema or table
-        hint = "values of one type" if columns is None else f"the type of the table's column:\n{columns}"
+        hint = "values of one type." if columns is None else f"the type of the table's column:\n{columns}"
         raise SchemaMismatchError(
             f"The data does not fit: {end_sentence(str(error))} Nothing was written. Give each column {hint}"
         ) from error
