@@ -287,7 +287,7 @@ def _is_pandas(data: object) -> TypeGuard[pd.DataFrame]:
 def _is_foreign_arrow(data: object) -> TypeGuard[Any]:
     """Tells whether another library exports the data as Arrow, as Polars and DuckDB do."""
     return hasattr(data, "__arrow_c_stream__") and not (
-        isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)) or _is_pandas(data)
+        isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, pa.ChunkedArray)) or _is_pandas(data)
     )
 
 
