@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, Union
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
 
+
+class ArrowStream(Protocol):
+    """Rows that another library exports as a stream of Arrow, such as a frame of Polars."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
 Data: TypeAlias = Union[
     "DataFrame",
     "ConnectDataFrame",
@@ -37,6 +44,7 @@ Data: TypeAlias = Union[
     "list[dict[str, object]]",
     "Mapping[str, Sequence[object]]",
     Iterator[pa.RecordBatch],
+    ArrowStream,
 ]
 """Rows: of Python values a list of rows or a dict of columns, of Arrow a stream of batches, too."""
 

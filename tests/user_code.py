@@ -62,6 +62,13 @@ class Embedding:
         return [float(len(text + self.model))]
 
 
+class Frame:
+    """Rows of another library."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return pa.table({"id": [1]}).__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+
+
 class Plain:
     def __call__(self, text: str) -> int:
         return len(text)
@@ -95,6 +102,7 @@ functions: list[UDF] = [double, title, letters, size, sizes, sentences, count, u
 def work(uri: str) -> None:
     db = lance_spark.connect(uri)
     books = db.create_table("books", [{"id": 1, "price": 10, "title": "a", "image": b"ab"}])
+    books.add(Frame())
     books.add_columns({"double": double, "half": "price / 2", "caption": (title, ["title"])})
     books.add_columns({"vector": Embedding("m"), "vectors": (Embedding("n"), ["title"]), "plain": udf(Plain)()})
     books.add_columns(size)
