@@ -7,7 +7,7 @@ import html
 import pytest
 
 from lance_spark import BackfillIncompleteError, Connection, Table
-from lance_spark.words import InWords, listed
+from lance_spark.words import listed
 from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import skip_on_error, udf
 
@@ -64,5 +64,3 @@ def test_a_view_and_a_load_are_shown_in_words(db: Connection, table: Table):
 def test_parts_that_are_nothing_are_left_out():
     assert listed((0, "skipped"), (1_000, "computed"), "", "version 3") == "1,000 computed, version 3"
     assert issubclass(type(listed()), str) and not listed()
-    with pytest.raises(NotImplementedError):
-        InWords().text  # noqa: B018 - it raises
