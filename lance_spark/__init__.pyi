@@ -97,6 +97,7 @@ from udf_runtime import UDF as UDF
 from udf_runtime import Backoff as Backoff
 from udf_runtime import CheckpointError as CheckpointError
 from udf_runtime import Columns as Columns
+from udf_runtime import DevicesBusyError as DevicesBusyError
 from udf_runtime import EnvironmentBuildError as EnvironmentBuildError
 from udf_runtime import ErrorPolicy as ErrorPolicy
 from udf_runtime import Fail as Fail

@@ -10,6 +10,7 @@ from udf_runtime.definition import UDF, Columns, Kind, UnpackedUDF, as_udf, chun
 from udf_runtime.environments.manifest import Manifest
 from udf_runtime.errors import (
     CheckpointError,
+    DevicesBusyError,
     EnvironmentBuildError,
     SkipThresholdExceededError,
     UdfDefinitionError,
@@ -38,6 +39,7 @@ __all__ = [
     "Backoff",
     "CheckpointError",
     "Columns",
+    "DevicesBusyError",
     "EnvironmentBuildError",
     "ErrorPolicy",
     "Fail",

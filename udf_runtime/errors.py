@@ -255,6 +255,32 @@ class EnvironmentBuildError(UdfRuntimeError, RuntimeError):
         self.hint = hint
 
 
+class DevicesBusyError(UdfRuntimeError, TimeoutError):
+    """A UDF's process waited in vain for devices: other processes of this machine have them.
+
+    Attributes:
+        devices: Ids of the devices.
+        share: The requested number of devices, or the share of a single device.
+        seconds: The time of the wait.
+
+    Example:
+        >>> from udf_runtime import DevicesBusyError
+        >>> error = DevicesBusyError(devices=("0",), share=0.5, seconds=3600)
+        >>> error.devices, error.share
+        (('0',), 0.5)
+    """
+
+    def __init__(self, *, devices: tuple[str, ...], share: float, seconds: float) -> None:
+        super().__init__(
+            f"The devices of this machine are in use: the UDF asks for num_gpus={share:g} of {', '.join(devices)}, and "
+            f"waited {seconds:g} seconds for processes of other tasks and jobs. Run the job again after their end, or "
+            "give num_gpus below 1 to share a device."
+        )
+        self.devices = devices
+        self.share = share
+        self.seconds = seconds
+
+
 class CheckpointError(UdfRuntimeError, OSError):
     """A checkpoint is damaged or of another format, or the store raised an error.
 

@@ -8,6 +8,7 @@ import pytest
 from udf_runtime import errors, udf
 from udf_runtime.errors import (
     CheckpointError,
+    DevicesBusyError,
     EnvironmentBuildError,
     SkipThresholdExceededError,
     UdfDefinitionError,
@@ -36,6 +37,7 @@ EXAMPLES: list[tuple[UdfRuntimeError, type[Exception]]] = [
     (UdfProcessDiedError(udf="f", exit_code=-11, row=2), RuntimeError),
     (SkipThresholdExceededError(skipped=11, processed=20, limit="max_skip_count=10"), RuntimeError),
     (CheckpointError("This happened. Do that."), OSError),
+    (DevicesBusyError(devices=("0", "1"), share=1, seconds=5), TimeoutError),
     (EnvironmentBuildError(manifest="m", reason="no such package", hint="correct its name"), RuntimeError),
 ]
 

@@ -1,0 +1,257 @@
+"""Leases of devices: the processes on a device never need more than the device.
+
+    <folder>/lock                   exclusive while a process counts leases
+    <folder>/lease-<device>-<id>    a process has a share of the device
+    <folder>/wait-<id>              a task waits for devices
+
+A lease is alive as long as a process holds the `flock` of its file. The UDF's process inherits the
+descriptor, and its starter closes its own copy, so the death of the process frees the device. All
+processes of a user on a machine share the folder, and jobs of several sessions share the devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import time
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from udf_runtime.errors import DevicesBusyError
+from udf_runtime.execute.isolation.private_folder import open_private_folder
+
+DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+"""Variables that limit the visible devices of a process: CUDA, ROCm, oneAPI."""
+
+DEVICE_WAIT_S = 3600.0
+"""Seconds until a task gives up waiting for devices."""
+
+_POLL_S = 0.1
+_UNITS = 1_000_000
+"""Units of a whole device. Three shares of a third fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRequest:
+    """The devices that a UDF's process needs. A picklable value, for a single machine.
+
+    Attributes:
+        candidates: Ids of the machine's devices, or of the devices that Spark assigned to the task.
+        share: Devices of a process: a share of a single device below 1, or a number of whole
+            devices. Other numbers above 1 are rounded up.
+        assigned: Whether Spark assigned the candidates. Then the process gets all of them.
+        scope: Name of the processes that compete for the devices; empty for all processes of the
+            user on this machine. Ids of containers with a common folder may be equal, while their
+            devices differ.
+
+    Example:
+        >>> from udf_runtime.execute.isolation.devices import DeviceRequest
+        >>> request = DeviceRequest(candidates=("0", "1"), share=1, scope="example")
+        >>> with request.acquire(wait_s=0) as lease:
+        ...     lease.variables["CUDA_VISIBLE_DEVICES"]
+        '0'
+    """
+
+    candidates: tuple[str, ...]
+    share: float = 1.0
+    assigned: bool = False
+    scope: str = ""
+
+    @property
+    def capacity(self) -> int:
+        """Maximum number of processes on the candidates at once."""
+        return len(self.candidates) // self._device_count * (_UNITS // self._units)
+
+    def acquire(self, wait_s: float = DEVICE_WAIT_S) -> DeviceLease:
+        """Returns a lease of free devices. Waits for devices in use.
+
+        Args:
+            wait_s: Seconds to wait.
+
+        Raises:
+            DevicesBusyError: No devices were free in time.
+            PermissionError: Another user owns the folder of leases.
+        """
+        with contextlib.closing(self.attempts(wait_s)) as attempts:
+            return next(lease for lease in attempts if lease is not None)
+
+    def attempts(self, wait_s: float = DEVICE_WAIT_S) -> Generator[DeviceLease | None, None, None]:
+        """Yields a lease as soon as devices are free, and None after each attempt until then.
+
+        Between two attempts the caller may find an idle process with devices, and close the
+        generator. Idle processes learn from :func:`longest_wait_s` that a task waits.
+
+        Args:
+            wait_s: Seconds of attempts.
+
+        Raises:
+            DevicesBusyError: No devices were free in time.
+            PermissionError: Another user owns the folder of leases.
+        """
+        end_s = time.monotonic() + wait_s
+        with contextlib.closing(_LeaseFolder()) as folder:
+            if lease := self._try(folder):
+                yield lease
+                return
+            with folder.waiting(self._names()):
+                while time.monotonic() < end_s:
+                    yield None
+                    time.sleep(min(_POLL_S, max(0.0, end_s - time.monotonic())))
+                    if lease := self._try(folder):
+                        yield lease
+                        return
+        raise DevicesBusyError(devices=self.candidates, share=self.share, seconds=wait_s)
+
+    @property
+    def _units(self) -> int:
+        """Units of each leased device."""
+        return min(_UNITS, round(self.share * _UNITS))
+
+    @property
+    def _device_count(self) -> int:
+        return len(self.candidates) if self.assigned else math.ceil(self.share)
+
+    def _names(self) -> list[str]:
+        return [_name_device(self.scope, device) for device in self.candidates]
+
+    def _try(self, folder: _LeaseFolder) -> DeviceLease | None:
+        """Returns a lease of the least used devices; None if too few devices are free."""
+        with folder.locked():
+            used = folder.count_units()
+            free = sorted(  # stable: the first of equally used devices
+                (used.get(name, 0), order, name, device)
+                for order, (name, device) in enumerate(zip(self._names(), self.candidates, strict=True))
+                if used.get(name, 0) + self._units <= _UNITS
+            )
+            chosen = sorted(free[: self._device_count], key=lambda entry: entry[1])
+            if not chosen or len(chosen) < self._device_count:
+                return None
+            descriptors = tuple(folder.add_lease(name, self._units) for _, _, name, _ in chosen)
+        return DeviceLease(ids=tuple(device for *_, device in chosen), descriptors=descriptors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLease:
+    """Devices of a process, from the view of its starter. A context manager.
+
+    Attributes:
+        ids: The devices.
+        descriptors: Descriptors for the process to inherit (`pass_fds`). The devices are free once
+            no process has the descriptors.
+    """
+
+    ids: tuple[str, ...]
+    descriptors: tuple[int, ...]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables that hide other devices from the process."""
+        return dict.fromkeys(DEVICE_VARIABLES, ",".join(self.ids))
+
+    def close(self) -> None:
+        """Closes the descriptors of this process, once, after the start of the UDF's process."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+def longest_wait_s(ids: Sequence[str], scope: str = "") -> float:
+    """Returns the longest wait of a task for one of the devices; 0 if no task waits."""
+    names = {_name_device(scope, device) for device in ids}
+    with contextlib.closing(_LeaseFolder()) as folder, folder.locked():
+        return max((time.time() - since_s for since_s in folder.list_waits(names)), default=0.0)
+
+
+def _name_device(scope: str, device: str) -> str:
+    """Returns a name of a device for file names. A device's id may have any characters."""
+    return hashlib.sha256(f"{scope}\0{device}".encode()).hexdigest()[:32]
+
+
+class _LeaseFolder:
+    """The folder of leases. Counts under its lock."""
+
+    def __init__(self) -> None:
+        self._folder = open_private_folder("devices")
+
+    def close(self) -> None:
+        os.close(self._folder)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the exclusive lock of the folder during the block."""
+        lock = self._open("lock", os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def count_units(self) -> dict[str, int]:
+        """Returns the leased units of each device with a lease."""
+        used: dict[str, int] = {}
+        for name, text in self._list_alive("lease-"):
+            device = name.split("-")[1]
+            used[device] = used.get(device, 0) + int(text)
+        return used
+
+    def add_lease(self, device: str, units: int) -> int:
+        """Adds a lease, and returns the descriptor that holds the lease."""
+        return self._add(f"lease-{device}-{uuid.uuid4().hex}", str(units))
+
+    @contextlib.contextmanager
+    def waiting(self, devices: Sequence[str]) -> Iterator[None]:
+        """Announces during the block that a task waits for devices."""
+        name = f"wait-{uuid.uuid4().hex}"
+        with self.locked():
+            descriptor = self._add(name, json.dumps({"devices": devices, "since_s": time.time()}))
+        try:
+            yield
+        finally:
+            with self.locked():
+                os.unlink(name, dir_fd=self._folder)
+                os.close(descriptor)
+
+    def list_waits(self, devices: set[str]) -> list[float]:
+        """Returns the times at which tasks began to wait for any of the devices."""
+        waits = [json.loads(text) for _, text in self._list_alive("wait-")]
+        return [wait["since_s"] for wait in waits if not devices.isdisjoint(wait["devices"])]
+
+    def _add(self, name: str, text: str) -> int:
+        descriptor = self._open(name, os.O_CREAT | os.O_EXCL)
+        os.write(descriptor, text.encode())
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return descriptor
+
+    def _list_alive(self, prefix: str) -> list[tuple[str, str]]:
+        """Returns names and texts of files in use. Removes files of ended processes."""
+        names = [name for name in os.listdir(self._folder) if name.startswith(prefix)]
+        return [(name, text) for name in names if (text := self._read_alive(name)) is not None]
+
+    def _read_alive(self, name: str) -> str | None:
+        descriptor = self._open(name, 0)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.read(descriptor, 1 << 16).decode()
+        else:
+            os.unlink(name, dir_fd=self._folder)
+            return None
+        finally:
+            os.close(descriptor)
+
+    def _open(self, name: str, flags: int) -> int:
+        return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600, dir_fd=self._folder)
