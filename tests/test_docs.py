@@ -18,15 +18,18 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark.options import ReadOptions, WriteOptions, options_table
 from lance_spark.table.branches import Branches
+from tests.support.pages import python_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LONG = {"environments.md", "errors.md", "search.md", "conflicts.ipynb", "first-steps.ipynb"}
 """Pages and notebooks whose examples run only in `make test-long`."""
 
+RECIPES = {path.stem.replace("_", "-") for path in (ROOT / "examples" / "recipes").glob("*.py")}
+"""Pages with the code of a script, which tests/test_recipes.py runs."""
+
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLE = re.compile(r"^    ```python\n(.*?)^    ```$", re.MULTILINE | re.DOTALL)
 QUICK_EXAMPLES = {"connect", "Connection.open_table", "Table", "Table.update"}
 """Examples that the quick suite runs."""
@@ -38,17 +41,12 @@ def page_id(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def python_blocks(page: Path) -> list[tuple[int, str]]:
-    text = page.read_text(encoding="utf-8")
-    return [(text.count("\n", 0, match.start(1)), match[1]) for match in BLOCK.finditer(text)]
-
-
 @pytest.mark.parametrize(
     "page",
     [
         pytest.param(page, marks=pytest.mark.long if page.name in LONG else (), id=page_id(page))
         for page in PAGES
-        if python_blocks(page)
+        if python_blocks(page) and page.stem not in RECIPES
     ],
 )
 def test_the_examples_run(page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
