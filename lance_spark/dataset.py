@@ -59,7 +59,7 @@ _OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "cosn": 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
-def normalize_uri(uri: str, *, option: str = "path", also: Collection[str] = ()) -> str:
+def normalize_uri(uri: str | os.PathLike[str], *, option: str = "path", also: Collection[str] = ()) -> str:
     """Returns a location in the form for comparisons. A local path is absolute, without `file:`.
 
     Args:
@@ -71,6 +71,7 @@ def normalize_uri(uri: str, *, option: str = "path", also: Collection[str] = ())
         OptionError: The location is empty, names no bucket, has an unknown scheme, or has spaces
             around a URI. The message has the right spelling.
     """
+    uri = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
         raise _no_location(uri, option)
     scheme_match = _SCHEME.match(uri.strip())

@@ -41,11 +41,11 @@ _REMOTE = "Open the bucket or folder that holds the tables: connect('s3://bucket
 
 @ARGUMENTS.function
 def connect(  # noqa: PLR0913 - the specification's parameters
-    uri: str,
+    uri: str | os.PathLike[str],
     spark: SparkSession | Callable[[], SparkSession] | None = None,
     storage_options: Mapping[str, str] | None = None,
     *,
-    checkpoint: str | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     default_manifest: Manifest | str | None = None,
     api_key: str | None = None,
@@ -57,7 +57,8 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     Runs on the driver, and touches neither the storage nor Spark.
 
     Args:
-        uri: The folder: a local path, or a URI of an object store that Lance supports.
+        uri: The folder: a local path as text or `pathlib.Path`, or a URI of an object store that
+            Lance supports.
         spark: The Spark session for jobs, or a function that returns the session. The first job
             calls the function. By default the active session, or a new local session on all cores.
         storage_options: Options of the object store, as Lance takes them.
@@ -98,6 +99,7 @@ def connect(  # noqa: PLR0913 - the specification's parameters
             )
     if default_manifest is not None and not isinstance(default_manifest, (Manifest, str)):
         raise OptionError("default_manifest", default_manifest, "a Manifest, or the name of one that is defined")
+    uri = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(uri, str) or not uri.strip():
         raise OptionError("uri", uri, "the location of a folder of Lance tables")
     if uri.startswith("db://"):
@@ -116,11 +118,11 @@ def connect(  # noqa: PLR0913 - the specification's parameters
 
 @ARGUMENTS.function
 def open_table(
-    uri: str,
+    uri: str | os.PathLike[str],
     spark: SparkSession | Callable[[], SparkSession] | None = None,
     storage_options: Mapping[str, str] | None = None,
     *,
-    checkpoint: str | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     branch: str | None = None,
 ) -> Table:
@@ -704,7 +706,10 @@ class Connection:
             return f"Leave out the suffix: open_table({name.removesuffix(_SUFFIX)!r})."
         place = f"{self.uri}/{name}"
         if DatasetRef.at(place, self.storage_options).exists():
-            return f"A table exists at {place}, without the suffix {_SUFFIX}. Open it with open_table({place!r})."
+            return (
+                f"A table exists at {place}, without the suffix {_SUFFIX}. Open it with "
+                f"lance_spark.open_table({place!r})."
+            )
         if self._is_table():
             return self._name_folder()
         names = ", ".join(map(repr, self.table_names()))

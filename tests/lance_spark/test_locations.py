@@ -112,7 +112,7 @@ def test_locations_that_are_understood():
     assert normalize_uri("file://localhost/a") == "/a"
     assert normalize_uri("S3://Bucket/T/") == "s3://Bucket/T"
     assert normalize_uri("s3+ddb://b/t?ddbTableName=x") == "s3+ddb://b/t?ddbTableName=x"
-    assert normalize_uri("~/t") == os.path.expanduser("~/t")
+    assert normalize_uri("~/t") == normalize_uri(Path("~/t")) == os.path.expanduser("~/t")
 
 
 @given(st.text(st.sampled_from("abs3file:/.~ ?#%\\") | st.characters(), max_size=12))

@@ -48,9 +48,9 @@ def test_a_table_without_columns_is_not_made(tmp_path: Path, data: Any, schema: 
 
 def test_a_table_at_a_path_without_the_suffix_opens_by_its_location(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"id": [1]}), f"{tmp_path}/events")
-    assert lance_spark.open_table(f"{tmp_path}/events").count_rows() == 1
-    with pytest.raises(TableNotFoundError, match=r"without the suffix .lance. Open it with open_table"):
-        lance_spark.connect(str(tmp_path)).open_table("events")
+    assert lance_spark.open_table(tmp_path / "events").count_rows() == 1
+    with pytest.raises(TableNotFoundError, match=r"without the suffix .lance. Open it with lance_spark.open_table"):
+        lance_spark.connect(tmp_path).open_table("events")
 
 
 @pytest.mark.guarantee("T79")
