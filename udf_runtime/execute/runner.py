@@ -23,7 +23,7 @@ from udf_runtime.execute.calls.vector import VectorCalls
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import check_inputs
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
-from udf_runtime.execute.isolation.process import Interpreter
+from udf_runtime.execute.isolation.process import ProcessSpec
 from udf_runtime.execute.result import BatchResult
 
 _BatchCalls = ScalarCalls | ChunkerCalls | VectorCalls | IsolatedCalls
@@ -46,7 +46,7 @@ class UdfRunner:
         clock: Callable[[], float] = time.perf_counter,
         rng: random.Random | None = None,
         chunks: ChunkFolder | None = None,
-        interpreter: Interpreter | None = None,
+        processes: ProcessSpec | None = None,
     ) -> None:
         """Prepares a run; loads no UDF, and starts no thread and no process.
 
@@ -60,8 +60,8 @@ class UdfRunner:
             clock: Returns seconds, for measurements. Child processes use their own.
             rng: Random numbers for waiting times; None: unseeded.
             chunks: Folder of a chunker's chunks; the results hold locations.
-            interpreter: The Python of the UDF's environment, for child processes. These also serve
-                later runners of the same UDF. None is the Python of this process.
+            processes: Python and devices of child processes, which also serve later runners of the
+                same UDF. None: the UDF runs in this process, unless isolated.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.
@@ -78,8 +78,8 @@ class UdfRunner:
             chunks=chunks,
         )
         self._threads = threads
-        self._isolate = isolate or interpreter is not None
-        self._interpreter = Interpreter() if interpreter is None else interpreter
+        self._isolate = isolate or processes is not None
+        self._processes = ProcessSpec() if processes is None else processes
         self._calls: _BatchCalls | StreamCalls | None = None
         self._closed = False
 
@@ -139,7 +139,7 @@ class UdfRunner:
         if self._calls is None:
             kind = self._context.udf.kind
             if self._isolate:
-                self._calls = IsolatedCalls(self._context, self._interpreter)
+                self._calls = IsolatedCalls(self._context, self._processes)
             elif kind is Kind.CHUNKS:
                 self._calls = ChunkerCalls(self._context)
             elif kind is Kind.SCALAR:

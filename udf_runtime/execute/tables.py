@@ -11,7 +11,7 @@ from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.call_context import passes_through
 from udf_runtime.execute.columns import is_data_frame
-from udf_runtime.execute.isolation.process import Interpreter, ProcessEndedError, UdfProcess
+from udf_runtime.execute.isolation.process import Interpreter, ProcessEndedError, ProcessSpec, UdfProcess
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import cause_of, raised_for
 
@@ -54,7 +54,7 @@ def call_table(udf: UDF, source: TableSource, interpreter: Interpreter | None = 
 
 
 def _call_in_process(interpreter: Interpreter, udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
-    process = UdfProcess(udf, udf.dumps(), interpreter, None)
+    process = UdfProcess(udf, udf.dumps(), ProcessSpec(interpreter=interpreter), None)
     try:
         yield from process.call_table(source)
     except ProcessEndedError as error:

@@ -15,10 +15,12 @@ from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of
 from lance_spark.backfill.task.computation import UdfCalls, fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
 from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, run_ranges
+from lance_spark.backfill.task.udf_processes import limit_task_threads
 from lance_spark.rows.merge import Chunk
 from lance_spark.rows.row_set import RowSet
 from udf_runtime import UDF, EnvironmentBuildError, Kind, UdfRuntimeError
 from udf_runtime.execute import UdfRunner
+from udf_runtime.execute.isolation.process import ProcessSpec
 
 if TYPE_CHECKING:
     from lance_spark.rebase.row_origins import Origin
@@ -95,7 +97,7 @@ class CallUdf:
         """Loads the UDF, and calls the UDF for the rows of the ranges."""
         try:
             udf = UDF.loads(self.udf)
-            interpreter = None if spec.environment is None else spec.environment.open()
+            processes = None if spec.environment is None else ProcessSpec(interpreter=spec.environment.open())
         except EnvironmentBuildError as error:
             yield from fail_ranges(spec, task.work, error)
             return
@@ -103,10 +105,9 @@ class CallUdf:
             # Another attempt in this environment would fail, too.
             yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
             return
+        limit_task_threads(udf)
         chunks = chunks_of(spec) if udf.kind is Kind.CHUNKS else None
-        with UdfRunner(
-            udf, threads=spec.threads, isolate=task.isolate, chunks=chunks, interpreter=interpreter
-        ) as runner:
+        with UdfRunner(udf, threads=spec.threads, isolate=task.isolate, chunks=chunks, processes=processes) as runner:
             calls = UdfCalls(runner=runner, policy=udf.on_error)
             yield from run_ranges(spec, task, functools.partial(self.range_run, calls=calls))
 

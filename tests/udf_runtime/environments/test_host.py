@@ -28,7 +28,7 @@ from udf_runtime.environments.manifest import current_python
 from udf_runtime.environments.variables import Variables
 from udf_runtime.execute import UdfRunner
 from udf_runtime.execute.isolation import process_pool
-from udf_runtime.execute.isolation.process import Interpreter
+from udf_runtime.execute.isolation.process import Interpreter, ProcessSpec
 
 ROWS = pa.record_batch([pa.array([1, 2, 3], pa.int64())], names=["x"])
 
@@ -36,7 +36,7 @@ ROWS = pa.record_batch([pa.array([1, 2, 3], pa.int64())], names=["x"])
 def run(manifest: Manifest, interpreter: Interpreter, function: Callable[[int], str]) -> list[object]:
     """Returns the results of a scalar function in an environment."""
     environment_udf = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(function)
-    with UdfRunner(environment_udf, interpreter=interpreter) as runner:
+    with UdfRunner(environment_udf, processes=ProcessSpec(interpreter=interpreter)) as runner:
         (result,) = runner.run([ROWS])
     process_pool.end_all()
     return result.values.to_pylist()
@@ -356,7 +356,7 @@ def test_an_environment_that_was_damaged_from_outside_is_made_again(
     os.unlink(first.python or "")
     probe_udf = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(make_probe())
     with (
-        UdfRunner(probe_udf, interpreter=first) as runner,
+        UdfRunner(probe_udf, processes=ProcessSpec(interpreter=first)) as runner,
         pytest.raises(EnvironmentBuildError, match="cannot be started"),
     ):
         list(runner.run([ROWS]))
@@ -550,7 +550,7 @@ def test_a_process_serves_runners_of_its_udf_until_another_udf_comes(
 
     def of(function: Callable[[int], str]) -> int:
         function_udf = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(function)
-        with UdfRunner(function_udf, interpreter=interpreter) as runner:
+        with UdfRunner(function_udf, processes=ProcessSpec(interpreter=interpreter)) as runner:
             (result,) = runner.run([ROWS])
         return int(result.values[0].as_py())
 

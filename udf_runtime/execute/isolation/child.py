@@ -44,6 +44,7 @@ from udf_runtime.execute.isolation.parent import Parent, ParentObjects, ParentTa
 from udf_runtime.execute.result import BatchResult, shortened, trace_of, type_name
 from udf_runtime.execute.runner import UdfRunner
 from udf_runtime.execute.tables import call_table
+from udf_runtime.execute.threads import hook_imports
 from udf_runtime.policies.matchers import message_of
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def _serve(runner_side: Parent) -> None:
         # to other users.
         os.environ.update(start.variables.in_clear())
         serving.variables = start.variables
+        hook_imports()
         udf = UDF.loads(start.udf)
         objects = cast("Objects", ParentObjects(runner_side))  # a process only puts chunks
         chunks = None if start.chunks is None else ChunkFolder(objects, *start.chunks)

@@ -13,7 +13,7 @@ from udf_runtime.errors import UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.call_context import CallContext
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.isolation import process_pool
-from udf_runtime.execute.isolation.process import Interpreter, ProcessEndedError, UdfProcess
+from udf_runtime.execute.isolation.process import ProcessEndedError, ProcessSpec, UdfProcess
 from udf_runtime.execute.result import BatchResult, RowFailure, join_parts, renumber_error, row_failure
 from udf_runtime.policies import Fail
 
@@ -31,15 +31,15 @@ class IsolatedCalls:
     UDF are handled by the same policy inside the child.
     """
 
-    def __init__(self, context: CallContext, interpreter: Interpreter) -> None:
+    def __init__(self, context: CallContext, processes: ProcessSpec) -> None:
         """Pickles the UDF; starts no process yet."""
         self.context = context
-        self._interpreter = interpreter
+        self._processes = processes
         self._payload = context.udf.dumps()
         folder = context.chunks
         place = None if folder is None else (folder.root, folder.job)
         # Processes of an environment serve other tasks, too.
-        self._key = None if interpreter.python is None else (interpreter, UDF.payload_digest(self._payload), place)
+        self._key = None if processes == ProcessSpec() else (processes, UDF.payload_digest(self._payload), place)
         self._idle: list[UdfProcess] = []
         self._busy: set[UdfProcess] = set()
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class IsolatedCalls:
             process.kill()
             process = None
         if process is None:
-            process = UdfProcess(self.context.udf, self._payload, self._interpreter, self.context.chunks)
+            process = UdfProcess(self.context.udf, self._payload, self._processes, self.context.chunks)
         with self._lock:
             if not self._stopped:
                 self._busy.add(process)

@@ -20,6 +20,7 @@ from udf_runtime.definition import UDF
 from udf_runtime.environments.variables import Variables
 from udf_runtime.errors import EnvironmentBuildError, UdfFailedError, UdfOutputError, UdfRuntimeError
 from udf_runtime.execute.casts import cast
+from udf_runtime.execute.isolation.devices import DeviceRequest
 from udf_runtime.execute.isolation.frames import (
     ChildStart,
     Failure,
@@ -34,6 +35,7 @@ from udf_runtime.execute.isolation.frames import (
 )
 from udf_runtime.execute.isolation.parent_rpc import ParentRpc
 from udf_runtime.execute.result import BatchResult
+from udf_runtime.execute.threads import THREAD_NAMES, thread_variables
 
 if TYPE_CHECKING:
     from udf_runtime.checkpoint.chunks import ChunkFolder
@@ -71,8 +73,19 @@ class Interpreter:
         # Without the working directory on the module path, which may hold unrelated files.
         return [self.python or sys.executable, "-P"]
 
-    def environment(self) -> dict[str, str]:
-        """Returns the environment variables at the process start, without values of the UDF."""
+    def environment(self, num_cpus: float | None = None) -> dict[str, str]:
+        """Returns the environment variables at the process start, without values of the UDF.
+
+        Native libraries read limits on threads at their import, so these variables are present at
+        the start, also with values of the UDF.
+
+        Args:
+            num_cpus: Cores of the process.
+        """
+        own_limits = {name: value for name, value in self.variables.in_clear().items() if name in THREAD_NAMES}
+        return {**self._environment(), **thread_variables(num_cpus), **own_limits}
+
+    def _environment(self) -> dict[str, str]:
         if self.python is None:
             path = [entry or os.getcwd() for entry in sys.path]
             return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
@@ -85,6 +98,19 @@ class Interpreter:
         # Programs of the environment's packages come first.
         programs = os.path.dirname(self.python)
         return {**inherited, **own_variables, "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """The processes of a UDF. A picklable value, for a single machine.
+
+    Attributes:
+        interpreter: The Python of the processes.
+        devices: The devices of each process; None: no device is reserved.
+    """
+
+    interpreter: Interpreter = field(default_factory=Interpreter)
+    devices: DeviceRequest | None = None
 
 
 class ProcessEndedError(Exception):
@@ -110,15 +136,18 @@ class UdfProcess:
         loaded: Whether the child has reported the load of the UDF.
     """
 
-    def __init__(self, udf: UDF, payload: bytes, interpreter: Interpreter, chunks: ChunkFolder | None) -> None:
-        """Starts the process and sends the UDF; does not wait for its load.
+    def __init__(self, udf: UDF, payload: bytes, processes: ProcessSpec, chunks: ChunkFolder | None) -> None:
+        """Waits for devices, starts the process and sends the UDF; does not wait for its load.
 
         Raises:
+            DevicesBusyError: The devices were not free in time.
             EnvironmentBuildError: The environment's interpreter is missing.
         """
         self._udf = udf
         self.loaded = False
         self._chunks = chunks
+        interpreter = processes.interpreter
+        lease = None if processes.devices is None else processes.devices.acquire()
         try:
             # `bufsize=0`: frames are written and read through the descriptors themselves. The
             # process gets its own session, so processes started by the UDF can be ended with the
@@ -129,7 +158,8 @@ class UdfProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                env=interpreter.environment(),
+                env={**interpreter.environment(udf.num_cpus), **({} if lease is None else lease.variables)},
+                pass_fds=() if lease is None else lease.descriptors,
                 start_new_session=True,
             )
         except OSError as error:
@@ -140,6 +170,9 @@ class UdfProcess:
                 reason=f"its Python cannot be started: {error}",
                 hint="Another program changed the folder of environments. Run the job again.",
             ) from error
+        finally:
+            if lease is not None:
+                lease.close()
         self._pipes = [pipe for pipe in (self._process.stdin, self._process.stdout) if pipe is not None]
         self._to, self._from = (pipe.fileno() for pipe in self._pipes)
         for descriptor in (self._to, self._from):

@@ -1,0 +1,28 @@
+"""The process of a task's UDF: this Python worker of Spark, or a process that outlives it."""
+
+from __future__ import annotations
+
+import os
+
+from udf_runtime import UDF
+from udf_runtime.execute.isolation.owner import Owner
+from udf_runtime.execute.threads import limit_threads
+
+_OMP_NAME = "OMP_NUM_THREADS"
+
+
+def limit_task_threads(udf: UDF) -> None:
+    """Limits the threads of native libraries in this Python worker of Spark to the cores of a UDF.
+
+    Spark sets `OMP_NUM_THREADS` to `spark.task.cpus`, unless the user sets the variable. The cores
+    of the UDF take the place of Spark's value. A value of the user stays. In a process without a
+    task of Spark, the function does nothing.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return
+    if os.environ.get(_OMP_NAME) == str(context.cpus()) and not Owner.above_python().has_variable(_OMP_NAME):
+        del os.environ[_OMP_NAME]
+    limit_threads(udf.num_cpus)
