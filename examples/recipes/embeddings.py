@@ -39,7 +39,7 @@ model = make_pipeline(counts, TruncatedSVD(SIZE, random_state=0), Normalizer())
 model.fit([row["text"] for row in rows])
 
 
-@udf(data_type=pa.list_(pa.float32(), SIZE), checkpoint_size=512)
+@udf(data_type=pa.list_(pa.float32(), SIZE), batch_size=512)
 class Embed:
     def __init__(self, model: Pipeline) -> None:
         self.model = model

@@ -9,7 +9,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, Protocol, Required, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, Required, TypedDict, Unpack, cast, overload
 
 import pyarrow as pa
 
@@ -132,7 +132,8 @@ class UdfOptions(_RowOptions, total=False):
     timeout: float | None
     field_metadata: Mapping[str, str] | None
     cuda: bool | None
-    batch_size: int | None
+    batch_size: int | Literal["auto"] | None
+    sort_batch_by: str | Callable[..., object] | None
     error_handling: OnError
     auto_backfill: bool
 
@@ -182,12 +183,13 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     min_checkpoint_size: int | None = None,
     max_checkpoint_size: int | None = None,
     task_size: int | None = None,
+    batch_size: int | Literal["auto"] | None = None,
+    sort_batch_by: str | Callable[..., object] | None = None,
     timeout: float | None = None,
     on_error: OnError = None,
     field_metadata: Mapping[str, str] | None = None,
     manifest: Manifest | None = None,
     cuda: bool | None = None,
-    batch_size: int | None = None,
     error_handling: OnError = None,
     auto_backfill: bool = False,
 ) -> UDF | UdfFactory | UdfDecorator:
@@ -214,6 +216,15 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         min_checkpoint_size: Minimum rows of an adaptive checkpoint.
         max_checkpoint_size: Maximum rows of an adaptive checkpoint.
         task_size: Rows of a task.
+        batch_size: Rows of a call of a UDF over batches, for example the batch of a model. By
+            default a call gets all rows of a checkpoint. `"auto"` measures the throughput of calls
+            of 16, 32, 64, ... rows, and keeps the best size after a minute at most. A call never
+            exceeds a checkpoint. A call of a scalar UDF always has one row.
+        sort_batch_by: An input column, or a function of the input arrays that returns an array with
+            one key per row, such as `pc.utf8_length`. The rows of a checkpoint are sorted, NULL
+            last, before they are cut into calls. Results keep the order of the rows. The function
+            runs in the process of the UDF. An exception of the function ends the range, as a
+            `UdfFailedError`.
         timeout: Maximum seconds per row; scalar UDFs only.
         on_error: Policy for errors: a policy, a matcher, or a list of matchers; by default the
             first error fails the job.
@@ -221,7 +232,6 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         manifest: The environment with packages, modules and variables of its own. By default the
             environment of the connection, else the executors' Python.
         cuda: Deprecated; `num_gpus=1`.
-        batch_size: Deprecated; `checkpoint_size`.
         error_handling: Another name of `on_error`.
         auto_backfill: Must be false, because there is no service for automatic backfills.
 
@@ -243,6 +253,11 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         ...     return pc.utf8_length(text)
         >>> letters.kind.value
         'arrow'
+        >>> @udf(data_type=pa.int32(), batch_size=64, sort_batch_by=pc.utf8_length)
+        ... def tokens(title: pa.Array) -> pa.Array:
+        ...     return pc.list_value_length(pc.utf8_split_whitespace(title))
+        >>> tokens.batch_size
+        64
     """
     if auto_backfill:
         raise UdfDefinitionError(
@@ -260,10 +275,12 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             num_cpus=num_cpus,
             num_gpus=_resolve_num_gpus(num_gpus, cuda),
             memory=memory,
-            checkpoint_size=_resolve_checkpoint_size(checkpoint_size, batch_size),
+            checkpoint_size=checkpoint_size,
             min_checkpoint_size=min_checkpoint_size,
             max_checkpoint_size=max_checkpoint_size,
             task_size=task_size,
+            batch_size=batch_size,
+            sort_batch_by=sort_batch_by,
             timeout=timeout,
             on_error=ErrorPolicy.of(on_error if on_error is not None else error_handling),
             field_metadata=field_metadata if field_metadata is not None else {},
@@ -490,19 +507,6 @@ def _resolve_num_gpus(num_gpus: float | None, cuda: bool | None) -> float | None
     if cuda and num_gpus is not None:
         raise UdfDefinitionError("The arguments cuda and num_gpus of @udf are the same. Give num_gpus only.")
     return 1.0 if cuda else num_gpus
-
-
-def _resolve_checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int | None:
-    if batch_size is None:
-        return checkpoint_size
-    warnings.warn(
-        "The argument batch_size= of @udf is deprecated. Use checkpoint_size=.", DeprecationWarning, stacklevel=4
-    )
-    if checkpoint_size is not None:
-        raise UdfDefinitionError(
-            "The arguments batch_size and checkpoint_size of @udf are the same. Give checkpoint_size only."
-        )
-    return batch_size
 
 
 def _collect_names_around(frame: types.FrameType | None) -> dict[str, object]:

@@ -6,8 +6,9 @@ import dataclasses
 import functools
 import hashlib
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -33,6 +34,13 @@ else:
     P, R_co = ParamSpec("P"), TypeVar("R_co", covariant=True)
 
 
+SortKey: TypeAlias = "str | Callable[..., object] | Stateful | None"
+"""A column or a function for `sort_batch_by`."""
+
+_WHOLE_NUMBERS = ("memory", "checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "task_size")
+"""Settings that are None or a whole number from 1."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Settings for the run of a UDF.
@@ -47,6 +55,9 @@ class Settings:
         min_checkpoint_size: Minimum rows of an adaptive checkpoint.
         max_checkpoint_size: Maximum rows of an adaptive checkpoint.
         task_size: Rows of a task.
+        batch_size: Rows of a call, or `"auto"` for the size with the highest throughput; None for
+            all rows of a checkpoint. A call of a scalar UDF has one row.
+        sort_batch_by: A parameter, or a function of the input arrays that returns an array of keys.
         timeout: Maximum seconds per row; scalar UDFs only.
         on_error: Policy for errors.
         field_metadata: Metadata of its columns, in addition to the mark of a computed column.
@@ -59,12 +70,14 @@ class Settings:
     min_checkpoint_size: int | None = None
     max_checkpoint_size: int | None = None
     task_size: int | None = None
+    batch_size: int | Literal["auto"] | None = None
+    sort_batch_by: SortKey = None
     timeout: float | None = None
     on_error: ErrorPolicy = dataclasses.field(default_factory=ErrorPolicy)
     field_metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("memory", "checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "task_size"):
+        for name in _WHOLE_NUMBERS:
             value = getattr(self, name)
             if value is not None and not is_whole_number(value):
                 raise UdfDefinitionError(
@@ -77,6 +90,7 @@ class Settings:
                     f"The setting {name}={value!r} of a UDF is no positive number. Give a number, or None."
                 )
         self._check_bounds()
+        _check_batches(self.batch_size, self.sort_batch_by)
         _check_metadata(self.field_metadata)
 
     def _check_bounds(self) -> None:
@@ -175,14 +189,17 @@ class UDF(Settings, Generic[P, R_co]):
         check_fillable(signature.data_type, where=where)
         settings = settings or Settings()
         _check_timeout(settings, signature, where)
+        _check_batch_settings(settings, signature, where)
         shared = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Settings)}
+        bound_columns = _bind_columns(signature, columns, where)
+        sort_key = _bind_sort_key(settings.sort_batch_by, signature, bound_columns, where)
         udf = UDF(
             name=name,
             signature=signature,
             target=_hold_state(func),
-            input_columns=_bind_columns(signature, columns, where),
+            input_columns=bound_columns,
             given_version=version,
-            **(shared | {"field_metadata": dict(settings.field_metadata)}),
+            **(shared | {"field_metadata": dict(settings.field_metadata), "sort_batch_by": sort_key}),
         )
         _ = udf.version  # a failure of the digest is raised at the definition, before the first use
         return udf if manifest is None else udf.with_manifest(manifest)
@@ -227,6 +244,24 @@ class UDF(Settings, Generic[P, R_co]):
         """The inputs of a call: a parameter per input column; for record batches the batch."""
         inputs = self.signature.inputs
         return inputs if self.input_columns is None else inputs[: len(self.input_columns)]
+
+    @property
+    def call_rows(self) -> int:
+        """Rows of a full call, as far as a setting fixes them; 1 for scalar UDFs."""
+        return self.batch_size if self.kind.vectorised and isinstance(self.batch_size, int) else 1
+
+    @property
+    def sort_key(self) -> Callable[..., object] | None:
+        """The function from the input arrays, or the record batch, to an array of sort keys."""
+        key = self.sort_batch_by
+        if isinstance(key, Stateful):
+            return key.load()
+        if not isinstance(key, str):
+            return key
+        if self.input_columns is None:
+            return operator.methodcaller("column", key)
+        position = [parameter.name for parameter in self.parameters].index(key)
+        return lambda *columns: columns[position]
 
     @property
     def version(self) -> str:
@@ -329,7 +364,10 @@ class UDF(Settings, Generic[P, R_co]):
                 f"asks for {manifest.python_version}. Put the function into a module, give the module to py_modules, "
                 "and decorate the imported function: udf(module.function, manifest=...)."
             )
-        return dataclasses.replace(self, manifest=manifest, target=target, payload=None)
+        # Only a process of the environment may unpickle the function of the sort keys, too.
+        key = self.sort_batch_by
+        sort_key = Stateful(key) if callable(key) and not isinstance(key, Stateful) else key
+        return dataclasses.replace(self, manifest=manifest, target=target, sort_batch_by=sort_key, payload=None)
 
     def load(self) -> Callable[..., Any]:
         """Returns this process's callable: the function, or the single instance of the class.
@@ -461,6 +499,50 @@ def _check_timeout(settings: Settings, signature: UdfSignature, where: str) -> N
         raise UdfDefinitionError(
             f"A timeout is per call of a scalar UDF, and {where} is not scalar. Leave timeout out."
         )
+
+
+def _check_batches(batch_size: object, sort_batch_by: object) -> None:
+    if batch_size not in (None, "auto") and not is_whole_number(batch_size):
+        raise UdfDefinitionError(
+            f'The setting batch_size={batch_size!r} of a UDF is no number of 1 or more, and not "auto". Give a whole '
+            'number, "auto", or None.'
+        )
+    is_key = callable(sort_batch_by) or isinstance(sort_batch_by, (str, Stateful))
+    if sort_batch_by is not None and not is_key:
+        raise UdfDefinitionError(
+            f"The setting sort_batch_by={sort_batch_by!r} of a UDF is neither an input column nor a function. Give a "
+            "name, or a function of the input arrays that returns an array of keys."
+        )
+
+
+def _check_batch_settings(settings: Settings, signature: UdfSignature, where: str) -> None:
+    """Checks the settings of batches against the kind of a UDF."""
+    kind = signature.kind
+    if kind.makes_rows and (settings.batch_size is not None or settings.sort_batch_by is not None):
+        raise UdfDefinitionError(
+            f"The settings batch_size and sort_batch_by are for UDFs over batches of rows, and {where} makes new rows. "
+            "Leave both out."
+        )
+    if not kind.vectorised and settings.sort_batch_by is not None:
+        raise UdfDefinitionError(
+            f"The setting sort_batch_by is for UDFs over batches, and a call of {where} gets one row. Leave "
+            "sort_batch_by out."
+        )
+
+
+def _bind_sort_key(key: SortKey, signature: UdfSignature, columns: tuple[str, ...] | None, where: str) -> SortKey:
+    """Returns the parameter of a sort column, which keeps its name over other columns."""
+    if not isinstance(key, str) or columns is None:
+        return key
+    parameters = [parameter.name for parameter in signature.inputs[: len(columns)]]
+    if key in columns:
+        return parameters[columns.index(key)]
+    if key in parameters:
+        return key
+    raise UdfDefinitionError(
+        f"The sort_batch_by={key!r} of {where} is no input. Give one of {', '.join(columns)}, or a function of the "
+        "input arrays."
+    )
 
 
 def _hold_state(func: Callable[..., object] | Stateful) -> Callable[..., object] | Stateful:

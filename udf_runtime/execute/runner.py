@@ -15,6 +15,7 @@ import pyarrow as pa
 from udf_runtime.checkpoint.chunks import ChunkFolder
 from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.execute.batching import CallBatches
 from udf_runtime.execute.call_context import CallContext
 from udf_runtime.execute.calls.chunks import ChunkerCalls
 from udf_runtime.execute.calls.scalar import ScalarCalls
@@ -80,6 +81,7 @@ class UdfRunner:
         self._threads = threads
         self._isolate = isolate or processes is not None
         self._processes = ProcessSpec() if processes is None else processes
+        self._batches = CallBatches(self._context)
         self._calls: _BatchCalls | StreamCalls | None = None
         self._closed = False
 
@@ -109,7 +111,8 @@ class UdfRunner:
         Args:
             batches: Batches with exactly the UDF's inputs as columns, in parameter order; for a UDF
                 over record batches, the batches for the function. A batch without rows gets a
-                result without a call.
+                result without a call. A UDF over batches gets the rows of a batch in calls of its
+                `batch_size`, sorted by its `sort_batch_by`.
 
         Raises:
             UdfFailedError: The function raised, and the policy does not forgive the error.
@@ -123,7 +126,7 @@ class UdfRunner:
             raise UdfDefinitionError("The UdfRunner is closed. Make another runner.")
         calls = self._load_calls()
         if isinstance(calls, StreamCalls):
-            return calls.run(batches)
+            return self._batches.run_stream(batches, calls.run)
         if self._threads == 1:
             return (self._run_batch(calls, batch) for batch in batches)
         return self._run_concurrently(calls, iter(batches))
@@ -152,7 +155,8 @@ class UdfRunner:
         check_inputs(self._context.udf, batch)
         if batch.num_rows == 0:
             return BatchResult(values=nulls(0, self._context.udf.result_type))
-        return calls.run(batch)
+        # A child process has a runner of its own.
+        return self._batches.run(batch, calls.run) if isinstance(calls, VectorCalls) else calls.run(batch)
 
     def _run_concurrently(self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch]) -> Iterator[BatchResult]:
         pending: deque[Future[BatchResult]] = deque()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,9 +52,12 @@ class CheckpointSizes:
 
 
 def checkpoint_bounds(
-    *, call: HasCheckpointSizes, udf: HasCheckpointSizes, default: int = DEFAULT_CHECKPOINT_ROWS
+    *, call: HasCheckpointSizes, udf: HasCheckpointSizes, call_rows: int = 1, default: int = DEFAULT_CHECKPOINT_ROWS
 ) -> tuple[int, int, int]:
     """Returns the minimum, maximum and initial number of rows between two checkpoints.
+
+    All three are multiples of `call_rows`, the rows of a call of the UDF, so that calls are full.
+    If the maximum is below `call_rows`, the calls have as many rows as the maximum.
 
     Sizes of the call take precedence over sizes of the UDF. The maximum defaults to the checkpoint
     size and never exceeds the checkpoint size. The minimum defaults to 1. The initial size is an
@@ -69,7 +73,10 @@ def checkpoint_bounds(
     if minimum > maximum:
         minimum, maximum = _reconcile(call, minimum, maximum, checkpoint)
     is_explicit = call.checkpoint_size is not None or udf.checkpoint_size is not None
-    return minimum, maximum, min(max(checkpoint, minimum), maximum) if is_explicit else minimum
+    initial = min(max(checkpoint, minimum), maximum) if is_explicit else minimum
+    call_rows = min(call_rows, maximum)
+    maximum -= maximum % call_rows
+    return min(-(-minimum // call_rows) * call_rows, maximum), maximum, max(initial - initial % call_rows, call_rows)
 
 
 def _choose(of_call: int | None, of_udf: int | None, default: int) -> int:
@@ -105,9 +112,10 @@ class AdaptiveSize:
         minimum: Minimum number of rows.
         maximum: Maximum number of rows.
         target_s: Intended seconds per batch.
+        call_rows: Rows of a call of the UDF. Sizes are multiples, as far as the bounds allow.
     """
 
-    __slots__ = ("_clock", "_rate", "_rows", "_since", "maximum", "minimum", "target_s")
+    __slots__ = ("_clock", "_rate", "_rows", "_since", "call_rows", "maximum", "minimum", "target_s")
 
     def __init__(
         self,
@@ -115,6 +123,7 @@ class AdaptiveSize:
         minimum: int,
         maximum: int,
         initial: int,
+        call_rows: int = 1,
         target_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -126,6 +135,7 @@ class AdaptiveSize:
         self.minimum = minimum
         self.maximum = maximum
         self.target_s = target_s
+        self.call_rows = call_rows
         self._rows = min(max(initial, minimum), maximum)
         self._rate: float | None = None
         self._clock = clock
@@ -152,4 +162,89 @@ class AdaptiveSize:
         stable = self._rate is None or rate >= self._rate / 2
         self._rate = rate
         most = self._rows * MOST_GROWTH if stable else self._rows
-        self._rows = int(min(max(min(rate * self.target_s, most), self.minimum), self.maximum))
+        full_calls = int(min(rate * self.target_s, most)) // self.call_rows * self.call_rows
+        self._rows = min(max(full_calls, self.minimum), self.maximum)
+
+
+class FixedSize:
+    """The number of rows of every call; None: all rows of a batch."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: int | None) -> None:
+        self._rows = rows
+
+    def next_rows(self) -> int | None:
+        """Returns the rows of the next call."""
+        return self._rows
+
+    def record(self, rows: int, seconds: float) -> None:
+        """Ignores the duration of a call."""
+
+
+FIRST_AUTO_ROWS = 16
+"""Rows of the first calls with an automatic size."""
+
+AUTO_SECONDS = 60.0
+"""Seconds until an automatic size is final."""
+
+_GAIN = 1.1
+"""Factor of a real gain in throughput. Smaller gains are noise."""
+
+_MEASURED_CALLS = 4
+_MEASURED_S = 2.0
+"""Calls of one size for a measurement, or seconds of calls, if the calls are slow."""
+
+
+class ThroughputSize:
+    """The number of rows of a call with the highest throughput. Thread-safe.
+
+    The size doubles while the rows per second grow by a tenth or more. Then the best size is final,
+    at the latest a minute after the first call. The first call is not measured, because a UDF may
+    load something. Calls with fewer rows than the size, such as the last of a batch, do not count.
+    """
+
+    __slots__ = ("_best_rate", "_best_rows", "_calls", "_clock", "_is_final", "_lock", "_rows", "_seconds", "_since")
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rows = self._best_rows = FIRST_AUTO_ROWS
+        self._best_rate = 0.0
+        self._calls, self._seconds = -1, 0.0
+        self._since: float | None = None
+        self._is_final = False
+
+    def next_rows(self) -> int:
+        """Returns the rows of the next call."""
+        return self._rows
+
+    def record(self, rows: int, seconds: float) -> None:
+        """Records the size and duration of a call."""
+        with self._lock:
+            if self._is_final:
+                return
+            if self._since is None:
+                self._since = self._clock()
+            is_late = self._clock() - self._since > AUTO_SECONDS
+            if rows == self._rows:
+                self._calls += 1
+                self._seconds += seconds if self._calls else 0.0
+            if self._calls >= _MEASURED_CALLS or (self._calls > 0 and (self._seconds >= _MEASURED_S or is_late)):
+                self._compare()
+            if is_late:
+                self._end()
+
+    def _compare(self) -> None:
+        """Doubles the size after a gain in throughput, and ends the search otherwise."""
+        # If the clock did not move, larger calls are no slower.
+        rate = self._rows * self._calls / max(self._seconds, 1e-9)
+        if rate < self._best_rate * _GAIN:
+            self._end()
+            return
+        self._best_rate, self._best_rows = rate, self._rows
+        self._rows *= 2
+        self._calls, self._seconds = 0, 0.0
+
+    def _end(self) -> None:
+        self._rows, self._is_final = self._best_rows, True

@@ -222,7 +222,9 @@ def _first_spec(
         column=first.token or f"{first.id}:{first.name}",
         bound_at=_bound_at(definition, dataset),
         checkpoints=checkpoints,
-        sizes=checkpoint_bounds(call=request, udf=udf or CheckpointSizes()),
+        sizes=checkpoint_bounds(
+            call=request, udf=udf or CheckpointSizes(), call_rows=1 if udf is None else udf.call_rows
+        ),
         flush_s=request.batch_checkpoint_flush_interval_seconds,
         threads=request.intra_applier_concurrency,
         blob_strategy=request.blob_read_strategy,

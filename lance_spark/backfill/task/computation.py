@@ -204,10 +204,11 @@ def type_of(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UdfCalls:
-    """The runner of a UDF, and the UDF's policy for errors."""
+    """The runner of a UDF, the UDF's policy for errors, and the rows of a full call."""
 
     runner: UdfRunner
     policy: ErrorPolicy
+    call_rows: int = 1
 
 
 class Computation:
@@ -251,7 +252,7 @@ class Computation:
         Rows of `own`, the rows of earlier rounds, count as recomputed.
         """
         least, most, first = self._sizes
-        sizer = AdaptiveSize(minimum=least, maximum=most, initial=first)
+        sizer = AdaptiveSize(minimum=least, maximum=most, initial=first, call_rows=calls.call_rows)
         self._taken.clear()
         began = time.perf_counter()
         self._checkpoints.begin()

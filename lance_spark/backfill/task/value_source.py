@@ -108,7 +108,7 @@ class CallUdf:
         limit_task_threads(udf)
         chunks = chunks_of(spec) if udf.kind is Kind.CHUNKS else None
         with UdfRunner(udf, threads=spec.threads, isolate=task.isolate, chunks=chunks, processes=processes) as runner:
-            calls = UdfCalls(runner=runner, policy=udf.on_error)
+            calls = UdfCalls(runner=runner, policy=udf.on_error, call_rows=udf.call_rows)
             yield from run_ranges(spec, task, functools.partial(self.range_run, calls=calls))
 
     def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:

@@ -19,6 +19,7 @@ from udf_runtime import (
     UDF,
     Columns,
     ErrorPolicy,
+    Kind,
     Retry,
     Skip,
     UdfDefinitionError,
@@ -28,6 +29,7 @@ from udf_runtime import (
     udf,
     udtf,
 )
+from udf_runtime.definition.spec import Settings
 
 ROOT = Path(__file__).parents[3]
 
@@ -144,14 +146,40 @@ def test_deprecated_names_warn_at_the_caller_and_do_what_they_did():
         gpu_udf = udf(double.load(), cuda=True)
     assert gpu_udf.num_gpus == 1.0
     assert caught[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match="checkpoint_size"):
-        assert udf(double.load(), batch_size=7).checkpoint_size == 7
     assert udf(double.load(), error_handling=[Retry(OSError)]).on_error == ErrorPolicy.of([Retry(OSError)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for twice in ({"cuda": True, "num_gpus": 1}, {"batch_size": 1, "checkpoint_size": 1}):
-            with pytest.raises(UdfDefinitionError, match="are the same"):
-                udf(double.load(), **twice)  # type: ignore[arg-type]
+        with pytest.raises(UdfDefinitionError, match="are the same"):
+            udf(double.load(), cuda=True, num_gpus=1)
+
+
+def test_rows_of_calls_and_of_checkpoints_are_separate_settings():
+    def f(a: pa.Array, b: pa.Array) -> pa.Array: ...
+
+    sized = udf(f, data_type=pa.int8(), batch_size=7, checkpoint_size=9)
+    assert (sized.batch_size, sized.checkpoint_size, sized.call_rows) == (7, 9, 7)
+    assert udf(f, data_type=pa.int8(), batch_size="auto").call_rows == 1
+    assert udf(double.load(), batch_size=7).call_rows == 1
+    assert sized.version == udf(f, data_type=pa.int8()).version
+    for wrong in ({"batch_size": 0}, {"batch_size": "most"}, {"sort_batch_by": 5}):
+        with pytest.raises(UdfDefinitionError, match=next(iter(wrong))):
+            udf(f, data_type=pa.int8(), **wrong)  # type: ignore[arg-type]
+
+
+def test_rows_are_sorted_by_an_input_whose_column_may_change():
+    def f(a: pa.Array, b: pa.Array) -> pa.Array: ...
+
+    by_column = udf(f, data_type=pa.int8(), input_columns=["x", "y"], sort_batch_by="y")
+    moved = by_column.with_input_columns(["y", "z"])
+    assert moved.sort_key is not None
+    assert moved.sort_key("first", "second") == "second"
+    with pytest.raises(UdfDefinitionError, match=r"sort_batch_by='z' .* is no input.* x, y, or a function"):
+        udf(f, data_type=pa.int8(), input_columns=["x", "y"], sort_batch_by="z")
+    with pytest.raises(UdfDefinitionError, match="a call of UDF 'plain' gets one row"):
+        udf(double.load(), name="plain", sort_batch_by="x")
+    chunks = pa.struct([("a", pa.int8())])
+    with pytest.raises(UdfDefinitionError, match="makes new rows"):
+        UDF.define(double.load(), kind=Kind.CHUNKS, data_type=chunks, settings=Settings(batch_size=5))
 
 
 def test_settings_and_metadata_are_kept_and_belong_to_the_udf():

@@ -22,6 +22,7 @@ def make(
     on_error: OnError = None,
     timeout: float | None = None,
     inputs: Sequence[str] | None = None,
+    **settings,
 ) -> UDF:
     """Returns a UDF of an unannotated function over the column `x`, or over the given columns."""
     takes_batches = kind in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER)
@@ -31,7 +32,7 @@ def make(
         data_type=data_type,
         input_columns=None if takes_batches else inputs or ["x"],
         version="1",
-        settings=Settings(on_error=ErrorPolicy.of(on_error), timeout=timeout),
+        settings=Settings(on_error=ErrorPolicy.of(on_error), timeout=timeout, **settings),
     )
 
 

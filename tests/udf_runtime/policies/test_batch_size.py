@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.policies import AdaptiveSize, CheckpointSizes, checkpoint_bounds
+from udf_runtime.policies.batch_size import ThroughputSize
 
 
 class Clock:
@@ -107,6 +108,70 @@ def test_at_a_constant_speed_it_arrives_at_the_target_time(speed: float):
     sizes = sizes_of(adaptive, clock, lambda rows: rows / speed, 15)
     assert sizes[-1] == pytest.approx(speed * 10, rel=0.01, abs=1)
     assert all(after >= before - 1 for before, after in itertools.pairwise(sizes))  # the clock rounds
+
+
+def test_sizes_hold_full_calls():
+    clock = Clock()
+    adaptive = AdaptiveSize(minimum=512, maximum=10_240, initial=512, call_rows=512, clock=clock)
+    assert sizes_of(adaptive, clock, lambda rows: rows / 700, 4) == [512, 4096, 6656, 6656]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_size", "call_rows", "expected"),
+    [
+        (None, 512, (512, 10_240, 512)),
+        (1000, 64, (64, 960, 960)),
+        (100, 64, (64, 64, 64)),
+        (50, 64, (50, 50, 50)),
+        (None, 1, (1, 10_240, 1)),
+    ],
+)
+def test_checkpoints_hold_full_calls(checkpoint_size, call_rows, expected):
+    udf = CheckpointSizes(checkpoint_size=checkpoint_size)
+    assert checkpoint_bounds(call=CheckpointSizes(), udf=udf, call_rows=call_rows) == expected
+
+
+def sizes_by_throughput(seconds_of, calls: int) -> list[int]:
+    """Returns the automatic sizes of calls of simulated duration."""
+    clock = Clock()
+    size = ThroughputSize(clock=clock)
+    rows = []
+    for _ in range(calls):
+        rows.append(size.next_rows())
+        clock.now_s += seconds_of(rows[-1])
+        size.record(rows[-1], seconds_of(rows[-1]))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("seconds_of", "best"),
+    [
+        (lambda rows: rows * 0.001, 16),  # the cost of a row alone: no gain from larger calls
+        (lambda rows: 0.05 if rows <= 256 else rows * 0.001, 256),
+        (lambda rows: 1.0, 16 << 16),  # the cost of a call alone
+    ],
+)
+def test_an_automatic_size_doubles_while_the_throughput_grows(seconds_of, best):
+    rows = sizes_by_throughput(seconds_of, 200)
+    assert all(after in (before, before * 2) for before, after in itertools.pairwise(rows) if after >= before)
+    assert rows[-1] == rows[-100]
+    assert rows[-1] >= best if best > 1000 else rows[-1] == best
+
+
+def test_an_automatic_size_is_final_after_a_minute():
+    rows = sizes_by_throughput(lambda rows: 12.0, 20)
+    assert len(set(rows[6:])) == 1
+
+
+def test_short_calls_and_the_first_call_are_not_measured():
+    size = ThroughputSize()
+    size.record(16, 100.0)
+    for _ in range(3):
+        size.record(16, 0.1)
+        size.record(5, 100.0)
+    assert size.next_rows() == 16
+    size.record(16, 0.1)
+    assert size.next_rows() == 32
 
 
 def test_impossible_bounds_are_refused():
