@@ -172,6 +172,10 @@ class UdfOutputError(UdfRuntimeError, ValueError):
         self.udf = udf
         self.row = row
 
+    def at_row(self, row: int) -> UdfOutputError:
+        """Returns the error of a batch of one row for the row's position in a larger batch."""
+        return UdfOutputError(str(self).replace("row 0 of", f"row {row} of"), udf=self.udf, row=row)
+
 
 class UdfProcessDiedError(UdfRuntimeError, RuntimeError):
     """The process of a UDF ended without a result.

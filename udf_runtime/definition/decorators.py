@@ -130,6 +130,8 @@ class UdfOptions(_RowOptions, total=False):
 
     data_type: pa.DataType | None
     timeout: float | None
+    call_timeout: float | None
+    max_in_flight: int | None
     field_metadata: Mapping[str, str] | None
     cuda: bool | None
     batch_size: int | Literal["auto"] | None
@@ -186,6 +188,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     batch_size: int | Literal["auto"] | None = None,
     sort_batch_by: str | Callable[..., object] | None = None,
     timeout: float | None = None,
+    call_timeout: float | None = None,
+    max_in_flight: int | None = None,
     on_error: OnError = None,
     field_metadata: Mapping[str, str] | None = None,
     manifest: Manifest | None = None,
@@ -198,7 +202,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     The decorator works with and without arguments. The annotations of the parameters determine the
     kind: `pa.Array`, `pd.Series`, a `pa.RecordBatch`, or an `Iterator` over these (or over tuples
     of arrays or series). All other functions are scalar UDFs, and they are called once per row,
-    with None for NULL.
+    with None for NULL. The calls of an `async def` function run concurrently on the event loop of
+    the process; `setup` of a class may be async, too.
 
     Args:
         func: The decorated function, object or class.
@@ -225,7 +230,11 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             last, before they are cut into calls. Results keep the order of the rows. The function
             runs in the process of the UDF. An exception of the function ends the range, as a
             `UdfFailedError`.
-        timeout: Maximum seconds per row; scalar UDFs only.
+        timeout: Another name of `call_timeout`.
+        call_timeout: Maximum seconds per call; scalar and async UDFs only. A late call raises a
+            TimeoutError into the error policy.
+        max_in_flight: Maximum number of concurrent calls of an async UDF in a process; by default
+            32.
         on_error: Policy for errors: a policy, a matcher, or a list of matchers; by default the
             first error fails the job.
         field_metadata: Metadata of the columns.
@@ -281,7 +290,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             task_size=task_size,
             batch_size=batch_size,
             sort_batch_by=sort_batch_by,
-            timeout=timeout,
+            timeout=_resolve_call_timeout(call_timeout, timeout),
+            max_in_flight=max_in_flight,
             on_error=ErrorPolicy.of(on_error if on_error is not None else error_handling),
             field_metadata=field_metadata if field_metadata is not None else {},
         ),
@@ -507,6 +517,12 @@ def _resolve_num_gpus(num_gpus: float | None, cuda: bool | None) -> float | None
     if cuda and num_gpus is not None:
         raise UdfDefinitionError("The arguments cuda and num_gpus of @udf are the same. Give num_gpus only.")
     return 1.0 if cuda else num_gpus
+
+
+def _resolve_call_timeout(call_timeout: float | None, timeout: float | None) -> float | None:
+    if call_timeout is not None and timeout is not None:
+        raise UdfDefinitionError("The arguments call_timeout and timeout of @udf are the same. Give call_timeout only.")
+    return timeout if call_timeout is None else call_timeout
 
 
 def _collect_names_around(frame: types.FrameType | None) -> dict[str, object]:

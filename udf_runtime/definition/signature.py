@@ -9,6 +9,7 @@ import io
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 
 import pyarrow as pa
 
@@ -64,6 +65,7 @@ class UdfSignature:
         required: Number of inputs without a default.
         data_type: Type of the output; for `Columns[T]` the struct of T.
         is_columns: Whether each field of the output is a column of its own.
+        is_async: Whether a call returns a coroutine, which the process's event loop runs.
     """
 
     kind: Kind
@@ -71,6 +73,12 @@ class UdfSignature:
     required: int
     data_type: pa.DataType
     is_columns: bool
+    is_async: bool = False
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        # Signatures of earlier releases end before `is_async`.
+        for field, value in zip_longest(dataclasses.fields(self), state, fillvalue=False):
+            object.__setattr__(self, field.name, value)  # type: ignore[union-attr]  # never more values than fields
 
     @property
     def accepted(self) -> str:
@@ -121,10 +129,6 @@ class _SignatureReader:
 
     def read(self) -> UdfSignature:
         parameters, result = self._read_parameters()
-        if inspect.iscoroutinefunction(function_of(self._func)):
-            raise self.error(
-                "an async function cannot be a UDF", "define it with def, and await results inside, with asyncio.run()"
-            )
         returns = self._resolve(
             result, "the result", needed=self._request.data_type is None or self._request.kind is None
         )
@@ -132,7 +136,9 @@ class _SignatureReader:
             self._resolve(p.annotation, f"parameter {p.name!r}", needed=self._request.kind is None) for p in parameters
         ]
         kind, width = self._find_kind(annotations)
-        yields = inspect.isgeneratorfunction(function_of(self._func))
+        function = function_of(self._func)
+        is_async = self._check_async(function, kind)
+        yields = inspect.isgeneratorfunction(function)
         if yields and not kind.iterates and not kind.makes_rows:
             raise self.error(
                 "the function yields, but its annotations name no iterators",
@@ -140,7 +146,26 @@ class _SignatureReader:
             )
         inputs, required = self._make_inputs(parameters, annotations, kind, width)
         data_type, is_columns = self._find_output(kind, returns)
-        return UdfSignature(kind=kind, inputs=inputs, required=required, data_type=data_type, is_columns=is_columns)
+        return UdfSignature(
+            kind=kind,
+            inputs=inputs,
+            required=required,
+            data_type=data_type,
+            is_columns=is_columns,
+            is_async=is_async,
+        )
+
+    def _check_async(self, function: Callable[..., object] | None, kind: Kind) -> bool:
+        """Tells whether a call returns a coroutine; refuses other async forms."""
+        if inspect.isasyncgenfunction(function):
+            raise self.error("an async function of a UDF cannot yield", "return one value per call")
+        is_async = inspect.iscoroutinefunction(function)
+        if is_async and (kind.iterates or kind.makes_rows):
+            raise self.error(
+                "an async function returns one result per call, and this kind of UDF yields results",
+                "take single values, pa.Array, pd.Series or a pa.RecordBatch, or define the function with def",
+            )
+        return is_async
 
     def _read_parameters(self) -> tuple[list[inspect.Parameter], object]:
         """Returns the parameters of a positional call, and the annotation of the result."""

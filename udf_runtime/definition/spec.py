@@ -37,7 +37,17 @@ else:
 SortKey: TypeAlias = "str | Callable[..., object] | Stateful | None"
 """A column or a function for `sort_batch_by`."""
 
-_WHOLE_NUMBERS = ("memory", "checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "task_size")
+DEFAULT_MAX_IN_FLIGHT = 32
+"""Concurrent calls of an async UDF in a process, unless the UDF sets `max_in_flight`."""
+
+_WHOLE_NUMBERS = (
+    "memory",
+    "checkpoint_size",
+    "min_checkpoint_size",
+    "max_checkpoint_size",
+    "task_size",
+    "max_in_flight",
+)
 """Settings that are None or a whole number from 1."""
 
 
@@ -58,7 +68,8 @@ class Settings:
         batch_size: Rows of a call, or `"auto"` for the size with the highest throughput; None for
             all rows of a checkpoint. A call of a scalar UDF has one row.
         sort_batch_by: A parameter, or a function of the input arrays that returns an array of keys.
-        timeout: Maximum seconds per row; scalar UDFs only.
+        timeout: Maximum seconds per call; scalar and async UDFs only.
+        max_in_flight: Maximum number of concurrent calls of an async UDF per process; None for 32.
         on_error: Policy for errors.
         field_metadata: Metadata of its columns, in addition to the mark of a computed column.
     """
@@ -73,6 +84,7 @@ class Settings:
     batch_size: int | Literal["auto"] | None = None
     sort_batch_by: SortKey = None
     timeout: float | None = None
+    max_in_flight: int | None = None
     on_error: ErrorPolicy = dataclasses.field(default_factory=ErrorPolicy)
     field_metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -188,7 +200,7 @@ class UDF(Settings, Generic[P, R_co]):
         signature = signature_of(call or _load_callable(func), request)
         check_fillable(signature.data_type, where=where)
         settings = settings or Settings()
-        _check_timeout(settings, signature, where)
+        _check_calls(settings, signature, where)
         _check_batch_settings(settings, signature, where)
         shared = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Settings)}
         bound_columns = _bind_columns(signature, columns, where)
@@ -238,6 +250,16 @@ class UDF(Settings, Generic[P, R_co]):
     def is_columns(self) -> bool:
         """Whether each field of the result is a column of its own."""
         return self.signature.is_columns
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a call returns a coroutine, as from `async def`."""
+        return self.signature.is_async
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Maximum number of concurrent calls of an async UDF in a process."""
+        return DEFAULT_MAX_IN_FLIGHT if self.max_in_flight is None else self.max_in_flight
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -494,10 +516,16 @@ def _check_declaration(data_type: object, name: str, version: object) -> None:
         )
 
 
-def _check_timeout(settings: Settings, signature: UdfSignature, where: str) -> None:
-    if settings.timeout is not None and signature.kind is not Kind.SCALAR:
+def _check_calls(settings: Settings, signature: UdfSignature, where: str) -> None:
+    """Refuses settings of calls for UDFs whose calls cannot have them."""
+    if settings.timeout is not None and signature.kind is not Kind.SCALAR and not signature.is_async:
         raise UdfDefinitionError(
-            f"A timeout is per call of a scalar UDF, and {where} is not scalar. Leave timeout out."
+            f"A timeout is per call of a scalar or async UDF, and {where} is neither. Leave timeout out."
+        )
+    if settings.max_in_flight is not None and not signature.is_async:
+        raise UdfDefinitionError(
+            f"The setting max_in_flight counts calls of an async UDF, and {where} is not async. Define the function "
+            "with async def, or leave max_in_flight out, and give backfill() intra_applier_concurrency."
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 
 from udf_runtime.errors import UdfDefinitionError, end_sentence, refuse_driver_object
+from udf_runtime.event_loop import finish
 
 _BY_VALUE = ("_make_function", "_make_skeleton_class", "CodeType")
 """Functions in a pickle that rebuild code."""
@@ -116,7 +117,7 @@ class Stateful:
             )
         setup = getattr(instance, "setup", None)
         if callable(setup):
-            setup()
+            finish(setup())
         return instance
 
     def _unpack(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:

@@ -150,6 +150,11 @@ def cause_of(error: BaseException) -> BaseException | None:
     return error if escape_surrogates(text) == text else None
 
 
+def find_cause(error: BaseException) -> BaseException | None:
+    """Returns the cause of the error that a run raises for an error of a call."""
+    return error.__cause__ if isinstance(error, UdfOutputError) else cause_of(error)
+
+
 def renumber_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:
     """Returns an error with its row counted in the batch around the error's batch."""
     row = getattr(error, "row", None)

@@ -17,6 +17,7 @@ from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.execute.batching import CallBatches
 from udf_runtime.execute.call_context import CallContext
+from udf_runtime.execute.calls.asynchronous import AsyncBatchCalls, AsyncScalarCalls
 from udf_runtime.execute.calls.chunks import ChunkerCalls
 from udf_runtime.execute.calls.scalar import ScalarCalls
 from udf_runtime.execute.calls.stream import StreamCalls
@@ -27,7 +28,7 @@ from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.isolation.process import ProcessSpec
 from udf_runtime.execute.result import BatchResult
 
-_BatchCalls = ScalarCalls | ChunkerCalls | VectorCalls | IsolatedCalls
+_BatchCalls = ScalarCalls | ChunkerCalls | VectorCalls | AsyncScalarCalls | AsyncBatchCalls | IsolatedCalls
 
 
 class UdfRunner:
@@ -105,8 +106,9 @@ class UdfRunner:
         """Yields a result per batch, in order.
 
         The first batch is read at the request for the first result, and at most `threads` + 1
-        batches are in progress. After an error no further batch is read; batches in other threads
-        are awaited and dropped.
+        batches are in progress: for async UDFs of single rows at least 3, for other async UDFs the
+        batches of `max_in_flight` + 1 calls. After an error no further batch is read; batches in
+        other threads are awaited and dropped.
 
         Args:
             batches: Batches with exactly the UDF's inputs as columns, in parameter order; for a UDF
@@ -127,9 +129,13 @@ class UdfRunner:
         calls = self._load_calls()
         if isinstance(calls, StreamCalls):
             return self._batches.run_stream(batches, calls.run)
-        if self._threads == 1:
+        if isinstance(calls, AsyncBatchCalls):
+            at_once = calls.batches_at_once
+            return self._batches.run_stream(batches, lambda cut: self._run_concurrently(calls, iter(cut), at_once))
+        at_once = max(self._threads, calls.batches_at_once if isinstance(calls, AsyncScalarCalls) else 1)
+        if at_once == 1:
             return (self._run_batch(calls, batch) for batch in batches)
-        return self._run_concurrently(calls, iter(batches))
+        return self._run_concurrently(calls, iter(batches), at_once)
 
     def close(self) -> None:
         """Ends threads and child processes; a second call is fine."""
@@ -143,6 +149,8 @@ class UdfRunner:
             kind = self._context.udf.kind
             if self._isolate:
                 self._calls = IsolatedCalls(self._context, self._processes)
+            elif self._context.udf.is_async:
+                self._calls = (AsyncScalarCalls if kind is Kind.SCALAR else AsyncBatchCalls)(self._context)
             elif kind is Kind.CHUNKS:
                 self._calls = ChunkerCalls(self._context)
             elif kind is Kind.SCALAR:
@@ -158,14 +166,16 @@ class UdfRunner:
         # A child process has a runner of its own.
         return self._batches.run(batch, calls.run) if isinstance(calls, VectorCalls) else calls.run(batch)
 
-    def _run_concurrently(self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch]) -> Iterator[BatchResult]:
+    def _run_concurrently(
+        self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch], at_once: int
+    ) -> Iterator[BatchResult]:
         pending: deque[Future[BatchResult]] = deque()
         finished = False
-        executor = ThreadPoolExecutor(self._threads, thread_name_prefix=f"udf-{self._context.udf.name}")
+        executor = ThreadPoolExecutor(at_once, thread_name_prefix=f"udf-{self._context.udf.name}")
         try:
             for batch in batches:
                 pending.append(executor.submit(self._run_batch, calls, batch))
-                if len(pending) > self._threads:
+                if len(pending) > at_once:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from udf_runtime import UDF, Columns, Kind, UdfDefinitionError, udf
+from udf_runtime import UDF, Columns, Kind, UdfDefinitionError, chunker, udf
 from udf_runtime.definition import Parameter
 
 F32 = pa.float32()
@@ -195,15 +195,32 @@ def test_a_scalar_udf_needs_the_type_of_its_result():
         udf(annotated({"a": int}, list))
 
 
-def test_async_and_generator_functions_are_refused():
-    async def waits(a: int) -> int: ...
-
+def test_a_function_that_yields_needs_an_iterator_annotation():
     def yields(a: int) -> int:
         yield a  # type: ignore[misc]
 
-    for func, reason in ((waits, "async"), (yields, "yields")):
-        with pytest.raises(UdfDefinitionError, match=reason):
-            udf(func)
+    with pytest.raises(UdfDefinitionError, match="yields"):
+        udf(yields)
+
+
+def test_an_async_function_returns_one_result_per_call():
+    async def value(a: int) -> int: ...
+
+    async def array(a: pa.Array) -> pa.Array: ...
+
+    async def stream(a: Iterator[pa.Array]) -> Iterator[pa.Array]: ...
+
+    async def yields(a: int) -> int:
+        yield a  # type: ignore[misc]
+
+    assert (udf(value).kind, udf(value).data_type, udf(value).is_async) == (Kind.SCALAR, pa.int64(), True)
+    assert (udf(array, data_type=F32).kind, udf(array, data_type=F32).is_async) == (Kind.ARROW, True)
+    with pytest.raises(UdfDefinitionError, match="one result per call"):
+        udf(stream, data_type=F32)
+    with pytest.raises(UdfDefinitionError, match="cannot yield"):
+        udf(yields)
+    with pytest.raises(UdfDefinitionError, match="one result per call"):
+        chunker(value, output_schema=pa.schema({"a": F32}))
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -133,11 +133,11 @@ def test_a_setting_of_another_type_is_refused_by_name(wrong: dict[str, object]):
         udf(double.load(), **wrong)  # type: ignore[arg-type]
 
 
-def test_a_timeout_is_for_scalar_udfs_only():
+def test_a_timeout_is_for_scalar_and_async_udfs_only():
     def f(a: pa.Array) -> pa.Array: ...
 
     assert udf(double.load(), timeout=1.5).timeout == 1.5
-    with pytest.raises(UdfDefinitionError, match="timeout is per call of a scalar UDF"):
+    with pytest.raises(UdfDefinitionError, match="timeout is per call of a scalar or async UDF"):
         udf(f, data_type=pa.int8(), timeout=1.5)
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from udf_runtime.errors import UdfDefinitionError, UdfOutputError
+from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.calls.time_limit import TimeLimit
 from udf_runtime.execute.inputs import scalar_columns, scalar_rows
 from udf_runtime.execute.outputs import Output
-from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, row_failure
+from udf_runtime.execute.result import BatchResult, RowFailure, find_cause, row_failure
 
 
 class ScalarCalls:
@@ -111,18 +112,17 @@ class _Batch:
 
     def _settle(self, row: int, error: BaseException) -> object:
         """Returns the value of a failed row: from a later attempt, or None if skipped."""
-        policy, attempt = self.context.policy, 1
+        attempts = Attempts(self.context)
         while True:
-            decision = policy.decide(error, attempt=attempt, rng=self.context.rng)
+            decision = attempts.decide(error)
             if decision.action == "fail":
-                raise self.context.failed(error, row=row, attempt=attempt) from _find_cause(error)
+                raise self.context.failed(error, row=row, attempt=attempts.count) from find_cause(error)
             if decision.action == "skip":
-                most = policy.max_attempts(error)
-                self.failures.append(row_failure(error, row=row, attempt=attempt, max_attempts=most))
+                most = self.context.policy.max_attempts(error)
+                self.failures.append(row_failure(error, row=row, attempt=attempts.count, max_attempts=most))
                 return None
             self.context.sleep(decision.delay_s)
             self.retries += 1
-            attempt += 1
             # The arguments are made again, because the previous attempt may have changed a list or
             # read a file to its end.
             results: list[object] = []
@@ -133,12 +133,8 @@ class _Batch:
                     return results[0]
                 error = StopIteration("raised by the function")
             except UdfOutputError as again:
-                error = UdfOutputError(str(again).replace("row 0 of", f"row {row} of"), udf=again.udf, row=row)
+                error = again.at_row(row)
             except BaseException as again:  # as in run
                 if passes_through(again):
                     raise
                 error = again
-
-
-def _find_cause(error: BaseException) -> BaseException | None:
-    return error.__cause__ if isinstance(error, UdfOutputError) else cause_of(error)

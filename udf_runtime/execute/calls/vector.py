@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from udf_runtime.errors import UdfOutputError
+from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import vector_arguments
@@ -75,7 +76,7 @@ class BatchBisection:
         self, batch: pa.RecordBatch, start: int, depth: int, error: BaseException | None = None
     ) -> list[pa.Array[Any]]:
         """Returns the values of a part of the batch from a row on, in pieces, in order."""
-        rows, attempt = batch.num_rows, 0
+        rows, attempts = batch.num_rows, Attempts(self._context)
         while True:
             if error is None:
                 try:
@@ -84,17 +85,16 @@ class BatchBisection:
                     if passes_through(raised):
                         raise
                     error = raised
-            attempt += 1
-            decision = self._decide(error, attempt, is_half=depth > 0 and rows > 1)
+            decision = self._decide(error, attempts, is_half=depth > 0 and rows > 1)
             if decision.action == "fail":
-                self._fail(error, rows, start, attempt)
+                self._fail(error, rows, start, attempts.count)
             if decision.action == "skip":
                 break
             self._context.sleep(decision.delay_s)
             self.retries += 1
             error = None
         if rows == 1:
-            self._skip(error, start, attempt, depth)
+            self._skip(error, start, attempts.count, depth)
             return [nulls(1, self._context.udf.data_type)]
         # The error is dropped before the halves run, because its traceback holds the batch and the
         # function's objects.
@@ -105,13 +105,12 @@ class BatchBisection:
             *self._run_part(batch.slice(middle), start + middle, depth + 1),
         ]
 
-    def _decide(self, error: BaseException, attempt: int, *, is_half: bool) -> Decision:
+    def _decide(self, error: BaseException, attempts: Attempts, *, is_half: bool) -> Decision:
         """Returns the decision of the policy; a half is halved before it is retried."""
-        policy = self._context.policy
-        final = policy.decide_finally(error) if is_half else None
+        final = self._context.policy.decide_finally(error) if is_half else None
         if final is not None and final.action == "skip":
             return final
-        return policy.decide(error, attempt=attempt, rng=self._context.rng)
+        return attempts.decide(error)
 
     def _fail(self, error: BaseException, rows: int, start: int, attempt: int) -> None:
         if isinstance(error, UdfOutputError):
