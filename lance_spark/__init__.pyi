@@ -94,6 +94,7 @@ from lance_spark.versions.versions import Versions as Versions
 from lance_spark.versions.versions import last_commit as last_commit
 from lance_spark.views.plan import RefreshPlan as RefreshPlan
 from udf_runtime import UDF as UDF
+from udf_runtime import ArtifactError as ArtifactError
 from udf_runtime import Backoff as Backoff
 from udf_runtime import CheckpointError as CheckpointError
 from udf_runtime import Columns as Columns

@@ -45,7 +45,7 @@ LAYERS = [
     },
     {"jvm"},
     {"dataset"},
-    {"objects"},
+    {"objects", "file_systems"},
     {"read", "pushdown"},
     {"rows"},
     {"commit"},

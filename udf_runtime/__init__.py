@@ -9,6 +9,7 @@ from __future__ import annotations
 from udf_runtime.definition import UDF, Columns, Kind, UnpackedUDF, as_udf, chunker, udf, udtf
 from udf_runtime.environments.manifest import Manifest
 from udf_runtime.errors import (
+    ArtifactError,
     CheckpointError,
     DevicesBusyError,
     EnvironmentBuildError,
@@ -36,6 +37,7 @@ GenevaManifest = Manifest
 
 __all__ = [
     "UDF",
+    "ArtifactError",
     "Backoff",
     "CheckpointError",
     "Columns",

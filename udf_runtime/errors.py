@@ -7,6 +7,7 @@ driver. A message states what happened, the place, and the remedy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 
@@ -283,6 +284,41 @@ class DevicesBusyError(UdfRuntimeError, TimeoutError):
         self.devices = devices
         self.share = share
         self.seconds = seconds
+
+
+class ArtifactError(UdfRuntimeError, RuntimeError):
+    """A machine cannot copy an artifact of a UDF.
+
+    Attributes:
+        artifact: Name of the artifact.
+        location: Path or URI of the artifact.
+        reason: The failure, with the name of the file.
+        hint: The remedy.
+
+    Example:
+        >>> from udf_runtime import ArtifactError
+        >>> facts = {"location": "/models/m", "reason": "the file 'w' is gone"}
+        >>> error = ArtifactError(artifact="model", hint="Restore the file.", **facts)
+        >>> error.artifact, error.reason
+        ('model', "the file 'w' is gone")
+    """
+
+    def __init__(self, *, artifact: str, location: str, reason: str, hint: str) -> None:
+        super().__init__(
+            f"The artifact {artifact!r} cannot be copied: {end_sentence(reason)} Location: {location}. "
+            f"{as_sentence(hint)}"
+        )
+        self.artifact = artifact
+        self.location = location
+        self.reason = reason
+        self.hint = hint
+
+    @staticmethod
+    def parse(message: str) -> ArtifactError:
+        """Returns the error with the message of another process."""
+        found = re.fullmatch(r"The artifact '(.*?)' cannot be copied: (.*) Location: (.*?)\. (.*)", message, re.DOTALL)
+        artifact, reason, location, hint = ("", message, "", "") if found is None else found.groups()
+        return ArtifactError(artifact=artifact, location=location, reason=reason, hint=hint)
 
 
 class CheckpointError(UdfRuntimeError, OSError):

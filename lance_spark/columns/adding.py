@@ -16,6 +16,7 @@ from lance_spark.columns.pyspark_udfs import bind_to_columns, to_udf
 from lance_spark.commit.conflicts.identity import TOKEN_KEY
 from lance_spark.commit.schema_change import change_schema, drop_operation
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.artifacts import list_artifacts
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import RegistrationError, panics_as_errors
 from lance_spark.lance_compat import is_bad_value, plain
@@ -38,19 +39,23 @@ class Computed:
     udf: UDF
     columns: tuple[tuple[str, str], ...]
 
-    def settle(self, schema: pa.Schema, default: Manifest | None, time_zone: Callable[[], str]) -> Computed:
+    def settle(
+        self, ref: DatasetRef, schema: pa.Schema, default: Manifest | None, time_zone: Callable[[], str]
+    ) -> Computed:
         """Returns the columns with a settled UDF for a table.
 
         Args:
+            ref: The table.
             schema: The columns of the table.
             default: The environment of a UDF without an environment.
             time_zone: As in :func:`bind_to_columns`.
 
         Raises:
             RegistrationError: As in :func:`bind_to_columns`.
+            UdfDefinitionError: As in :func:`list_artifacts`.
         """
         udf = bind_to_columns(with_default(self.udf, default), schema, time_zone)
-        return dataclasses.replace(self, udf=udf.pickle_once())
+        return dataclasses.replace(self, udf=list_artifacts(udf, ref).pickle_once())
 
 
 def add_columns(
@@ -82,7 +87,7 @@ def add_columns(
     """
     sql, computed = parse_transforms(transforms)
     dataset = ref.open_latest()
-    computed = [column_group.settle(dataset.schema, manifest, time_zone) for column_group in computed]
+    computed = [column_group.settle(ref, dataset.schema, manifest, time_zone) for column_group in computed]
     _check(dataset, sql, computed)
     for column_group in computed:
         store_udf(column_group.udf, ref)

@@ -23,6 +23,7 @@ from lance_spark.columns.pyspark_udfs import bind_to_columns, to_udf
 from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY
 from lance_spark.commit.schema_change import change_schema, drop_operation, set_field_metadata
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.artifacts import list_artifacts
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import (
     ColumnExistsError,
@@ -65,7 +66,7 @@ def alter_columns(
         CommitConflictError: Concurrent writers kept changing the table first.
     """
     dataset = ref.open_latest()
-    checked = [(alteration, _check(dataset, alteration, manifest, time_zone)) for alteration in alterations]
+    checked = [(alteration, _check(ref, dataset, alteration, manifest, time_zone)) for alteration in alterations]
     if not checked:
         raise RegistrationError("alter_columns got nothing to alter. Give {'path': column, 'udf': udf}, ...")
     paths = [str(alteration["path"]) for alteration in alterations]
@@ -117,6 +118,7 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
 
 
 def _check(
+    ref: DatasetRef,
     dataset: lance.LanceDataset,
     alteration: Mapping[str, object],
     manifest: Manifest | None,
@@ -134,7 +136,7 @@ def _check(
     udf = with_default(_requested_udf(alteration, path), manifest)
     udf = bind_to_columns(udf, dataset.schema, time_zone)
     _check_udf(dataset, path, udf, recreate=bool(alteration.get("recreate")))
-    return _settle_version(dataset, udf, path)
+    return _settle_version(dataset, list_artifacts(udf, ref), path)
 
 
 def _check_form(alteration: Mapping[str, object]) -> str:

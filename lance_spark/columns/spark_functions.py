@@ -83,6 +83,11 @@ def table_function(
             "own Python. Make a view of the function with create_udtf_view, or give all of Spark's Python processes "
             "the packages with spark.archives."
         )
+    if udf.artifacts:
+        raise RegistrationError(
+            f"{udf.name!r} has artifacts, but Spark copies no artifacts for a table function. Make a view of the "
+            "function with create_udtf_view."
+        )
     session = session_or_local(spark)
     create: Callable[..., Any]
     if is_classic(session):

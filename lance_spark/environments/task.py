@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.artifacts import TaskArtifacts
 from lance_spark.environments.stored import archives_beside, upload_archives
 from lance_spark.errors import OptionError
 from lance_spark.objects import LanceObjects
 from lance_spark.options import byte_size
 from lance_spark.session.sessions import application_setting
 from udf_runtime import UDF, EnvironmentBuildError, Manifest
-from udf_runtime.environments.host import DEFAULT_BYTES, EnvironmentCache
+from udf_runtime.environments.artifact_cache import ArtifactCache
+from udf_runtime.environments.host import EnvironmentCache
+from udf_runtime.environments.machine_cache import DEFAULT_BYTES, MachineCache
 from udf_runtime.environments.variables import Variables, resolve
 from udf_runtime.execute.isolation.process import Interpreter
 
@@ -29,6 +32,8 @@ FOLDER_KEY = "spark.lance.environments.dir"
 
 BYTES_KEY = "spark.lance.environments.maxBytes"
 """Spark configuration: maximum size of all environments on a machine, such as `50g`."""
+
+CacheT = TypeVar("CacheT", bound=MachineCache)
 
 _REFUSAL = pa.schema([pa.field("reason", pa.string()), pa.field("hint", pa.string())])
 
@@ -103,10 +108,20 @@ class JobEnvironments:
             self._found[udf.manifest] = TaskEnvironment(
                 manifest=udf.manifest,
                 archives=archives_beside(self._ref),
-                cache=_make_cache(self._spark),
+                cache=_make_cache(self._spark, EnvironmentCache),
                 variables=resolve(udf.manifest),
             )
         return self._found[udf.manifest]
+
+    def artifacts_of(self, udf: UDF) -> TaskArtifacts | None:
+        """Returns the way to the artifacts of a UDF; None for a UDF without artifacts.
+
+        Raises:
+            OptionError: As in :meth:`of`.
+        """
+        if not udf.artifacts:
+            return None
+        return TaskArtifacts(table=self._ref, cache=_make_cache(self._spark, ArtifactCache))
 
     def all(self) -> tuple[TaskEnvironment, ...]:
         """Returns the environments requested so far."""
@@ -136,10 +151,27 @@ class _Probe:
                 yield pa.RecordBatch.from_pylist([{"reason": error.reason, "hint": error.hint}], schema=_REFUSAL)
 
 
-def _make_cache(spark: SparkSession) -> EnvironmentCache:
+def open_interpreter(
+    udf: UDF, environment: TaskEnvironment | None, artifacts: TaskArtifacts | None
+) -> Interpreter | None:
+    """Returns the Python of a UDF with its environment and its artifacts. Runs in tasks.
+
+    None is the executors' own Python without artifacts.
+
+    Raises:
+        EnvironmentBuildError: The environment cannot be built.
+        ArtifactError: An artifact cannot be copied.
+    """
+    interpreter = None if environment is None else environment.open()
+    if artifacts is None:
+        return interpreter
+    return replace(interpreter or Interpreter(), copies=artifacts.open(udf))
+
+
+def _make_cache(spark: SparkSession, kind: type[CacheT]) -> CacheT:
     text = application_setting(spark, BYTES_KEY)
     try:
         max_bytes = DEFAULT_BYTES if text is None else byte_size(text)
     except ValueError:
         raise OptionError(BYTES_KEY, text, "a size in bytes, such as 50g") from None
-    return EnvironmentCache(folder=application_setting(spark, FOLDER_KEY) or None, most_bytes=max_bytes)
+    return kind(folder=application_setting(spark, FOLDER_KEY) or None, most_bytes=max_bytes)

@@ -11,20 +11,17 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from lance_spark.dataset import is_local, normalize_uri
 from lance_spark.errors import OptionError, SourceChangedError, SourceError
+from lance_spark.file_systems import FileSystem, file_system_of
 from lance_spark.load.request import SourceFormat
 from lance_spark.types import ReadConverter
 from lance_spark.types.mapping import spark_arrow_schema
 from udf_runtime.errors import end_sentence
-
-FileSystem: TypeAlias = Any
-"""A `pyarrow.fs.FileSystem`."""
 
 _SUFFIXES: Mapping[str, SourceFormat] = {
     ".parquet": "parquet",
@@ -34,6 +31,7 @@ _SUFFIXES: Mapping[str, SourceFormat] = {
     ".ipc": "ipc",
     ".feather": "ipc",
 }
+_REMEDY = "of other stores give a DataFrame: load_columns(spark.read.parquet(...), ...)"
 _WILDCARD = re.compile(r"[*?\[]")
 
 _PIECE_BYTES = 128 << 20
@@ -41,23 +39,6 @@ _PIECE_BYTES = 128 << 20
 
 _BATCH_BYTES = 8 << 20
 _MOST_BATCH_ROWS = 65_536
-
-_S3_OPTIONS = {
-    "access_key": ("aws_access_key_id", "access_key_id"),
-    "secret_key": ("aws_secret_access_key", "secret_access_key"),
-    "session_token": ("aws_session_token", "session_token", "aws_token"),
-    "region": ("aws_region", "region", "aws_default_region"),
-    "endpoint_override": ("aws_endpoint", "endpoint", "aws_endpoint_url", "endpoint_url"),
-}
-"""Options of PyArrow's S3, and their names in Lance."""
-
-_AZURE_OPTIONS = {
-    "account_name": ("azure_storage_account_name", "account_name"),
-    "account_key": ("azure_storage_account_key", "account_key", "azure_storage_access_key", "access_key"),
-    "sas_token": ("azure_storage_sas_token", "azure_storage_sas_key", "sas_token", "sas_key"),
-    "blob_storage_authority": ("azure_storage_endpoint", "azure_endpoint", "endpoint"),
-}
-"""Options of PyArrow's Azure blob storage, and their names in Lance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,59 +59,6 @@ class Piece:
     stop: int | None = None
 
 
-ARROW_SCHEMES = ("abfs", "gcs", "hdfs", "s3a", "viewfs")
-"""Schemes of stores for files but not for tables: PyArrow supports them, and Lance does not."""
-
-
-def file_system_of(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, str]:
-    """Returns the file system of a location, and the path within the file system.
-
-    Raises:
-        OptionError: PyArrow does not support the file system.
-    """
-    from pyarrow import fs
-
-    uri = normalize_uri(uri, option="source", also=ARROW_SCHEMES)
-    if is_local(uri):
-        return fs.LocalFileSystem(), uri
-    scheme, _, path = uri.partition("://")
-    if scheme in ("s3", "s3a") and options:
-        values = _named(options, _S3_OPTIONS)
-        if "endpoint_override" in values:
-            values["scheme"], values["endpoint_override"] = _endpoint(values["endpoint_override"])
-        return fs.S3FileSystem(**values), path  # type: ignore[arg-type]
-    if scheme in ("az", "abfs", "abfss") and options:
-        values = _named(options, _AZURE_OPTIONS)
-        if "blob_storage_authority" in values:
-            scheme, place = _endpoint(values["blob_storage_authority"])
-            # The account follows the host, unless the host has the account. PyArrow adds it.
-            host = place.partition("/")[0]
-            values |= {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.")}
-            values |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
-        return fs.AzureFileSystem(**values), path  # type: ignore[arg-type]
-    try:
-        system, path = fs.FileSystem.from_uri(uri)
-    except (pa.ArrowException, ValueError, OSError) as error:
-        accepted = (
-            f"a local path, or a location that PyArrow reads ({error}); of other stores give a DataFrame: "
-            f"load_columns(spark.read.parquet({uri!r}), ...)"
-        )
-        raise OptionError("source", uri, accepted) from error
-    return system, path
-
-
-def _named(options: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Returns options under PyArrow's names, without options of Lance alone."""
-    by_name = {name.lower(): value for name, value in options.items()}
-    return {ours: by_name[name] for ours, aliases in names.items() for name in aliases if name in by_name}
-
-
-def _endpoint(location: str) -> tuple[str, str]:
-    """Returns scheme and address of a store's server."""
-    scheme, _, place = location.rpartition("://")
-    return scheme or "https", place.rstrip("/")
-
-
 def list_files(
     source: Sequence[str], options: Mapping[str, str], asked: SourceFormat | None
 ) -> tuple[FileSystem, SourceFormat, tuple[SourceFile, ...]]:
@@ -142,7 +70,7 @@ def list_files(
         SourceError: No file exists, or their format is unknown.
         OptionError: The files are in several stores, or in a store without support of PyArrow.
     """
-    systems = [file_system_of(uri, options) for uri in source]
+    systems = [file_system_of(uri, options, option="source", remedy=_REMEDY) for uri in source]
     system = systems[0][0]
     if any(other_system != system for other_system, _ in systems):
         raise OptionError("source", ", ".join(source), "locations in one store")

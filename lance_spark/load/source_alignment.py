@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.errors import panics_as_errors
-from lance_spark.load.files import FileSystem, SourceFile
+from lance_spark.file_systems import FileSystem
+from lance_spark.load.files import SourceFile
 from lance_spark.spark_jobs.task_queue import pack
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from pyspark.sql.types import StructType
 
 from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
 from lance_spark.errors import ColumnNotFoundError, OptionError
+from lance_spark.file_systems import ARROW_SCHEMES, FileSystem
 from lance_spark.load.files import (
-    ARROW_SCHEMES,
-    FileSystem,
     Piece,
     PieceReader,
     SourceFile,

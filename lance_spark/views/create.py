@@ -24,6 +24,7 @@ from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.artifacts import list_artifacts
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, panics_as_errors
 from lance_spark.lance_compat import plain
@@ -78,7 +79,7 @@ def create_view(
         UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
     """
     query.check_view()
-    function = None if function is None else with_default(function, manifest).pickle_once()
+    function = None if function is None else list_artifacts(with_default(function, manifest), ref).pickle_once()
     _check_place(ref)
     parts = _ViewParts.of(query, function, manifest)
     parts.check()
@@ -146,7 +147,7 @@ class _ViewParts:
         source = query.source.pin(None)
         dataset = source.open()
         settled = [
-            computed.settle(dataset.schema, manifest, lambda: session_time_zone(query.spark()))
+            computed.settle(source, dataset.schema, manifest, lambda: session_time_zone(query.spark()))
             for computed in query.computed
         ]
         columns = _selected_columns(query, function, dataset)

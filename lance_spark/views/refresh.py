@@ -298,6 +298,7 @@ class RefreshJob:
             source=source,
             columns=made_columns(start.dataset),
             environment=self._environments.of(function),
+            artifacts=self._environments.artifacts_of(function),
         )
 
     def _commit(

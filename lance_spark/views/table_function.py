@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.environments.task import TaskEnvironment
+from lance_spark.environments.artifacts import TaskArtifacts
+from lance_spark.environments.task import TaskEnvironment, open_interpreter
 from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.lance_compat import plain
 from lance_spark.types.layout import aligned
@@ -77,6 +78,7 @@ class TableCall:
         source: The input.
         columns: Names of the columns in the result of the function, and in the view.
         environment: The environment of the function; None is the executors' own Python.
+        artifacts: The way to the artifacts of the function; None without artifacts.
     """
 
     spec: PlacementSpec
@@ -84,14 +86,16 @@ class TableCall:
     source: QueryRows
     columns: tuple[tuple[str, str], ...]
     environment: TaskEnvironment | None
+    artifacts: TaskArtifacts | None
 
     def run(self) -> RefreshTaskResult:
         """Calls the function, and writes the rows of the view. Runs on an executor."""
         result, schema = RefreshTaskResult(), self.spec.placed.row_schema
         names = {column: name for name, column in self.columns}
-        interpreter = None if self.environment is None else self.environment.open()
+        udf = UDF.loads(self.udf)
+        interpreter = open_interpreter(udf, self.environment, self.artifacts)
         with self.spec.write_fragments(self.spec.placed, result) as sink:
-            for function_result in call_table(UDF.loads(self.udf), self.source, interpreter):
+            for function_result in call_table(udf, self.source, interpreter):
                 arrays = [aligned(_as(function_result.column(names[field.name]), field.type)) for field in schema]
                 sink.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
                 result.added += function_result.num_rows

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import lance_spark
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri
 from lance_spark.errors import OptionError
-from lance_spark.load.files import file_system_of
+from lance_spark.file_systems import file_system_of
 from lance_spark.objects import checkpoint_store
 from lance_spark.options import ReadOptions
 from lance_spark.sql.catalog_location import CatalogLocation
@@ -66,7 +66,7 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "checkpoint_store": lambda uri: checkpoint_store("/tables/t.lance", location=uri),
     "load": lambda uri: DatasetRef.resolve(ReadOptions.parse({"path": uri})),
     "save": DatasetRef.find,
-    "source": lambda uri: file_system_of(uri, {}),
+    "source": lambda uri: file_system_of(uri, {}, option="source", remedy="give a DataFrame"),
     "root": lambda uri: CatalogLocation.of({"catalog": "c", "origins": origins_of(uri)}),
     "sql path": lambda uri: CatalogLocation.of({"catalog": "c", "origins": origins_of("/r")}).uri_of(uri),
 }

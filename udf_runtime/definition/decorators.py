@@ -44,6 +44,7 @@ class _Wishes:
     local_names: Mapping[str, object] = dataclasses.field(repr=False)
     kind: Kind | None = None
     manifest: Manifest | None = None
+    artifacts: Mapping[str, str] | None = None
 
     def define(
         self, target: Callable[..., object] | Stateful, call: Callable[..., object] | None, name: str | None
@@ -58,6 +59,7 @@ class _Wishes:
             version=self.version,
             settings=self.settings,
             manifest=self.manifest,
+            artifacts=self.artifacts,
             local_names=self.local_names,
         )
 
@@ -114,6 +116,7 @@ class _FunctionOptions(TypedDict, total=False):
     num_gpus: float | None
     memory: int | None
     manifest: Manifest | None
+    artifacts: Mapping[str, str] | None
 
 
 class _RowOptions(_FunctionOptions, total=False):
@@ -193,6 +196,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     on_error: OnError = None,
     field_metadata: Mapping[str, str] | None = None,
     manifest: Manifest | None = None,
+    artifacts: Mapping[str, str] | None = None,
     cuda: bool | None = None,
     error_handling: OnError = None,
     auto_backfill: bool = False,
@@ -240,6 +244,10 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         field_metadata: Metadata of the columns.
         manifest: The environment with packages, modules and variables of its own. By default the
             environment of the connection, else the executors' Python.
+        artifacts: Files and folders by name, such as the weights of a model: paths that the driver
+            and every executor see, or URIs of object stores. Each machine copies the files once,
+            and `setup(artifacts)` of the decorated class gets their local paths by name. The
+            content counts for the version.
         cuda: Deprecated; `num_gpus=1`.
         error_handling: Another name of `on_error`.
         auto_backfill: Must be false, because there is no service for automatic backfills.
@@ -297,6 +305,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         ),
         local_names=_collect_names_around(inspect.currentframe()),
         manifest=manifest,
+        artifacts=artifacts,
     )
     return _decorate(func, wishes)
 
@@ -327,6 +336,7 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
     task_size: int | None = None,
     on_error: OnError = None,
     manifest: Manifest | None = None,
+    artifacts: Mapping[str, str] | None = None,
 ) -> UDF | UdfFactory | UdfDecorator:
     """Makes a chunker from a function: a row becomes any number of rows, its chunks.
 
@@ -355,6 +365,10 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
         on_error: Policy for errors of a row, as for :func:`udf`. A skipped row has no chunks.
         manifest: The environment with packages, modules and variables of its own. By default the
             environment of the connection, else the executors' Python.
+        artifacts: Files and folders by name, such as the weights of a model: paths that the driver
+            and every executor see, or URIs of object stores. Each machine copies the files once,
+            and `setup(artifacts)` of the decorated class gets their local paths by name. The
+            content counts for the version.
 
     Raises:
         UdfDefinitionError: The definition cannot work; the message names the problem and the
@@ -392,6 +406,7 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
         ),
         local_names=_collect_names_around(inspect.currentframe()),
         manifest=manifest,
+        artifacts=artifacts,
     )
     return _decorate(func, wishes)
 
@@ -405,7 +420,7 @@ def udtf(func: None = None, /, **options: Unpack[UdtfOptions]) -> UdfDecorator: 
 
 
 @ARGUMENTS.function
-def udtf(
+def udtf(  # noqa: PLR0913  # one keyword per thing that can be said about a table function
     func: Callable[..., object] | None = None,
     /,
     *,
@@ -416,6 +431,7 @@ def udtf(
     num_gpus: float | None = None,
     memory: int | None = None,
     manifest: Manifest | None = None,
+    artifacts: Mapping[str, str] | None = None,
 ) -> UDF | UdfFactory | UdfDecorator:
     """Makes a table function from a function: a whole table becomes the rows of another table.
 
@@ -434,6 +450,10 @@ def udtf(
         memory: Bytes of the call.
         manifest: The environment with packages, modules and variables of its own. By default the
             environment of the connection, else the executors' Python.
+        artifacts: Files and folders by name, such as the weights of a model: paths that the driver
+            and every executor see, or URIs of object stores. Each machine copies the files once,
+            and `setup(artifacts)` of the decorated class gets their local paths by name. The
+            content counts for the version.
 
     Raises:
         UdfDefinitionError: The definition cannot work; the message names the problem and the
@@ -457,6 +477,7 @@ def udtf(
         settings=Settings(num_cpus=num_cpus, num_gpus=num_gpus, memory=memory),
         local_names=_collect_names_around(inspect.currentframe()),
         manifest=manifest,
+        artifacts=artifacts,
     )
     return _decorate(func, wishes)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from udf_runtime.arguments import ARGUMENTS, is_whole_number
 from udf_runtime.arrow_types import check_fillable
+from udf_runtime.definition.artifacts import Artifact, checksum_of, local_paths, make_artifacts
 from udf_runtime.definition.kinds import CHUNKS_OF_ROW, NEW_FORMS, Kind, Parameter
 from udf_runtime.definition.signature import SignatureRequest, UdfSignature, signature_of
 from udf_runtime.definition.stateful import Stateful, pickled, unpickled
@@ -127,9 +128,10 @@ class UDF(Settings, Generic[P, R_co]):
         signature: Facts from the function's signature.
         target: The function, or the class with its arguments.
         input_columns: Columns of the parameters, in order; None for kinds over record batches.
-        given_version: The explicit version, or the version at the time of pickling; None while the
-            version follows the code.
+        given_version: The explicit version, or the digest of the code at the time of pickling; None
+            while the version follows the code.
         payload: The pickled bytes of an unpickled UDF, None in the defining process.
+        artifacts: Files and folders for `setup(artifacts)`, sorted by name.
 
     Example:
         >>> from udf_runtime import UDF
@@ -147,6 +149,7 @@ class UDF(Settings, Generic[P, R_co]):
     given_version: str | None = None
     payload: bytes | None = None
     manifest: Manifest | None = None
+    artifacts: tuple[Artifact, ...] = ()
 
     @staticmethod
     def define(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
@@ -159,6 +162,7 @@ class UDF(Settings, Generic[P, R_co]):
         version: str | None = None,
         settings: Settings | None = None,
         manifest: Manifest | None = None,
+        artifacts: Mapping[str, str] | None = None,
         call: Callable[..., object] | None = None,
         local_names: Mapping[str, object] | None = None,
     ) -> UDF:
@@ -176,6 +180,7 @@ class UDF(Settings, Generic[P, R_co]):
                 code.
             settings: Settings for the run.
             manifest: The environment of the UDF.
+            artifacts: Locations of files and folders by name, for `setup(artifacts)`.
             call: The function with the relevant signature: `__call__` of a class before its
                 construction.
             local_names: Variables around the definition, for annotations in the form of strings.
@@ -211,9 +216,10 @@ class UDF(Settings, Generic[P, R_co]):
             target=_hold_state(func),
             input_columns=bound_columns,
             given_version=version,
+            artifacts=make_artifacts(artifacts, _hold_state(func), name),
             **(shared | {"field_metadata": dict(settings.field_metadata), "sort_batch_by": sort_key}),
         )
-        _ = udf.version  # a failure of the digest is raised at the definition, before the first use
+        _ = udf.code_version  # a failure of the digest is raised at the definition, before the first use
         return udf if manifest is None else udf.with_manifest(manifest)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -229,7 +235,7 @@ class UDF(Settings, Generic[P, R_co]):
         state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         # Computed here, in the process with the code, because other processes may see other
         # globals.
-        return (_rebuild, (state | {"given_version": self.version, "payload": None},))
+        return (_rebuild, (state | {"given_version": self.code_version, "payload": None},))
 
     @property
     def kind(self) -> Kind:
@@ -287,6 +293,15 @@ class UDF(Settings, Generic[P, R_co]):
 
     @property
     def version(self) -> str:
+        """The code's version and the checksum of the artifacts, or the code's version alone.
+
+        Raises:
+            UdfDefinitionError: The artifacts are not listed yet.
+        """
+        return f"{self.code_version}+{checksum_of(self.artifacts)}" if self.artifacts else self.code_version
+
+    @property
+    def code_version(self) -> str:
         """The explicit version, or a digest of code, input columns and data type.
 
         While the code can still change, each access computes the digest again, because a helper may
@@ -316,7 +331,7 @@ class UDF(Settings, Generic[P, R_co]):
             name: Name of the stored UDF.
             version: Version of the stored UDF.
         """
-        if self.given_version is not None or self.name != name or not is_first_digest(version):
+        if self.given_version is not None or self.name != name or self.artifacts or not is_first_digest(version):
             return self
         try:
             same = (
@@ -333,9 +348,10 @@ class UDF(Settings, Generic[P, R_co]):
         digest of this form.
 
         Raises:
-            UdfDefinitionError: An object in the UDF cannot be pickled.
+            UdfDefinitionError: An object in the UDF cannot be pickled, or artifacts are not listed.
         """
-        settled = dataclasses.replace(self, given_version=self.version)
+        _ = self.version  # a UDF is stored with listed artifacts
+        settled = dataclasses.replace(self, given_version=self.code_version)
         return dataclasses.replace(settled, payload=settled.dumps())
 
     @property
@@ -351,7 +367,8 @@ class UDF(Settings, Generic[P, R_co]):
 
     def fingerprint_parts(self) -> Iterable[object]:
         """Returns the dependencies of another UDF that calls this UDF."""
-        return (self.target,) if self.given_version is None else (self.name, self.given_version)
+        code = (self.target,) if self.given_version is None else (self.name, self.given_version)
+        return (*code, self.artifacts) if self.artifacts else code
 
     def with_input_columns(self, columns: Sequence[str]) -> UDF:
         """Returns the same UDF over other columns, assigned to its parameters by position.
@@ -396,7 +413,17 @@ class UDF(Settings, Generic[P, R_co]):
 
         Thread-safe. Raises the errors of the class's constructor and `setup`.
         """
-        return self.target.load() if isinstance(self.target, Stateful) else self.target
+        if not isinstance(self.target, Stateful):
+            return self.target
+        if not self.artifacts:
+            return self.target.load()
+        is_listed = all(artifact.files for artifact in self.artifacts)
+        checksum = checksum_of(self.artifacts) if is_listed else ""
+        return self.target.load(checksum, lambda: local_paths(self.artifacts))
+
+    def with_artifacts(self, artifacts: tuple[Artifact, ...]) -> UDF:
+        """Returns the same UDF with listed artifacts."""
+        return dataclasses.replace(self, artifacts=artifacts, payload=None)
 
     def dumps(self) -> bytes:
         """Returns the pickled UDF; for an unpickled UDF, the same bytes again.

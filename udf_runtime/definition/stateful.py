@@ -53,7 +53,7 @@ class Stateful:
     :func:`forget_instances`.
     """
 
-    __slots__ = ("_once", "_payload", "_recipe")
+    __slots__ = ("_own", "_payload", "_recipe")
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Stateful:
         self._recipe: tuple[Callable[..., object], tuple[object, ...], dict[str, object]] | None
         self._recipe = (made_from, args, dict(kwargs or {}))
         self._payload: bytes | None = None
-        self._once = _Once()
+        self._own: dict[str, _Once] = {}  # instances in the defining process, by checksum of the artifacts
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_from_payload, (self._dumps(),))
@@ -94,21 +94,26 @@ class Stateful:
             if argument
         )
 
-    def load(self) -> Callable[..., object]:
+    def load(
+        self, checksum: str = "", find_artifacts: Callable[[], Mapping[str, str]] | None = None
+    ) -> Callable[..., object]:
         """Returns this process's callable, made and set up at the first call.
+
+        Args:
+            checksum: Checksum of the artifacts; each checksum has an instance of its own.
+            find_artifacts: Returns the argument of `setup`; None for `setup` without an argument.
 
         Raises:
             UdfDefinitionError: This process cannot unpickle the payload.
             Exception: Any error of the constructor or `setup`; the next call tries again.
         """
-        if self._payload is None:
-            return self._once.get(self._make)
-        digest = hashlib.sha256(self._payload).hexdigest()
+        digest = None if self._payload is None else hashlib.sha256(self._payload).hexdigest()
         with _instances_lock:
-            once = _instances.setdefault(digest, _Once())
-        return once.get(self._make)
+            instances, key = (self._own, checksum) if digest is None else (_instances, f"{digest}{checksum}")
+            once = instances.setdefault(key, _Once())
+        return once.get(lambda: self._make(find_artifacts))
 
-    def _make(self) -> Callable[..., object]:
+    def _make(self, find_artifacts: Callable[[], Mapping[str, str]] | None) -> Callable[..., object]:
         made_from, args, kwargs = self._unpack()
         instance = made_from(*args, **kwargs) if isinstance(made_from, type) else made_from
         if not callable(instance):
@@ -117,7 +122,7 @@ class Stateful:
             )
         setup = getattr(instance, "setup", None)
         if callable(setup):
-            finish(setup())
+            finish(setup(*([] if find_artifacts is None else [find_artifacts()])))
         return instance
 
     def _unpack(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
@@ -133,7 +138,7 @@ class Stateful:
 
 def _from_payload(payload: bytes) -> Stateful:
     stateful = Stateful.__new__(Stateful)
-    stateful._recipe, stateful._payload, stateful._once = None, payload, _Once()  # noqa: SLF001  # its own constructor
+    stateful._recipe, stateful._payload, stateful._own = None, payload, {}  # noqa: SLF001  # its own constructor
     return stateful
 
 

@@ -93,7 +93,8 @@ class BackfillJob:
     ) -> None:
         udf = prepared.definition.loaded
         if udf is not None:
-            prepared = replace(prepared, spec=replace(prepared.spec, environment=environments.of(udf)))
+            environment, artifacts = environments.of(udf), environments.artifacts_of(udf)
+            prepared = replace(prepared, spec=replace(prepared.spec, environment=environment, artifacts=artifacts))
         request, spec = prepared.request, prepared.spec
         timeout = request.commit_timeout
         self._spark = spark

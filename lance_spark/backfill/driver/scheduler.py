@@ -37,7 +37,7 @@ from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import MAX_JOB_TASKS, LostTask, TaskGroup, TaskQueue
 from lance_spark.spark_jobs.tasks import ANSWER, answer, read_answer, task_numbers
 from lance_spark.staging.area import new_id
-from udf_runtime import EnvironmentBuildError
+from udf_runtime import ArtifactError, EnvironmentBuildError
 
 _LOG = logging.getLogger(__name__)
 
@@ -120,10 +120,13 @@ def raise_if_fatal(outcome: RangeOutcome, spec: BackfillSpec) -> None:
     Raises:
         TableUnwritableError: The store is full, or denies access.
         EnvironmentBuildError: An executor cannot build the UDF's environment.
+        ArtifactError: An executor cannot copy an artifact of the UDF.
     """
     message = str(outcome.error).removeprefix(f"{outcome.error_type}: ")
     if is_error(outcome.error_type, TableUnwritableError):
         raise rebuild(TableUnwritableError, (message,), {"uri": spec.snapshot.uri})
+    if is_error(outcome.error_type, ArtifactError):
+        raise ArtifactError.parse(message)
     if is_error(outcome.error_type, EnvironmentBuildError) and spec.environment is not None:
         reason = message.removeprefix("The environment cannot be made: ").partition(" Manifest: ")[0]
         name = spec.environment.manifest.name

@@ -21,6 +21,7 @@ from lance_spark.columns.checking import check_udf
 from lance_spark.columns.pyspark_udfs import bind_to_columns, to_udf
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.artifacts import list_artifacts
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import (
     ColumnNotFoundError,
@@ -169,7 +170,7 @@ def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: Backfil
     udf = udf if binding is None else binding.keep_version(udf)
     _check_outputs(udf, outputs, dataset)
     inputs = check_udf(dataset, udf, outputs)
-    udf = udf.pickle_once()
+    udf = list_artifacts(udf, ref).pickle_once()
     key = CheckpointKey(
         udf_name=udf.name,
         udf_version=udf.version,

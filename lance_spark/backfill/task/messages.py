@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.artifacts import TaskArtifacts
 from lance_spark.environments.task import TaskEnvironment
 from lance_spark.rows.input_reader import BlobReadStrategy
 from lance_spark.rows.merge import RowMapping
@@ -59,6 +60,7 @@ class BackfillSpec:
         bound_at: The version at which the UDF replaced another UDF: older values are outdated. 0
             for a UDF without a predecessor.
         environment: The UDF's environment; None is the executors' own Python.
+        artifacts: The way to the UDF's artifacts; None for a UDF without artifacts.
     """
 
     snapshot: DatasetRef
@@ -85,6 +87,7 @@ class BackfillSpec:
     round: int = 0
     bound_at: int = 0
     environment: TaskEnvironment | None = None
+    artifacts: TaskArtifacts | None = None
 
     @property
     def home(self) -> DatasetRef:

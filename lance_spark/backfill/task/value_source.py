@@ -16,9 +16,10 @@ from lance_spark.backfill.task.computation import UdfCalls, fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
 from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, run_ranges
 from lance_spark.backfill.task.udf_processes import limit_task_threads
+from lance_spark.environments.task import open_interpreter
 from lance_spark.rows.merge import Chunk
 from lance_spark.rows.row_set import RowSet
-from udf_runtime import UDF, EnvironmentBuildError, Kind, UdfRuntimeError
+from udf_runtime import UDF, ArtifactError, EnvironmentBuildError, Kind, UdfRuntimeError
 from udf_runtime.execute import UdfRunner
 from udf_runtime.execute.isolation.process import ProcessSpec
 
@@ -97,8 +98,9 @@ class CallUdf:
         """Loads the UDF, and calls the UDF for the rows of the ranges."""
         try:
             udf = UDF.loads(self.udf)
-            processes = None if spec.environment is None else ProcessSpec(interpreter=spec.environment.open())
-        except EnvironmentBuildError as error:
+            interpreter = open_interpreter(udf, spec.environment, spec.artifacts)
+            processes = None if interpreter is None else ProcessSpec(interpreter=interpreter)
+        except (EnvironmentBuildError, ArtifactError) as error:
             yield from fail_ranges(spec, task.work, error)
             return
         except UdfRuntimeError as error:

@@ -119,7 +119,11 @@ class ChunkCalls:
         function = start.definition.function
         assert function is not None
         selects = RowsToChunk(placement=placement, again=again)
-        spec = replace(self._spec(start, placement, function, selects), environment=environments.of(self._udf))
+        spec = replace(
+            self._spec(start, placement, function, selects),
+            environment=environments.of(self._udf),
+            artifacts=environments.artifacts_of(self._udf),
+        )
         numbers = {number for number, _ in look.now} | again.keys()
         # Checkpoints have the chunks of an earlier attempt of this refresh.
         reused, self.counts = self.counts.reused, RowCounts()

@@ -125,7 +125,7 @@ print(opened(EnvironmentCache(folder={str(tmp_path)!r}), Manifest.from_json(sys.
     outputs = [process.communicate(timeout=120) for process in processes]
     pythons = {out.strip() for out, _ in outputs}
     assert len(pythons) == 1 and os.path.exists(pythons.pop()), outputs
-    assert sum(text.count("INFO:udf_runtime.environments.host:environment ") for _, text in outputs) == 1
+    assert sum(text.count("INFO:udf_runtime.environments.machine_cache:environment ") for _, text in outputs) == 1
 
 
 @pytest.mark.parametrize(

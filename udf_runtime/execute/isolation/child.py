@@ -30,6 +30,8 @@ import pyarrow as pa
 
 from udf_runtime.checkpoint.chunks import ChunkFolder
 from udf_runtime.definition import UDF, Kind
+from udf_runtime.definition.artifacts import use_copies
+from udf_runtime.environments.machine_cache import hold_entry
 from udf_runtime.environments.variables import Variables
 from udf_runtime.execute.isolation.frames import (
     ChildStart,
@@ -80,6 +82,9 @@ def _serve(runner_side: Parent) -> None:
         os.environ.update(start.variables.in_clear())
         serving.variables = start.variables
         hook_imports()
+        for copy in start.copies:
+            hold_entry(copy.entry)
+        use_copies(start.copies)
         udf = UDF.loads(start.udf)
         objects = cast("Objects", ParentObjects(runner_side))  # a process only puts chunks
         chunks = None if start.chunks is None else ChunkFolder(objects, *start.chunks)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from udf_runtime.definition.artifacts import ArtifactCopy
 from udf_runtime.environments.variables import Variables
 from udf_runtime.execute.result import RowFailure
 
@@ -55,11 +56,13 @@ class ChildStart:
         udf: The pickled UDF.
         chunks: Root and job of the folder for a chunker's chunks; None for other UDFs.
         variables: Environment variables to set.
+        copies: Copies of the UDF's artifacts.
     """
 
     udf: bytes
     chunks: tuple[str, str] | None
     variables: Variables = field(default_factory=Variables)
+    copies: tuple[ArtifactCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 import pyarrow as pa
 
 from udf_runtime.definition import UDF
+from udf_runtime.definition.artifacts import ArtifactCopy
 from udf_runtime.environments.variables import Variables
 from udf_runtime.errors import EnvironmentBuildError, UdfFailedError, UdfOutputError, UdfRuntimeError
 from udf_runtime.execute.casts import cast
@@ -60,12 +61,14 @@ class Interpreter:
         path: First entries of its module path.
         folder: Folder of its environment.
         variables: Environment variables that the process sets before it loads the UDF.
+        copies: Copies of the UDF's artifacts.
     """
 
     python: str | None = None
     path: tuple[str, ...] = ()
     folder: str | None = None
     variables: Variables = field(default_factory=Variables)
+    copies: tuple[ArtifactCopy, ...] = ()
 
     @property
     def command(self) -> list[str]:
@@ -179,7 +182,7 @@ class UdfProcess:
             enlarge(descriptor)
         self._output = _Output(self._process.stderr, interpreter.variables)
         place = None if chunks is None else (chunks.root, chunks.job)
-        start = ChildStart(udf=payload, chunks=place, variables=interpreter.variables)
+        start = ChildStart(udf=payload, chunks=place, variables=interpreter.variables, copies=interpreter.copies)
         with contextlib.suppress(ProcessEndedError):  # raised by the first call, which knows the lost rows
             self._send(Tag.START, pickle.dumps(start))
 
