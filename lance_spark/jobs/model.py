@@ -95,6 +95,10 @@ class BackfillJobResult(InWords):
         fragments_done: Fragments with a commit, or without work.
         fragments_failed: Reasons of failed fragments, by fragment.
         retries: Retried UDF calls and commits.
+        rows_deduplicated: Saved calls: rows without a call of their own, because a UDF with
+            `deduplicate=True` was called for equal inputs.
+        batch_rows: Maximum rows of a call of a UDF over batches, after a call ran out of memory,
+            over all processes the smallest number. None: no call ran out of memory.
         seconds: Time per stage: read, compute, checkpoint and write are sums over tasks; commit and
             total are the driver's.
 
@@ -143,6 +147,8 @@ class BackfillJobResult(InWords):
     fragments_done: int = 0
     fragments_failed: Mapping[int, str] = field(default_factory=dict)
     retries: int = 0
+    rows_deduplicated: int = 0
+    batch_rows: int | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -135,6 +135,7 @@ class UdfOptions(_RowOptions, total=False):
     timeout: float | None
     call_timeout: float | None
     max_in_flight: int | None
+    deduplicate: bool
     field_metadata: Mapping[str, str] | None
     cuda: bool | None
     batch_size: int | Literal["auto"] | None
@@ -194,6 +195,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     call_timeout: float | None = None,
     max_in_flight: int | None = None,
     on_error: OnError = None,
+    deduplicate: bool = False,
     field_metadata: Mapping[str, str] | None = None,
     manifest: Manifest | None = None,
     artifacts: Mapping[str, str] | None = None,
@@ -208,6 +210,12 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     of arrays or series). All other functions are scalar UDFs, and they are called once per row,
     with None for NULL. The calls of an `async def` function run concurrently on the event loop of
     the process; `setup` of a class may be async, too.
+
+    With `deduplicate=True`, equal rows of a batch share the value, or the failure, of a single
+    call. A task also stores values for its later batches: of at most 65,536 distinct inputs, in at
+    most 32 MiB of inputs and values. Inputs are equal if Arrow stores equal values: 0.0 and -0.0
+    differ, NULL equals NULL, NaN equals a NaN of the same bits, and blobs are compared by their
+    bytes. The value of a row must depend on the inputs of this row alone.
 
     Args:
         func: The decorated function, object or class.
@@ -241,6 +249,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             32.
         on_error: Policy for errors: a policy, a matcher, or a list of matchers; by default the
             first error fails the job.
+        deduplicate: Whether rows with equal inputs share a call; for deterministic functions.
         field_metadata: Metadata of the columns.
         manifest: The environment with packages, modules and variables of its own. By default the
             environment of the connection, else the executors' Python.
@@ -300,6 +309,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             sort_batch_by=sort_batch_by,
             timeout=_resolve_call_timeout(call_timeout, timeout),
             max_in_flight=max_in_flight,
+            deduplicate=deduplicate,
             on_error=ErrorPolicy.of(on_error if on_error is not None else error_handling),
             field_metadata=field_metadata if field_metadata is not None else {},
         ),

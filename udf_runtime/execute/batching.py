@@ -44,7 +44,7 @@ class CallBatches:
         batch_rows = self._sort(batch)
         results = _JoinedResults(self._context.udf.name, batch_rows)
         while not results.is_complete:
-            rows = batch_rows.slice(results.count, self._size.next_rows())
+            rows = batch_rows.slice(results.count, self._next_rows())
             try:
                 result = call(rows)
             except UdfRuntimeError as error:
@@ -84,9 +84,14 @@ class CallBatches:
             pending.append(_JoinedResults(self._context.udf.name, batch_rows))
             first = 0
             while first == 0 or first < batch.num_rows:
-                rows = batch_rows.slice(first, self._size.next_rows())
+                rows = batch_rows.slice(first, self._next_rows())
                 yield rows
                 first += max(rows.num_rows, 1)
+
+    def _next_rows(self) -> int | None:
+        """Returns the rows of the next call, at most as many as fit into memory."""
+        limits = [rows for rows in (self._size.next_rows(), self._context.row_limit.most) if rows is not None]
+        return min(limits, default=None)
 
     def _sort(self, batch: pa.RecordBatch) -> _BatchRows:
         """Returns the rows of a batch in the order of their calls.
@@ -160,6 +165,7 @@ class _JoinedResults:
         self._values: list[pa.Array[Any]] = []
         self._failures: list[RowFailure] = []
         self._retries = 0
+        self._most_rows: int | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -173,6 +179,7 @@ class _JoinedResults:
         ]
         self._values.append(result.values)
         self._retries += result.retries
+        self._most_rows = result.batch_rows
         self.count += len(result.values)
         self.seconds += result.seconds
 
@@ -188,4 +195,5 @@ class _JoinedResults:
             failures=tuple(sorted(self._failures, key=lambda failure: failure.row)),
             retries=self._retries,
             seconds=seconds,
+            batch_rows=self._most_rows,
         )

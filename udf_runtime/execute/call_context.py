@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from udf_runtime.checkpoint.chunks import ChunkFolder, ChunksNotStoredError
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfFailedError, UdfRuntimeError
+from udf_runtime.execute.memory import RowLimit
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import cause_of, raised_for
 from udf_runtime.policies import ErrorPolicy
@@ -24,6 +25,7 @@ class CallContext:
         clock: Returns seconds, for measurements.
         rng: Random numbers for waiting times.
         chunks: Folder of a chunker's chunks.
+        row_limit: Maximum rows of a call, shared by the calls of a job in this process.
     """
 
     udf: UDF
@@ -31,6 +33,7 @@ class CallContext:
     clock: Callable[[], float]
     rng: random.Random
     chunks: ChunkFolder | None = None
+    row_limit: RowLimit = field(default_factory=RowLimit)
 
     @property
     def policy(self) -> ErrorPolicy:

@@ -67,12 +67,16 @@ class BatchResult:
         failures: The failed rows, ascending.
         retries: Number of repeated calls by a `Retry`.
         seconds: Time from the batch's arrival to its result, including waits between attempts.
+        batch_rows: Maximum rows of a call, after a call ran out of memory; None before.
+        deduplicated: Number of rows without a call, because the UDF was called for equal inputs.
     """
 
     values: pa.Array[Any]
     failures: tuple[RowFailure, ...] = ()
     retries: int = 0
     seconds: float = 0.0
+    batch_rows: int | None = None
+    deduplicated: int = 0
 
 
 def type_name(error: BaseException) -> str:

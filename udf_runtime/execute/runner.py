@@ -23,9 +23,11 @@ from udf_runtime.execute.calls.scalar import ScalarCalls
 from udf_runtime.execute.calls.stream import StreamCalls
 from udf_runtime.execute.calls.vector import VectorCalls
 from udf_runtime.execute.casts import nulls
+from udf_runtime.execute.distinct import DistinctCalls
 from udf_runtime.execute.inputs import check_inputs
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.isolation.process import ProcessSpec
+from udf_runtime.execute.memory import RowLimit, row_limit_of
 from udf_runtime.execute.result import BatchResult
 
 _BatchCalls = ScalarCalls | ChunkerCalls | VectorCalls | AsyncScalarCalls | AsyncBatchCalls | IsolatedCalls
@@ -38,7 +40,7 @@ class UdfRunner:
     child processes. Only one `run` may be active.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the dependencies of a run
         self,
         udf: UDF,
         *,
@@ -49,6 +51,7 @@ class UdfRunner:
         rng: random.Random | None = None,
         chunks: ChunkFolder | None = None,
         processes: ProcessSpec | None = None,
+        job: str | None = None,
     ) -> None:
         """Prepares a run; loads no UDF, and starts no thread and no process.
 
@@ -64,6 +67,9 @@ class UdfRunner:
             chunks: Folder of a chunker's chunks; the results hold locations.
             processes: Python and devices of child processes, which also serve later runners of the
                 same UDF. None: the UDF runs in this process, unless isolated.
+            job: Id of the job. After a call ran out of memory, all runners of the job in this
+                process keep to the number of rows that fits. A child process keeps to its own
+                number until its end. None: the number holds for this runner.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.
@@ -78,7 +84,9 @@ class UdfRunner:
             clock=clock,
             rng=rng if rng is not None else random.Random(),  # noqa: S311 - waiting times are no secret
             chunks=chunks,
+            row_limit=RowLimit() if job is None else row_limit_of(job),
         )
+        self._distinct = DistinctCalls(udf.name) if udf.deduplicate else None
         self._threads = threads
         self._isolate = isolate or processes is not None
         self._processes = ProcessSpec() if processes is None else processes
@@ -126,16 +134,8 @@ class UdfRunner:
         """
         if self._closed:
             raise UdfDefinitionError("The UdfRunner is closed. Make another runner.")
-        calls = self._load_calls()
-        if isinstance(calls, StreamCalls):
-            return self._batches.run_stream(batches, calls.run)
-        if isinstance(calls, AsyncBatchCalls):
-            at_once = calls.batches_at_once
-            return self._batches.run_stream(batches, lambda cut: self._run_concurrently(calls, iter(cut), at_once))
-        at_once = max(self._threads, calls.batches_at_once if isinstance(calls, AsyncScalarCalls) else 1)
-        if at_once == 1:
-            return (self._run_batch(calls, batch) for batch in batches)
-        return self._run_concurrently(calls, iter(batches), at_once)
+        self._load_calls()
+        return self._run_calls(batches) if self._distinct is None else self._distinct.run(batches, self._run_calls)
 
     def close(self) -> None:
         """Ends threads and child processes; a second call is fine."""
@@ -158,6 +158,18 @@ class UdfRunner:
             else:
                 self._calls = StreamCalls(self._context) if kind.iterates else VectorCalls(self._context)
         return self._calls
+
+    def _run_calls(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
+        calls = self._load_calls()
+        if isinstance(calls, StreamCalls):
+            return self._batches.run_stream(batches, calls.run)
+        if isinstance(calls, AsyncBatchCalls):
+            at_once = calls.batches_at_once
+            return self._batches.run_stream(batches, lambda cut: self._run_concurrently(calls, iter(cut), at_once))
+        at_once = max(self._threads, calls.batches_at_once if isinstance(calls, AsyncScalarCalls) else 1)
+        if at_once == 1:
+            return (self._run_batch(calls, batch) for batch in batches)
+        return self._run_concurrently(calls, iter(batches), at_once)
 
     def _run_batch(self, calls: _BatchCalls, batch: pa.RecordBatch) -> BatchResult:
         check_inputs(self._context.udf, batch)

@@ -85,7 +85,9 @@ class FragmentStates:
 
     Attributes:
         calls: Rows for which the UDF was called and returned.
+        deduplicated: Rows without a call, because the UDF was called for equal inputs.
         seconds: Time of the tasks, by stage.
+        batch_rows: The smallest maximum of rows of a call, after calls ran out of memory.
         sources: Identities of the inputs of all outcomes.
         inherited: Finished fragments of this round with more known rows than in their records.
     """
@@ -93,8 +95,10 @@ class FragmentStates:
     def __init__(self) -> None:
         self.counts = RowCounts()
         self.calls = 0
+        self.deduplicated = 0
         self.retries = 0
         self.seconds: dict[str, float] = {}
+        self.batch_rows: int | None = None
         self.sources: set[str] = set()
         self.inherited: list[RangeOutcome] = []
         self._states: dict[int, FragmentState] = {}
@@ -141,7 +145,10 @@ class FragmentStates:
         if not outcome.todo:
             self.sources.add(outcome.source)
         self.calls += outcome.calls
+        self.deduplicated += outcome.deduplicated
         self.retries += outcome.retries
+        if outcome.batch_rows is not None:
+            self.batch_rows = min(outcome.batch_rows, self.batch_rows or outcome.batch_rows)
         for stage, seconds in outcome.seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 

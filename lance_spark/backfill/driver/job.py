@@ -510,6 +510,8 @@ class BackfillJob:
             fragments_done=self._fragments_done(),
             fragments_failed=self._failed(),
             retries=states.retries + commits.retries,
+            rows_deduplicated=states.deduplicated,
+            batch_rows=states.batch_rows,
             seconds={**states.seconds, "commit": commits.seconds, "total": time.monotonic() - self._began},
         )
 

@@ -216,22 +216,26 @@ class Computation:
 
     Attributes:
         calls: Number of rows with a returned call.
+        deduplicated: Number of rows without a call, because the UDF was called for equal inputs.
         valued: Rows with a returned call.
         failed: Rows with a failed call.
         recomputed: Number of rows that an earlier round had computed, too.
         crashed: Number of rows that killed their process.
+        batch_rows: Maximum rows of a call, after a call ran out of memory; None before.
         seconds: Time per stage.
     """
 
     def __init__(self, spec: BackfillSpec, work: FragmentWork, checkpoints: CheckpointBuffer) -> None:
         self.errors = ErrorLog(spec, work.fragment_id)
         self.calls = 0
+        self.deduplicated = 0
         self.valued = RowSet.empty()
         self.failed = work.failed
         self.recomputed = 0
         self.retries = 0
         self.skipped = 0
         self.crashed = 0
+        self.batch_rows: int | None = None
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self._sizes = spec.sizes
         self._checkpoints = checkpoints
@@ -263,6 +267,8 @@ class Computation:
             reader.seconds = 0.0
             sizer.record(len(offsets), result.seconds)
             self.retries += result.retries
+            self.batch_rows = result.batch_rows
+            self.deduplicated += result.deduplicated
             failed = [failure.row for failure in result.failures]
             computed = RowSet.of(np.delete(offsets, failed) if failed else offsets)
             self.valued |= computed

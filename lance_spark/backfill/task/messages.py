@@ -249,6 +249,7 @@ class RangeOutcome:
         assembled: Whether the outcome is the whole fragment after its ranges. Then `counts` has
             skipped and crashed rows only, because the ranges counted the other rows.
         calls: Number of rows with a returned call of the UDF.
+        deduplicated: Number of rows without a call, because the UDF was called for equal inputs.
         seconds: Time per stage.
         source: Identity of the fragment's inputs.
         rows: The new known results for the fragment's rows.
@@ -260,6 +261,7 @@ class RangeOutcome:
         complete: Whether the whole fragment is done. No file means: no row to write.
         inherited: Whether `rows` has results from older versions that the records of the fragment
             lack.
+        batch_rows: Maximum rows of a call, after a call ran out of memory; None before.
         error_type: Qualified name of the exception's class.
     """
 
@@ -268,6 +270,7 @@ class RangeOutcome:
     stop: int
     assembled: bool = False
     calls: int = 0
+    deduplicated: int = 0
     retries: int = 0
     counts: RowCounts = RowCounts()
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -282,6 +285,7 @@ class RangeOutcome:
     outdated: RowSet = field(default_factory=RowSet.empty)
     complete: bool = False
     inherited: bool = False
+    batch_rows: int | None = None
     error: str | None = None
     error_type: str | None = None
 

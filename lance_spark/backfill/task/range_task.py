@@ -344,8 +344,10 @@ class RangeRun(ABC):
             stop=work.stop,
             assembled=work.assembles,
             calls=computation.calls,
+            deduplicated=computation.deduplicated,
             retries=computation.retries,
             counts=counts,
             seconds={**seconds, "checkpoint": seconds["checkpoint"] + self._checkpoints.seconds},
             source=self._source,
+            batch_rows=computation.batch_rows,
         )

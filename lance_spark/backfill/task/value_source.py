@@ -109,7 +109,14 @@ class CallUdf:
             return
         limit_task_threads(udf)
         chunks = chunks_of(spec) if udf.kind is Kind.CHUNKS else None
-        with UdfRunner(udf, threads=spec.threads, isolate=task.isolate, chunks=chunks, processes=processes) as runner:
+        with UdfRunner(
+            udf,
+            threads=spec.threads,
+            isolate=task.isolate,
+            chunks=chunks,
+            processes=processes,
+            job=spec.staging.job_id,
+        ) as runner:
             calls = UdfCalls(runner=runner, policy=udf.on_error, call_rows=udf.call_rows)
             yield from run_ranges(spec, task, functools.partial(self.range_run, calls=calls))
 

@@ -13,6 +13,7 @@ from udf_runtime.execute.call_context import CallContext, close_results, load_fu
 from udf_runtime.execute.calls.vector import BatchBisection
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import check_inputs, vector_arguments
+from udf_runtime.execute.memory import free_memory, is_out_of_memory
 from udf_runtime.execute.result import BatchResult, cause_of
 
 MOST_READ_AHEAD = 4
@@ -116,6 +117,8 @@ class StreamCalls:
     def _run_each(self, feed: _Feed, error: BaseException) -> Iterator[BatchResult]:
         """Yields the results of the batches left by a dead generator, each computed alone."""
         yield from self._yield_empty(feed)
+        if is_out_of_memory(error):
+            free_memory(error)
         batches = feed.take_unanswered()
         if not batches:  # raised after its last result, so the error belongs to no batch
             raise self.context.failed(error, row=None, attempt=1) from cause_of(error)
@@ -125,12 +128,18 @@ class StreamCalls:
                 yield self._make_empty_result()
                 continue
             bisection = BatchBisection(self.context, self._run_alone)
-            if len(batches) > 1 and self.context.policy.decide(error, attempt=1, rng=self.context.rng).action == "fail":
+            if len(batches) > 1 and self._is_final(error):
                 raise self.context.failed(error, row=None, attempt=1) from cause_of(error)
             # With several batches in progress, the generator does not show the fatal batch, so each
             # batch starts without a mark.
             values = bisection.run(batch, error if len(batches) == 1 else None)
             yield bisection.result(values, self.context.clock() - start_s)
+
+    def _is_final(self, error: BaseException) -> bool:
+        """Tells whether the error of several batches ends the run."""
+        if is_out_of_memory(error):  # fewer rows may fit
+            return False
+        return self.context.policy.decide(error, attempt=1, rng=self.context.rng).action == "fail"
 
     def _run_alone(self, batch: pa.RecordBatch) -> pa.Array[Any]:
         """Returns the values of a batch from its own generator."""

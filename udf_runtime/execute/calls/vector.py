@@ -12,6 +12,7 @@ from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import vector_arguments
+from udf_runtime.execute.memory import free_memory, is_out_of_memory
 from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, join_parts, renumber_error, row_failure
 from udf_runtime.policies.error_policy import Decision
 
@@ -49,13 +50,18 @@ class BatchBisection:
     the batch is halved until the failing rows are alone. A successful half is never repeated, so k
     bad rows of n take O(k log n) calls. Halves are not retried before they are halved again; a
     single row is.
+
+    A batch that ran out of memory is halved without the policy, which decides about a row that runs
+    out of memory alone. If no row of a halved batch did, the size of the batch was at fault, and
+    the context's `row_limit` limits later calls to the size that worked.
     """
 
-    __slots__ = ("_call", "_context", "failures", "retries")
+    __slots__ = ("_call", "_context", "_large_rows", "failures", "retries")
 
     def __init__(self, context: CallContext, call: Callable[[pa.RecordBatch], pa.Array[Any]]) -> None:
         self._context = context
         self._call = call
+        self._large_rows = 0  # rows that ran out of memory alone
         self.failures: list[RowFailure] = []
         self.retries = 0
 
@@ -66,11 +72,25 @@ class BatchBisection:
             batch: At least a row.
             error: The error of the first call, if already made.
         """
-        return join_parts(self._run_part(batch, 0, 0, error), self._context.udf.name)
+        parts = self._run_slices(batch, 0, 0) if error is None else self._run_part(batch, 0, 0, error)
+        return join_parts(parts, self._context.udf.name)
 
     def result(self, values: pa.Array[Any], seconds: float) -> BatchResult:
         """Returns values of `run` with the recorded failures."""
-        return BatchResult(values=values, failures=tuple(self.failures), retries=self.retries, seconds=seconds)
+        return BatchResult(
+            values=values,
+            failures=tuple(self.failures),
+            retries=self.retries,
+            seconds=seconds,
+            batch_rows=self._context.row_limit.most,
+        )
+
+    def _run_slices(self, batch: pa.RecordBatch, start: int, depth: int) -> list[pa.Array[Any]]:
+        """Returns the values of a part of the batch, with calls of at most `row_limit` rows."""
+        values: list[pa.Array[Any]] = []
+        for row, rows in self._context.row_limit.slices(batch.num_rows):
+            values += self._run_part(batch.slice(row, rows), start + row, depth)
+        return values
 
     def _run_part(
         self, batch: pa.RecordBatch, start: int, depth: int, error: BaseException | None = None
@@ -85,6 +105,10 @@ class BatchBisection:
                     if passes_through(raised):
                         raise
                     error = raised
+            if rows > 1 and is_out_of_memory(error):
+                free_memory(error)
+                del error
+                return self._run_smaller(batch, start, depth)
             decision = self._decide(error, attempts, is_half=depth > 0 and rows > 1)
             if decision.action == "fail":
                 self._fail(error, rows, start, attempts.count)
@@ -99,11 +123,25 @@ class BatchBisection:
         # The error is dropped before the halves run, because its traceback holds the batch and the
         # function's objects.
         del error
-        middle = rows // 2
+        return self._run_halves(batch, start, depth)
+
+    def _run_halves(self, batch: pa.RecordBatch, start: int, depth: int) -> list[pa.Array[Any]]:
+        middle = batch.num_rows // 2
         return [
-            *self._run_part(batch.slice(0, middle), start, depth + 1),
-            *self._run_part(batch.slice(middle), start + middle, depth + 1),
+            *self._run_slices(batch.slice(0, middle), start, depth + 1),
+            *self._run_slices(batch.slice(middle), start + middle, depth + 1),
         ]
+
+    def _run_smaller(self, batch: pa.RecordBatch, start: int, depth: int) -> list[pa.Array[Any]]:
+        """Returns the values of a part that ran out of memory, and limits the rows of later calls.
+
+        A row that runs out of memory alone explains the errors of the parts around this row.
+        """
+        large_rows = self._large_rows
+        values = self._run_halves(batch, start, depth)
+        if self._large_rows == large_rows:
+            self._context.row_limit.lower(batch.num_rows - batch.num_rows // 2)
+        return values
 
     def _decide(self, error: BaseException, attempts: Attempts, *, is_half: bool) -> Decision:
         """Returns the decision of the policy; a half is halved before it is retried."""
@@ -119,6 +157,7 @@ class BatchBisection:
         raise self._context.failed(error, row=row, attempt=attempt) from cause_of(error)
 
     def _skip(self, error: BaseException, row: int, attempt: int, depth: int) -> None:
+        self._large_rows += is_out_of_memory(error)
         most = self._context.policy.max_attempts(error)
         if isinstance(error, UdfOutputError):
             error = renumber_error(error, row)

@@ -88,7 +88,8 @@ def _serve(runner_side: Parent) -> None:
         udf = UDF.loads(start.udf)
         objects = cast("Objects", ParentObjects(runner_side))  # a process only puts chunks
         chunks = None if start.chunks is None else ChunkFolder(objects, *start.chunks)
-        runner = UdfRunner(udf, chunks=chunks)
+        # The parent deduplicates the inputs.
+        runner = UdfRunner(dataclasses.replace(udf, deduplicate=False), chunks=chunks)
         if udf.kind is Kind.TABLE:
             udf.load()
         else:
@@ -131,7 +132,7 @@ class _Serving:
             )
             for failure in result.failures
         )
-        reply = Reply(failures=failures, retries=result.retries, seconds=result.seconds)
+        reply = Reply(failures=failures, retries=result.retries, seconds=result.seconds, batch_rows=result.batch_rows)
         values = to_ipc(pa.record_batch([result.values], names=["values"]))
         self._parent.write(Tag.RECORD, pickle.dumps(reply))
         self._parent.write(Tag.VALUES, values)

@@ -72,6 +72,7 @@ class Reply:
     failures: tuple[RowFailure, ...]
     retries: int
     seconds: float
+    batch_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,11 @@ class IsolatedCalls:
         parts = _BatchRun(self, batch)
         values = parts.run()
         return BatchResult(
-            values=values, failures=tuple(parts.failures), retries=parts.retries, seconds=self.context.clock() - start_s
+            values=values,
+            failures=tuple(parts.failures),
+            retries=parts.retries,
+            seconds=self.context.clock() - start_s,
+            batch_rows=self.context.row_limit.most,
         )
 
     def call(self, batch: pa.RecordBatch) -> BatchResult:
@@ -146,7 +150,10 @@ class _BatchRun:
         self.retries = 0
 
     def run(self) -> pa.Array[Any]:
-        return join_parts(self._run(0, self._batch.num_rows, 0), self._context.udf.name)
+        # A new process learns from earlier processes how many rows fit into memory.
+        slices = self._context.row_limit.slices(self._batch.num_rows)
+        parts = [part for start, rows in slices for part in self._run(start, rows, 0)]
+        return join_parts(parts, self._context.udf.name)
 
     def _run(self, start: int, rows: int, depth: int) -> list[pa.Array[Any]]:
         attempt = 0
@@ -163,6 +170,8 @@ class _BatchRun:
             else:
                 self.failures.extend(failure.renumber(rows=start, depth=depth) for failure in result.failures)
                 self.retries += result.retries
+                if result.batch_rows is not None:
+                    self._context.row_limit.lower(result.batch_rows)
                 return [result.values]
             if rows > 1:
                 half = rows // 2

@@ -220,7 +220,13 @@ class UdfProcess:
         values = from_ipc(self._expect(Tag.VALUES, rpc)).column(0)
         if not values.type.equals(self._udf.result_type):  # an extension type without a registration in this process
             values = cast(values, self._udf.result_type)
-        return BatchResult(values=values, failures=answer.failures, retries=answer.retries, seconds=answer.seconds)
+        return BatchResult(
+            values=values,
+            failures=answer.failures,
+            retries=answer.retries,
+            seconds=answer.seconds,
+            batch_rows=answer.batch_rows,
+        )
 
     def call_table(self, source: TableSource) -> Iterator[pa.RecordBatch]:
         """Yields the results of a table function for a source.
