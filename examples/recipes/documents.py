@@ -11,7 +11,7 @@ import random
 import statistics
 import string
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -45,10 +45,10 @@ assert chunks.refresh().rows_chunked == 5
 SIZE = 256
 
 
-@udf(data_type=pa.list_(pa.float32(), SIZE), checkpoint_size=512)
+@udf(data_type=pa.list_(pa.float32(), SIZE), batch_size=256)
 class Embed:
     def setup(self) -> None:
-        self.model = HashingVectorizer(n_features=SIZE, stop_words="english")
+        self.model: Any = HashingVectorizer(n_features=SIZE, stop_words="english")
 
     def __call__(self, passage: pa.Array) -> pa.Array:
         vectors = self.model.transform(passage.to_pylist()).toarray()

@@ -11,7 +11,6 @@ from datetime import timedelta
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from sklearn.base import clone
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -34,9 +33,14 @@ rows = [row for module in modules for row in read_docstrings(module)]
 docs = db.create_table("docs", rows, mode="overwrite")
 
 SIZE = 32
-counts = HashingVectorizer(n_features=4096, stop_words="english", alternate_sign=False)
-model = make_pipeline(counts, TruncatedSVD(SIZE, random_state=0), Normalizer())
-model.fit([row["text"] for row in rows])
+
+
+def fit(texts: list[str]) -> Pipeline:
+    counts = HashingVectorizer(n_features=4096, stop_words="english", alternate_sign=False)
+    return make_pipeline(counts, TruncatedSVD(SIZE, random_state=0), Normalizer()).fit(texts)
+
+
+model = fit(docs.to_pandas()["text"].to_list())
 
 
 @udf(data_type=pa.list_(pa.float32(), SIZE), batch_size=512)
@@ -58,7 +62,7 @@ docs.create_index(vector_column_name="embedding", index_type="IVF_FLAT", num_par
 
 
 def search(question: str) -> list[str]:
-    vector = embed(pa.array([question])).to_numpy(zero_copy_only=False)[0]
+    vector: list[float] = embed(pa.array([question])).to_numpy(zero_copy_only=False)[0].tolist()
     hits = docs.search(vector).nprobes(2).select(["name"]).limit(3).to_list()
     return [hit["name"] for hit in hits]
 
@@ -74,6 +78,6 @@ docs.optimize_indices()  # adds the new vectors to the index
 with docs.watch("embedding", trigger=timedelta(minutes=1)):
     pass  # the column stays up to date while the block runs
 
-new_model = clone(model).fit(docs.to_arrow()["text"].to_pylist())
+new_model = fit(docs.to_pandas()["text"].to_list())
 docs.alter_columns({"path": "embedding", "udf": Embed(new_model)})
 assert docs.plan_backfill("embedding").total_rows_pending == docs.count_rows()

@@ -78,7 +78,8 @@ def look(image: bytes) -> Columns[Look]:
 images.add_columns(look)
 images.backfill("hash")
 [copy] = images.search(None).select(["hash"]).where("name = '20.jpg'").to_list()
-hits = images.search(copy["hash"]).distance_type("hamming").select(["name"]).limit(3).to_list()
+query = np.array(copy["hash"], np.uint8)
+hits = images.search(query).distance_type("hamming").select(["name"]).limit(3).to_list()
 assert {hit["name"] for hit in hits[:2]} == {"20.jpg", "20.png"}
 assert hits[1]["_distance"] <= 4 < hits[2]["_distance"]
 images.preview(3, ["name", "format", "width", "height", "thumbnail"])

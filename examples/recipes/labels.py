@@ -24,26 +24,26 @@ LABELS = ["billing", "cancellation", "delivery", "praise"]
 PROMPT = f"Answer with the best label for the message of a customer, and with nothing else: {', '.join(LABELS)}."
 
 policy = [
-    Retry(httpx.TransportError, max_attempts=5),
+    Retry(httpx.TransportError, TimeoutError, max_attempts=5),
     Retry(httpx.HTTPStatusError, match=r"'(429|5\d\d) ", max_attempts=5),
     Skip(ValueError, max_skip_fraction=0.1),
 ]
 
 
-@udf(on_error=policy, checkpoint_size=256)
+@udf(on_error=policy, max_in_flight=16, call_timeout=60)
 class Label:
     def __init__(self, url: str, model: str, key_file: str) -> None:
         self.url, self.model, self.key_file = url, model, key_file
 
-    def setup(self) -> None:
+    async def setup(self) -> None:
         key = Path(self.key_file).read_text(encoding="utf-8").strip()  # a file of the executor, as of a mounted secret
-        self.client = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=30)
+        self.client = httpx.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=30)
 
-    def __call__(self, text: str) -> str:
+    async def __call__(self, text: str) -> str:
         turns = [{"role": "system", "content": PROMPT}, {"role": "user", "content": text}]
         body = {"model": self.model, "temperature": 0, "max_tokens": 5, "messages": turns}
-        response = self.client.post("chat/completions", json=body).raise_for_status()
-        answer: str = response.json()["choices"][0]["message"]["content"].strip().lower()
+        response = await self.client.post("chat/completions", json=body)
+        answer: str = response.raise_for_status().json()["choices"][0]["message"]["content"].strip().lower()
         if answer not in LABELS:
             raise ValueError(f"The service answered {answer!r}.")
         return answer
@@ -51,7 +51,7 @@ class Label:
 
 label = Label(os.environ["OPENAI_BASE_URL"], "small-model", os.environ["OPENAI_KEY_FILE"])
 messages.add_columns({"label": label})
-result = messages.backfill("label", concurrency=4, intra_applier_concurrency=8)
+result = messages.backfill("label", concurrency=4)
 assert result.rows_computed + result.rows_skipped == 40
 messages.to_spark().groupBy("label").count().show()
 for error in messages.get_errors(result.job_id):

@@ -45,8 +45,8 @@ class Read:
 
     def __call__(self, image: bytes) -> Columns[Reading]:
         boxes, _ = self.read(image)
-        found = [(text, score) for _, text, score in boxes or []]
-        return Reading([text for text, _ in found], min((score for _, score in found), default=None))
+        scores = [float(score) for _, _, score in boxes or []]
+        return Reading([text for _, text, _ in boxes or []], min(scores, default=None))
 
 
 read = udf(Read, checkpoint_size=64)

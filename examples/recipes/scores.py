@@ -5,8 +5,9 @@
 Needs `pip install 'lance-spark[models]'`, and writes the folder `cellar`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
 import pyarrow as pa
 from lightgbm import LGBMClassifier
@@ -19,7 +20,7 @@ from lance_spark import Columns, UnpackedUDF, udf
 
 spark = lance_spark.configure(SparkSession.builder).getOrCreate()
 db = lance_spark.connect("cellar", spark)
-data = load_wine(as_frame=True)
+data: Any = load_wine(as_frame=True)
 rows = data.frame[["alcohol", "flavanoids", "proline"]].assign(grower=data.target_names[data.target])
 wines = db.create_table("wines", rows, mode="overwrite")
 
@@ -30,8 +31,8 @@ class Score(NamedTuple):
 
 
 class Classify:
-    def __init__(self, model: HistGradientBoostingClassifier) -> None:
-        self.model = model
+    def setup(self, artifacts: dict[str, str]) -> None:
+        self.model = joblib.load(artifacts["model"])
 
     def __call__(self, alcohol: pa.Array, flavanoids: pa.Array, proline: pa.Array) -> Columns[Score]:
         features = np.column_stack([column.to_numpy(zero_copy_only=False) for column in (alcohol, flavanoids, proline)])
@@ -43,8 +44,9 @@ class Classify:
 training = rows[::2]
 features, labels = training.drop(columns="grower").to_numpy(), training["grower"].to_numpy(object)
 model = HistGradientBoostingClassifier(random_state=0).fit(features, labels)
-classify = udf(Classify, checkpoint_size=4096)
-wines.add_columns(classify(model))
+joblib.dump(model, "model.joblib")
+classify = udf(Classify, artifacts={"model": "model.joblib"}, batch_size=4096)
+wines.add_columns(classify())
 assert wines.backfill("label").rows_computed == 178
 assert wines.count_rows("label = grower") > 160
 
@@ -54,6 +56,8 @@ changed = wines.count_rows("proline = 1500")
 assert wines.backfill("label", stale=True).rows_computed == 2 + changed
 
 challenger = LGBMClassifier(num_threads=1, min_child_samples=5, random_state=0).fit(features, labels)
-wines.add_columns(UnpackedUDF(classify(challenger), prefix="new_"))
+joblib.dump(challenger, "challenger.joblib")
+classify = udf(Classify, artifacts={"model": "challenger.joblib"}, batch_size=4096)
+wines.add_columns(UnpackedUDF(classify(), prefix="new_"))
 assert wines.backfill("new_label").rows_computed == 180
 print(wines.search(None).where("label != new_label").to_pandas())
