@@ -100,6 +100,7 @@ def make_artifacts(locations: Mapping[str, str] | None, target: object, udf: str
             `setup(artifacts)`.
     """
     if locations is None:
+        _refuse_parameter(target, udf)
         return ()
     is_valid = isinstance(locations, Mapping) and locations
     if not is_valid or not all(isinstance(text, str) and text.strip() for pair in locations.items() for text in pair):
@@ -131,6 +132,19 @@ def _check_setup(target: object, udf: str) -> None:
             f"The method setup of UDF {udf!r} does not take the artifacts. Define setup(self, artifacts), with a "
             "mapping of names to paths as its argument."
         ) from None
+
+
+def _refuse_parameter(target: object, udf: str) -> None:
+    """Refuses a `setup` with a required parameter, if the UDF has no artifacts."""
+    setup = getattr(target.made_from, "setup", None) if isinstance(target, Stateful) else None
+    if not inspect.isfunction(setup) and not inspect.ismethod(setup):
+        return
+    parameters = list(inspect.signature(setup).parameters.values())[0 if inspect.ismethod(setup) else 1 :]
+    if any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
+        raise UdfDefinitionError(
+            f"The method setup of UDF {udf!r} has the parameter {parameters[0].name!r}, and the UDF has no artifacts. "
+            "Give artifacts={name: location}, or remove the parameter."
+        )
 
 
 def checksum_of(artifacts: Iterable[Artifact]) -> str:

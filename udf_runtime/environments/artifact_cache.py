@@ -30,6 +30,9 @@ MOST_FILES = 10_000
 """Maximum files of an artifact, because the pickled UDF holds the listing."""
 
 _BLOCK_BYTES = 8 << 20
+"""Bytes of a read from an object store: a request each."""
+
+_LOCAL_BLOCK_BYTES = 1 << 20
 _PARALLEL_FILES = 8
 _DIGESTS = 4096
 _FILES = "files"
@@ -113,9 +116,8 @@ def _hash_file(system: FileSystem, path: str) -> str:
         about = os.stat(path)
         return _hash_unchanged(path, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
     digest = hashlib.sha256()
-    with system.open_input_stream(path) as stream:
-        for block in _read_blocks(stream):
-            digest.update(block)
+    for block in _read_blocks(system, path):
+        digest.update(block)
     return digest.hexdigest()
 
 
@@ -125,9 +127,11 @@ def _hash_unchanged(path: str, *_about: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_blocks(stream: Any) -> Iterator[bytes]:  # noqa: ANN401 - as in _describe
-    while block := stream.read(_BLOCK_BYTES):
-        yield block
+def _read_blocks(system: FileSystem, path: str) -> Iterator[pa.Buffer]:
+    size = _LOCAL_BLOCK_BYTES if system.type_name == "local" else _BLOCK_BYTES
+    with system.open_input_file(path) as file:
+        while (block := file.read_buffer(size)).size:
+            yield block
 
 
 class ArtifactCache(MachineCache):
@@ -212,7 +216,8 @@ def _copy_file(system: FileSystem, folder: str, target: str, file: ArtifactFile)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         is_same = _has_etag(system, source, file.etag)
-        size, digest = _copy_blocks(system, source, path)
+        digest = None if file.sha256 is None else hashlib.sha256()
+        size = _copy_blocks(_read_blocks(system, source), path, digest)
         # The store may have changed the file during the copy.
         is_same = is_same and _has_etag(system, source, file.etag)
     except FileNotFoundError as error:
@@ -221,19 +226,21 @@ def _copy_file(system: FileSystem, folder: str, target: str, file: ArtifactFile)
         raise _explain(f"the file {file.path!r} cannot be copied: {error}") from error
     if size != file.size:
         raise EntryError(f"the file {file.path!r} has {size} bytes instead of {file.size}", _AGAIN)
-    if not is_same or file.sha256 not in (None, digest):
+    if not is_same or (digest is not None and digest.hexdigest() != file.sha256):
         raise EntryError(f"the file {file.path!r} has another content than at its registration", _AGAIN)
 
 
-def _copy_blocks(system: FileSystem, source: str, path: str) -> tuple[int, str]:
-    """Copies a file, read-only for its users, and returns its size and its SHA-256."""
-    digest = hashlib.sha256()
-    with system.open_input_file(source) as stream, open(path, "xb") as copy:
-        for block in _read_blocks(stream):
-            digest.update(block)
-            copy.write(block)
+def _copy_blocks(blocks: Iterator[pa.Buffer], path: str, digest: Any) -> int:  # noqa: ANN401 - a hash object or None
+    """Writes a file, read-only for its users, updates the digest, and returns the size."""
+    with open(path, "xb", buffering=0) as copy:
+        for block in blocks:
+            if digest is not None:
+                digest.update(block)
+            unwritten = memoryview(block)
+            while unwritten:
+                unwritten = unwritten[copy.write(unwritten) :]
         os.fchmod(copy.fileno(), 0o400)
-        return copy.tell(), digest.hexdigest()
+        return copy.tell()
 
 
 def _explain(reason: str) -> EntryError:

@@ -273,10 +273,10 @@ class _OpenFile:
         etags = self._store.etags
         return {"ETag": f'"{etags.pop(0) if len(etags) > 1 else etags[0]}"'.encode()}
 
-    def read(self, size: int) -> bytes:
+    def read_buffer(self, size: int) -> pa.Buffer:
         self._store.reads += 1
-        data: bytes = self._file.read(size)
-        return data
+        block: pa.Buffer = self._file.read_buffer(size)
+        return block
 
 
 def test_a_store_with_etags_is_listed_without_a_read_and_counts_by_them(model: Path, tmp_path: Path):
@@ -322,8 +322,16 @@ def test_artifacts_need_a_setup_that_takes_them():
         def __call__(self, x: int) -> int:
             return x
 
+    class WithParameter:
+        def setup(self, artifacts: Mapping[str, str], more: int = 0) -> None: ...
+
+        def __call__(self, x: int) -> int:
+            return x
+
     with pytest.raises(UdfDefinitionError, match="does not take the artifacts"):
         udf(artifacts={"model": "/m"})(WithoutParameter)
+    with pytest.raises(UdfDefinitionError, match=r"has the parameter 'artifacts'.*has no artifacts"):
+        udf(WithParameter)
     for wrong in ({}, {"": "/m"}, {"model": " "}):
         with pytest.raises(UdfDefinitionError, match="no mapping of names to locations"):
             udf(artifacts=wrong)(WithoutParameter)

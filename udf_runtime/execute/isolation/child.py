@@ -82,8 +82,8 @@ def _serve(runner_side: Parent) -> None:
         os.environ.update(start.variables.in_clear())
         serving.variables = start.variables
         hook_imports()
-        for copy in start.copies:
-            hold_entry(copy.entry)
+        for entry in start.entries:
+            hold_entry(entry)
         use_copies(start.copies)
         udf = UDF.loads(start.udf)
         objects = cast("Objects", ParentObjects(runner_side))  # a process only puts chunks

@@ -57,12 +57,14 @@ class ChildStart:
         chunks: Root and job of the folder for a chunker's chunks; None for other UDFs.
         variables: Environment variables to set.
         copies: Copies of the UDF's artifacts.
+        entries: Entries of the machine's cache for the process to hold.
     """
 
     udf: bytes
     chunks: tuple[str, str] | None
     variables: Variables = field(default_factory=Variables)
     copies: tuple[ArtifactCopy, ...] = ()
+    entries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

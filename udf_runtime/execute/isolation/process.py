@@ -71,6 +71,12 @@ class Interpreter:
     copies: tuple[ArtifactCopy, ...] = ()
 
     @property
+    def entries(self) -> tuple[str, ...]:
+        """Entries of the machine's cache in use: the environment, and copies of artifacts."""
+        environment = () if self.folder is None else (self.folder,)
+        return (*environment, *(copy.entry for copy in self.copies))
+
+    @property
     def command(self) -> list[str]:
         """Command line of the interpreter, without a module."""
         # Without the working directory on the module path, which may hold unrelated files.
@@ -182,7 +188,13 @@ class UdfProcess:
             enlarge(descriptor)
         self._output = _Output(self._process.stderr, interpreter.variables)
         place = None if chunks is None else (chunks.root, chunks.job)
-        start = ChildStart(udf=payload, chunks=place, variables=interpreter.variables, copies=interpreter.copies)
+        start = ChildStart(
+            udf=payload,
+            chunks=place,
+            variables=interpreter.variables,
+            copies=interpreter.copies,
+            entries=interpreter.entries,
+        )
         with contextlib.suppress(ProcessEndedError):  # raised by the first call, which knows the lost rows
             self._send(Tag.START, pickle.dumps(start))
 
