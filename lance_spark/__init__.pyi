@@ -106,6 +106,8 @@ from udf_runtime import GenevaManifest as GenevaManifest
 from udf_runtime import Kind as Kind
 from udf_runtime import Manifest as Manifest
 from udf_runtime import Retry as Retry
+from udf_runtime import RetryHttp as RetryHttp
+from udf_runtime import ServiceUnavailableError as ServiceUnavailableError
 from udf_runtime import Skip as Skip
 from udf_runtime import SkipThresholdExceededError as SkipThresholdExceededError
 from udf_runtime import UdfDefinitionError as UdfDefinitionError
@@ -118,6 +120,7 @@ from udf_runtime import as_udf as as_udf
 from udf_runtime import chunker as chunker
 from udf_runtime import fail_fast as fail_fast
 from udf_runtime import retry_all as retry_all
+from udf_runtime import retry_http as retry_http
 from udf_runtime import retry_transient as retry_transient
 from udf_runtime import skip_on_error as skip_on_error
 from udf_runtime import udf as udf

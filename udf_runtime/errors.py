@@ -209,6 +209,32 @@ class UdfProcessDiedError(UdfRuntimeError, RuntimeError):
         self.output = output
 
 
+class ServiceUnavailableError(UdfRuntimeError, RuntimeError):
+    """A service that a UDF calls does not answer for a long time.
+
+    No error policy skips the error. The error ends a backfill as PARTIAL, and computed values are
+    kept in checkpoints.
+
+    Attributes:
+        udf: Name of the UDF.
+        reason: The last error of the service.
+
+    Example:
+        >>> from udf_runtime import ServiceUnavailableError
+        >>> error = ServiceUnavailableError(udf="caption", reason="HTTP 503 for 600 s")
+        >>> error.udf, error.reason
+        ('caption', 'HTTP 503 for 600 s')
+    """
+
+    def __init__(self, *, udf: str, reason: str) -> None:
+        super().__init__(
+            f"The service of UDF {udf!r} does not answer: {end_sentence(reason)} "
+            "Run the job again when the service answers."
+        )
+        self.udf = udf
+        self.reason = reason
+
+
 class SkipThresholdExceededError(UdfRuntimeError, RuntimeError):
     """More rows were skipped than the error policy allows.
 

@@ -166,6 +166,7 @@ class _JoinedResults:
         self._failures: list[RowFailure] = []
         self._retries = 0
         self._most_rows: int | None = None
+        self._limit_s = 0.0
 
     @property
     def is_complete(self) -> bool:
@@ -180,6 +181,7 @@ class _JoinedResults:
         self._values.append(result.values)
         self._retries += result.retries
         self._most_rows = result.batch_rows
+        self._limit_s += result.limit_s
         self.count += len(result.values)
         self.seconds += result.seconds
 
@@ -196,4 +198,5 @@ class _JoinedResults:
             retries=self._retries,
             seconds=seconds,
             batch_rows=self._most_rows,
+            limit_s=self._limit_s,
         )

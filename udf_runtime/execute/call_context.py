@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
 
 from udf_runtime.checkpoint.chunks import ChunkFolder, ChunksNotStoredError
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfFailedError, UdfRuntimeError
+from udf_runtime.execute.limits import CallGate
 from udf_runtime.execute.memory import RowLimit
 from udf_runtime.execute.outputs import Output
-from udf_runtime.execute.result import cause_of, raised_for
+from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, raised_for
 from udf_runtime.policies import ErrorPolicy
 
 
@@ -26,6 +30,7 @@ class CallContext:
         rng: Random numbers for waiting times.
         chunks: Folder of a chunker's chunks.
         row_limit: Maximum rows of a call, shared by the calls of a job in this process.
+        gate: The place where calls wait before they begin; None: calls never wait.
     """
 
     udf: UDF
@@ -34,16 +39,42 @@ class CallContext:
     rng: random.Random
     chunks: ChunkFolder | None = None
     row_limit: RowLimit = field(default_factory=RowLimit)
+    gate: CallGate | None = None
 
     @property
     def policy(self) -> ErrorPolicy:
         """The UDF's error policy."""
         return self.udf.on_error
 
+    def wait(self, delay_s: float) -> None:
+        """Waits between two attempts.
+
+        Raises:
+            ServiceUnavailableError: The service of the UDF was given up.
+        """
+        if self.gate is None:
+            self.sleep(delay_s)
+        else:
+            self.gate.wait(delay_s)
+
     def output(self) -> Output:
         """Returns the converter of the UDF's results."""
         udf = self.udf
         return Output(udf.name, udf.data_type, is_columns=udf.is_columns, nan_is_null=udf.kind.takes_series)
+
+    def result(
+        self, values: pa.Array[Any], failures: Sequence[RowFailure], *, retries: int, start_s: float
+    ) -> BatchResult:
+        """Returns the result of a batch whose calls began at a time of the clock."""
+        seconds = self.clock() - start_s
+        return BatchResult(
+            values=values,
+            failures=tuple(sorted(failures, key=lambda failure: failure.row)),
+            retries=retries,
+            seconds=seconds,
+            batch_rows=self.row_limit.most,
+            limit_s=0.0 if self.gate is None else min(seconds, self.gate.take_waited_s()),
+        )
 
     def failed(self, error: BaseException, *, row: int | None, attempt: int) -> UdfRuntimeError:
         """Returns the error of the run for an error without forgiveness; the caller chains both."""

@@ -9,7 +9,7 @@ import os
 import traceback
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from udf_runtime.policies.matchers import escape_surrogates, message_of
 
 MOST_TEXT_CHARS = 8192
 """Maximum length of a stored message or trace; there is a record per failed row, possibly many."""
+
+Outcome: TypeAlias = Literal["skipped", "crashed", "unavailable"]
+"""The reason why a row has no value."""
 
 _OWN_FILES = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -36,8 +39,9 @@ class RowFailure:
             calls for the row alone.
         max_attempts: Maximum number of calls under the policy.
         bisect_depth: Number of halvings of a batch until the row was alone; 0 for calls per row.
-        outcome: `skipped` by the policy, or `crashed`: the row killed its process, and no matcher
-            selected the error.
+        outcome: `skipped` by the policy, `crashed`: the row killed its process, and no matcher
+            selected the error, or `unavailable`: the row has no result, because its service was
+            given up, for the reason in `message`.
     """
 
     row: int
@@ -47,7 +51,7 @@ class RowFailure:
     attempt: int
     max_attempts: int
     bisect_depth: int
-    outcome: Literal["skipped", "crashed"]
+    outcome: Outcome
 
     def renumber(self, *, rows: int, depth: int) -> RowFailure:
         """Returns the record with its row counted in the batch around the failure's batch."""
@@ -69,6 +73,8 @@ class BatchResult:
         seconds: Time from the batch's arrival to its result, including waits between attempts.
         batch_rows: Maximum rows of a call, after a call ran out of memory; None before.
         deduplicated: Number of rows without a call, because the UDF was called for equal inputs.
+        limit_s: Part of the time in which all calls of the process waited for their service's
+            limits. The results of concurrent batches share this time.
     """
 
     values: pa.Array[Any]
@@ -77,6 +83,7 @@ class BatchResult:
     seconds: float = 0.0
     batch_rows: int | None = None
     deduplicated: int = 0
+    limit_s: float = 0.0
 
 
 def type_name(error: BaseException) -> str:
@@ -109,7 +116,7 @@ def row_failure(
     attempt: int,
     max_attempts: int,
     bisect_depth: int = 0,
-    outcome: Literal["skipped", "crashed"] = "skipped",
+    outcome: Outcome = "skipped",
 ) -> RowFailure:
     """Describes the error that cost a row its value."""
     return RowFailure(

@@ -27,8 +27,11 @@ from udf_runtime.execute.distinct import DistinctCalls
 from udf_runtime.execute.inputs import check_inputs
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.isolation.process import ProcessSpec
+from udf_runtime.execute.limits import CallGate
 from udf_runtime.execute.memory import RowLimit, row_limit_of
 from udf_runtime.execute.result import BatchResult
+from udf_runtime.execute.service_health import ServiceHealth
+from udf_runtime.policies import RetryHttp
 
 _BatchCalls = ScalarCalls | ChunkerCalls | VectorCalls | AsyncScalarCalls | AsyncBatchCalls | IsolatedCalls
 
@@ -85,6 +88,7 @@ class UdfRunner:
             rng=rng if rng is not None else random.Random(),  # noqa: S311 - waiting times are no secret
             chunks=chunks,
             row_limit=RowLimit() if job is None else row_limit_of(job),
+            gate=_make_gate(udf, sleep, clock),
         )
         self._distinct = DistinctCalls(udf.name) if udf.deduplicate else None
         self._threads = threads
@@ -200,3 +204,10 @@ class UdfRunner:
             executor.shutdown(wait=True, cancel_futures=True)
             if isinstance(calls, IsolatedCalls) and not self._closed:
                 calls.resume()
+
+
+def _make_gate(udf: UDF, sleep: Callable[[float], object], clock: Callable[[], float]) -> CallGate | None:
+    """Returns the place where the calls of a UDF wait; None for UDFs without a service."""
+    if not any(isinstance(matcher, RetryHttp) for matcher in udf.on_error):
+        return None
+    return CallGate(ServiceHealth(udf.name, clock), sleep, clock)

@@ -16,6 +16,7 @@ from udf_runtime.policies.error_policy import (
     retry_transient,
     skip_on_error,
 )
+from udf_runtime.policies.http import RetryHttp, retry_http
 from udf_runtime.policies.matchers import Fail, Matcher, Retry, Skip
 
 __all__ = [
@@ -29,10 +30,12 @@ __all__ = [
     "Matcher",
     "OnError",
     "Retry",
+    "RetryHttp",
     "Skip",
     "checkpoint_bounds",
     "fail_fast",
     "retry_all",
+    "retry_http",
     "retry_transient",
     "skip_on_error",
 ]

@@ -21,12 +21,13 @@ class Decision:
     """The decision about an error of a unit: a row, or a batch for UDFs over batches.
 
     Attributes:
-        action: Call the unit again, leave the row NULL, or end the work.
+        action: Call the unit again, leave the row NULL, end the work, or give the service up: the
+            row has no result.
         delay_s: Seconds to wait before the call of a `retry`.
         matcher: The deciding matcher; None: no matcher selected the error, and the unit fails.
     """
 
-    action: Literal["retry", "skip", "fail"]
+    action: Literal["retry", "skip", "fail", "give_up"]
     delay_s: float = 0.0
     matcher: Matcher | None = None
 
@@ -88,7 +89,7 @@ class ErrorPolicy:
     def __add__(self, other: OnError) -> ErrorPolicy:
         return ErrorPolicy(self.matchers + ErrorPolicy.of(other).matchers)
 
-    def decide(self, error: BaseException, *, attempt: int, rng: random.Random) -> Decision:
+    def decide(self, error: BaseException, *, attempt: int, rng: random.Random, waived: int = 0) -> Decision:
         """Returns the decision about an error.
 
         Args:
@@ -96,13 +97,14 @@ class ErrorPolicy:
             attempt: Number of calls of the unit so far, including this failure. Earlier errors of
                 any type count.
             rng: Random numbers for the waiting time.
+            waived: Number of failed calls that do not count towards `max_attempts`.
         """
         for matcher in self.matchers:
             if not matcher.matches(error):
                 continue
             if isinstance(matcher, Retry):
-                if attempt < matcher.max_attempts:
-                    return Decision(action="retry", delay_s=matcher.backoff.delay_s(attempt, rng), matcher=matcher)
+                if attempt - waived < matcher.max_attempts:
+                    return Decision(action="retry", delay_s=matcher.delay_s(error, attempt, rng), matcher=matcher)
                 continue
             return Decision(action="skip" if isinstance(matcher, Skip) else "fail", matcher=matcher)
         return Decision(action="fail")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import re
 from dataclasses import dataclass, fields
 
@@ -118,6 +119,10 @@ class Retry(Matcher):
             )
         object.__setattr__(self, "max_attempts", max_attempts)
         object.__setattr__(self, "backoff", backoff if isinstance(backoff, Backoff) else Backoff(kind=backoff))
+
+    def delay_s(self, error: BaseException, attempt: int, rng: random.Random) -> float:  # noqa: ARG002 - for subclasses
+        """Returns the seconds to wait after the failed attempt of this number."""
+        return self.backoff.delay_s(attempt, rng)
 
 
 @ARGUMENTS.methods

@@ -23,6 +23,7 @@ from lance_spark.rows.input_reader import InputReader
 from lance_spark.rows.merge import Chunk, Offsets
 from lance_spark.rows.row_set import RowSet
 from udf_runtime.checkpoint import CheckpointStore
+from udf_runtime.errors import ServiceUnavailableError
 from udf_runtime.execute import RowFailure, UdfRunner
 from udf_runtime.policies import AdaptiveSize, ErrorPolicy
 
@@ -238,8 +239,10 @@ class Computation:
         self.batch_rows: int | None = None
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self._sizes = spec.sizes
+        self._udf_name = spec.key.udf_name
         self._checkpoints = checkpoints
         self._taken: deque[Offsets] = deque()
+        self._service_error: ServiceUnavailableError | None = None
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -254,13 +257,17 @@ class Computation:
         """Calls the UDF for the rows `todo`, and yields their values. Failed rows are NULL.
 
         Rows of `own`, the rows of earlier rounds, count as recomputed.
+
+        Raises:
+            ServiceUnavailableError: The service of the UDF was given up. Computed values are kept.
         """
         least, most, first = self._sizes
         sizer = AdaptiveSize(minimum=least, maximum=most, initial=first, call_rows=calls.call_rows)
         self._taken.clear()
         began = time.perf_counter()
         self._checkpoints.begin()
-        for result in calls.runner.run(reader.batches(todo.to_numpy(), sizer.next_rows, self._taken)):
+        batches = reader.batches(todo.to_numpy(), sizer.next_rows, self._taken)
+        for result in calls.runner.run(self._while_available(batches)):
             offsets = self._taken.popleft()
             self.seconds["read"] += reader.seconds
             self.seconds["compute"] += time.perf_counter() - began - reader.seconds
@@ -278,6 +285,13 @@ class Computation:
             self._checkpoints.hold(offsets, result.values, failed)
             yield offsets, result.values
             began = time.perf_counter()
+        if self._service_error is not None:
+            raise self._service_error
+
+    def _while_available(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields batches until the service of the UDF is given up."""
+        while self._service_error is None and (batch := next(batches, None)) is not None:
+            yield batch
 
     def end_with(self, error: Exception) -> int | None:
         """Keeps the values from before an error, logs the error, and returns its row, if known."""
@@ -295,7 +309,11 @@ class Computation:
         self.errors.write()
         return offset
 
-    def _note_failures(self, policy: ErrorPolicy, offsets: Offsets, failures: tuple[RowFailure, ...]) -> None:
+    def _note_failures(self, policy: ErrorPolicy, offsets: Offsets, without_value: tuple[RowFailure, ...]) -> None:
+        failures = [failure for failure in without_value if failure.outcome != "unavailable"]
+        if len(failures) < len(without_value):
+            reason = next(failure.message for failure in without_value if failure.outcome == "unavailable")
+            self._service_error = ServiceUnavailableError(udf=self._udf_name, reason=reason)
         for failure in failures:
             self.skipped += failure.outcome == "skipped"
             self.crashed += failure.outcome == "crashed"

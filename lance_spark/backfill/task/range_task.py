@@ -45,6 +45,7 @@ from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.column_file import ColumnFile
 from lance_spark.types import LengthEnforcer
+from udf_runtime.errors import ServiceUnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,8 +72,8 @@ def run_ranges(
             where = f"fragment {work.fragment_id} rows {work.start} to {work.stop} of {spec.snapshot.uri}"
             _LOG.info("%s failed: %s", where, error)
             yield from fail_ranges(spec, [work], error) if run is None else [run.failed(error)]
-            if isinstance(error, TableUnwritableError):
-                # The job ends: a full disk fails every range.
+            if isinstance(error, (TableUnwritableError, ServiceUnavailableError)):
+                # The job ends: a full disk fails every range, and a service of the UDF is down.
                 yield from fail_ranges(spec, task.work[number + 1 :], error)
                 return
 

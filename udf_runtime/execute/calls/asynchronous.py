@@ -19,7 +19,7 @@ from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.calls.vector import BatchBisection
 from udf_runtime.execute.inputs import scalar_columns, scalar_rows, vector_arguments
-from udf_runtime.execute.result import BatchResult, RowFailure, find_cause, row_failure
+from udf_runtime.execute.result import BatchResult, RowFailure, find_cause
 
 
 class AsyncCall:
@@ -29,6 +29,7 @@ class AsyncCall:
         """Loads the UDF in this process."""
         self._function = load_function(context.udf)
         self._limit_s = context.udf.timeout
+        self._gate = context.gate
         self._slots = asyncio.Semaphore(context.udf.calls_in_flight)
 
     async def __call__(self, *arguments: object) -> object:
@@ -36,17 +37,26 @@ class AsyncCall:
 
         Raises:
             TimeoutError: The call took too long, and is cancelled.
+            ServiceUnavailableError: The service of the UDF was given up.
             BaseException: Any error of the function.
         """
         async with self._slots:
-            try:
-                async with asyncio.timeout(self._limit_s) as limit:
-                    result = self._function(*arguments)
-                    return await result if inspect.isawaitable(result) else result
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                raise TimeoutError(f"the call took longer than the timeout of {self._limit_s} s") from None
+            if self._gate is None:
+                return await self._call_in_time(arguments)
+            await self._gate.admit_async()
+            result = await self._call_in_time(arguments)
+            self._gate.health.note_success()
+            return result
+
+    async def _call_in_time(self, arguments: tuple[object, ...]) -> object:
+        try:
+            async with asyncio.timeout(self._limit_s) as limit:
+                result = self._function(*arguments)
+                return await result if inspect.isawaitable(result) else result
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(f"the call took longer than the timeout of {self._limit_s} s") from None
 
 
 class AsyncScalarCalls:
@@ -101,13 +111,7 @@ class _AsyncBatch:
         values = self._calls.output.from_rows(
             self._results, misfit=lambda row, error: run_coroutine(self._settle(row, error))
         )
-        self._failures.sort(key=lambda failure: failure.row)
-        return BatchResult(
-            values=values,
-            failures=tuple(self._failures),
-            retries=self._retries,
-            seconds=self._context.clock() - start_s,
-        )
+        return self._context.result(values, self._failures, retries=self._retries, start_s=start_s)
 
     async def _call_rows(self) -> None:
         """Calls every row; the first error that the policy does not forgive cancels the others."""
@@ -142,14 +146,12 @@ class _AsyncBatch:
         """Returns the value of a failed row: from a later attempt, or None if skipped."""
         attempts = Attempts(self._context)
         while True:
-            decision = attempts.decide(error)
+            decision = await attempts.decide_async(error)
             if decision.action == "fail":
                 raise self._context.failed(error, row=row, attempt=attempts.count) from find_cause(error)
-            if decision.action == "skip":
-                most = self._context.policy.max_attempts(error)
-                self._failures.append(row_failure(error, row=row, attempt=attempts.count, max_attempts=most))
+            if decision.action in ("skip", "give_up"):
+                self._failures.append(attempts.describe(error, decision, row=row))
                 return None
-            await asyncio.sleep(decision.delay_s)
             self._retries += 1
             try:
                 # Fresh, because the previous attempt may have changed a list or read a file.
@@ -193,7 +195,7 @@ class AsyncBatchCalls:
         start_s = self._context.clock()
         bisection = BatchBisection(self._context, self._call_batch)
         values = bisection.run(batch)
-        return bisection.result(values, self._context.clock() - start_s)
+        return bisection.result(values, start_s)
 
     def _call_batch(self, batch: pa.RecordBatch) -> pa.Array[Any]:
         arguments = vector_arguments(self._context.udf.kind, batch)

@@ -13,7 +13,7 @@ from udf_runtime.execute.call_context import CallContext, load_function, passes_
 from udf_runtime.execute.calls.time_limit import TimeLimit
 from udf_runtime.execute.inputs import scalar_columns, scalar_rows
 from udf_runtime.execute.outputs import Output
-from udf_runtime.execute.result import BatchResult, RowFailure, find_cause, row_failure
+from udf_runtime.execute.result import BatchResult, RowFailure, find_cause
 
 
 class ScalarCalls:
@@ -27,7 +27,8 @@ class ScalarCalls:
     ) -> None:
         """Loads the UDF in this process, unless `function` replaces the UDF."""
         self.context = context
-        self.function = load_function(context.udf) if function is None else function
+        loaded = load_function(context.udf) if function is None else function
+        self.function = loaded if context.gate is None else context.gate.observe(loaded)
         self.output = context.output() if output is None else output
         self.time_limit = (
             None if context.udf.timeout is None else TimeLimit(context.udf.name, self.function, context.udf.timeout)
@@ -79,10 +80,7 @@ class _Batch:
                 # `extend`.
                 results.append(self._settle(len(results), failed or StopIteration("raised by the function")))
         values = self.calls.output.from_rows(results, misfit=self._settle)
-        self.failures.sort(key=lambda failure: failure.row)
-        return BatchResult(
-            values=values, failures=tuple(self.failures), retries=self.retries, seconds=self.context.clock() - start_s
-        )
+        return self.context.result(values, self.failures, retries=self.retries, start_s=start_s)
 
     def _make_caller(self, batch: pa.RecordBatch, results: list[object]) -> Callable[[], None]:
         """Returns a function that calls the remaining rows, and continues after a failed row."""
@@ -93,7 +91,7 @@ class _Batch:
             raise
         except Exception:  # noqa: BLE001 - the row with the failed conversion raises again, and its policy decides
             return self._make_extender(scalar_rows(batch, parameters), results)
-        if self.calls.time_limit is not None:
+        if self.calls.time_limit is not None or self.context.gate is not None:
             return self._make_extender(zip(*columns, strict=True) if columns else iter([()] * batch.num_rows), results)
         function = self.calls.function
         # `map` has consumed a row's arguments before the function raises, and `extend` keeps
@@ -103,8 +101,10 @@ class _Batch:
         return lambda: results.extend(calls)
 
     def _make_extender(self, rows: Iterator[tuple[object, ...]], results: list[object]) -> Callable[[], None]:
-        """Returns a function that calls rows, under the time limit if set."""
-        limit = self.calls.time_limit
+        """Returns a function that calls rows, under the time limit and after the gate, if set."""
+        limit, gate = self.calls.time_limit, self.context.gate
+        if gate is not None:
+            rows = gate.admit_rows(rows)
         if limit is not None:
             return lambda: limit.extend(results, rows)
         calls = itertools.starmap(self.calls.function, rows)
@@ -117,11 +117,9 @@ class _Batch:
             decision = attempts.decide(error)
             if decision.action == "fail":
                 raise self.context.failed(error, row=row, attempt=attempts.count) from find_cause(error)
-            if decision.action == "skip":
-                most = self.context.policy.max_attempts(error)
-                self.failures.append(row_failure(error, row=row, attempt=attempts.count, max_attempts=most))
+            if decision.action in ("skip", "give_up"):
+                self.failures.append(attempts.describe(error, decision, row=row))
                 return None
-            self.context.sleep(decision.delay_s)
             self.retries += 1
             # The arguments are made again, because the previous attempt may have changed a list or
             # read a file to its end.

@@ -77,9 +77,12 @@ class StreamCalls:
                 yield from self._yield_empty(feed)
                 if not feed.taken:
                     raise self._make_count_error("gave more results than it had taken batches")
+                if self.context.gate is not None:
+                    self.context.gate.health.note_success()
                 batch = feed.taken.popleft()
                 answered += 1
-                yield self._check_result(result, batch, start_s, feed.source_s - source_s)
+                # The time for the input belongs to the reader.
+                yield self._check_result(result, batch, start_s + feed.source_s - source_s)
             yield from self._finish(feed, answered)
         finally:
             close_results(results)
@@ -105,14 +108,14 @@ class StreamCalls:
             )
         return results
 
-    def _check_result(self, result: object, batch: pa.RecordBatch, start_s: float, source_s: float) -> BatchResult:
+    def _check_result(self, result: object, batch: pa.RecordBatch, start_s: float) -> BatchResult:
         """Returns the result of a batch; a misfit is an error of this batch alone."""
         bisection = BatchBisection(self.context, self._run_alone)
         try:
             values = self.output.from_batch(result, batch.num_rows)
         except UdfOutputError as error:
             values = bisection.run(batch, error)
-        return bisection.result(values, self.context.clock() - start_s - source_s)
+        return bisection.result(values, start_s)
 
     def _run_each(self, feed: _Feed, error: BaseException) -> Iterator[BatchResult]:
         """Yields the results of the batches left by a dead generator, each computed alone."""
@@ -133,7 +136,7 @@ class StreamCalls:
             # With several batches in progress, the generator does not show the fatal batch, so each
             # batch starts without a mark.
             values = bisection.run(batch, error if len(batches) == 1 else None)
-            yield bisection.result(values, self.context.clock() - start_s)
+            yield bisection.result(values, start_s)
 
     def _is_final(self, error: BaseException) -> bool:
         """Tells whether the error of several batches ends the run."""
@@ -143,6 +146,8 @@ class StreamCalls:
 
     def _run_alone(self, batch: pa.RecordBatch) -> pa.Array[Any]:
         """Returns the values of a batch from its own generator."""
+        if self.context.gate is not None:
+            self.context.gate.admit()
         results = iter(self._start(iter([make_item(self.context, batch)])))
         try:
             for result in results:

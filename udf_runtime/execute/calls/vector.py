@@ -13,7 +13,7 @@ from udf_runtime.execute.call_context import CallContext, load_function, passes_
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import vector_arguments
 from udf_runtime.execute.memory import free_memory, is_out_of_memory
-from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, join_parts, renumber_error, row_failure
+from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, join_parts, renumber_error
 from udf_runtime.policies.error_policy import Decision
 
 
@@ -23,7 +23,8 @@ class VectorCalls:
     def __init__(self, context: CallContext) -> None:
         """Loads the UDF in this process."""
         self.context = context
-        self.function = load_function(context.udf)
+        loaded = load_function(context.udf)
+        self.function = loaded if context.gate is None else context.gate.observe(loaded)
         self.output = context.output()
 
     def run(self, batch: pa.RecordBatch) -> BatchResult:
@@ -37,10 +38,14 @@ class VectorCalls:
         start_s = self.context.clock()
         bisection = BatchBisection(self.context, self._call)
         values = bisection.run(batch)
-        return bisection.result(values, self.context.clock() - start_s)
+        return bisection.result(values, start_s)
 
     def _call(self, batch: pa.RecordBatch) -> pa.Array[Any]:
-        return self.output.from_batch(self.function(*vector_arguments(self.context.udf.kind, batch)), batch.num_rows)
+        arguments = vector_arguments(self.context.udf.kind, batch)
+        gate = self.context.gate
+        if gate is not None:
+            gate.admit()
+        return self.output.from_batch(self.function(*arguments), batch.num_rows)
 
 
 class BatchBisection:
@@ -75,15 +80,9 @@ class BatchBisection:
         parts = self._run_slices(batch, 0, 0) if error is None else self._run_part(batch, 0, 0, error)
         return join_parts(parts, self._context.udf.name)
 
-    def result(self, values: pa.Array[Any], seconds: float) -> BatchResult:
+    def result(self, values: pa.Array[Any], start_s: float) -> BatchResult:
         """Returns values of `run` with the recorded failures."""
-        return BatchResult(
-            values=values,
-            failures=tuple(self.failures),
-            retries=self.retries,
-            seconds=seconds,
-            batch_rows=self._context.row_limit.most,
-        )
+        return self._context.result(values, self.failures, retries=self.retries, start_s=start_s)
 
     def _run_slices(self, batch: pa.RecordBatch, start: int, depth: int) -> list[pa.Array[Any]]:
         """Returns the values of a part of the batch, with calls of at most `row_limit` rows."""
@@ -112,14 +111,15 @@ class BatchBisection:
             decision = self._decide(error, attempts, is_half=depth > 0 and rows > 1)
             if decision.action == "fail":
                 self._fail(error, rows, start, attempts.count)
-            if decision.action == "skip":
+            if decision.action != "retry":
                 break
-            self._context.sleep(decision.delay_s)
             self.retries += 1
             error = None
-        if rows == 1:
-            self._skip(error, start, attempts.count, depth)
-            return [nulls(1, self._context.udf.data_type)]
+        if rows == 1 or decision.action == "give_up":
+            self._large_rows += is_out_of_memory(error)
+            error = renumber_error(error, start) if isinstance(error, UdfOutputError) else error
+            self.failures += [attempts.describe(error, decision, row=start + row, depth=depth) for row in range(rows)]
+            return [nulls(rows, self._context.udf.data_type)]
         # The error is dropped before the halves run, because its traceback holds the batch and the
         # function's objects.
         del error
@@ -145,9 +145,10 @@ class BatchBisection:
 
     def _decide(self, error: BaseException, attempts: Attempts, *, is_half: bool) -> Decision:
         """Returns the decision of the policy; a half is halved before it is retried."""
-        final = self._context.policy.decide_finally(error) if is_half else None
-        if final is not None and final.action == "skip":
-            return final
+        if is_half and not attempts.is_refusal(error):
+            final = self._context.policy.decide_finally(error)
+            if final.action == "skip":
+                return final
         return attempts.decide(error)
 
     def _fail(self, error: BaseException, rows: int, start: int, attempt: int) -> None:
@@ -155,10 +156,3 @@ class BatchBisection:
             raise renumber_error(error, start)
         row = start if rows == 1 else None
         raise self._context.failed(error, row=row, attempt=attempt) from cause_of(error)
-
-    def _skip(self, error: BaseException, row: int, attempt: int, depth: int) -> None:
-        self._large_rows += is_out_of_memory(error)
-        most = self._context.policy.max_attempts(error)
-        if isinstance(error, UdfOutputError):
-            error = renumber_error(error, row)
-        self.failures.append(row_failure(error, row=row, attempt=attempt, max_attempts=most, bisect_depth=depth))

@@ -132,7 +132,13 @@ class _Serving:
             )
             for failure in result.failures
         )
-        reply = Reply(failures=failures, retries=result.retries, seconds=result.seconds, batch_rows=result.batch_rows)
+        reply = Reply(
+            failures=failures,
+            retries=result.retries,
+            seconds=result.seconds,
+            batch_rows=result.batch_rows,
+            limit_s=result.limit_s,
+        )
         values = to_ipc(pa.record_batch([result.values], names=["values"]))
         self._parent.write(Tag.RECORD, pickle.dumps(reply))
         self._parent.write(Tag.VALUES, values)

@@ -75,6 +75,7 @@ class Reply:
     retries: int
     seconds: float
     batch_rows: int | None = None
+    limit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

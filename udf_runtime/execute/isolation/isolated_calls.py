@@ -64,6 +64,7 @@ class IsolatedCalls:
             retries=parts.retries,
             seconds=self.context.clock() - start_s,
             batch_rows=self.context.row_limit.most,
+            limit_s=parts.limit_s,
         )
 
     def call(self, batch: pa.RecordBatch) -> BatchResult:
@@ -140,7 +141,7 @@ class IsolatedCalls:
 class _BatchRun:
     """A batch in progress: as a whole, or in halves after a death."""
 
-    __slots__ = ("_batch", "_calls", "_context", "failures", "retries")
+    __slots__ = ("_batch", "_calls", "_context", "failures", "limit_s", "retries")
 
     def __init__(self, calls: IsolatedCalls, batch: pa.RecordBatch) -> None:
         self._calls = calls
@@ -148,6 +149,7 @@ class _BatchRun:
         self._batch = batch
         self.failures: list[RowFailure] = []
         self.retries = 0
+        self.limit_s = 0.0
 
     def run(self) -> pa.Array[Any]:
         # A new process learns from earlier processes how many rows fit into memory.
@@ -172,6 +174,7 @@ class _BatchRun:
                 self.retries += result.retries
                 if result.batch_rows is not None:
                     self._context.row_limit.lower(result.batch_rows)
+                self.limit_s += result.limit_s
                 return [result.values]
             if rows > 1:
                 half = rows // 2

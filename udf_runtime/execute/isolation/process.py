@@ -238,6 +238,7 @@ class UdfProcess:
             retries=answer.retries,
             seconds=answer.seconds,
             batch_rows=answer.batch_rows,
+            limit_s=answer.limit_s,
         )
 
     def call_table(self, source: TableSource) -> Iterator[pa.RecordBatch]:
