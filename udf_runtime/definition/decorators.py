@@ -135,7 +135,7 @@ class UdfOptions(_RowOptions, total=False):
     timeout: float | None
     call_timeout: float | None
     max_in_flight: int | None
-    deduplicate: bool
+    deduplicate: bool | Literal["table"]
     field_metadata: Mapping[str, str] | None
     cuda: bool | None
     batch_size: int | Literal["auto"] | None
@@ -195,7 +195,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     call_timeout: float | None = None,
     max_in_flight: int | None = None,
     on_error: OnError = None,
-    deduplicate: bool = False,
+    deduplicate: bool | Literal["table"] = False,
     field_metadata: Mapping[str, str] | None = None,
     manifest: Manifest | None = None,
     artifacts: Mapping[str, str] | None = None,
@@ -215,7 +215,9 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     call. A task also stores values for its later batches: of at most 65,536 distinct inputs, in at
     most 32 MiB of inputs and values. Inputs are equal if Arrow stores equal values: 0.0 and -0.0
     differ, NULL equals NULL, NaN equals a NaN of the same bits, and blobs are compared by their
-    bytes. The value of a row must depend on the inputs of this row alone.
+    bytes. The value of a row must depend on the inputs of this row alone. With
+    `deduplicate="table"`, a task also takes values from rows of the table that this version of the
+    UDF has computed from equal inputs, as far as a scalar index of an input column covers the rows.
 
     Args:
         func: The decorated function, object or class.
@@ -249,7 +251,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             32.
         on_error: Policy for errors: a policy, a matcher, or a list of matchers; by default the
             first error fails the job.
-        deduplicate: Whether rows with equal inputs share a call; for deterministic functions.
+        deduplicate: Whether rows with equal inputs share a call; for deterministic functions. With
+            "table", a row also takes the value of a computed row with equal inputs.
         field_metadata: Metadata of the columns.
         manifest: The environment with packages, modules and variables of its own. By default the
             environment of the connection, else the executors' Python.

@@ -72,7 +72,7 @@ class Settings:
         timeout: Maximum seconds per call; scalar and async UDFs only.
         max_in_flight: Maximum number of concurrent calls of an async UDF per process; None for 32.
         on_error: Policy for errors.
-        deduplicate: Whether rows with equal inputs share a call.
+        deduplicate: Whether rows with equal inputs share a call; "table": also with computed rows.
         field_metadata: Metadata of its columns, in addition to the mark of a computed column.
     """
 
@@ -88,7 +88,7 @@ class Settings:
     timeout: float | None = None
     max_in_flight: int | None = None
     on_error: ErrorPolicy = dataclasses.field(default_factory=ErrorPolicy)
-    deduplicate: bool = False
+    deduplicate: bool | Literal["table"] = False
     field_metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:

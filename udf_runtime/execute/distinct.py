@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfRuntimeError
 from udf_runtime.execute.call_context import close_results
-from udf_runtime.execute.casts import is_list
+from udf_runtime.execute.casts import is_list, nulls
 from udf_runtime.execute.result import BatchResult, RowFailure, join_parts, renumber_error
 from udf_runtime.optional import np
 
@@ -27,6 +28,10 @@ CACHE_ROWS = 1 << 16
 _MOST_PARTS = 32
 
 CallBatches: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[BatchResult]]
+
+FindValues: TypeAlias = Callable[[pa.RecordBatch], "tuple[np.ndarray, pa.Array[Any]]"]
+"""Returns the positions, ascending, of inputs with a value elsewhere, and these values in the UDF's
+type."""
 
 
 def encode_rows(columns: Sequence[pa.Array[Any]]) -> np.ndarray:
@@ -155,9 +160,20 @@ class DistinctCalls:
     batch calls the UDF again. Memory: the store, and twice the inputs of a batch. Not thread-safe.
     """
 
-    def __init__(self, udf: str, *, cache_bytes: int = CACHE_BYTES, cache_rows: int = CACHE_ROWS) -> None:
-        """Starts with an empty store for a UDF, by name."""
+    def __init__(
+        self,
+        udf: UDF,
+        *,
+        find: FindValues | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        cache_rows: int = CACHE_ROWS,
+    ) -> None:
+        """Starts with an empty store for a UDF.
+
+        `find` is asked for the values of distinct inputs before the UDF is called.
+        """
         self._udf = udf
+        self._find = find
         self._cache_bytes = cache_bytes
         self._cache_rows = cache_rows
         self._stored: list[_Calls] = []
@@ -192,27 +208,35 @@ class DistinctCalls:
         """Returns the distinct inputs without a value, and plans the values of the batch."""
         if self._stored and not batch.schema.equals(self._stored[0].inputs.schema):
             self._stored = []
-        stored = tuple(self._stored)
+        origins = tuple(self._stored)
         columns = [
-            pa.concat_arrays([*(calls.inputs.column(i) for calls in stored), batch.column(i)])
+            pa.concat_arrays([*(calls.inputs.column(i) for calls in origins), batch.column(i)])
             for i in range(batch.num_columns)
         ]
-        stored_rows = sum(calls.inputs.num_rows for calls in stored)
+        stored_rows = sum(calls.inputs.num_rows for calls in origins)
         numbers = encode_rows(columns)
         first = np.empty(len(numbers), np.int64)
         first[numbers[::-1]] = np.arange(len(numbers))[::-1]
         places = first[numbers[stored_rows:]]
-        called = np.flatnonzero(places == np.arange(stored_rows, stored_rows + batch.num_rows))
-        is_own = places >= stored_rows
-        places[is_own] = stored_rows + np.searchsorted(called, places[is_own] - stored_rows)
-        called_rows: Any = pa.array(called)
-        inputs = batch if len(called) == batch.num_rows else batch.take(called_rows)
-        own = _Calls(inputs)
-        if is_own.all():
-            stored, places = (), places - stored_rows
-        self._plans.append(_BatchPlan(calls=(*stored, own), places=places, called=called))
-        self._stored.append(own)
-        return inputs
+        is_new = places >= stored_rows
+        if is_new.all():
+            origins, places, stored_rows = (), places - stored_rows, 0
+        new_rows = np.flatnonzero(places == np.arange(stored_rows, stored_rows + batch.num_rows))
+        served, new_calls, order = self._split_new(_take(batch, new_rows))
+        places[is_new] = stored_rows + order[np.searchsorted(new_rows, places[is_new] - stored_rows)]
+        called = new_rows[order[: len(new_rows)] >= served.inputs.num_rows]
+        self._plans.append(_BatchPlan(calls=(*origins, served, new_calls), places=places, called=called))
+        self._stored += [served, new_calls] if served.inputs.num_rows else [new_calls]
+        return new_calls.inputs
+
+    def _split_new(self, inputs: pa.RecordBatch) -> tuple[_Calls, _Calls, np.ndarray]:
+        """Returns inputs with values of `find`, the other inputs, and the place of each in both."""
+        rows, values = (np.arange(0), None) if self._find is None else self._find(inputs)
+        others = np.delete(np.arange(inputs.num_rows), rows)
+        order = np.empty(inputs.num_rows, np.int64)
+        order[np.concatenate([rows, others])] = np.arange(inputs.num_rows)
+        empty = nulls(0, self._udf.data_type)
+        return _Calls(_take(inputs, rows), empty if values is None else values), _Calls(_take(inputs, others)), order
 
     def _expand(self, result: BatchResult) -> BatchResult:
         """Returns the result of the first planned batch for the result of its distinct inputs."""
@@ -223,7 +247,7 @@ class DistinctCalls:
         if len(plan.called) == len(plan.places):
             return result
         parts = [calls.values for calls in plan.calls if calls.values is not None]
-        values = join_parts(parts, self._udf).take(pa.array(plan.places))
+        values = join_parts(parts, self._udf.name).take(pa.array(plan.places))
         return dataclasses.replace(
             result,
             values=values,
@@ -238,7 +262,7 @@ class DistinctCalls:
         self._stored[self._stored.index(calls)] = calls.select_values()
         answered = [each for each in self._stored if each.values is not None]
         if len(answered) > _MOST_PARTS:
-            answered = [_join(answered, self._udf)]
+            answered = [_join(answered, self._udf.name)]
         while answered and not self._has_room_for(answered):
             answered.pop(0)
         self._stored = [*answered, *(each for each in self._stored if each.values is None)]
@@ -253,6 +277,12 @@ class DistinctCalls:
         if row is None or not self._plans or row >= len(self._plans[0].called):
             return error
         return renumber_error(error, int(self._plans[0].called[row]) - row)
+
+
+def _take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
+    """Returns some rows of a batch; all rows without a copy."""
+    positions: Any = pa.array(rows, pa.int64())
+    return batch if len(rows) == batch.num_rows else batch.take(positions)
 
 
 def _join(calls: Sequence[_Calls], udf: str) -> _Calls:

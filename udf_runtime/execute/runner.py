@@ -23,7 +23,7 @@ from udf_runtime.execute.calls.scalar import ScalarCalls
 from udf_runtime.execute.calls.stream import StreamCalls
 from udf_runtime.execute.calls.vector import VectorCalls
 from udf_runtime.execute.casts import nulls
-from udf_runtime.execute.distinct import DistinctCalls
+from udf_runtime.execute.distinct import DistinctCalls, FindValues
 from udf_runtime.execute.inputs import check_inputs
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.isolation.process import ProcessSpec
@@ -55,6 +55,7 @@ class UdfRunner:
         chunks: ChunkFolder | None = None,
         processes: ProcessSpec | None = None,
         job: str | None = None,
+        find_values: FindValues | None = None,
     ) -> None:
         """Prepares a run; loads no UDF, and starts no thread and no process.
 
@@ -73,6 +74,8 @@ class UdfRunner:
             job: Id of the job. After a call ran out of memory, all runners of the job in this
                 process keep to the number of rows that fits. A child process keeps to its own
                 number until its end. None: the number holds for this runner.
+            find_values: Finds values of equal inputs elsewhere, for a UDF with
+                `deduplicate="table"`.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.
@@ -90,7 +93,7 @@ class UdfRunner:
             row_limit=RowLimit() if job is None else row_limit_of(job),
             gate=_make_gate(udf, sleep, clock),
         )
-        self._distinct = DistinctCalls(udf.name) if udf.deduplicate else None
+        self._distinct = DistinctCalls(udf, find=find_values) if udf.deduplicate else None
         self._threads = threads
         self._isolate = isolate or processes is not None
         self._processes = ProcessSpec() if processes is None else processes

@@ -18,6 +18,7 @@ from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable,
 from lance_spark.backfill.planning.selection import row_selector_of
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, Records, RecordStore
+from lance_spark.backfill.reuse.equal_inputs import check_equal_inputs
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
@@ -148,6 +149,8 @@ def prepare(
         refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     resumed_jobs = _unfinished_jobs(ref, request.where, definition.key.digest)
     spec = _first_spec(snapshot, dataset, request, definition, checkpoints, resumed_jobs)
+    if definition.loaded is not None and definition.loaded.deduplicate == "table":
+        check_equal_inputs(spec, definition.loaded, dataset)
     records = RecordStore(ref).load(spec.column)
     entries = store_of(spec).find_all(spec.key)
     spec = replace(spec, bases=_bases(ref, spec, dataset, records, entries, stale=request.stale))

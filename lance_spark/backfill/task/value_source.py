@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from lance_spark.backfill.reuse.equal_inputs import EqualInputs
 from lance_spark.backfill.reuse.prior_round_rows import FollowUp, PriorRoundRows
 from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of
 from lance_spark.backfill.task.computation import UdfCalls, fail_ranges
@@ -116,6 +117,7 @@ class CallUdf:
             chunks=chunks,
             processes=processes,
             job=spec.staging.job_id,
+            find_values=_finder_of_values(spec, udf),
         ) as runner:
             calls = UdfCalls(runner=runner, policy=udf.on_error, call_rows=udf.call_rows)
             yield from run_ranges(spec, task, functools.partial(self.range_run, calls=calls))
@@ -125,6 +127,11 @@ class CallUdf:
         if own.computed or own.failed or origin.fragment.id not in rounds.committed:
             return own, RowSet.empty()
         return FragmentRows(computed=RowSet.of(origin.mapping.old)), RowSet.empty()
+
+
+def _finder_of_values(spec: BackfillSpec, udf: UDF) -> EqualInputs | None:
+    """Returns the search for values of equal inputs; None if every selected row needs a call."""
+    return EqualInputs(spec, udf) if udf.deduplicate == "table" and spec.where is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

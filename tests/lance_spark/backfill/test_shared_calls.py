@@ -7,9 +7,12 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
+import pytest
 
 import lance_spark
-from udf_runtime import Skip, udf
+from lance_spark import UnsupportedOperationError
+from lance_spark.backfill.reuse import equal_inputs
+from udf_runtime import UDF, Skip, udf
 
 
 def test_equal_inputs_share_calls_and_calls_keep_the_size_that_fits(db: lance_spark.Connection, tmp_path: Path):
@@ -42,3 +45,64 @@ def test_equal_inputs_share_calls_and_calls_keep_the_size_that_fits(db: lance_sp
     assert table.to_arrow(["length"]).column(0).to_pylist() == [
         None if row["id"] in skipped else value for row, value in zip(rows, values, strict=True)
     ]
+
+
+def counting(log: Path, version: str = "1", **settings) -> UDF:
+    """A UDF of a text and a number that logs its calls."""
+
+    def describe(text: str | None, number: float | None) -> str | None:
+        with log.open("a") as file:
+            file.write(f"{text} {number}\n")
+        return None if text == "none" else f"{text} {number} {version}"
+
+    return udf(describe, version=version, deduplicate="table", **settings)
+
+
+def rows_of(*pairs: tuple[str | None, float | None]) -> pa.Table:
+    texts, numbers = ([pair[i] for pair in pairs] for i in range(2))
+    return pa.table({"text": pa.array(texts, pa.string()), "number": pa.array(numbers, pa.float64())})
+
+
+def calls_in(log: Path) -> list[str]:
+    """Returns the calls since the last look, sorted."""
+    calls = sorted(log.read_text().splitlines()) if log.exists() else []
+    log.write_text("")
+    return calls
+
+
+@pytest.mark.parametrize("filter_keys", [1000, 2])
+def test_values_of_computed_rows_with_equal_inputs_need_no_call(
+    filter_keys: int, db: lance_spark.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(equal_inputs, "_MOST_KEYS", filter_keys)
+    log = tmp_path / "calls"
+    first = rows_of(("it's", 0.0), ("b", None), ("none", 1.0), (None, 1.0), ("user", 1.0))
+    lance.write_dataset(first, f"{db.uri}/t.lance", enable_stable_row_ids=True)
+    table = db.open_table("t")
+    table.add_columns({"v": counting(log)})
+    with pytest.raises(UnsupportedOperationError, match="no scalar index of an input column"):
+        table.backfill("v")
+    table.create_scalar_index("text")
+    assert table.backfill("v").rows_deduplicated == 0 and len(calls_in(log)) == 5
+    table.update(values={"v": "by a user"}, where="text = 'user'")
+    table.add(rows_of(("it's", -0.0), ("b", None), ("b", None), ("none", 1.0), (None, 1.0), ("c", 1.0), ("user", 1.0)))
+    result = table.backfill("v")
+    assert calls_in(log) == ["None 1.0", "c 1.0", "it's -0.0", "user 1.0"]
+    assert (result.rows_computed, result.rows_deduplicated) == (7, 3)
+    assert table.to_arrow(["v"]).column(0).to_pylist() == [
+        *("it's 0.0 1", "b None 1", None, "None 1.0 1", "by a user"),
+        *("it's -0.0 1", "b None 1", "b None 1", None, "None 1.0 1", "c 1.0 1", "user 1.0 1"),
+    ]
+    table.add(rows_of(("c", 1.0), ("d", 1.0)))
+    assert table.backfill("v").rows_deduplicated == 0, "no index covers the row of c"
+    assert calls_in(log) == ["c 1.0", "d 1.0"]
+    table.update(values={"text": "moved"}, where="text = 'b'")
+    table.optimize_indices()
+    table.add(rows_of(("b", None), ("moved", None), ("c", 1.0)))
+    assert table.backfill("v").rows_deduplicated == 1, "values of rows with other inputs now are not taken"
+    assert calls_in(log) == ["b None", "moved None"]
+    assert table.backfill("v", where="text = 'c'").rows_computed == 3
+    assert set(calls_in(log)) == {"c 1.0"}, "with a filter, the UDF runs for every selected row"
+    table.alter_columns({"path": "v", "udf": counting(log, "2")})
+    table.backfill("v")
+    assert {str(value)[-1] for value in table.to_arrow(["v"]).column(0).drop_null().to_pylist()} == {"2"}

@@ -8,6 +8,7 @@ import math
 import struct
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -245,16 +246,49 @@ def test_the_store_serves_later_runs_and_is_bounded():
         for _ in range(2):
             list(runner.run([pa.record_batch({"x": [1, 2, 1]})]))
         assert calls == [1, 2]
-        runner._distinct = DistinctCalls("work", cache_rows=4)
+        runner._distinct = DistinctCalls(udf, cache_rows=4)
         calls.clear()
         for rows in ([1, 2, 3], [4, 5], [4, 1], [2, 3, 4]):
             list(runner.run([pa.record_batch({"x": rows})]))
         assert calls == [1, 2, 3, 4, 5, 1, 2, 3]  # the oldest batches leave first
-        runner._distinct = DistinctCalls("work", cache_bytes=100)
+        runner._distinct = DistinctCalls(udf, cache_bytes=100)
         calls.clear()
         for _ in range(2):
             list(runner.run([pa.record_batch({"x": list(range(50))})]))
         assert calls == [*range(50), *range(50)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    batches=st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=4),
+    elsewhere=st.sets(st.integers(0, 9), max_size=6),
+    threads=st.sampled_from([1, 3]),
+)
+def test_values_from_elsewhere_need_no_call(batches, elsewhere, threads):
+    calls: list[int] = []
+
+    def work(x: int) -> int:
+        calls.append(x)
+        if x == 3:
+            raise ValueError
+        return x
+
+    def find(inputs: pa.RecordBatch):
+        values = inputs.column(0).to_pylist()
+        rows = [row for row, value in enumerate(values) if value in elsewhere]
+        return np.array(rows, np.int64), pa.array([values[row] + 100 for row in rows], pa.int64())
+
+    function = make(work, deduplicate=True, on_error=skip_on_error())
+    arrow = [pa.record_batch({"x": pa.array(rows, pa.int64())}) for rows in batches]
+    results = run(function, *arrow, find_values=find, threads=threads)
+    expected = [[x + 100 if x in elsewhere else None if x == 3 else x for x in rows] for rows in batches]
+    assert values_of(results) == expected
+    failing = [[row for row, x in enumerate(rows) if x == 3 and x not in elsewhere] for rows in batches]
+    assert [failed_rows(result) for result in results] == failing
+    worked = [x for x in calls if x != 3]
+    assert len(worked) == len(set(worked)) and set(worked) == {x for rows in batches for x in rows} - elsewhere - {3}
+    if 3 not in calls:
+        assert sum(result.deduplicated for result in results) == sum(map(len, batches)) - len(calls)
 
 
 def test_many_small_batches_and_a_change_of_types_keep_the_store_small():
