@@ -45,6 +45,7 @@ _LEAST = {
     "max_checkpoint_size": 1,
     "blob_read_buffer_size": 1,
     "commit_max_retries": 0,
+    "max_calls": 1,
 }
 """The parameters with whole numbers, and their minimums."""
 
@@ -88,6 +89,9 @@ class BackfillParameters:
     commit_max_retries: int | None = None
     commit_timeout: timedelta | None = None
     protect_snapshot: bool = False
+    max_calls: int | None = None
+    max_seconds: float | None = None
+    max_cost: float | None = None
 
     def __post_init__(self) -> None:
         if self.task_shuffle_diversity is not None:
@@ -134,6 +138,7 @@ class BackfillParameters:
         flush_s = self.batch_checkpoint_flush_interval_seconds
         _check_seconds("batch_checkpoint_flush_interval_seconds", flush_s, "0 or more")
         _check_seconds("refresh_status_secs", self.refresh_status_secs, "above 0")
+        self._check_budget()
         if self.on_stale not in get_args(OnStale):
             raise OptionError("on_stale", self.on_stale, "recompute or null")
         if self.blob_read_strategy not in get_args(BlobReadStrategy):
@@ -143,6 +148,14 @@ class BackfillParameters:
         if low is not None and high is not None and low > high:
             accepted = f"at most max_checkpoint_size, {high}"
             raise OptionError("min_checkpoint_size", low, accepted, problem="is too large")
+
+    def _check_budget(self) -> None:
+        if self.max_seconds is not None:
+            _check_seconds("max_seconds", self.max_seconds, "above 0")
+        cost = self.max_cost
+        is_number = isinstance(cost, (int, float)) and not isinstance(cost, bool)
+        if cost is not None and not (is_number and 0 < cost < float("inf")):
+            raise OptionError("max_cost", cost, "a number above 0, in the unit of @udf(cost=)")
 
     def _check_numbers(self) -> None:
         for name, least in _LEAST.items():

@@ -175,6 +175,11 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
     commit_granularity: Annotated[
         int | None, typer.Option(parser=parse_count_or_all, metavar="N|all", help="Finished fragments per commit")
     ] = DEFAULT_COMMIT_GRANULARITY,
+    max_calls: Annotated[
+        int | None, typer.Option(metavar="ROWS", help="End early after calls for so many rows")
+    ] = None,
+    max_seconds: Annotated[float | None, typer.Option(metavar="SECONDS", help="End early after so long")] = None,
+    max_cost: Annotated[float | None, typer.Option(metavar="COST", help="End early at this cost, by the UDF")] = None,
     job_id: Annotated[str | None, typer.Option(metavar="ID", help="Id of the job (by default a new one)")] = None,
     master: Master = None,
     checkpoints: Checkpoints = None,
@@ -201,6 +206,9 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
             checkpoint_size=checkpoint_size,
             batch_checkpoint_flush_interval_seconds=flush_interval,
             commit_granularity=commit_granularity,
+            max_calls=max_calls,
+            max_seconds=max_seconds,
+            max_cost=max_cost,
             job_id=job_id,
         )
     except BackfillIncompleteError as error:
@@ -208,7 +216,8 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
             _print_result(error.result, as_json=as_json)
         raise
     _print_result(result, as_json=as_json)
-    if result.status != "DONE":
+    # A job without an error ends as PARTIAL at its budget.
+    if result.status not in ("DONE", "PARTIAL"):
         raise typer.Exit(FAILED)
 
 
@@ -216,7 +225,7 @@ def _print_result(result: BackfillJobResult, *, as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
-    print_facts({"job": result.job_id, "status": result.status} | _summarize(result))
+    print_facts({"job": result.job_id, "status": result.status, "message": result.message} | _summarize(result))
 
 
 def _summarize(job: JobRecord | BackfillJobResult) -> dict[str, str | None]:

@@ -14,8 +14,9 @@ from lance_spark.words import InWords, listed
 
 Status = Literal["PENDING", "RUNNING", "DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"]
 """DONE: every selected row has a value or was skipped by policy. PARTIAL: some fragments are
-committed, others failed. FAILED: no missing value could be committed. CANCELLED: ended by the
-user; complete fragments are committed. DEAD: the driver is gone."""
+committed, others failed, or the job ended early, at its budget or without its service. FAILED: no
+missing value could be committed. CANCELLED: ended by the user; complete fragments are committed.
+DEAD: the driver is gone."""
 
 ENDED: frozenset[Status] = frozenset({"DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"})
 
@@ -94,6 +95,9 @@ class BackfillJobResult(InWords):
         fragments_total: Fragments with work.
         fragments_done: Fragments with a commit, or without work.
         fragments_failed: Reasons of failed fragments, by fragment.
+        rows_remaining: Rows that a further run computes, at most, after an early end.
+        cost: Cost of the rows for the UDF, by its setting `cost`; 0 without the setting.
+        message: Reason of an early end or a failure; None for a complete job.
         retries: Retried UDF calls and commits.
         rows_deduplicated: Saved calls: rows without a call of their own, because a UDF with
             `deduplicate=True` was called for equal inputs.
@@ -146,6 +150,9 @@ class BackfillJobResult(InWords):
     fragments_total: int = 0
     fragments_done: int = 0
     fragments_failed: Mapping[int, str] = field(default_factory=dict)
+    rows_remaining: int = 0
+    cost: float = 0.0
+    message: str | None = None
     retries: int = 0
     rows_deduplicated: int = 0
     batch_rows: int | None = None
@@ -154,7 +161,8 @@ class BackfillJobResult(InWords):
     @property
     def text(self) -> str:
         """Summary of the outcome: `DONE: 297 computed, 3 skipped, version 12`."""
-        return f"{self.status}: {_join_counts(self)}"
+        rest = f", {self.rows_remaining:,} remain" if self.rows_remaining else ""
+        return f"{self.status}: {_join_counts(self)}{rest}"
 
     @property
     def fragments_left(self) -> int:

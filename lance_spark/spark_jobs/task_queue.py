@@ -67,6 +67,13 @@ class TaskQueue(Generic[Task]):
         """Adds a task before all waiting tasks."""
         self._waiting.insert(0, (task, 0))
 
+    def add_last(self, task: Task) -> None:
+        """Adds a task after all waiting tasks."""
+        self._waiting.append((task, 0))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def clear(self) -> list[Task]:
         """Removes and returns all waiting tasks."""
         waiting, self._waiting = self._waiting, []

@@ -320,9 +320,19 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             protect_snapshot: Whether to tag the version for the time of the job, so that
                 `cleanup_old_versions` keeps the version. The cleanup then raises, unless tagged
                 versions are ignored.
+            max_calls: Maximum number of rows for which the job calls the UDF. Retries of a call do
+                not count. If the process of a task dies, its rows since the last checkpoint are
+                called in addition.
+            max_seconds: Maximum duration of the job. No batch of rows begins after this time, and
+                the job ends after the running batches.
+            max_cost: Maximum cost of the called rows, by `@udf(cost=)` in the same unit. The costs
+                are known before the calls, and the sum stays below the maximum. Exceptions are the
+                same as for `max_calls`.
 
         Returns:
-            The result of the job.
+            The result of the job. If a budget of `max_calls`, `max_seconds` or `max_cost` is used
+            up, the status is PARTIAL, `message` and `rows_remaining` tell the rest, and the
+            computed values are kept. A later run continues without a repeated call.
 
         Raises:
             ColumnNotFoundError, RegistrationError, UnsupportedOperationError, OptionError,

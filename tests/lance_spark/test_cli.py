@@ -121,6 +121,17 @@ def test_the_parameters_of_a_backfill_are_passed_on(spark: SparkSession, tmp_pat
     assert filled == list(range(10, 30, 2))
 
 
+def test_a_backfill_ends_at_its_budget_with_0(spark: SparkSession, tmp_path: Path, run: Run):
+    table = make(tmp_path)
+    ran = run("backfill", table.uri, "double", "--max-calls", 7, "--max-seconds", 1000)
+    assert ran.code == 0
+    assert "PARTIAL" in ran.out
+    assert "The budget max_calls=7 is used up" in " ".join(ran.out.split())
+    filled = run("backfill", table.uri, "double", "--max-cost", 1, "--json")
+    assert isinstance(filled.document, dict)
+    assert (filled.document["status"], filled.document["rows_from_checkpoint"]) == ("DONE", 7)
+
+
 def test_a_backfill_that_stays_incomplete_says_so_in_one_line_and_exits_with_1(
     spark: SparkSession, tmp_path: Path, run: Run
 ):

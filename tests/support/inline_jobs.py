@@ -50,6 +50,8 @@ def die(*_: object) -> None:
 class InlineScheduler:
     """Takes the place of Spark."""
 
+    is_unfinished = False
+
     def __init__(self, _spark: object, spec: BackfillSpec, **_: object) -> None:
         self._spec = spec
         self._added: list[FragmentWork] = []
@@ -60,8 +62,13 @@ class InlineScheduler:
     def stop(self) -> None:
         """Nothing runs."""
 
+    def end_early(self) -> None:
+        self.is_unfinished = True
+
     def run(self, tasks: Sequence[Task], _refresh_s: float) -> Generator[list[RangeOutcome], None, None]:
         for task in tasks:
+            if self.is_unfinished:
+                return
             for outcome in self._spec.value_source.run(self._spec, task):
                 yield [outcome]
                 for work in self._added:

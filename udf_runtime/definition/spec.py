@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
@@ -16,6 +15,7 @@ from udf_runtime.arguments import ARGUMENTS, is_whole_number
 from udf_runtime.arrow_types import check_fillable
 from udf_runtime.definition.artifacts import Artifact, checksum_of, local_paths, make_artifacts
 from udf_runtime.definition.kinds import CHUNKS_OF_ROW, NEW_FORMS, Kind, Parameter
+from udf_runtime.definition.setting_checks import check_batches, check_cost, check_metadata, is_amount
 from udf_runtime.definition.signature import SignatureRequest, UdfSignature, signature_of
 from udf_runtime.definition.stateful import Stateful, pickled, unpickled
 from udf_runtime.environments.manifest import Manifest, current_python
@@ -37,6 +37,9 @@ else:
 
 SortKey: TypeAlias = "str | Callable[..., object] | Stateful | None"
 """A column or a function for `sort_batch_by`."""
+
+RowCost: TypeAlias = "float | Callable[..., object] | Stateful | None"
+"""The cost of a row, or a function from the input arrays to the costs of the rows."""
 
 DEFAULT_MAX_IN_FLIGHT = 32
 """Concurrent calls of an async UDF in a process, unless the UDF sets `max_in_flight`."""
@@ -69,6 +72,8 @@ class Settings:
         batch_size: Rows of a call, or `"auto"` for the size with the highest throughput; None for
             all rows of a checkpoint. A call of a scalar UDF has one row.
         sort_batch_by: A parameter, or a function of the input arrays that returns an array of keys.
+        cost: Cost of a call for a row, in any unit, or a function of the input arrays that returns
+            an array of costs; for budgets and estimates.
         timeout: Maximum seconds per call; scalar and async UDFs only.
         max_in_flight: Maximum number of concurrent calls of an async UDF per process; None for 32.
         on_error: Policy for errors.
@@ -85,6 +90,7 @@ class Settings:
     task_size: int | None = None
     batch_size: int | Literal["auto"] | None = None
     sort_batch_by: SortKey = None
+    cost: RowCost = None
     timeout: float | None = None
     max_in_flight: int | None = None
     on_error: ErrorPolicy = dataclasses.field(default_factory=ErrorPolicy)
@@ -100,13 +106,14 @@ class Settings:
                 )
         for name in ("num_cpus", "num_gpus", "timeout"):
             value = getattr(self, name)
-            if value is not None and not _is_amount(value, from_zero=name != "timeout"):
+            if value is not None and not is_amount(value, from_zero=name != "timeout"):
                 raise UdfDefinitionError(
                     f"The setting {name}={value!r} of a UDF is no positive number. Give a number, or None."
                 )
         self._check_bounds()
-        _check_batches(self.batch_size, self.sort_batch_by)
-        _check_metadata(self.field_metadata)
+        check_cost(self.cost)
+        check_batches(self.batch_size, self.sort_batch_by)
+        check_metadata(self.field_metadata)
 
     def _check_bounds(self) -> None:
         low, high = self.min_checkpoint_size, self.max_checkpoint_size
@@ -405,10 +412,15 @@ class UDF(Settings, Generic[P, R_co]):
                 f"asks for {manifest.python_version}. Put the function into a module, give the module to py_modules, "
                 "and decorate the imported function: udf(module.function, manifest=...)."
             )
-        # Only a process of the environment may unpickle the function of the sort keys, too.
-        key = self.sort_batch_by
-        sort_key = Stateful(key) if callable(key) and not isinstance(key, Stateful) else key
-        return dataclasses.replace(self, manifest=manifest, target=target, sort_batch_by=sort_key, payload=None)
+        return dataclasses.replace(
+            self,
+            manifest=manifest,
+            target=target,
+            # Other processes must not unpickle the functions with the UDF.
+            sort_batch_by=_hold_function(self.sort_batch_by),
+            cost=_hold_function(self.cost),
+            payload=None,
+        )
 
     def load(self) -> Callable[..., Any]:
         """Returns this process's callable: the function, or the single instance of the class.
@@ -508,20 +520,6 @@ def _rebuild(state: dict[str, Any]) -> UDF:
     return UDF(**state)
 
 
-def _is_amount(value: object, *, from_zero: bool) -> bool:
-    """Tells whether a value is a finite number above zero, or also zero."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-        return False
-    return value > 0 or (from_zero and value == 0)
-
-
-def _check_metadata(metadata: object) -> None:
-    if not isinstance(metadata, Mapping) or not all(isinstance(s, str) for pair in metadata.items() for s in pair):
-        raise UdfDefinitionError(
-            f"The setting field_metadata={metadata!r} of a UDF is no mapping of str to str. Give a dict of texts."
-        )
-
-
 def _check_callable(func: object) -> None:
     if not callable(func) and not isinstance(func, Stateful):
         raise UdfDefinitionError(
@@ -555,20 +553,6 @@ def _check_calls(settings: Settings, signature: UdfSignature, where: str) -> Non
         raise UdfDefinitionError(
             f"The setting max_in_flight counts calls of an async UDF, and {where} is not async. Define the function "
             "with async def, or leave max_in_flight out, and give backfill() intra_applier_concurrency."
-        )
-
-
-def _check_batches(batch_size: object, sort_batch_by: object) -> None:
-    if batch_size not in (None, "auto") and not is_whole_number(batch_size):
-        raise UdfDefinitionError(
-            f'The setting batch_size={batch_size!r} of a UDF is no number of 1 or more, and not "auto". Give a whole '
-            'number, "auto", or None.'
-        )
-    is_key = callable(sort_batch_by) or isinstance(sort_batch_by, (str, Stateful))
-    if sort_batch_by is not None and not is_key:
-        raise UdfDefinitionError(
-            f"The setting sort_batch_by={sort_batch_by!r} of a UDF is neither an input column nor a function. Give a "
-            "name, or a function of the input arrays that returns an array of keys."
         )
 
 
@@ -607,6 +591,11 @@ def _hold_state(func: Callable[..., object] | Stateful) -> Callable[..., object]
     if isinstance(func, (Stateful, functools.partial)) or hasattr(func, "__qualname__") or hasattr(func, "__name__"):
         return func
     return Stateful(func)
+
+
+def _hold_function(setting: Any) -> Any:  # noqa: ANN401 - any setting
+    """Returns functions in a holder that unpickles them at their first use."""
+    return Stateful(setting) if callable(setting) and not isinstance(setting, Stateful) else setting
 
 
 def _load_callable(func: Callable[..., object] | Stateful) -> Callable[..., object]:

@@ -34,7 +34,7 @@ class FragmentState:
 
     Attributes:
         file: Name of the committed column file.
-        answered: First rows of the answered ranges.
+        answered: The finished ranges, as pairs of start and stop.
         selected: Selected rows of a fragment with several ranges.
         failed: Failed rows of `selected`.
         todo: Rows for a join.
@@ -47,7 +47,7 @@ class FragmentState:
     reason: str = ""
     file: str | None = None
     counts: RowCounts = field(default_factory=RowCounts)
-    answered: set[int] = field(default_factory=set)
+    answered: set[tuple[int, int]] = field(default_factory=set)
     selected: RowSet = field(default_factory=RowSet.empty)
     failed: RowSet = field(default_factory=RowSet.empty)
     todo: RowSet = field(default_factory=RowSet.empty)
@@ -57,19 +57,18 @@ class FragmentState:
 
     def is_waiting_after(self, outcome: RangeOutcome, work: FragmentWork) -> bool:
         """Adds the outcome of a range. Tells whether the fragment waits for ranges or a join."""
-        self.answered.add(outcome.start)
+        self.answered.add((outcome.start, outcome.stop))
         self.selected |= outcome.selected
         self.failed |= outcome.failed
         self.todo |= outcome.todo
         self.again |= outcome.again
         self.outdated |= outcome.outdated
         self.source = outcome.source
-        return len(self.answered) < len(work.ranges) or bool(self.todo)
+        return sum(stop - start for start, stop in self.answered) < work.end or bool(self.todo)
 
     def assembly(self, work: FragmentWork) -> FragmentWork:
         """Returns the work on the whole fragment, after the work on its ranges."""
-        end = work.ranges[-1][1]
-        return replace(work, start=0, stop=end, search=True, selected=self.selected, failed=self.failed)
+        return replace(work, start=0, stop=work.end, search=True, selected=self.selected, failed=self.failed)
 
     def end(self, status: FragmentStatus, reason: str = "") -> None:
         """Ends the work on the fragment."""
@@ -86,6 +85,7 @@ class FragmentStates:
     Attributes:
         calls: Rows for which the UDF was called and returned.
         deduplicated: Rows without a call, because the UDF was called for equal inputs.
+        cost: Cost of the rows for the UDF.
         seconds: Time of the tasks, by stage.
         batch_rows: The smallest maximum of rows of a call, after calls ran out of memory.
         sources: Identities of the inputs of all outcomes.
@@ -97,6 +97,7 @@ class FragmentStates:
         self.calls = 0
         self.deduplicated = 0
         self.retries = 0
+        self.cost = 0.0
         self.seconds: dict[str, float] = {}
         self.batch_rows: int | None = None
         self.sources: set[str] = set()
@@ -149,6 +150,7 @@ class FragmentStates:
         self.retries += outcome.retries
         if outcome.batch_rows is not None:
             self.batch_rows = min(outcome.batch_rows, self.batch_rows or outcome.batch_rows)
+        self.cost += outcome.spent_cost
         for stage, seconds in outcome.seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 

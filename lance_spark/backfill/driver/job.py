@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
+from lance_spark.backfill.driver.budget import Budget
 from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, protect, release, remove_expired
 from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
 from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits
-from lance_spark.backfill.driver.rounds import FollowUps
+from lance_spark.backfill.driver.rounds import GONE_ERRORS, FollowUps, RoundLimit, is_gone
 from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, make_environment, raise_if_fatal
 from lance_spark.backfill.planning.fragment_plan import pack_whole, plan_tasks
 from lance_spark.backfill.planning.planner import PreparedBackfill
@@ -32,10 +33,6 @@ from lance_spark.errors import (
     BackfillIncompleteError,
     CommitImpossibleError,
     LanceSparkError,
-    SnapshotError,
-    TableNotFoundError,
-    TableUnreadableError,
-    VersionNotFoundError,
     counted,
 )
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process
@@ -48,36 +45,11 @@ from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.column_file import NullColumnFiles
 from udf_runtime import UdfRuntimeError
-from udf_runtime.errors import end_sentence
+from udf_runtime.errors import ServiceUnavailableError, end_sentence
 
 _LOG = logging.getLogger(__name__)
 
 _SHOWN_FAILURES = 3
-
-_GONE_ERRORS = (VersionNotFoundError, SnapshotError, TableUnreadableError, TableNotFoundError)
-
-
-class _RoundLimit:
-    """Limits the follow-up rounds of a job by the number and time for retries of a commit."""
-
-    def __init__(self, policy: CommitPolicy) -> None:
-        self._policy = policy
-        self._rounds = self._fruitless = 0
-        self._began = self._settled = time.monotonic()
-
-    def is_exceeded(self) -> bool:
-        """Tells whether another round would be beyond the limits."""
-        most, timeout_s, current_s = self._policy.max_retries, self._policy.timeout_s, time.monotonic()
-        if self._fruitless > most or (self._fruitless and current_s - self._settled > timeout_s):
-            return True
-        return self._rounds > most and current_s - self._began > timeout_s
-
-    def add(self, *, is_fruitless: bool) -> None:
-        """Counts a round. A round that finishes no fragment is fruitless."""
-        self._rounds += 1
-        self._fruitless += 1
-        if not is_fruitless:
-            self._fruitless, self._settled = 0, time.monotonic()
 
 
 class BackfillJob:
@@ -115,6 +87,9 @@ class BackfillJob:
         self._follow_ups: FollowUps | None = None
         self._settled = False
         self._running: Scheduler | SparkJobs | None = None
+        self._budget = Budget(max_calls=request.max_calls, max_cost=request.max_cost, max_seconds=request.max_seconds)
+        self._service_error: str | None = None
+        self._is_early = False
         self._cancelled = threading.Event()
         self._launched = datetime.now(UTC)
         self._began = self._last_beat = time.monotonic()
@@ -193,7 +168,7 @@ class BackfillJob:
             self._follow(self._follow_ups)
             self._count_again(self._follow_ups)
             status = self._status()
-            message = None if status == "DONE" else self._what_failed()
+            message = self._why_incomplete(status)
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
             files_can_serve = not isinstance(error, CommitImpossibleError)
@@ -204,10 +179,16 @@ class BackfillJob:
             if tag is not None:
                 self._try(functools.partial(release, spec.snapshot, tag))
             self._close(status, message, files_can_serve)
-        result = self._result(status)
-        if message is not None:
+        result = replace(self._result(status), message=message)
+        if message is not None and not self._is_at_budget:
             raise BackfillIncompleteError(message, result=result)
         return result
+
+    @property
+    def _is_at_budget(self) -> bool:
+        """Whether the only reason of the job's end is its budget."""
+        is_ok = self._service_error is None and not self._cancelled.is_set() and not self._states.counts.crashed
+        return self._is_early and is_ok and not self._states.of(FragmentStatus.FAILED)
 
     def _make_environment(self, spec: BackfillSpec) -> None:
         if spec.environment is None:
@@ -224,8 +205,8 @@ class BackfillJob:
         Limits the fruitless rounds, and the rounds while concurrent writers change rows faster than
         the job computes them.
         """
-        states, limit = self._states, _RoundLimit(self._commits.policy)
-        while True:
+        states, limit = self._states, RoundLimit(self._commits.policy)
+        while not self._is_early and self._service_error is None:
             failed = states.of(FragmentStatus.FAILED)
             prepared = follow_ups.next_round(states.done(), self._commits.landed, failed)
             self._settled = prepared is None
@@ -263,7 +244,9 @@ class BackfillJob:
         what = f"{self._noun} of {columns} in {self._table_name}"
         description = f"lance-spark: {what}, fragments {min(work)} to {max(work)}"
         limit = prepared.concurrency(self._spark)
-        scheduler = self._running = Scheduler(self._spark, spec, limit=limit, description=description)
+        scheduler = self._running = Scheduler(
+            self._spark, spec, limit=limit, description=description, budget=self._budget
+        )
         if self._cancelled.is_set():
             scheduler.stop()
         group_commits = GroupCommits(prepared, self._commits)
@@ -280,7 +263,8 @@ class BackfillJob:
                 self._in_flight.look()
                 self._show()
                 self._beat()
-            self._check_skips(final=True)
+            self._is_early = scheduler.is_unfinished
+            self._check_skips(final=not self._is_early)
             group_commits.commit(computed)
             group_commits.record_inherited(self._states.inherited)
         except BaseException:
@@ -322,7 +306,7 @@ class BackfillJob:
         if self._cancelled.is_set():
             return
         reason = failure.text
-        if failure.is_a(*_GONE_ERRORS) and _is_gone(spec):
+        if failure.is_a(*GONE_ERRORS) and is_gone(spec):
             for fragment_work in work:
                 self._states.voids(fragment_work.fragment_id, reason)
             return
@@ -346,7 +330,10 @@ class BackfillJob:
                 self._states.fails(fragment_work.fragment_id, answer.error)
             return []
         raise_if_fatal(answer, spec)
-        is_void = answer.error is not None and is_error(answer.error_type, *_GONE_ERRORS) and _is_gone(spec)
+        if is_error(answer.error_type, ServiceUnavailableError):
+            self._service_error = str(answer.error).removeprefix(f"{answer.error_type}: ")
+            scheduler.end_early()
+        is_void = answer.error is not None and is_error(answer.error_type, *GONE_ERRORS) and is_gone(spec)
         following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
         if isinstance(following, FragmentWork):
             scheduler.add(following)
@@ -363,7 +350,8 @@ class BackfillJob:
             return "CANCELLED"
         if complete and not self._states.counts.crashed:
             return "DONE"
-        return "PARTIAL" if self._states.done() else "FAILED"
+        is_early = self._is_at_budget or self._service_error is not None
+        return "PARTIAL" if is_early or self._states.done() else "FAILED"
 
     def _failed(self) -> dict[int, str]:
         """Returns the reasons of the unfinished fragments."""
@@ -386,6 +374,32 @@ class BackfillJob:
         spec = self._prepared.spec
         columns = ", ".join(self._prepared.columns)
         return f"column {columns} of {spec.snapshot.uri}, version {spec.snapshot.version}, job {spec.job_id}"
+
+    @property
+    def _remaining(self) -> int:
+        """Rows that a further run computes, at most."""
+        counts = self._states.counts
+        return max(0, sum(plan.rows_to_do for plan in self._prepared.plans) - counts.valued - counts.skipped)
+
+    def _why_incomplete(self, status: Status) -> str | None:
+        """Returns the reason of an incomplete job; None for a complete job."""
+        if status == "DONE":
+            return None
+        if status == "PARTIAL" and (self._is_at_budget or self._service_error is not None):
+            return self._why_early()
+        return self._what_failed()
+
+    def _why_early(self) -> str:
+        """Returns the reason of an early end, and the rest of the work."""
+        budget = self._budget
+        spent = counted(budget.calls, "row") + (f", cost {budget.cost:g}" if budget.cost else "")
+        reason = self._service_error or f"The budget {budget.limit_text()} is used up."
+        done = f"{self._fragments_done():,} of {counted(len(self._fragments), 'fragment')} are done"
+        return (
+            f"{reason} The {self._noun} ended early. It called the UDF for {spent}. {done}, and at most "
+            f"{counted(self._remaining, 'row')} remain. Computed values are kept. Run it again to continue: "
+            f"{self._where()}."
+        )
 
     def _what_failed(self) -> str:
         crashed, failed = self._states.counts.crashed, self._failed()
@@ -509,17 +523,10 @@ class BackfillJob:
             fragments_total=len(self._fragments),
             fragments_done=self._fragments_done(),
             fragments_failed=self._failed(),
+            rows_remaining=self._remaining if ended and status != "DONE" else 0,
+            cost=states.cost,
             retries=states.retries + commits.retries,
             rows_deduplicated=states.deduplicated,
             batch_rows=states.batch_rows,
             seconds={**states.seconds, "commit": commits.seconds, "total": time.monotonic() - self._began},
         )
-
-
-def _is_gone(spec: BackfillSpec) -> bool:
-    """Tells whether a cleanup deleted the version of a round."""
-    try:
-        replace(spec.snapshot, incarnation=None).pin(spec.snapshot.version)
-    except (VersionNotFoundError, TableNotFoundError, TableUnreadableError):
-        return True
-    return False

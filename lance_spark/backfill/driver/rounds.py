@@ -10,6 +10,7 @@ version that needs no round.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,17 +20,61 @@ from lance_spark.backfill.planning.planner import MOST_BASES, PreparedBackfill, 
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound, FollowUp
 from lance_spark.backfill.reuse.round_context import store_of
+from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, fragment_identity
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.commit.conflicts.verdicts import Coverage, Covered, Verdict, drop_of, judge_column
 from lance_spark.dataset import moments_of
-from lance_spark.errors import CommitImpossibleError, TableNotFoundError
+from lance_spark.errors import (
+    CommitImpossibleError,
+    SnapshotError,
+    TableNotFoundError,
+    TableUnreadableError,
+    VersionNotFoundError,
+)
 
 if TYPE_CHECKING:
     import lance
     from lance.fragment import FragmentMetadata
 
 _LOG = logging.getLogger(__name__)
+
+
+GONE_ERRORS = (VersionNotFoundError, SnapshotError, TableUnreadableError, TableNotFoundError)
+"""Errors of a round whose version a cleanup deleted."""
+
+
+def is_gone(spec: BackfillSpec) -> bool:
+    """Tells whether a cleanup deleted the version of a round."""
+    try:
+        replace(spec.snapshot, incarnation=None).pin(spec.snapshot.version)
+    except (VersionNotFoundError, TableNotFoundError, TableUnreadableError):
+        return True
+    return False
+
+
+class RoundLimit:
+    """Limits the follow-up rounds of a job by the number and time for retries of a commit."""
+
+    def __init__(self, policy: CommitPolicy) -> None:
+        self._policy = policy
+        self._rounds = self._fruitless = 0
+        self._began = self._settled = time.monotonic()
+
+    def is_exceeded(self) -> bool:
+        """Tells whether another round would be beyond the limits."""
+        most, timeout_s, current_s = self._policy.max_retries, self._policy.timeout_s, time.monotonic()
+        if self._fruitless > most or (self._fruitless and current_s - self._settled > timeout_s):
+            return True
+        return self._rounds > most and current_s - self._began > timeout_s
+
+    def add(self, *, is_fruitless: bool) -> None:
+        """Counts a round. A round that finishes no fragment is fruitless."""
+        self._rounds += 1
+        self._fruitless += 1
+        if not is_fruitless:
+            self._fruitless, self._settled = 0, time.monotonic()
 
 
 class FollowUps:

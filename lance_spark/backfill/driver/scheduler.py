@@ -14,19 +14,30 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_spark.backfill.driver.budget import Budget
+from lance_spark.backfill.driver.running_tasks import RunningTasks
+from lance_spark.backfill.planning.fragment_plan import LeftoverRange, divide
 from lance_spark.backfill.reuse.round_context import store_of
+from lance_spark.backfill.task.allowance import StopRequest
 from lance_spark.backfill.task.computation import fail_ranges, record_ranges
-from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
+from lance_spark.backfill.task.messages import (
+    BackfillSpec,
+    FragmentWork,
+    RangeKey,
+    RangeOutcome,
+    Task,
+    TaskLimits,
+)
 from lance_spark.errors import TableUnwritableError, rebuild
 from lance_spark.jobs.history import every
 from lance_spark.objects import objects_beside
@@ -133,9 +144,6 @@ def raise_if_fatal(outcome: RangeOutcome, spec: BackfillSpec) -> None:
         raise EnvironmentBuildError(manifest=name, reason=f"on one executor: {reason}", hint="look at that machine")
 
 
-Key: TypeAlias = "tuple[int, int, bool]"
-"""Identifies the work on a range within a round."""
-
 _MOST_ROW_BYTES = 32 << 20
 """Bytes of sets of rows in the descriptions of one Spark job's tasks."""
 
@@ -146,22 +154,38 @@ _FEWEST_TASKS = 64
 _PARALLEL_JOBS = 16
 """Spark jobs of one backfill at once, at most."""
 
+_MOST_TURNS = 5
+"""How often a row is left to another task because its task takes long."""
+
 
 class Scheduler:
     """Submits the tasks of a round, and collects their outcomes.
 
     Belongs to the job's thread; :meth:`stop` works from any thread.
 
+    If slots are free, a slow task ends early, and further tasks share its rows.
+
     Attributes:
         spark_jobs: The Spark jobs of the round.
     """
 
-    def __init__(self, spark: SparkSession, spec: BackfillSpec, *, limit: int | None, description: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: BackfillSpec,
+        *,
+        limit: int | None,
+        description: str,
+        budget: Budget | None = None,
+    ) -> None:
         self.spark_jobs = SparkJobs(spark, SparkJobTag.of(spec.staging.job_id, description))
         self._spark = spark
         self._spec = spec
         self._objects = objects_beside(spec.home)
         slots = known_slots(spark)
+        self._slots = min(filter(None, (limit, slots)), default=os.cpu_count() or 1)
+        self._budget = Budget() if budget is None else budget
+        self._stop_request = StopRequest.of(spec)
         self._limit = None if limit is not None and slots is not None and slots <= limit else limit
         # Spark runs the tasks of one job before those of the next job: a task that assembles a
         # fragment must not wait for hours.
@@ -170,7 +194,8 @@ class Scheduler:
         self._queue: TaskQueue[Task] = TaskQueue(())
         self._task_count = 0
         self._running: dict[Future[list[RangeOutcome]], TaskGroup[Task]] = {}
-        self._answered: set[Key] = set()
+        self._tasks = RunningTasks()
+        self._answered: set[RangeKey] = set()
         self._read: set[str] = set()
 
     def add(self, work: FragmentWork) -> None:
@@ -180,6 +205,24 @@ class Scheduler:
         """
         self._queue.add_first(Task(number=self._task_count, work=(work,)))
         self._task_count += 1
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether tasks wait that :meth:`end_early` or the budget kept from starting."""
+        return bool(self._queue)
+
+    def end_early(self) -> None:
+        """Submits no further calls of the UDF. Running tasks end after their batches.
+
+        For the consumer of :meth:`run`, between two answers.
+        """
+        if self._stop_request.is_made:
+            return
+        self._stop_request.is_made = True
+        try:
+            self._stop_request.make()
+        except OSError as error:
+            _LOG.warning("tasks of the backfill of %s run to their end: %s", self._spec.snapshot.uri, error)
 
     def stop(self) -> None:
         """Kills running tasks within seconds, and submits no further tasks."""
@@ -194,7 +237,7 @@ class Scheduler:
         died is submitted again, with the UDF in a process of its own. Closing the generator waits
         for the end of all Spark jobs.
         """
-        self._queue, self._task_count = TaskQueue(tasks), len(tasks)
+        self._queue, self._task_count, self._tasks = TaskQueue(tasks), len(tasks), RunningTasks()
         running = self._running
         with ThreadPoolExecutor(_PARALLEL_JOBS, thread_name_prefix="lance-spark-job") as pool:
             try:
@@ -214,6 +257,8 @@ class Scheduler:
     def _submit_groups(self, pool: ThreadPoolExecutor) -> None:
         """Submits as many Spark jobs as may start now; none after a stop."""
         while not self.spark_jobs.is_stopped and (group := self._next_group()):
+            for task in group.tasks:
+                self._tasks.begin(task)
             self._running[pool.submit(self._submit, group.tasks)] = group
         if self.spark_jobs.is_stopped:
             self._queue.clear()
@@ -229,11 +274,28 @@ class Scheduler:
             busy = sum(map(len, running.values()))
             most = min(math.ceil(self._limit / 2), self._limit - busy) if len(running) < _PARALLEL_JOBS else 0
         tasks = self._queue.peek(most)
-        if not tasks:
+        limits = self._limits_of(tasks)
+        if not limits:
             return None
+        tasks = tasks[: len(limits)]
         # At most a bit for each row of an assembled fragment.
         sizes = itertools.accumulate(sum(work.stop // 8 for work in task.work if work.assembles) for task in tasks)
-        return self._queue.take(max(1, sum(size <= _MOST_ROW_BYTES for size in sizes)))
+        group = self._queue.take(max(1, sum(size <= _MOST_ROW_BYTES for size in sizes)))
+        limited = zip(group.tasks, limits, strict=False)
+        return replace(group, tasks=tuple(replace(task, limits=limits_of_task) for task, limits_of_task in limited))
+
+    def _limits_of(self, tasks: Sequence[Task]) -> list[TaskLimits]:
+        """Returns the limits of the first tasks that may start now."""
+        limited = [task.limits for task in itertools.takewhile(_has_limits, tasks)]
+        if limited or not tasks:
+            return limited
+        if self._stop_request.is_made:
+            return []
+        fresh = [*itertools.takewhile(lambda task: not _has_limits(task), tasks)]
+        limits = self._budget.limits_of(fresh, self._tasks.all, at_once=self._slots)
+        splits = len(self._tasks) + len(limits) < self._slots
+        pairs = zip(fresh, limits, strict=False)
+        return [replace(limits_of_task, splits=splits and _can_split(task)) for task, limits_of_task in pairs]
 
     def _submit(self, tasks: Sequence[Task]) -> list[RangeOutcome]:
         """Runs a Spark job to its end."""
@@ -255,7 +317,12 @@ class Scheduler:
             return [*outcomes]
         failure = SparkFailure.of(error)
         _LOG.warning("a Spark job of the backfill of %s failed: %s", self._spec.snapshot.uri, failure.message)
-        lost = self._queue.put_back(group, failure, self._unanswered)
+        # Other tasks may wait for the share of these tasks.
+        first = self._budget.is_limited
+        lost = self._queue.put_back(group, failure, self._unanswered, first=first)
+        for entry in lost:
+            if (task := self._tasks.lose(entry.task)) is not None:
+                self._budget.spend(task)
         record_ranges(
             self._spec,
             [work for entry in lost for work in entry.task.work],
@@ -267,8 +334,8 @@ class Scheduler:
 
     def _unanswered(self, task: Task) -> Task | None:
         """Returns the ranges of a task without an outcome; None if all ranges have outcomes."""
-        work = tuple(work for work in task.work if work.key not in self._answered)
-        return _isolated(replace(task, work=work)) if work else None
+        rest = self._tasks.rest(task)
+        return None if rest is None else _isolated(rest)
 
     def _reports(self) -> list[RangeOutcome]:
         """Returns the outcomes of running tasks that are new in the store."""
@@ -286,17 +353,40 @@ class Scheduler:
 
     def _new(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
         """Returns the outcomes of ranges without an earlier outcome."""
-        fresh: dict[Key, RangeOutcome] = {}
+        fresh: dict[RangeKey, RangeOutcome] = {}
         for outcome in outcomes:
             if outcome.key not in self._answered:
                 fresh.setdefault(outcome.key, outcome)
         self._answered.update(fresh)
+        for outcome in fresh.values():
+            ended = self._tasks.answer(outcome)
+            if ended is not None:
+                self._budget.spend(ended)
+                self._divide(ended.leftovers)
         return list(fresh.values())
+
+    def _divide(self, leftovers: Sequence[LeftoverRange]) -> None:
+        """Adds tasks for the rows that a task left, as many as slots are free."""
+        if not leftovers:
+            return
+        free = max(1, self._slots - len(self._tasks) - len(self._queue))
+        for work in divide(leftovers, free, self._spec.sizes[0]):
+            self._queue.add_last(Task(number=self._task_count, work=work))
+            self._task_count += 1
 
 
 def _reports_of(spec: BackfillSpec) -> str:
     # A report of an earlier round is no answer, although both rounds may read the same version.
     return f"jobs/{spec.staging.job_id}/reports/{spec.round}"
+
+
+def _has_limits(task: Task) -> bool:
+    """Tells whether a task is an assembly, or a further attempt with the rest of its limits."""
+    return task.isolate or any(work.assembles for work in task.work)
+
+
+def _can_split(task: Task) -> bool:
+    return max(work.turn for work in task.work) < _MOST_TURNS
 
 
 def _isolated(task: Task) -> Task:

@@ -6,11 +6,14 @@ scan is quick or the user requested exact counts.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
-from collections.abc import Collection, Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.computed_rows import Records
@@ -188,6 +191,44 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
             packed_rows, packed_bytes = packed_rows + rows, packed_bytes + size
     ship()
     return tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftoverRange:
+    """A range that a task left at its early end.
+
+    Attributes:
+        rows: The rows to compute; without rows all rows of the range, because no task has selected
+            its rows.
+    """
+
+    work: FragmentWork
+    rows: RowSet
+
+    def cut(self, rows: int) -> Iterator[tuple[FragmentWork, int]]:
+        """Yields parts of the range with about so many rows to compute, and their exact numbers."""
+        work = self.work
+        offsets = self.rows.to_numpy() if self.rows else np.arange(work.start, work.stop)
+        pieces = max(1, round(len(offsets) / rows))
+        places = [len(offsets) * number // pieces for number in range(pieces + 1)]
+        bounds = [work.start, *(int(offsets[place]) for place in places[1:-1]), work.stop]
+        for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            yield replace(work, start=start, stop=stop), places[number + 1] - places[number]
+
+    @property
+    def size(self) -> int:
+        """The rows to compute."""
+        return len(self.rows) or self.work.stop - self.work.start
+
+
+def divide(leftovers: Sequence[LeftoverRange], count: int, least_rows: int) -> list[tuple[FragmentWork, ...]]:
+    """Divides leftover ranges into the work of about `count` tasks, of `least_rows` rows or more.
+
+    Pure.
+    """
+    rows = max(least_rows, math.ceil(sum(leftover.size for leftover in leftovers) / count))
+    parts = [part for leftover in leftovers for part in leftover.cut(rows)]
+    return [tuple(work for work, _ in some) for some in pack(parts, operator.itemgetter(1), rows)]
 
 
 def pack_whole(work: Sequence[FragmentWork], task_rows: int) -> list[Task]:

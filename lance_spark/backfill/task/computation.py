@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lance_spark.backfill.task.allowance import Allowance
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork, RangeOutcome
 from lance_spark.errors import ValueConversionError
 from lance_spark.jobs.tables import ERRORS, append_rows
@@ -181,6 +182,7 @@ def fail_ranges(
             start=task_range.start,
             stop=task_range.stop,
             assembled=task_range.assembles,
+            turn=task_range.turn,
             error=f"{what}{error}",
             error_type=type_of(error),
         )
@@ -205,11 +207,20 @@ def type_of(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UdfCalls:
-    """The runner of a UDF, the UDF's policy for errors, and the rows of a full call."""
+    """The runner of a UDF, and the settings of its calls in a task.
+
+    Attributes:
+        policy: The UDF's policy for errors.
+        allowance: The allowance of the task.
+        call_rows: Rows of a full call.
+        is_retry: Whether an earlier attempt of the task died.
+    """
 
     runner: UdfRunner
     policy: ErrorPolicy
+    allowance: Allowance
     call_rows: int = 1
+    is_retry: bool = False
 
 
 class Computation:
@@ -256,7 +267,8 @@ class Computation:
     def compute(self, calls: UdfCalls, reader: InputReader, todo: RowSet, own: RowSet) -> Iterator[Chunk]:
         """Calls the UDF for the rows `todo`, and yields their values. Failed rows are NULL.
 
-        Rows of `own`, the rows of earlier rounds, count as recomputed.
+        Rows of `own`, the rows of earlier rounds, count as recomputed. At the end of the task's
+        allowance, the last rows have no value.
 
         Raises:
             ServiceUnavailableError: The service of the UDF was given up. Computed values are kept.
@@ -267,7 +279,7 @@ class Computation:
         began = time.perf_counter()
         self._checkpoints.begin()
         batches = reader.batches(todo.to_numpy(), sizer.next_rows, self._taken)
-        for result in calls.runner.run(self._while_available(batches)):
+        for result in calls.runner.run(self._while_available(calls.allowance.within(batches, self._taken))):
             offsets = self._taken.popleft()
             self.seconds["read"] += reader.seconds
             self.seconds["compute"] += time.perf_counter() - began - reader.seconds

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from lance_spark.backfill.task.value_source import ValueSource
 
 OnStale = Literal["recompute", "null"]
+
+RangeKey: TypeAlias = "tuple[int, int, bool, int]"
+"""Identifies the work on a range within a round."""
 
 STAGES = ("read", "compute", "checkpoint", "write")
 """The stages of a task's time."""
@@ -171,6 +174,7 @@ class FragmentWork:
             ranges.
         failed: Subset of `selected` that is NULL in the file: rows with a failed call, or rows
             whose inputs changed after an earlier round and that are not recomputed.
+        turn: Number of earlier tasks that ended early, and left these rows.
     """
 
     fragment_id: int
@@ -181,6 +185,7 @@ class FragmentWork:
     search: bool
     selected: RowSet | None = None
     failed: RowSet = field(default_factory=RowSet.empty)
+    turn: int = 0
 
     @property
     def assembles(self) -> bool:
@@ -188,26 +193,56 @@ class FragmentWork:
         return self.selected is not None
 
     @property
-    def key(self) -> tuple[int, int, bool]:
+    def key(self) -> RangeKey:
         """Identity of the work and its outcome within a round."""
-        return self.fragment_id, self.start, self.assembles
+        return self.fragment_id, self.start, self.assembles, self.turn
 
     @property
     def is_whole(self) -> bool:
         """Whether the work is the whole fragment, and ends with a column file."""
-        return self.assembles or len(self.ranges) == 1
+        return self.assembles or (self.start, self.stop) == (0, self.end)
+
+    @property
+    def end(self) -> int:
+        """The physical rows of the fragment."""
+        return self.ranges[-1][1]
+
+    def cut(self, start: int, stop: int) -> FragmentWork:
+        """Returns the work on a part of the range, for a task after a task that ended early."""
+        return replace(self, start=start, stop=stop, search=True, turn=self.turn + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLimits:
+    """The limits of a task. At a limit, the task ends between two batches, and leaves other rows.
+
+    Attributes:
+        calls: Maximum number of rows for the UDF; None is no limit.
+        cost: Maximum cost of the rows for the UDF; None is no limit.
+        deadline: No batch begins after this time, in seconds since the epoch; None is no limit.
+        splits: Whether the task ends after its first batches if the other rows take long. The
+            driver divides the rows among the free slots.
+    """
+
+    calls: int | None = None
+    cost: float | None = None
+    deadline: float | None = None
+    splits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """Work of a Spark task: ranges in sequence.
 
-    `isolate` runs the UDF in a process of its own after an attempt whose process died.
+    Attributes:
+        isolate: Whether the UDF runs in a process of its own, after an attempt whose process died.
+        limits: Limits for all ranges together.
     """
 
     number: int
     work: tuple[FragmentWork, ...]
     isolate: bool = False
+    limits: TaskLimits = TaskLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,10 +281,17 @@ class RangeOutcome:
     """The outcome of a range of a fragment, or of the whole fragment.
 
     Attributes:
+        stop: End of the finished rows. A task that ended early leaves the rows from here to the end
+            of the range.
         assembled: Whether the outcome is the whole fragment after its ranges. Then `counts` has
             skipped and crashed rows only, because the ranges counted the other rows.
+        turn: The turn of the range, as in :class:`FragmentWork`.
         calls: Number of rows with a returned call of the UDF.
         deduplicated: Number of rows without a call, because the UDF was called for equal inputs.
+        spent_calls: Rows for the UDF, failed rows included. In a further attempt of a task also
+            rows in checkpoints of this job, because a dead attempt may have called them.
+        spent_cost: Cost of the rows for the UDF.
+        left: Rows to compute from `stop` to the end of the range.
         seconds: Time per stage.
         source: Identity of the fragment's inputs.
         rows: The new known results for the fragment's rows.
@@ -269,8 +311,12 @@ class RangeOutcome:
     start: int
     stop: int
     assembled: bool = False
+    turn: int = 0
     calls: int = 0
     deduplicated: int = 0
+    spent_calls: int = 0
+    spent_cost: float = 0.0
+    left: RowSet = field(default_factory=RowSet.empty)
     retries: int = 0
     counts: RowCounts = RowCounts()
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -290,9 +336,9 @@ class RangeOutcome:
     error_type: str | None = None
 
     @property
-    def key(self) -> tuple[int, int, bool]:
+    def key(self) -> RangeKey:
         """Identity of its work within the round."""
-        return self.fragment_id, self.start, self.assembled
+        return self.fragment_id, self.start, self.assembled, self.turn
 
 
 def _fields(value: FragmentRows | RowCounts) -> list[tuple[str, Any]]:

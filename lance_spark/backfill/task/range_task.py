@@ -17,7 +17,7 @@ import logging
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.planning.selection import RangeRows, has_values
@@ -25,6 +25,7 @@ from lance_spark.backfill.reuse.prior_round_rows import PriorRoundRows
 from lance_spark.backfill.reuse.round_context import RoundContext, context_of, source_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.reuse.value_reuse import ReusedValues, ValueFinder
+from lance_spark.backfill.task.allowance import Allowance
 from lance_spark.backfill.task.computation import CheckpointBuffer, Computation, fail_ranges, type_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, RowCounts, Task
 from lance_spark.commit.changes import StagedColumns
@@ -43,6 +44,7 @@ from lance_spark.rows.merge import (
 )
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
+from lance_spark.spark_jobs.failures import is_error
 from lance_spark.staging.column_file import ColumnFile
 from lance_spark.types import LengthEnforcer
 from udf_runtime.errors import ServiceUnavailableError
@@ -59,10 +61,19 @@ _MOST_MISSING = 10
 
 
 def run_ranges(
-    spec: BackfillSpec, task: Task, make: Callable[[RoundContext, FragmentWork], RangeRun]
+    spec: BackfillSpec,
+    task: Task,
+    make: Callable[[RoundContext, FragmentWork], RangeRun],
+    allowance: Allowance | None = None,
 ) -> Iterator[RangeOutcome]:
-    """Computes a task's ranges, and yields their outcomes. A failed range fails alone."""
+    """Computes a task's ranges, and yields their outcomes. A failed range fails alone.
+
+    After the end of the allowance, the outcomes of the other ranges have no row.
+    """
     for number, work in enumerate(task.work):
+        if allowance is not None and allowance.is_over:
+            yield from map(leave, task.work[number:])
+            return
         run = None
         try:
             run = make(context_of(spec), work)
@@ -72,10 +83,19 @@ def run_ranges(
             where = f"fragment {work.fragment_id} rows {work.start} to {work.stop} of {spec.snapshot.uri}"
             _LOG.info("%s failed: %s", where, error)
             yield from fail_ranges(spec, [work], error) if run is None else [run.failed(error)]
-            if isinstance(error, (TableUnwritableError, ServiceUnavailableError)):
-                # The job ends: a full disk fails every range, and a service of the UDF is down.
+            if isinstance(error, TableUnwritableError):
+                # The job ends: a full disk fails every range.
                 yield from fail_ranges(spec, task.work[number + 1 :], error)
                 return
+            if is_error(type_of(error), ServiceUnavailableError):
+                # The job ends: each range would wait as long for the service.
+                yield from map(leave, task.work[number + 1 :])
+                return
+
+
+def leave(work: FragmentWork) -> RangeOutcome:
+    """Returns the outcome of a range whose rows the task leaves to another task."""
+    return RangeOutcome(fragment_id=work.fragment_id, start=work.start, stop=work.start, turn=work.turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +106,39 @@ class SelectedRows:
         todo: Rows to compute.
         failed: Rows to write as NULL: they failed, or their inputs changed after an earlier round.
         own: Rows computed by an earlier round.
+        fresh: Rows that no earlier round selected.
+        reused: Rows with a value from before this task.
+        nulled: Subset of `failed`: rows whose inputs changed after an earlier round.
     """
 
     served: ReusedValues
     todo: RowSet
     failed: RowSet
     own: RowSet
+    fresh: RowSet
+    reused: RowSet
+    nulled: RowSet
 
     @property
     def rows(self) -> RowSet:
         """All rows to write."""
         return self.served.rows | self.todo | self.failed
+
+    @property
+    def counts(self) -> RowCounts:
+        """The counts of the selected rows."""
+        return RowCounts(
+            selected=len(self.fresh),
+            reused=len(self.reused & self.fresh),
+            carried=len(self.reused & self.own),
+            nulled=len(self.nulled),
+        )
+
+    def before(self, stop: int) -> SelectedRows:
+        """Returns the rows before a row, without the pieces of their values."""
+        span = RowSet.span(0, stop)
+        rows = {field.name: getattr(self, field.name) & span for field in fields(self) if field.name != "served"}
+        return SelectedRows(served=ReusedValues(rows=self.served.rows & span), **rows)
 
 
 class RangeRun(ABC):
@@ -193,11 +235,17 @@ class RangeRun(ABC):
                 reused_values = self._find(rows, candidates)
             todo = candidates - reused_values.rows
             nulled = todo & own.nulled
-        reused = reused_values.rows - computation.valued
-        self._counts += RowCounts(
-            selected=len(fresh), reused=len(reused & fresh), carried=len(reused & prior_rows), nulled=len(nulled)
+        part = SelectedRows(
+            served=reused_values,
+            todo=todo - nulled,
+            failed=failed | nulled,
+            own=prior_rows,
+            fresh=fresh,
+            reused=reused_values.rows - computation.valued,
+            nulled=nulled,
         )
-        return SelectedRows(served=reused_values, todo=todo - nulled, failed=failed | nulled, own=prior_rows)
+        self._counts += part.counts
+        return part
 
     def _find(self, rows: RangeRows, wanted: RowSet) -> ReusedValues:
         if not self._work.search or not wanted:
@@ -217,6 +265,9 @@ class RangeRun(ABC):
                     continue
                 file = file or self._open_file()
                 nulls |= self._fill(file, part)
+                if self._left(part):
+                    file.discard()
+                    return self._end_early(part)
                 computed |= part.served.rows | part.todo
             failed = self._computation.failed
             if file is None or (spec.equals_table_without_values and not computed - failed):
@@ -247,11 +298,30 @@ class RangeRun(ABC):
         part = self._select(own, self._work.start, self._work.stop)
         for _ in self._compute(part):
             pass
+        if self._left(part):
+            return self._end_early(part)
         self._checkpoints.flush()
         self._computation.errors.write()
         if not part.rows:
             return self._without_effect()
         return replace(self._outcome(), selected=part.rows, failed=part.failed | self._computation.failed)
+
+    def _left(self, part: SelectedRows) -> RowSet:
+        """Returns the rows without a call, after the end of the task's allowance."""
+        return part.todo - self._computation.valued - self._computation.failed
+
+    def _end_early(self, part: SelectedRows) -> RangeOutcome:
+        """Writes the computed values into checkpoints, and leaves the other rows."""
+        left = self._left(part)
+        stop = int(left.to_numpy()[0])
+        self._checkpoints.flush()
+        self._computation.errors.write()
+        finished = part.before(stop)
+        self._counts += finished.counts - part.counts
+        outcome = replace(self._outcome(), stop=stop, left=left)
+        if not finished.rows:
+            return outcome
+        return replace(outcome, selected=finished.rows, failed=finished.failed | self._computation.failed)
 
     def _leave_to_join(self, own: PriorRoundRows) -> RangeOutcome:
         """Selects rows, and leaves rows without values in checkpoints to a join."""
@@ -281,7 +351,7 @@ class RangeRun(ABC):
                 nulls |= RowSet.of(rows_with_null(offsets, batch))
                 file.append(offsets, batch)
         lost = len(part.rows) - (file.rows - before)
-        if lost:
+        if lost and not self._left(part):
             raise self._values_lost(lost)
         return nulls
 
@@ -344,6 +414,7 @@ class RangeRun(ABC):
             start=work.start,
             stop=work.stop,
             assembled=work.assembles,
+            turn=work.turn,
             calls=computation.calls,
             deduplicated=computation.deduplicated,
             retries=computation.retries,

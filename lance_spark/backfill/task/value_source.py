@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from lance_spark.backfill.reuse.equal_inputs import EqualInputs
 from lance_spark.backfill.reuse.prior_round_rows import FollowUp, PriorRoundRows
 from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of
+from lance_spark.backfill.reuse.value_reuse import CheckpointPiece
+from lance_spark.backfill.task.allowance import Allowance, StopRequest
 from lance_spark.backfill.task.computation import UdfCalls, fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
 from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, run_ranges
@@ -57,10 +59,23 @@ class _UdfRange(RangeRun):
         return self._write_file(own) if self._work.is_whole else self._write_checkpoints(own)
 
     def _compute(self, part: SelectedRows) -> Iterator[Chunk]:
+        if not self._work.assembles:
+            self._calls.allowance.enter(self._work, todo=len(part.todo), recovered=self._count_recovered(part))
         if not part.todo:
             return iter(())
         reader = self._spec.input_source.reader(self._spec, self._rows, self._fragment)
         return self._computation.compute(self._calls, reader, part.todo, part.own)
+
+    def _count_recovered(self, part: SelectedRows) -> int:
+        """Counts the rows that an earlier attempt of the task may have computed, before it died."""
+        if not self._calls.is_retry:
+            return 0
+        own = [
+            piece.offsets
+            for piece in part.served.pieces
+            if not isinstance(piece, CheckpointPiece) or piece.entry.job_id == self._spec.job_id
+        ]
+        return sum(map(len, own))
 
 
 class _ChunkerRange(_UdfRange):
@@ -110,6 +125,8 @@ class CallUdf:
             return
         limit_task_threads(udf)
         chunks = chunks_of(spec) if udf.kind is Kind.CHUNKS else None
+        rows = sum(work.stop - work.start for work in task.work)
+        allowance = Allowance(task.limits, udf, rows, StopRequest.of(spec).look)
         with UdfRunner(
             udf,
             threads=spec.threads,
@@ -119,8 +136,15 @@ class CallUdf:
             job=spec.staging.job_id,
             find_values=_finder_of_values(spec, udf),
         ) as runner:
-            calls = UdfCalls(runner=runner, policy=udf.on_error, call_rows=udf.call_rows)
-            yield from run_ranges(spec, task, functools.partial(self.range_run, calls=calls))
+            calls = UdfCalls(
+                runner=runner,
+                policy=udf.on_error,
+                call_rows=udf.call_rows,
+                allowance=allowance,
+                is_retry=task.isolate,
+            )
+            for outcome in run_ranges(spec, task, functools.partial(self.range_run, calls=calls), allowance):
+                yield replace(outcome, **allowance.settle())
 
     def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
         """Returns all rows for a committed fragment without the records of the commit."""
