@@ -21,6 +21,7 @@ from udf_runtime.definition.artifacts import Artifact, ArtifactCopy, ArtifactFil
 from udf_runtime.environments import artifact_cache, machine_cache
 from udf_runtime.environments.artifact_cache import ArtifactCache, list_artifact
 from udf_runtime.execute import UdfRunner
+from udf_runtime.execute.isolation import process_pool
 from udf_runtime.execute.isolation.process import Interpreter, ProcessSpec
 
 
@@ -219,6 +220,7 @@ def test_the_process_of_a_udf_holds_the_copy_after_its_parent_let_go(model: Path
         (tmp_path / "other").write_text("other")
         copied(listed(tmp_path / "other"), tmp_path / "cache", most_bytes=1)
         assert os.path.isdir(copy.path)
+    process_pool.end_all()
 
 
 def test_the_version_is_the_codes_and_the_contents(model: Path):
