@@ -231,6 +231,11 @@ class UDF(Settings, Generic[P, R_co]):
         _ = udf.code_version  # a failure of the digest is raised at the definition, before the first use
         return udf if manifest is None else udf.with_manifest(manifest)
 
+    @property
+    def keeps_process(self) -> bool:
+        """Whether the UDF runs in a process that outlives its tasks: with a state, or on GPUs."""
+        return bool(self.num_gpus) or (isinstance(self.target, Stateful) and self.target.has_state)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Calls the function in this process, without error policy, timeout and conversion."""
         result: R_co = self.load()(*args, **kwargs)

@@ -9,6 +9,7 @@ import os
 import pickle
 import pickletools
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import Any
@@ -33,6 +34,11 @@ class _Once:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._value: Callable[..., object] | None = None
+
+    @property
+    def value(self) -> Callable[..., object] | None:
+        """The value, if a thread has made the value."""
+        return self._value
 
     def get(self, make: Callable[[], Callable[..., object]]) -> Callable[..., object]:
         with self._lock:
@@ -85,6 +91,18 @@ class Stateful:
         except (TypeError, ValueError):
             return (made_from, args, kwargs)
         return (made_from, dict(bound.arguments))
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a class makes the instance, or the object has a `setup`.
+
+        True if this process lacks a module of the code.
+        """
+        try:
+            made_from = self.made_from
+        except UdfDefinitionError:
+            return True
+        return isinstance(made_from, type) or callable(getattr(made_from, "setup", None))
 
     def travels_by_value(self) -> bool:
         """Tells whether the pickle holds code instead of the name of a module."""
@@ -143,9 +161,21 @@ def _from_payload(payload: bytes) -> Stateful:
 
 
 def forget_instances() -> None:
-    """Drops this process's instances of unpickled class UDFs; the next call makes new instances."""
+    """Drops this process's instances of unpickled class UDFs, and calls their `teardown()`.
+
+    The next call makes new instances. Runs at the end of a UDF's process. An error of `teardown` is
+    printed, because no row is to blame.
+    """
     with _instances_lock:
+        dropped = list(_instances.values())
         _instances.clear()
+    for once in dropped:
+        teardown = getattr(once.value, "teardown", None)
+        if callable(teardown):
+            try:
+                finish(teardown())
+            except Exception:  # noqa: BLE001 - the other instances end, too
+                traceback.print_exc()
 
 
 def _renew_lock() -> None:

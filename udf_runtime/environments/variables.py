@@ -68,6 +68,11 @@ class Variables:
         """Returns the values by name."""
         return dict(self._values)
 
+    @property
+    def hidden_texts(self) -> tuple[str, ...]:
+        """The texts that :meth:`redact` replaces, in order."""
+        return tuple(self._hidden)
+
     def redact(self, text: str) -> str:
         """Returns a text with `***` in place of each value and its lines, escaped or not."""
         for hidden in self._hidden:

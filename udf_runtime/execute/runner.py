@@ -63,14 +63,15 @@ class UdfRunner:
             udf: The UDF.
             threads: Maximum number of concurrent batches. UDFs over iterators run as a single
                 stream, unless isolated.
-            isolate: Whether the UDF runs in child processes, as many as `threads`, so a crash costs
-                a row instead of this process.
+            isolate: Whether the UDF runs in child processes of this runner, as many as `threads`,
+                so a crash costs a row instead of this process.
             sleep: Waits a number of seconds between two attempts. Child processes use their own.
             clock: Returns seconds, for measurements. Child processes use their own.
             rng: Random numbers for waiting times; None: unseeded.
             chunks: Folder of a chunker's chunks; the results hold locations.
-            processes: Python and devices of child processes, which also serve later runners of the
-                same UDF. None: the UDF runs in this process, unless isolated.
+            processes: Python, devices and owner of child processes. Unless isolated, all threads
+                share a process, which stays idle after `close` and serves later runners of the same
+                UDF. None: the UDF runs in this process, unless isolated.
             job: Id of the job. After a call ran out of memory, all runners of the job in this
                 process keep to the number of rows that fits. A child process keeps to its own
                 number until its end. None: the number holds for this runner.
@@ -96,6 +97,7 @@ class UdfRunner:
         self._distinct = DistinctCalls(udf, find=find_values) if udf.deduplicate else None
         self._threads = threads
         self._isolate = isolate or processes is not None
+        self._is_shared = not isolate
         self._processes = ProcessSpec() if processes is None else processes
         self._batches = CallBatches(self._context)
         self._calls: _BatchCalls | StreamCalls | None = None
@@ -155,7 +157,9 @@ class UdfRunner:
         if self._calls is None:
             kind = self._context.udf.kind
             if self._isolate:
-                self._calls = IsolatedCalls(self._context, self._processes)
+                self._calls = IsolatedCalls(
+                    self._context, self._processes, is_shared=self._is_shared, threads=self._threads
+                )
             elif self._context.udf.is_async:
                 self._calls = (AsyncScalarCalls if kind is Kind.SCALAR else AsyncBatchCalls)(self._context)
             elif kind is Kind.CHUNKS:

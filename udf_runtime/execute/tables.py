@@ -11,7 +11,9 @@ from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.call_context import passes_through
 from udf_runtime.execute.columns import is_data_frame
-from udf_runtime.execute.isolation.process import Interpreter, ProcessEndedError, ProcessSpec, UdfProcess
+from udf_runtime.execute.isolation.owner import Owner
+from udf_runtime.execute.isolation.process import Interpreter, ProcessEndedError, ProcessSpec
+from udf_runtime.execute.isolation.process_registry import ProcessRegistry
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import cause_of, raised_for
 
@@ -54,9 +56,11 @@ def call_table(udf: UDF, source: TableSource, interpreter: Interpreter | None = 
 
 
 def _call_in_process(interpreter: Interpreter, udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
-    process = UdfProcess(udf, udf.dumps(), ProcessSpec(interpreter=interpreter), None)
+    payload = udf.dumps()
+    process = ProcessRegistry(Owner.current()).start(udf, payload, ProcessSpec(interpreter=interpreter))
+    start = interpreter.make_start(payload, None)
     try:
-        yield from process.call_table(source)
+        yield from process.open(udf, start, None).call_table(source)
     except ProcessEndedError as error:
         raise UdfProcessDiedError(udf=udf.name, exit_code=error.exit_code, output=error.output) from None
     finally:

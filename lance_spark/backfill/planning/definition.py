@@ -81,7 +81,7 @@ class Definition:
     @property
     def value_source(self) -> ValueSource:
         """The source of values for tasks. A plan runs no task."""
-        return CallUdf(udf=b"" if self.loaded is None else self.loaded.dumps())
+        return CallUdf(udf=b"") if self.loaded is None else CallUdf.of(self.loaded)
 
     @property
     def resources(self) -> Resources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from udf_runtime import UDF
@@ -9,6 +10,16 @@ from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.threads import limit_threads
 
 _OMP_NAME = "OMP_NUM_THREADS"
+
+
+def find_owner() -> Owner | None:
+    """Returns the owner of a task's UDF processes: the executor's JVM.
+
+    None without a task of Spark: the process itself.
+    """
+    from pyspark import TaskContext
+
+    return None if TaskContext.get() is None else _find_jvm()
 
 
 def limit_task_threads(udf: UDF) -> None:
@@ -23,6 +34,11 @@ def limit_task_threads(udf: UDF) -> None:
     context = TaskContext.get()
     if context is None:
         return
-    if os.environ.get(_OMP_NAME) == str(context.cpus()) and not Owner.above_python().has_variable(_OMP_NAME):
+    if os.environ.get(_OMP_NAME) == str(context.cpus()) and not _find_jvm().has_variable(_OMP_NAME):
         del os.environ[_OMP_NAME]
     limit_threads(udf.num_cpus)
+
+
+@functools.cache
+def _find_jvm() -> Owner:
+    return Owner.above_python()

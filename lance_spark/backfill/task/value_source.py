@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from lance_spark.backfill.reuse.equal_inputs import EqualInputs
 from lance_spark.backfill.reuse.prior_round_rows import FollowUp, PriorRoundRows
@@ -18,13 +18,13 @@ from lance_spark.backfill.task.allowance import Allowance, StopRequest
 from lance_spark.backfill.task.computation import UdfCalls, fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
 from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, run_ranges
-from lance_spark.backfill.task.udf_processes import limit_task_threads
+from lance_spark.backfill.task.udf_processes import find_owner, limit_task_threads
 from lance_spark.environments.task import open_interpreter
 from lance_spark.rows.merge import Chunk
 from lance_spark.rows.row_set import RowSet
 from udf_runtime import UDF, ArtifactError, EnvironmentBuildError, Kind, UdfRuntimeError
 from udf_runtime.execute import UdfRunner
-from udf_runtime.execute.isolation.process import ProcessSpec
+from udf_runtime.execute.isolation.process import Interpreter, ProcessSpec
 
 if TYPE_CHECKING:
     from lance_spark.rebase.row_origins import Origin
@@ -103,19 +103,25 @@ class CallUdf:
 
     Attributes:
         udf: The pickled UDF.
+        keeps_process: Whether the UDF runs in a process that outlives the task.
     """
 
     is_computed: ClassVar[bool] = True
     range_run: ClassVar[type[_UdfRange]] = _UdfRange
 
     udf: bytes
+    keeps_process: bool = False
+
+    @classmethod
+    def of(cls, udf: UDF) -> Self:
+        """Returns the source of a UDF's values. Runs on the driver."""
+        return cls(udf=udf.dumps(), keeps_process=udf.keeps_process)
 
     def run(self, spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
         """Loads the UDF, and calls the UDF for the rows of the ranges."""
         try:
             udf = UDF.loads(self.udf)
-            interpreter = open_interpreter(udf, spec.environment, spec.artifacts)
-            processes = None if interpreter is None else ProcessSpec(interpreter=interpreter)
+            processes = self._find_processes(udf, spec)
         except (EnvironmentBuildError, ArtifactError) as error:
             yield from fail_ranges(spec, task.work, error)
             return
@@ -130,7 +136,8 @@ class CallUdf:
         with UdfRunner(
             udf,
             threads=spec.threads,
-            isolate=task.isolate,
+            # A UDF outside this process did not kill the process of the attempt before.
+            isolate=task.isolate and processes is None,
             chunks=chunks,
             processes=processes,
             job=spec.staging.job_id,
@@ -145,6 +152,18 @@ class CallUdf:
             )
             for outcome in run_ranges(spec, task, functools.partial(self.range_run, calls=calls), allowance):
                 yield replace(outcome, **allowance.settle())
+
+    def _find_processes(self, udf: UDF, spec: BackfillSpec) -> ProcessSpec | None:
+        """Returns the processes of the UDF; None if the UDF runs in this process.
+
+        Raises:
+            EnvironmentBuildError: The environment cannot be built.
+            ArtifactError: An artifact cannot be copied.
+        """
+        interpreter = open_interpreter(udf, spec.environment, spec.artifacts)
+        if interpreter is None and not self.keeps_process:
+            return None
+        return ProcessSpec(interpreter=interpreter or Interpreter(), owner=find_owner())
 
     def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
         """Returns all rows for a committed fragment without the records of the commit."""

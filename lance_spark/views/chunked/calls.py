@@ -213,7 +213,7 @@ class ChunkCalls:
             snapshot=start.source,
             staging=placement.staging,
             job_id=self._job_id,
-            value_source=CallChunker(udf=self._udf.dumps()),
+            value_source=CallChunker.of(self._udf),
             row_selector=selects,
             prior_rounds=FirstRound(),
             key=function.key,

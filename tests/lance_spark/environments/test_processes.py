@@ -1,4 +1,4 @@
-"""Processes of UDFs with environments: they serve many tasks, and end with the worker, even after a crash."""
+"""Processes of UDFs with a state or an environment: they serve many tasks and jobs, and end with a call that is killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lance_spark import Manifest, Table, udf
-from tests.lance_spark.environments.conftest import VERSIONS, packaging
+from tests.lance_spark.environments.conftest import VERSIONS, packaging, rows
 from tests.support.waiting import eventually
 from udf_runtime import UDF
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 OLD = VERSIONS[0]
 
 
-def noting(log: Path, manifest: Manifest, *, wait_at: int | None = None) -> UDF:
+def noting(log: Path, manifest: Manifest | None, *, wait_at: int | None = None) -> UDF:
     """Returns a UDF that logs its process and a child process, and waits at a row until a file exists.
 
     The waiting process is logged too. It has loaded the UDF, so its death is a death in a row.
@@ -67,15 +67,26 @@ def lives(process: int | psutil.Process) -> bool:
         return False
 
 
-def test_a_process_serves_all_tasks_of_a_worker(table: Table, tmp_path: Path):
+def workers() -> list[psutil.Process]:
+    """The Python workers of Spark below this process."""
+    family = [process for process in psutil.Process().children(recursive=True) if lives(process)]
+    daemons = [process for process in family if any(part.endswith(".daemon") for part in process.cmdline())]
+    return [process for process in daemons if process.ppid() in {daemon.pid for daemon in daemons}]
+
+
+@pytest.mark.parametrize("where", ["worker", "environment"])
+def test_processes_outlive_tasks_and_workers_and_serve_the_next_job(table: Table, tmp_path: Path, where: str):
     log = tmp_path / "log"
-    table.add_columns({"v": noting(log, packaging(OLD))})
-    assert table.backfill("v").rows_computed == 60
+    table.add_columns({"v": noting(log, packaging(OLD) if where == "environment" else None)})
+    assert table.backfill("v").rows_computed == 60  # 12 tasks of 5 rows
     processes = logged_processes(log)
-    workers = {worker for _, _, worker in processes}
-    assert len(processes) == len(workers) <= 4  # processes of two slots, and of workers replaced by Spark
-    assert all(lives(pid) for pid, _, worker in processes if lives(worker))
-    assert table.count_rows("v = 2 * id") == 60
+    assert 1 <= len(processes) <= 2 and all(lives(pid) for process in processes for pid in process[:2])
+    for worker in workers():
+        worker.kill()
+    table.add(rows(60))
+    assert table.backfill("v").rows_computed == 20
+    assert logged_processes(log) == processes, "the second job loaded the UDF"
+    assert table.count_rows("v = 2 * id") == 80
 
 
 @pytest.mark.parametrize("victim", ["worker", "process"])
@@ -86,8 +97,9 @@ def test_nothing_is_left_of_what_is_killed_and_the_job_goes_on(table: Table, tmp
     waiting = Path(f"{log}.waiting")
     eventually(lambda: waiting.exists() and waiting.read_text().endswith("\n"), 60)
     numbers = next(line for line in logged_processes(log) if line[0] == int(waiting.read_text()))
-    process, sleeper, worker = map(psutil.Process, numbers)
-    (worker if victim == "worker" else process).kill()
+    process, sleeper = map(psutil.Process, numbers[:2])
+    for killed in workers() if victim == "worker" else [process]:
+        killed.kill()
     eventually(lambda: not lives(process) and not lives(sleeper))
     Path(f"{log}.go").touch()
     result = job.result()  # type: ignore[union-attr]

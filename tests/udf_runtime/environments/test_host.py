@@ -27,8 +27,9 @@ from udf_runtime.environments.host import EnvironmentCache
 from udf_runtime.environments.manifest import current_python
 from udf_runtime.environments.variables import Variables
 from udf_runtime.execute import UdfRunner
-from udf_runtime.execute.isolation import process_pool
+from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.process import Interpreter, ProcessSpec
+from udf_runtime.execute.isolation.process_registry import ProcessRegistry
 
 ROWS = pa.record_batch([pa.array([1, 2, 3], pa.int64())], names=["x"])
 
@@ -38,7 +39,7 @@ def run(manifest: Manifest, interpreter: Interpreter, function: Callable[[int], 
     environment_udf = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(function)
     with UdfRunner(environment_udf, processes=ProcessSpec(interpreter=interpreter)) as runner:
         (result,) = runner.run([ROWS])
-    process_pool.end_all()
+    ProcessRegistry(Owner.current()).end_all_idle()
     return result.values.to_pylist()
 
 
@@ -536,7 +537,7 @@ def test_without_an_index_all_packages_come_from_the_folders(
     assert "lance-spark-probe" not in caught.value.reason.partition("pyarrow")[0]
 
 
-def test_a_process_serves_runners_of_its_udf_until_another_udf_comes(
+def test_a_process_serves_runners_of_its_udf_until_its_end_in_order(
     cache: EnvironmentCache, wheels: Path, objects: LocalObjects
 ):
     manifest = probing(wheels, "lance-spark-probe==1.0")
@@ -557,6 +558,6 @@ def test_a_process_serves_runners_of_its_udf_until_another_udf_comes(
     first = of(pid)
     assert of(pid) == of(pid) == first and psutil.pid_exists(first)
     second = of(other_function)
-    assert second != first and psutil.pid_exists(second) and not psutil.pid_exists(first)
-    process_pool.end_all()
-    assert not psutil.pid_exists(second)
+    assert second != first and of(pid) == first and of(other_function) == second
+    ProcessRegistry(Owner.current()).end_all_idle()
+    assert not psutil.pid_exists(first) and not psutil.pid_exists(second)

@@ -1,13 +1,15 @@
-"""The process of a UDF, started by a runner.
+"""The process of a UDF: a server for the tasks of a machine, one task at a time.
 
-The command is `python -m udf_runtime.execute.isolation.child PARENT_PID`, in the environment of the
-UDF. PyArrow is the only other package that the process needs.
+The command is `python -m udf_runtime.execute.isolation.child LISTENER LIFE DESCRIPTOR...`, in the
+environment of the UDF. PyArrow is the only other package that the process needs.
 
-Batches come on standard input and results go to standard output, as frames. Both are moved to other
-descriptors before any user code runs, so output of a UDF goes to standard error, and its standard
-input is empty. The process ends with its parent, together with all processes started by the UDF. A
-thread waits for the end of the input and regularly checks the parent, because another process
-forked from the parent may hold the input open.
+Each connection to the listening socket is a stream of frames. The first connection of a task is
+served in the main thread, because the UDF may use signals, or objects of its thread. Further
+connections of the same task have threads of their own, and share the loaded UDF.
+
+LIFE is a pipe of the supervisor. A byte ends the process in order after the current connection,
+with `teardown()`. The end of the pipe ends the process at once. The other descriptors only stay
+open, for example to hold a lock.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ import faulthandler
 import io
 import os
 import pickle
+import queue
+import select
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -29,7 +34,7 @@ import cloudpickle
 import pyarrow as pa
 
 from udf_runtime.checkpoint.chunks import ChunkFolder
-from udf_runtime.definition import UDF, Kind
+from udf_runtime.definition import UDF, Kind, forget_instances
 from udf_runtime.definition.artifacts import use_copies
 from udf_runtime.environments.machine_cache import hold_entry
 from udf_runtime.environments.variables import Variables
@@ -38,11 +43,13 @@ from udf_runtime.execute.isolation.frames import (
     Failure,
     Reply,
     Tag,
+    enlarge,
     from_ipc,
     to_ipc,
     wait_closed,
 )
 from udf_runtime.execute.isolation.parent import Parent, ParentObjects, ParentTable
+from udf_runtime.execute.isolation.sockets import is_own_user
 from udf_runtime.execute.result import BatchResult, shortened, trace_of, type_name
 from udf_runtime.execute.runner import UdfRunner
 from udf_runtime.execute.tables import call_table
@@ -52,60 +59,138 @@ from udf_runtime.policies.matchers import message_of
 if TYPE_CHECKING:
     from udf_runtime.checkpoint.store import Objects
 
-PARENT_CHECK_S = 1.0
 
-
-def main(parent: int) -> None:
-    """Serves the parent process until its `QUIT`, or its end."""
-    # Ctrl-C reaches every process of the terminal; the parent decides, and ends this process.
+def main(listener: int, life: int) -> None:
+    """Serves tasks until the supervisor ends the process."""
+    # Ctrl-C reaches every process of the terminal; the task decides, and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    reading, writing = _take_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a crashing process has no time to flush
     faulthandler.enable()  # for the log: the place of a crash in native code
-    runner_side = Parent(reading, writing)
-    threading.Thread(target=_end_with, args=(parent, reading), name="parent", daemon=True).start()
     try:
-        _serve(runner_side)
+        _Server(socket.socket(fileno=listener), life).run()
     except BaseException:  # noqa: BLE001 - the process ends with its descendants after any error
-        # Errors of user code are answers; an error here means that no reply was possible.
         with contextlib.suppress(OSError):
             traceback.print_exc()
         _end()
 
 
-def _serve(runner_side: Parent) -> None:
-    _, payload = runner_side.read()
-    serving = _Serving(runner_side)
-    try:
-        start = cast(ChildStart, pickle.loads(payload))  # noqa: S301 - from the parent, which started this process
-        # Set here instead of at the start of the process, because the system shows start variables
-        # to other users.
-        os.environ.update(start.variables.in_clear())
-        serving.variables = start.variables
-        hook_imports()
-        for entry in start.entries:
-            hold_entry(entry)
-        use_copies(start.copies)
-        udf = UDF.loads(start.udf)
+class _Server:
+    """Accepts connections: the main thread serves the first connection of a task."""
+
+    def __init__(self, listener: socket.socket, life: int) -> None:
+        self._listener = listener
+        self._life = life
+        self._loaded = LoadedUdf()
+        self._accepted: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self._current: socket.socket | None = None  # of the main thread, from its acceptance on
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Serves connections until the end in order, and calls `teardown()`."""
+        threading.Thread(target=self._accept, name="connections", daemon=True).start()
+        while (connection := self._accepted.get()) is not None:
+            self._loaded.serve(connection, is_main=True)
+            with self._lock:
+                self._current = None
+                connection.close()
+        forget_instances()
+
+    def _accept(self) -> None:
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        poll.register(self._life, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in poll.poll()]
+            if self._life in ready:
+                if not os.read(self._life, 1):
+                    _end()
+                self._accepted.put(None)
+                poll.unregister(self._life)
+            if self._listener.fileno() in ready:
+                self._assign(self._listener.accept()[0])
+
+    def _assign(self, connection: socket.socket) -> None:
+        if not is_own_user(connection):
+            connection.close()
+            return
+        enlarge(connection)
+        with self._lock:
+            current = self._current
+            # The main thread may still leave the stream of a task that has ended.
+            is_main = current is None or wait_closed(current.fileno(), 0)
+            if is_main:
+                self._current = connection
+        if is_main:
+            self._accepted.put(connection)
+        else:
+            threading.Thread(target=self._serve_in_thread, args=(connection,), name="connection", daemon=True).start()
+
+    def _serve_in_thread(self, connection: socket.socket) -> None:
+        with connection:
+            self._loaded.serve(connection, is_main=False)
+
+
+class LoadedUdf:
+    """The UDF of the process, loaded by the first connection in the main thread."""
+
+    def __init__(self) -> None:
+        self._udf: UDF | None = None
+        self._main_has_tried = threading.Event()
+
+    def serve(self, connection: socket.socket, *, is_main: bool) -> None:
+        """Serves a connection to its end."""
+        runner_side = Parent(connection.fileno(), connection.fileno())
+        try:
+            self._serve(runner_side, is_main=is_main)
+        except BrokenPipeError:  # the task has ended
+            return
+        except BaseException:  # noqa: BLE001 - errors of user code are answers, so no reply was possible
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
+
+    def _serve(self, runner_side: Parent, *, is_main: bool) -> None:
+        _, payload = runner_side.read()
+        start = cast(ChildStart, pickle.loads(payload))  # noqa: S301 - from a process of this user, which may do all that this process may do
+        serving = _Serving(runner_side, start.variables)
+        try:
+            udf, runner = self._load(runner_side, start, is_main=is_main)
+        except BaseException as error:  # noqa: BLE001 - the task receives any error of user code
+            serving.send_error(error)
+            return
+        finally:
+            self._main_has_tried.set()
+        with runner:
+            serving.serve(runner, udf)
+
+    def _load(self, runner_side: Parent, start: ChildStart, *, is_main: bool) -> tuple[UDF, UdfRunner]:
+        if not is_main:
+            self._main_has_tried.wait()
+        if self._udf is None:
+            # Set here instead of at the start of the process, because the system shows start
+            # variables to other users.
+            os.environ.update(start.variables.in_clear())
+            hook_imports()
+            for entry in start.entries:
+                hold_entry(entry)
+            use_copies(start.copies)
+            # The task deduplicates the inputs.
+            self._udf = dataclasses.replace(UDF.loads(start.udf), deduplicate=False)
         objects = cast("Objects", ParentObjects(runner_side))  # a process only puts chunks
         chunks = None if start.chunks is None else ChunkFolder(objects, *start.chunks)
-        # The parent deduplicates the inputs.
-        runner = UdfRunner(dataclasses.replace(udf, deduplicate=False), chunks=chunks)
-        if udf.kind is Kind.TABLE:
-            udf.load()
+        runner = UdfRunner(self._udf, chunks=chunks)
+        if self._udf.kind is Kind.TABLE:
+            self._udf.load()
         else:
             runner.load()
-    except BaseException as error:  # noqa: BLE001 - the parent receives any error of user code
-        serving.send_error(error)
-        return
-    with runner:
-        serving.serve(runner, udf)
+        return self._udf, runner
 
 
 class _Serving:
-    """Answers batches until `QUIT`."""
+    """Answers the batches of a connection until `QUIT`."""
 
-    def __init__(self, parent: Parent) -> None:
-        self.variables = Variables()
+    def __init__(self, parent: Parent, variables: Variables) -> None:
+        self._variables = variables
         self._parent = parent
         self._quit = False
         self._table = False
@@ -122,13 +207,13 @@ class _Serving:
                     self._parent.write(Tag.END)
             except BrokenPipeError:
                 raise
-            except BaseException as error:  # noqa: BLE001 - as in main
+            except BaseException as error:  # noqa: BLE001 - the task receives any error of user code
                 self.send_error(error)
 
     def _send_result(self, result: BatchResult) -> None:
         failures = tuple(
             dataclasses.replace(
-                failure, message=self.variables.redact(failure.message), trace=self.variables.redact(failure.trace)
+                failure, message=self._variables.redact(failure.message), trace=self._variables.redact(failure.trace)
             )
             for failure in result.failures
         )
@@ -149,8 +234,8 @@ class _Serving:
             error=self._pickle_error(error),
             cause=None if cause is None else self._pickle_error(cause),
             error_type=type_name(error),
-            message=self.variables.redact(shortened(message_of(error))),
-            trace=self.variables.redact(trace_of(error)),
+            message=self._variables.redact(shortened(message_of(error))),
+            trace=self._variables.redact(trace_of(error)),
         )
         self._parent.write(Tag.ERROR, pickle.dumps(failure))
 
@@ -161,7 +246,7 @@ class _Serving:
         except Exception:  # noqa: BLE001 - a user's exception may raise anything here; its text is sent anyway
             return None
         # A secret may occur in several places of the object, so only the redacted text is sent.
-        return None if self.variables.shows_in(payload) else payload
+        return None if self._variables.shows_in(payload) else payload
 
     def _read_batches(self) -> Iterator[pa.RecordBatch]:
         while True:
@@ -172,25 +257,6 @@ class _Serving:
                 self._table = tag is Tag.TABLE
                 return
             yield from_ipc(payload)
-
-
-def _take_standard_streams() -> tuple[int, int]:
-    """Returns descriptors for frames; user code prints to standard error, its input is empty."""
-    reading, writing = os.dup(0), os.dup(1)  # not inherited by processes of the UDF
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # a crashing process has no time to flush
-    return reading, writing
-
-
-def _end_with(parent: int, reading: int) -> None:
-    """Ends the process, and the processes started by the UDF, after the parent's end."""
-    while os.getppid() == parent and not wait_closed(reading, PARENT_CHECK_S):
-        pass
-    _end()
 
 
 def _end() -> NoReturn:
@@ -204,4 +270,6 @@ def _end() -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    for inherited in map(int, sys.argv[1:]):
+        os.set_inheritable(inherited, False)  # not for processes of the UDF
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,5 +1,6 @@
 """The messages between a runner and the process of its UDF: a tag, a length and bytes.
 
+A connection begins with `START` (a pickled :class:`ChildStart`) from the runner.
 The child asks for each batch (`NEXT`); the runner answers with `BATCH`, with `END` (the end of this
 stream) or with `QUIT`. For each batch the child answers with `RECORD` (a pickled :class:`Reply`)
 and `VALUES`, or with `ERROR` (a pickled :class:`Failure`). `TABLE` calls a table function; the
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import fcntl
 import os
 import select
+import socket
 import struct
 from dataclasses import dataclass, field
 
@@ -26,7 +27,7 @@ from udf_runtime.environments.variables import Variables
 from udf_runtime.execute.result import RowFailure
 
 _HEAD = struct.Struct(">cQ")
-_PIPE_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 20
 _MOST_WRITTEN_BYTES = 1 << 30  # Linux writes at most 2 GiB at once
 
 
@@ -124,16 +125,16 @@ def wait_readable(fd: int, timeout_s: float) -> bool:
 
 
 def wait_closed(fd: int, timeout_s: float) -> bool:
-    """Waits until all writers of a pipe have closed it; False if the pipe is open."""
+    """Waits until the other side has closed its socket; False if the socket is open."""
     poll = select.poll()
     poll.register(fd, 0)  # POLLHUP needs no request
     return bool(poll.poll(timeout_s * 1000))
 
 
-def enlarge(fd: int) -> None:
-    """Gives a pipe a buffer of a megabyte, so its two ends wait for each other less often."""
-    with contextlib.suppress(OSError, AttributeError):  # a lower limit of the system, or no such feature
-        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+def enlarge(connection: socket.socket) -> None:
+    """Gives a socket a buffer of a megabyte, so its two ends wait for each other less often."""
+    with contextlib.suppress(OSError):  # a lower limit of the system
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
 
 def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
@@ -153,13 +154,19 @@ def from_ipc(payload: pa.Buffer) -> pa.RecordBatch:
 def _write(fd: int, body: memoryview) -> None:
     position = 0
     while position < len(body):
-        position += os.write(fd, body[position : position + _MOST_WRITTEN_BYTES])
+        try:
+            position += os.write(fd, body[position : position + _MOST_WRITTEN_BYTES])
+        except ConnectionResetError as error:  # the reader was gone with unread frames
+            raise BrokenPipeError from error
 
 
 def _read(fd: int, into: memoryview) -> bool:
     position = 0
     while position < len(into):
-        count = os.readv(fd, [into[position : position + _MOST_WRITTEN_BYTES]])
+        try:
+            count = os.readv(fd, [into[position : position + _MOST_WRITTEN_BYTES]])
+        except ConnectionResetError:
+            count = 0
         if count == 0:
             return False
         position += count

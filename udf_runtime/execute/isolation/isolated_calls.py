@@ -1,19 +1,20 @@
-"""UDFs in child processes: a row that kills its process costs a row instead of the job."""
+"""UDFs in their own processes: a row that kills its process costs a row instead of the job."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfProcessDiedError, UdfRuntimeError
-from udf_runtime.execute.call_context import CallContext
+from udf_runtime.execute.call_context import CallContext, HungCallsError
 from udf_runtime.execute.casts import nulls
-from udf_runtime.execute.isolation import process_pool
-from udf_runtime.execute.isolation.process import ProcessEndedError, ProcessSpec, UdfProcess
+from udf_runtime.execute.isolation.process import ProcessEndedError, ProcessSpec, UdfConnection
+from udf_runtime.execute.isolation.process_source import ProcessSource
 from udf_runtime.execute.result import BatchResult, RowFailure, join_parts, renumber_error, row_failure
 from udf_runtime.policies import Fail
 
@@ -21,27 +22,36 @@ _log = logging.getLogger(__name__)
 
 
 class IsolatedCalls:
-    """Runs batches in child processes, a process per thread; a child serves many batches.
+    """Runs batches in processes of the UDF.
 
-    When a child dies, its batch is halved, and the halves run in fresh children, until the fatal
-    rows are alone: k fatal rows of n cost O(k log n) children. Successful halves keep their
-    results. A row that kills its process alone goes to the error policy as
-    :class:`UdfProcessDiedError`. Without a matcher for this error, the row is recorded as crashed
-    and stays NULL; only a `Fail` that names UdfProcessDiedError ends the job. All other errors of a
-    UDF are handled by the same policy inside the child.
+    A shared process is taken from the registry, and left idle there at the end: it serves all
+    threads of this task, each over its own connection. Otherwise each thread has a process of its
+    own, which ends with the calls.
+
+    When a process dies, its batch is halved, and the halves run in fresh processes, until the fatal
+    rows are alone: k fatal rows of n cost O(k log n) processes. Successful halves keep their
+    results. Meanwhile no other thread calls a shared process, so the death has a single suspect. A
+    row that kills its process alone goes to the error policy as :class:`UdfProcessDiedError`.
+    Without a matcher for this error, the row is recorded as crashed and stays NULL; only a `Fail`
+    that names UdfProcessDiedError ends the job. All other errors of a UDF are handled by the same
+    policy inside the process.
     """
 
-    def __init__(self, context: CallContext, processes: ProcessSpec) -> None:
-        """Pickles the UDF; starts no process yet."""
+    def __init__(self, context: CallContext, processes: ProcessSpec, *, is_shared: bool, threads: int) -> None:
+        """Pickles the UDF; starts no process yet.
+
+        Args:
+            context: The UDF.
+            processes: Python, devices and owner of the processes.
+            is_shared: Whether the threads share a process that outlives the calls.
+            threads: Maximum number of concurrent calls.
+        """
         self.context = context
-        self._processes = processes
-        self._payload = context.udf.dumps()
-        folder = context.chunks
-        place = None if folder is None else (folder.root, folder.job)
-        # Processes of an environment serve other tasks, too.
-        self._key = None if processes == ProcessSpec() else (processes, UDF.payload_digest(self._payload), place)
-        self._idle: list[UdfProcess] = []
-        self._busy: set[UdfProcess] = set()
+        self.has_many_suspects = is_shared and threads > 1
+        self._source = ProcessSource(context, processes, is_shared=is_shared)
+        self._turns = _Turns()
+        self._idle: list[UdfConnection] = []
+        self._busy: set[UdfConnection] = set()
         self._lock = threading.Lock()
         self._stopped = False
 
@@ -67,75 +77,115 @@ class IsolatedCalls:
             limit_s=parts.limit_s,
         )
 
-    def call(self, batch: pa.RecordBatch) -> BatchResult:
-        """Returns the result of a call in an idle child, or in a new child."""
-        process = self._take_process()
+    def call(self, batch: pa.RecordBatch, *, is_alone: bool) -> BatchResult:
+        """Returns the result of a call in a process.
+
+        Args:
+            batch: The rows.
+            is_alone: Whether other threads wait, so a death of the process is due to this batch.
+        """
+        with self._turns.alone() if is_alone else self._turns.together():
+            return self._call(batch)
+
+    def _call(self, batch: pa.RecordBatch) -> BatchResult:
+        connection = self._take_connection()
         serves_on = False
         try:
-            result = process.call(batch)
+            result = connection.call(batch)
             serves_on = True
         except ProcessEndedError as error:
             if self._stopped:
                 raise _StoppedError from None
-            _log.info("the process %d of UDF %r ended with %d", process.pid, self.context.udf.name, error.exit_code)
+            _log.info("a process of UDF %r ended with %d", self.context.udf.name, error.exit_code)
             raise
-        except UdfRuntimeError:
-            serves_on = process.loaded
+        except UdfRuntimeError as error:
+            serves_on = connection.is_served and not isinstance(error, HungCallsError)
             raise
         finally:
             with self._lock:
-                self._busy.discard(process)
+                self._busy.discard(connection)
                 # A process stopped at the moment of its answer is about to end; no later row must
                 # be blamed.
                 serves_on = serves_on and not self._stopped
                 if serves_on:
-                    self._idle.append(process)
+                    self._idle.append(connection)
             if not serves_on:
-                process.kill()
+                self._source.kill(connection)
         return result
 
-    def _take_process(self) -> UdfProcess:
-        with self._lock:
-            process = self._idle.pop() if self._idle else None
-        if process is None and self._key is not None:
-            process = process_pool.take(self._key)
-        if process is not None and not process.alive:
-            process.kill()
-            process = None
-        if process is None:
-            process = UdfProcess(self.context.udf, self._payload, self._processes, self.context.chunks)
+    def _take_connection(self) -> UdfConnection:
+        connection = None
+        while connection is None:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                connection = self._source.connect()
+            elif not connection.process.alive:
+                self._source.kill(connection)
+                connection = None
         with self._lock:
             if not self._stopped:
-                self._busy.add(process)
-                return process
-        process.kill()
+                self._busy.add(connection)
+                return connection
+        self._source.kill(connection)
         raise _StoppedError
 
     def stop(self) -> None:
-        """Kills the busy children; waiting threads get an error and start no new children."""
+        """Kills the busy processes; waiting threads get an error and start no new processes."""
         with self._lock:
             self._stopped = True
-            for process in self._busy:
-                process.terminate()
+            for connection in self._busy:
+                connection.process.terminate()
 
     def resume(self) -> None:
-        """Allows new children, after all stopped threads have ended."""
+        """Allows new processes, after all stopped threads have ended."""
         with self._lock:
             self._stopped = False
 
     def close(self) -> None:
-        """Ends all children; idle children of an environment are kept for the next task."""
+        """Ends the processes; leaves a shared process idle for other tasks."""
         with self._lock:
-            processes = list(self._idle)
+            connections = list(self._idle)
             self._idle.clear()
             self._stopped = True
-            for process in self._busy:
-                process.terminate()
-        for process in processes:
-            if self._key is None:
-                process.close()
-            else:
-                process_pool.keep(self._key, process)
+            is_busy = bool(self._busy)
+            for connection in self._busy:
+                connection.process.terminate()
+        self._source.close(connections, is_busy=is_busy)
+
+
+class _Turns:
+    """Calls together, or a single call alone."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._together = 0
+        self._is_alone = False
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        with self._condition:
+            self._condition.wait_for(lambda: not self._is_alone)
+            self._together += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._together -= 1
+                self._condition.notify_all()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._condition:
+            self._condition.wait_for(lambda: not self._is_alone)
+            self._is_alone = True
+            self._condition.wait_for(lambda: not self._together)
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._is_alone = False
+                self._condition.notify_all()
 
 
 class _BatchRun:
@@ -159,11 +209,15 @@ class _BatchRun:
 
     def _run(self, start: int, rows: int, depth: int) -> list[pa.Array[Any]]:
         attempt = 0
+        is_alone = self._calls.has_many_suspects and depth > 0
         while True:
             attempt += 1
             try:
-                result = self._calls.call(self._batch.slice(start, rows))
+                result = self._calls.call(self._batch.slice(start, rows), is_alone=is_alone)
             except ProcessEndedError as error:
+                if error.loaded and self._calls.has_many_suspects and not is_alone:
+                    is_alone, attempt = True, attempt - 1
+                    continue
                 died = self._make_death(error, start if rows == 1 else None)
                 if not error.loaded:
                     raise died from None

@@ -57,6 +57,11 @@ class Owner:
         """A name for files."""
         return f"{self.pid}-{self.start}"
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return _ProcessFacts.read(self.pid).start == self.start
+
     def has_variable(self, name: str) -> bool:
         """Tells whether the process was started with an environment variable; True if unknown."""
         try:

@@ -30,12 +30,18 @@ def open_private_folder(name: str) -> int:
         True
         >>> os.close(descriptor)
     """
-    parent = os.path.join(tempfile.gettempdir(), f"lance-spark-{os.getuid()}")
+    path = private_folder_path(name)
+    parent = os.path.dirname(path)
     outer = _open_folder(parent, parent, None)
     try:
-        return _open_folder(name, os.path.join(parent, name), outer)
+        return _open_folder(name, path, outer)
     finally:
         os.close(outer)
+
+
+def private_folder_path(name: str) -> str:
+    """Returns the path of :func:`open_private_folder`, for example to connect to a socket."""
+    return os.path.join(tempfile.gettempdir(), f"lance-spark-{os.getuid()}", name)
 
 
 def _open_folder(name: str, path: str, outer: int | None) -> int:

@@ -1,25 +1,25 @@
-"""A child process of a UDF, from the view of its parent."""
+"""A process of a UDF, from the view of the task that holds the process."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import pickle
-import signal
-import subprocess
+import socket
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from udf_runtime.definition import UDF
 from udf_runtime.definition.artifacts import ArtifactCopy
 from udf_runtime.environments.variables import Variables
-from udf_runtime.errors import EnvironmentBuildError, UdfFailedError, UdfOutputError, UdfRuntimeError
+from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfRuntimeError
 from udf_runtime.execute.casts import cast
 from udf_runtime.execute.isolation.devices import DeviceRequest
 from udf_runtime.execute.isolation.frames import (
@@ -31,10 +31,13 @@ from udf_runtime.execute.isolation.frames import (
     from_ipc,
     read_frame,
     to_ipc,
+    wait_closed,
     wait_readable,
     write_frame,
 )
+from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.parent_rpc import ParentRpc
+from udf_runtime.execute.isolation.sockets import connect
 from udf_runtime.execute.result import BatchResult
 from udf_runtime.execute.threads import THREAD_NAMES, thread_variables
 
@@ -44,11 +47,6 @@ if TYPE_CHECKING:
 
 QUIT_WAIT_S = 5.0
 DEATH_CHECK_S = 0.2
-OUTPUT_WAIT_S = 1.0
-KEPT_OUTPUT_CHARS = 4096
-"""Length of the last output of a process, stored for the error of its death."""
-
-_LONGEST_LINE_BYTES = 1 << 16
 _OF_ANOTHER_PYTHON = ("PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__", "VIRTUAL_ENV")
 
 
@@ -81,6 +79,21 @@ class Interpreter:
         """Command line of the interpreter, without a module."""
         # Without the working directory on the module path, which may hold unrelated files.
         return [self.python or sys.executable, "-P"]
+
+    def make_start(self, payload: bytes, chunks: ChunkFolder | None) -> ChildStart:
+        """Returns the first message to a process.
+
+        Args:
+            payload: The pickled UDF.
+            chunks: Folder of a chunker's chunks; None for other UDFs.
+        """
+        return ChildStart(
+            udf=payload,
+            chunks=None if chunks is None else (chunks.root, chunks.job),
+            variables=self.variables,
+            copies=self.copies,
+            entries=self.entries,
+        )
 
     def environment(self, num_cpus: float | None = None) -> dict[str, str]:
         """Returns the environment variables at the process start, without values of the UDF.
@@ -116,14 +129,26 @@ class ProcessSpec:
     Attributes:
         interpreter: The Python of the processes.
         devices: The devices of each process; None: no device is reserved.
+        owner: The process whose end ends the processes; None is this process.
     """
 
     interpreter: Interpreter = field(default_factory=Interpreter)
     devices: DeviceRequest | None = None
+    owner: Owner | None = None
+
+    def digest(self, udf: UDF, payload: bytes) -> str:
+        """Returns a digest of the dependencies of a UDF's process."""
+        interpreter, start = self.interpreter, self.interpreter.environment(udf.num_cpus)
+        parts = [
+            *(UDF.payload_digest(payload), interpreter.command, interpreter.folder, start["PYTHONPATH"]),
+            *({name: start.get(name) for name in THREAD_NAMES}, repr(self.devices), repr(interpreter.copies)),
+            dict(sorted(interpreter.variables.in_clear().items())),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 class ProcessEndedError(Exception):
-    """The child ended without a result. Internal: the runner raises another error instead.
+    """The process ended without a result. Internal: the runner raises another error instead.
 
     Attributes:
         exit_code: Exit status; negative for the number of a signal.
@@ -139,97 +164,138 @@ class ProcessEndedError(Exception):
 
 
 class UdfProcess:
-    """A child process with a UDF. Serves a single caller at a time.
+    """A process of a UDF, held by this task. Thread-safe.
 
     Attributes:
-        loaded: Whether the child has reported the load of the UDF.
+        is_loaded: Whether the process has loaded the UDF.
     """
 
-    def __init__(self, udf: UDF, payload: bytes, processes: ProcessSpec, chunks: ChunkFolder | None) -> None:
-        """Waits for devices, starts the process and sends the UDF; does not wait for its load.
-
-        Raises:
-            DevicesBusyError: The devices were not free in time.
-            EnvironmentBuildError: The environment's interpreter is missing.
-        """
-        self._udf = udf
-        self.loaded = False
-        self._chunks = chunks
-        interpreter = processes.interpreter
-        lease = None if processes.devices is None else processes.devices.acquire()
-        try:
-            # `bufsize=0`: frames are written and read through the descriptors themselves. The
-            # process gets its own session, so processes started by the UDF can be ended with the
-            # session.
-            self._process = subprocess.Popen(  # noqa: S603 - an interpreter, and a module of this package
-                [*interpreter.command, "-m", "udf_runtime.execute.isolation.child", str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env={**interpreter.environment(udf.num_cpus), **({} if lease is None else lease.variables)},
-                pass_fds=() if lease is None else lease.descriptors,
-                start_new_session=True,
-            )
-        except OSError as error:
-            if udf.manifest is None:
-                raise
-            raise EnvironmentBuildError(
-                manifest=udf.manifest.name,
-                reason=f"its Python cannot be started: {error}",
-                hint="Another program changed the folder of environments. Run the job again.",
-            ) from error
-        finally:
-            if lease is not None:
-                lease.close()
-        self._pipes = [pipe for pipe in (self._process.stdin, self._process.stdout) if pipe is not None]
-        self._to, self._from = (pipe.fileno() for pipe in self._pipes)
-        for descriptor in (self._to, self._from):
-            enlarge(descriptor)
-        self._output = _Output(self._process.stderr, interpreter.variables)
-        place = None if chunks is None else (chunks.root, chunks.job)
-        start = ChildStart(
-            udf=payload,
-            chunks=place,
-            variables=interpreter.variables,
-            copies=interpreter.copies,
-            entries=interpreter.entries,
-        )
-        with contextlib.suppress(ProcessEndedError):  # raised by the first call, which knows the lost rows
-            self._send(Tag.START, pickle.dumps(start))
-
-    @property
-    def pid(self) -> int:
-        """Number of the process."""
-        return self._process.pid
+    def __init__(self, folder: str, control: socket.socket, *, is_loaded: bool = False) -> None:
+        """Takes the folder of the process and the connection to its supervisor."""
+        self.is_loaded = is_loaded
+        self._folder = folder
+        self._control = control
+        self._lock = threading.Lock()
+        self._report: dict[str, object] | None = None
 
     @property
     def alive(self) -> bool:
         """Whether the process can still serve."""
-        return self._process.poll() is None
+        return self.wait_end(0) is None
+
+    def open(self, udf: UDF, start: ChildStart, chunks: ChunkFolder | None) -> UdfConnection:
+        """Returns a connection to the process; does not wait for the load of the UDF.
+
+        Args:
+            udf: The UDF.
+            start: The first message.
+            chunks: Folder of a chunker's chunks.
+
+        Raises:
+            ProcessEndedError: The process has ended.
+        """
+        try:
+            connection = connect(os.path.join(self._folder, "calls"))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise self.make_ended_error() from error
+        return UdfConnection(self, connection, udf, start, chunks)
+
+    def note(self, request: bytes) -> None:
+        """Sends requests to the supervisor, which may have ended."""
+        with contextlib.suppress(OSError):
+            self._control.sendall(request)
+
+    def wait_end(self, timeout_s: float) -> dict[str, object] | None:
+        """Returns the report of the ended process; None if the process runs after the timeout."""
+        with self._lock:
+            if self._report is None and wait_readable(self._control.fileno(), timeout_s):
+                self._report = self._receive_report()
+            return self._report
+
+    def release(self) -> None:
+        """Leaves the process idle for other tasks."""
+        self.note(b"R")
+        self._control.close()
+
+    def close(self) -> None:
+        """Ends the process in order, with `teardown()`; kills the process after some seconds."""
+        self.note(b"Q")
+        self.wait_end(QUIT_WAIT_S)
+        self.kill()
+
+    def terminate(self) -> None:
+        """Kills the process and returns; a thread in a call gets its error."""
+        self.note(b"K")
+
+    def kill(self) -> None:
+        """Kills the process and the processes started by the UDF."""
+        self.terminate()
+        self.wait_end(QUIT_WAIT_S)
+        self._control.close()
+
+    def make_ended_error(self) -> ProcessEndedError:
+        """Returns the error for a process that has ended, or is ending."""
+        # Its connection is closed. A process that closes a connection of a task is useless.
+        report = self.wait_end(QUIT_WAIT_S)
+        if report is None:
+            self.terminate()
+            report = self.wait_end(QUIT_WAIT_S) or {}
+        exit_code, output = report.get("exit_code", -9), report.get("output", "")
+        return ProcessEndedError(int(str(exit_code)), loaded=self.is_loaded, output=str(output))
+
+    def _receive_report(self) -> dict[str, object]:
+        received = b""
+        with contextlib.suppress(OSError):
+            while part := self._control.recv(1 << 16):
+                received += part
+        # A killed supervisor sends nothing.
+        report: dict[str, object] = json.loads(received) if received.endswith(b"}") else {}
+        return report
+
+
+class UdfConnection:
+    """A connection to a process with a UDF. Serves a single caller at a time.
+
+    Attributes:
+        process: The process.
+        is_served: Whether the process has answered.
+    """
+
+    def __init__(
+        self, process: UdfProcess, connection: socket.socket, udf: UDF, start: ChildStart, chunks: ChunkFolder | None
+    ) -> None:
+        """Sends the UDF; does not wait for its load."""
+        self.process = process
+        self.is_served = False
+        self._connection = connection
+        self._fd = connection.fileno()
+        self._udf = udf
+        self._chunks = chunks
+        enlarge(connection)
+        with contextlib.suppress(ProcessEndedError):  # raised by the first call, which knows the lost rows
+            self._send(Tag.START, pickle.dumps(start))
 
     def call(self, batch: pa.RecordBatch) -> BatchResult:
-        """Returns the child's result for a batch.
+        """Returns the process's result for a batch.
 
         Raises:
             ProcessEndedError: The process ended first.
-            UdfFailedError: The error of the runner in the child, with a picklable cause.
-            UdfRuntimeError: Other errors of this package in the child.
+            UdfFailedError: The error of the runner in the process, with a picklable cause.
+            UdfRuntimeError: Other errors of this package in the process.
         """
         rpc = ParentRpc(self._chunks)
-        self._expect(Tag.NEXT, rpc)
-        self.loaded = True
-        self._send(Tag.BATCH, to_ipc(batch))
-        tag, payload = self._receive(rpc)
-        if tag is Tag.NEXT:
-            # An iterator UDF reads ahead. No further batch is present here, so its stream ends, and
-            # another stream begins after this batch.
-            self._send(Tag.END)
+        with self._calling(rpc):
+            self._send(Tag.BATCH, to_ipc(batch))
             tag, payload = self._receive(rpc)
-        if tag is not Tag.RECORD:
-            raise self._make_unexpected_error(tag, payload)
-        answer: Reply = pickle.loads(payload)  # noqa: S301 - from the child, which has our rights anyway
-        values = from_ipc(self._expect(Tag.VALUES, rpc)).column(0)
+            if tag is Tag.NEXT:
+                # An iterator UDF reads ahead. No further batch is present here, so its stream ends,
+                # and another stream begins after this batch.
+                self._send(Tag.END)
+                tag, payload = self._receive(rpc)
+            if tag is not Tag.RECORD:
+                raise self._make_unexpected_error(tag, payload)
+            answer: Reply = pickle.loads(payload)  # noqa: S301 - from a process of this user, which has our rights anyway
+            values = from_ipc(self._expect(Tag.VALUES, rpc)).column(0)
         if not values.type.equals(self._udf.result_type):  # an extension type without a registration in this process
             values = cast(values, self._udf.result_type)
         return BatchResult(
@@ -246,52 +312,52 @@ class UdfProcess:
 
         Raises:
             ProcessEndedError: The process ended first.
-            UdfRuntimeError: The error of the child.
+            UdfRuntimeError: The error of the process.
             Exception: The error of a read from the source.
         """
         rpc = ParentRpc(source=source)
-        self._expect(Tag.NEXT, rpc)
-        self.loaded = True
-        self._send(Tag.TABLE)
-        while True:
-            tag, payload = self._receive(rpc)
-            if tag is Tag.END:
-                return
-            if tag is not Tag.VALUES:
-                error = self._make_unexpected_error(tag, payload)
-                # The function only passed the error on.
-                raise error if rpc.table_error is None else rpc.table_error
-            yield from_ipc(payload)
+        with self._calling(rpc):
+            self._send(Tag.TABLE)
+            while True:
+                tag, payload = self._receive(rpc)
+                if tag is Tag.END:
+                    return
+                if tag is not Tag.VALUES:
+                    error = self._make_unexpected_error(tag, payload)
+                    # The function only passed the error on.
+                    raise error if rpc.table_error is None else rpc.table_error
+                yield from_ipc(payload)
 
-    def close(self) -> None:
-        """Lets an idle process exit by itself, and kills the process after some seconds."""
-        with contextlib.suppress(ProcessEndedError, subprocess.TimeoutExpired):  # a surviving process is killed below
+    def close(self) -> bool:
+        """Ends the stream, and tells whether the process serves on."""
+        try:
             self._send(Tag.QUIT)
-            self._process.wait(QUIT_WAIT_S)
-        self.kill()
+        except ProcessEndedError:
+            return False
+        serves_on = wait_closed(self._fd, QUIT_WAIT_S)
+        self.drop()
+        return serves_on and self.process.alive
 
-    def terminate(self) -> None:
-        """Kills the process and returns; a thread in `call` gets its error."""
-        self._kill_group()
+    def drop(self) -> None:
+        """Closes a connection without an end of its stream."""
+        self._connection.close()
 
-    def kill(self) -> None:
-        """Kills the process and the processes started by the UDF, and frees its resources."""
-        self._kill_group()
-        self._process.wait()
-        for pipe in self._pipes:
-            pipe.close()
-
-    def _kill_group(self) -> None:
-        # The process leads a group with all its descendants, unless a descendant left the group.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
+    @contextlib.contextmanager
+    def _calling(self, rpc: ParentRpc) -> Iterator[None]:
+        """Waits for the load of the UDF; the supervisor knows of the call during the block."""
+        self._expect(Tag.NEXT, rpc)
+        self.is_served = self.process.is_loaded = True
+        self.process.note(b"+")
+        try:
+            yield
+        finally:
+            self.process.note(b"-")
 
     def _send(self, tag: Tag, payload: bytes | pa.Buffer = b"") -> None:
         try:
-            write_frame(self._to, tag, payload)
+            write_frame(self._fd, tag, payload)
         except BrokenPipeError as error:
-            raise self._make_ended_error() from error
+            raise self.process.make_ended_error() from error
 
     def _receive(self, rpc: ParentRpc) -> tuple[Tag, pa.Buffer]:
         """Returns the next frame that is no request; answers requests."""
@@ -309,14 +375,14 @@ class UdfProcess:
                 self._send(Tag.REPLY, answer)
 
     def _read(self) -> tuple[Tag, pa.Buffer]:
-        # A process forked by the UDF may hold the pipe open long after the child's death, so check
-        # the child, too.
-        while not wait_readable(self._from, DEATH_CHECK_S):
-            if not self.alive and not wait_readable(self._from, 0):
-                raise self._make_ended_error()
-        frame = read_frame(self._from)
+        # A process forked by the UDF may hold the connection open long after the death, so ask
+        # the supervisor, too.
+        while not wait_readable(self._fd, DEATH_CHECK_S):
+            if not self.process.alive and not wait_readable(self._fd, 0):
+                raise self.process.make_ended_error()
+        frame = read_frame(self._fd)
         if frame is None:
-            raise self._make_ended_error()
+            raise self.process.make_ended_error()
         return frame
 
     def _expect(self, expected: Tag, rpc: ParentRpc) -> pa.Buffer:
@@ -328,7 +394,7 @@ class UdfProcess:
     def _make_unexpected_error(self, tag: Tag, payload: pa.Buffer) -> Exception:
         if tag is not Tag.ERROR:
             return UdfOutputError(
-                f"The child process of UDF {self._udf.name!r} sent a frame {tag.name} out of turn. Report this error.",
+                f"The process of UDF {self._udf.name!r} sent a frame {tag.name} out of turn. Report this error.",
                 udf=self._udf.name,
             )
         failure: Failure = pickle.loads(payload)  # noqa: S301 - as in call
@@ -346,42 +412,6 @@ class UdfProcess:
             cause = _load_error(failure.cause)
         error.__cause__ = cause
         return error
-
-    def _make_ended_error(self) -> ProcessEndedError:
-        # Its pipes are closed, so the process is ending; a process with closed pipes is useless.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(QUIT_WAIT_S)
-        self._kill_group()
-        self._process.wait()
-        return ProcessEndedError(self._process.returncode, loaded=self.loaded, output=self._output.last())
-
-
-class _Output:
-    """Output of a child: passed on to standard error line by line, with its end stored."""
-
-    def __init__(self, pipe: IO[bytes] | None, variables: Variables) -> None:
-        self._pipe = pipe
-        self._variables = variables
-        self._kept = ""
-        self._thread = threading.Thread(target=self._pass_on, name="udf-output", daemon=True)
-        self._thread.start()
-
-    def last(self) -> str:
-        """Returns the last output of an ended process."""
-        self._thread.join(OUTPUT_WAIT_S)
-        return self._kept
-
-    def _pass_on(self) -> None:
-        if self._pipe is None:
-            return
-        # The stream may be closed or replaced in this process, so each line looks up the stream.
-        with self._pipe as pipe:
-            while line := pipe.readline(_LONGEST_LINE_BYTES):
-                text = self._variables.redact(line.decode(errors="replace"))
-                self._kept = (self._kept + text)[-KEPT_OUTPUT_CHARS:]
-                with contextlib.suppress(OSError, ValueError):
-                    sys.stderr.write(text)
-                    sys.stderr.flush()
 
 
 def _load_error(payload: bytes | None) -> BaseException | None:

@@ -1,0 +1,216 @@
+"""Processes that outlive their runner: loads, owners, deaths, threads and memory."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.waiting import eventually
+from tests.udf_runtime.execute.cases import INT, batches_of, failed_rows, make, run, values_of
+from udf_runtime.definition import UDF, Kind, udf
+from udf_runtime.errors import UdfFailedError
+from udf_runtime.execute import UdfRunner
+from udf_runtime.execute.isolation.owner import Owner
+from udf_runtime.execute.isolation.process import ProcessSpec
+from udf_runtime.execute.isolation.process_registry import IDLE_VARIABLE, ProcessRegistry
+from udf_runtime.policies import Retry, Skip
+
+ROOT = str(Path(__file__).parents[3])
+SHARED = ProcessSpec()
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    yield
+    registry = ProcessRegistry(Owner.current())
+    registry.end_all_idle()
+    eventually(lambda: not registry.list_states(), 10)
+
+
+def note(log: Path | str, event: str) -> None:
+    with open(log, "a", encoding="utf-8") as file:
+        file.write(f"{event} {os.getpid()}\n")
+
+
+def events(log: Path) -> list[str]:
+    """The events of the log, without process numbers."""
+    return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def processes(log: Path) -> set[int]:
+    return {int(line.split()[1]) for line in log.read_text().splitlines()}
+
+
+def model(log: Path, **options: object) -> UDF:
+    """A class that logs its state, and that sleeps for negative values, dies of 666, and uses signals in `setup`."""
+
+    class Model:
+        def __init__(self, log: str) -> None:
+            self.log = log
+
+        def setup(self) -> None:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # the main thread alone may do so
+            note(self.log, "setup")
+
+        def teardown(self) -> None:
+            assert threading.current_thread() is threading.main_thread()
+            note(self.log, "teardown")
+
+        def __call__(self, x: int) -> int:
+            if x < 0:
+                note(self.log, "call")
+                time.sleep(-x)
+            if x == 666:
+                os._exit(6)
+            return os.getpid() if x == 0 else x
+
+    model_udf = udf(data_type=INT, version="1", **options)(Model)(str(log))  # type: ignore[call-overload]
+    return UDF.loads(model_udf.dumps())
+
+
+def call_in_another_process(
+    folder: Path, model_udf: UDF, owner: Owner | None, *columns: list[int]
+) -> subprocess.Popen[bytes]:
+    """Runs a UDF in another process, which waits afterwards."""
+    payload = folder / "payload"
+    payload.write_bytes(pickle.dumps((model_udf.dumps(), owner)))
+    script = textwrap.dedent(
+        f"""
+        import pickle, time
+        from udf_runtime.definition import UDF
+        from udf_runtime.execute import UdfRunner
+        from udf_runtime.execute.isolation.process import ProcessSpec
+        from tests.udf_runtime.execute.cases import batches_of
+        payload, owner = pickle.load(open({str(payload)!r}, "rb"))
+        with UdfRunner(UDF.loads(payload), processes=ProcessSpec(owner=owner)) as runner:
+            list(runner.run(batches_of(*{list(columns)!r})))
+            open({str(folder / "done")!r}, "w").close()
+            time.sleep(60)
+        """
+    )
+    return subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": ROOT})
+
+
+def test_runners_and_threads_share_a_process_until_it_is_idle_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(IDLE_VARIABLE, "1")
+    log = tmp_path / "log"
+    model_udf = model(log)
+    first = values_of(run(model_udf, *batches_of([0], [0]), processes=SHARED))
+    with UdfRunner(model_udf, threads=3, processes=SHARED) as runner:
+        many = values_of(runner.run(batches_of(*[[0, -1]] * 3, *[[0]] * 9)))
+    assert {value for values in first + many for value in values if value >= 0} == processes(log)
+    assert events(log) == ["setup", "call", "call", "call"] and len(processes(log)) == 1
+    eventually(lambda: events(log)[-1] == "teardown", 15)
+    eventually(lambda: not any(map(psutil.pid_exists, processes(log))), 15)
+    run(model_udf, *batches_of([1]), processes=SHARED)
+    assert events(log).count("setup") == 2 and events(log).count("teardown") == 1
+
+
+def test_a_task_that_is_killed_leaves_the_process_idle_unless_it_waits_for_a_call(tmp_path: Path):
+    log, owner = tmp_path / "log", Owner.current()
+    model_udf = model(log)
+    task = call_in_another_process(tmp_path, model_udf, owner, [1])
+    try:
+        eventually((tmp_path / "done").exists, 30)
+    finally:
+        task.kill()
+        task.wait()
+    eventually(lambda: ProcessRegistry(owner).list_states()[0].idle_s is not None, 10)
+    run(model_udf, *batches_of([2]), processes=SHARED)
+    assert events(log) == ["setup"]
+
+    task = call_in_another_process(tmp_path, model_udf, owner, [-60])
+    try:
+        eventually(lambda: "call" in events(log), 30)
+    finally:
+        task.kill()
+        task.wait()
+    eventually(lambda: not any(map(psutil.pid_exists, processes(log))), 5)
+    assert events(log) == ["setup", "call"]
+
+
+@pytest.mark.parametrize(
+    "column", [pytest.param([-60], id="busy"), pytest.param([1], id="idle", marks=pytest.mark.long)]
+)
+def test_the_end_of_the_owner_ends_its_processes(tmp_path: Path, column: list[int]):
+    log = tmp_path / "log"
+    owner = call_in_another_process(tmp_path, model(log), None, column)
+    try:
+        eventually(lambda: (tmp_path / "done").exists() or "call" in events(log), 30)
+        (pid,) = processes(log)
+        assert psutil.pid_exists(pid)
+    finally:
+        owner.kill()
+        owner.wait()
+    eventually(lambda: not psutil.pid_exists(pid), 5)
+    assert events(log)[1:] == (["call"] if column == [-60] else ["teardown"])
+
+
+@pytest.mark.long
+def test_only_the_fatal_row_of_two_threads_is_blamed(tmp_path: Path):
+    log = tmp_path / "log"
+    columns = [[1, 2, -1, 3], [4, 666, 5], [6, 7]]
+    results = run(model(log), *batches_of(*columns), threads=2, processes=SHARED)
+    assert [failed_rows(result) for result in results] == [[], [1], []]
+    assert values_of(results) == [[1, 2, -1, 3], [4, None, 5], [6, 7]]
+    assert results[1].failures[0].outcome == "crashed" and "exit code 6" in results[1].failures[0].message
+    assert len(ProcessRegistry(Owner.current()).list_states()) == 1  # idle for the next task
+
+
+def test_results_errors_skips_and_retries_are_those_of_this_process(tmp_path: Path):
+    tries = tmp_path / "tries"
+
+    def work(x: int) -> int:
+        if x == 5 and not tries.exists():
+            tries.touch()
+            raise OSError("once")
+        if x == 7:
+            raise ValueError("seven")
+        if x == 9:
+            raise KeyError("nine")
+        return x + 1
+
+    policy = [Retry(OSError, max_attempts=3), Skip(ValueError)]
+    outcomes = []
+    for processes_ in (None, SHARED):
+        tries.unlink(missing_ok=True)
+        results = run(make(work, on_error=policy), *batches_of([1, 5], [7, 8, 0]), processes=processes_)
+        with pytest.raises(UdfFailedError) as caught:
+            run(make(work, on_error=policy), *batches_of([1, 9]), processes=processes_)
+        error = caught.value
+        outcomes.append(
+            (
+                [(values.to_pylist(), retries) for values, retries in ((r.values, r.retries) for r in results)],
+                [[(f.row, f.outcome, f.error_type, f.message, f.attempt) for f in r.failures] for r in results],
+                (str(error), error.row, error.error_type, type(error.__cause__)),
+            )
+        )
+    assert outcomes[0] == outcomes[1]
+
+
+def test_the_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    Path(tmp_path, f"lance-spark-{os.getuid()}").mkdir(mode=0o777)
+    os.chmod(tmp_path / f"lance-spark-{os.getuid()}", 0o777)
+    with pytest.raises(PermissionError, match="Remove the folder"):
+        run(make(lambda x: x), *batches_of([1]), processes=SHARED)
+
+
+@pytest.mark.long
+def test_a_long_path_of_the_folder_of_temporary_files_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    assert values_of(run(make(lambda x: x, Kind.ARROW), *batches_of([1]), processes=SHARED)) == [[1]]
+    ProcessRegistry(Owner.current()).end_all_idle()
