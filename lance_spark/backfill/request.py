@@ -197,6 +197,7 @@ class BackfillRequest(BackfillParameters):
         manifest: The environment of a UDF that is passed for a column that has none.
         time_zone: Returns the time zone of the session, for a UDF of PySpark that is passed.
         plan_only: Whether a stored UDF is not loaded, which would run code.
+        is_sample: Whether the job computes `max_calls` rows for an estimate, and commits nothing.
     """
 
     columns: tuple[str, ...]
@@ -205,6 +206,7 @@ class BackfillRequest(BackfillParameters):
     manifest: Manifest | None = None
     time_zone: Callable[[], str] = session_time_zone
     plan_only: bool = False
+    is_sample: bool = False
 
     @staticmethod
     def of(parameters: BackfillParameters) -> BackfillRequest:

@@ -132,12 +132,17 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
     stale: Stale = False,
     concurrency: Concurrency = DEFAULT_CONCURRENCY,
     bounds: Annotated[bool, typer.Option("--bounds", help="Do not count rows: upper bounds, at once")] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="ROWS", help="Compute so many rows, and estimate time and cost"),
+    ] = None,
+    master: Master = None,
     checkpoints: Checkpoints = None,
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shows the work of a backfill. Starts no Spark."""
-    table = open_table(uri, storage_options=parse_storage(storage), checkpoint=checkpoints)
+    """Shows the work of a backfill. Starts no Spark without --sample."""
+    table = open_on_master(uri, master, parse_storage(storage), checkpoint=checkpoints)
     backfill_plan = table.plan_backfill(
         column,
         where=where,
@@ -148,6 +153,7 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
         concurrency=concurrency,
         exact=not bounds,
         stale=stale,
+        sample=sample,
     )
     if as_json:
         computed = {"has_work": backfill_plan.has_work, "rows_to_compute": backfill_plan.rows_to_compute}

@@ -17,7 +17,7 @@ from lance_spark.arguments import ARGUMENTS, takes
 from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.explain import BackfillPlan, view_of
-from lance_spark.backfill.planning.planner import PreparedBackfill, prepare
+from lance_spark.backfill.planning.planner import PreparedBackfill, prepare, slots_of
 from lance_spark.backfill.request import (
     DEFAULT_CONCURRENCY,
     BackfillParameters,
@@ -48,6 +48,7 @@ from lance_spark.table.upkeep import TableUpkeep
 from lance_spark.table.views import TableViews
 from lance_spark.views.definition import define, existing_view
 from udf_runtime import UDF, Manifest, UnpackedUDF
+from udf_runtime.arguments import is_whole_number
 
 # mypy ignores the results of class decorators, so an object of a decorated class is only callable.
 # A UDF of PySpark is callable, too.
@@ -366,7 +367,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             assert books.backfill("double").rows_computed == 1
             ```
         """
-        return wait(self._start(request), request.timeout)
+        return wait(self._start(self._prepare(BackfillRequest.of(request))), request.timeout)
 
     @overload
     @takes(BackfillParameters)
@@ -409,7 +410,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             assert job.result().rows_computed == 10
             ```
         """
-        job = self._start(request)
+        job = self._start(self._prepare(BackfillRequest.of(request)))
         return job.future if request._return_future else job  # noqa: SLF001 - the name of a public parameter
 
     def plan_backfill(  # noqa: PLR0913 - the specification's parameters
@@ -425,8 +426,11 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
         concurrency: int | None = DEFAULT_CONCURRENCY,
         exact: bool = True,
         stale: bool = False,
+        sample: int | None = None,
     ) -> BackfillPlan:
-        """Describes what a backfill would do. Starts no Spark job, and loads no stored UDF.
+        """Describes what a backfill would do.
+
+        Without a sample, a plan starts no Spark job, and loads no stored UDF.
 
         Args:
             col_name: The column, as in :meth:`backfill`.
@@ -440,9 +444,14 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             exact: Whether to count rows. A count scans the columns of the filter in this process,
                 and takes long for a large table. Without a count, the plan has upper bounds.
             stale: As in :meth:`backfill`.
+            sample: Rows to compute on Spark for an estimate of time and cost, from eight places of
+                the table. The job commits nothing, and the history shows the job as PARTIAL. Its
+                values stay in checkpoints, and later backfills use them. The estimate includes
+                setups of the UDF, so a small sample of a large model overestimates the time.
 
         Raises:
             LanceSparkError: An argument is wrong, as in :meth:`backfill`.
+            BackfillIncompleteError: The UDF failed for a row of the sample.
 
         Example:
             ```python
@@ -450,7 +459,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             from lance_spark import udf
 
 
-            @udf
+            @udf(cost=0.01)
             def double(price: int) -> int:
                 return 2 * price
 
@@ -459,6 +468,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
             books.add_columns({"double": double})
             print(books.plan_backfill("double"))
+            print(books.plan_backfill("double", sample=5).estimated_cost)  # 0.05
             ```
         """
         request = BackfillRequest(
@@ -473,13 +483,26 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             stale=stale,
             plan_only=True,
         )
+        sampled = None if sample is None else self._compute_sample(request, sample)
         prepared = self._prepare(request)
         outside: PreparedBackfill | None = None
         if num_frags is not None or skip_frags:
             version = prepared.spec.snapshot.version
             whole = replace(request, read_version=version, num_frags=None, skip_frags=0, task_size=None)
             outside = self._prepare(whole)
-        return view_of(prepared, outside, self.name, exact=exact)
+        plan = view_of(prepared, outside, self.name, exact=exact)
+        return plan if sampled is None else plan.with_sample(*sampled)
+
+    def _compute_sample(self, request: BackfillRequest, rows: int) -> tuple[BackfillJobResult, int]:
+        """Computes some rows of a planned backfill, and keeps their values in checkpoints.
+
+        Returns also the number of tasks at once of the planned backfill.
+        """
+        if not is_whole_number(rows):
+            raise OptionError("sample", rows, "a whole number of rows, 1 or more")
+        prepared = self._prepare(replace(request, plan_only=False, is_sample=True, max_calls=rows))
+        spark = self._spark()
+        return wait(self._start(prepared), None), slots_of(spark, prepared.concurrency(spark))
 
     def watch(
         self,
@@ -655,9 +678,8 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             request = replace(request, manifest=self._default_manifest(), time_zone=self._time_zone)
         return prepare(self._ref, request, checkpoints=self._checkpoint, define=define)
 
-    def _start(self, request: BackfillParameters) -> Job[BackfillJobResult]:
-        prepared = self._prepare(BackfillRequest.of(request))
-        spark = self._spark()
+    def _start(self, prepared: PreparedBackfill) -> Job[BackfillJobResult]:
+        request, spark = prepared.request, self._spark()
         if request.admission_check:
             check_resources(spark, prepared.definition.udf, strict=request.admission_strict)
         return self._run(spark, prepared)

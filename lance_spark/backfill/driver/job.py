@@ -21,7 +21,7 @@ from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentS
 from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits
 from lance_spark.backfill.driver.rounds import GONE_ERRORS, FollowUps, RoundLimit, is_gone
 from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, make_environment, raise_if_fatal
-from lance_spark.backfill.planning.fragment_plan import pack_whole, plan_tasks
+from lance_spark.backfill.planning.fragment_plan import pack_whole
 from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.planning.staleness import StaleCount, count_stale
 from lance_spark.backfill.task.computation import record_ranges
@@ -238,7 +238,7 @@ class BackfillJob:
         """Runs the tasks of a round, and commits the finished fragments."""
         spec, request = prepared.spec, prepared.request
         self._states.begin_round([plan.fragment_id for plan in prepared.plans])
-        tasks = plan_tasks(prepared.plans, prepared.task_rows(self._spark))
+        tasks = prepared.tasks(self._spark)
         work = {fragment_work.fragment_id: fragment_work for task in tasks for fragment_work in task.work}
         columns = ", ".join(prepared.columns)
         what = f"{self._noun} of {columns} in {self._table_name}"
@@ -263,7 +263,7 @@ class BackfillJob:
                 self._in_flight.look()
                 self._show()
                 self._beat()
-            self._is_early = scheduler.is_unfinished
+            self._is_early = scheduler.is_unfinished or request.is_sample
             self._check_skips(final=not self._is_early)
             group_commits.commit(computed)
             group_commits.record_inherited(self._states.inherited)
@@ -335,7 +335,7 @@ class BackfillJob:
             scheduler.end_early()
         is_void = answer.error is not None and is_error(answer.error_type, *GONE_ERRORS) and is_gone(spec)
         following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
-        if isinstance(following, FragmentWork):
+        if isinstance(following, FragmentWork) and not self._prepared.request.is_sample:
             scheduler.add(following)
         return [following] if isinstance(following, RangeOutcome) else []
 
@@ -393,7 +393,8 @@ class BackfillJob:
         """Returns the reason of an early end, and the rest of the work."""
         budget = self._budget
         spent = counted(budget.calls, "row") + (f", cost {budget.cost:g}" if budget.cost else "")
-        reason = self._service_error or f"The budget {budget.limit_text()} is used up."
+        sample = "The job was the sample of a plan." if self._prepared.request.is_sample else None
+        reason = self._service_error or sample or f"The budget {budget.limit_text()} is used up."
         done = f"{self._fragments_done():,} of {counted(len(self._fragments), 'fragment')} are done"
         return (
             f"{reason} The {self._noun} ended early. It called the UDF for {spent}. {done}, and at most "

@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -27,6 +26,7 @@ from pyspark.sql import SparkSession
 from lance_spark.backfill.driver.budget import Budget
 from lance_spark.backfill.driver.running_tasks import RunningTasks
 from lance_spark.backfill.planning.fragment_plan import LeftoverRange, divide
+from lance_spark.backfill.planning.planner import slots_of
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.allowance import StopRequest
 from lance_spark.backfill.task.computation import fail_ranges, record_ranges
@@ -183,7 +183,7 @@ class Scheduler:
         self._spec = spec
         self._objects = objects_beside(spec.home)
         slots = known_slots(spark)
-        self._slots = min(filter(None, (limit, slots)), default=os.cpu_count() or 1)
+        self._slots = slots_of(spark, limit)
         self._budget = Budget() if budget is None else budget
         self._stop_request = StopRequest.of(spec)
         self._limit = None if limit is not None and slots is not None and slots <= limit else limit
@@ -381,8 +381,8 @@ def _reports_of(spec: BackfillSpec) -> str:
 
 
 def _has_limits(task: Task) -> bool:
-    """Tells whether a task is an assembly, or a further attempt with the rest of its limits."""
-    return task.isolate or any(work.assembles for work in task.work)
+    """Tells whether a task has limits already, or is an assembly, which calls no UDF."""
+    return task.limits != TaskLimits() or any(work.assembles for work in task.work)
 
 
 def _can_split(task: Task) -> bool:

@@ -13,6 +13,7 @@ from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.errors import counted
+from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.words import InWords
@@ -48,6 +49,11 @@ class BackfillPlan(InWords):
         input_bytes: Estimated bytes of input on storage.
         stable_row_ids: Whether the table has stable row ids.
         udf_mismatch: Whether the backfill replaces values of an earlier UDF.
+        sampled_rows: Rows computed by `plan_backfill(sample=)`; 0 without a sample.
+        estimated_seconds: Estimated seconds to compute `rows_to_compute` rows, by the speed of the
+            sample on as many slots; None without a sample.
+        estimated_cost: Estimated cost of these rows, by `@udf(cost=)` for the sampled rows; None
+            without a sample.
 
     Example:
         ```python
@@ -90,6 +96,9 @@ class BackfillPlan(InWords):
     input_bytes: int
     stable_row_ids: bool
     udf_mismatch: bool
+    sampled_rows: int = 0
+    estimated_seconds: float | None = None
+    estimated_cost: float | None = None
 
     @property
     def has_work(self) -> bool:
@@ -118,6 +127,24 @@ class BackfillPlan(InWords):
         about = "" if self.exact else "at most "
         return f"{of}: {about}{self.total_rows_pending:,} of {counted(self.total_rows, 'row')} to do"
 
+    def with_sample(self, sample: BackfillJobResult, tasks_at_once: int) -> BackfillPlan:
+        """Returns the plan with an estimate by a job that computed a sample.
+
+        Args:
+            sample: The result of the job.
+            tasks_at_once: Tasks of the later job at once.
+        """
+        sampled_rows = sample.rows_computed + sample.rows_skipped
+        if not sampled_rows:
+            return self
+        rows = self.rows_to_compute / sampled_rows
+        return replace(
+            self,
+            sampled_rows=sampled_rows,
+            estimated_seconds=rows * sample.seconds.get("compute", 0.0) / tasks_at_once,
+            estimated_cost=rows * sample.cost,
+        )
+
     def explain(self) -> str:
         """Returns the plan as readable text."""
         about = "" if self.exact else "at most "
@@ -144,6 +171,10 @@ class BackfillPlan(InWords):
                 "  note         the table has no stable row ids: where the history of a compaction was cleaned up, "
                 "moved rows are computed again"
             )
+        if self.estimated_seconds is not None:
+            cost = f", cost {self.estimated_cost:,.4g}" if self.estimated_cost else ""
+            sample = f"by a sample of {counted(self.sampled_rows, 'row')}"
+            lines.append(f"  estimate     {self.estimated_seconds:,.1f} s{cost}, {sample}")
         if not self.has_work:
             lines.append("  nothing to do")
         return "\n".join(lines)

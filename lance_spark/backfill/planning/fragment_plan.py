@@ -6,6 +6,7 @@ scan is quick or the user requested exact counts.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import operator
@@ -21,7 +22,7 @@ from lance_spark.backfill.reuse.prior_round_rows import first_round_rows
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.reuse.value_reuse import ValueFinder
-from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task, TaskLimits
 from lance_spark.read.sizes import measure_row
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
@@ -178,19 +179,47 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
             fits = packed_rows + rows <= task_rows and packed_bytes + size <= MAX_TASK_BYTES
             if len(ranges) > 1 or not fits or len(packed) >= _TASK_FRAGMENTS:
                 ship()
-            packed.append(
-                FragmentWork(
-                    fragment_id=plan.fragment_id,
-                    start=start,
-                    stop=stop,
-                    ranges=ranges,
-                    done=plan.done,
-                    search=plan.search,
-                )
-            )
+            packed.append(_work_of(plan, start, stop, ranges))
             packed_rows, packed_bytes = packed_rows + rows, packed_bytes + size
     ship()
     return tasks
+
+
+def sample_tasks(plans: Sequence[FragmentPlan], rows: int, count: int) -> list[Task]:
+    """Returns at most `count` tasks that each call the UDF for a part of a sample. Pure.
+
+    The tasks begin at places of equal distance.
+    """
+    starts = [0, *itertools.accumulate(plan.physical_rows for plan in plans)]
+    count = min(count, rows, starts[-1])
+    tasks = []
+    for number in range(count):
+        calls = rows * (number + 1) // count - rows * number // count
+        span = starts[-1] * number // count, starts[-1] * (number + 1) // count
+        work = tuple(_work_within(plans, starts, span, calls))
+        tasks.append(Task(number=number, work=work, limits=TaskLimits(calls=calls)))
+    return tasks
+
+
+def _work_within(
+    plans: Sequence[FragmentPlan], starts: Sequence[int], span: tuple[int, int], rows: int
+) -> Iterator[FragmentWork]:
+    """Yields work with about `rows` rows to do within a span of the table's physical rows."""
+    position, end = span
+    todo = 0.0
+    while position < end and todo < rows:
+        index = bisect.bisect_right(starts, position) - 1
+        plan, start = plans[index], position - starts[index]
+        stop = min(plan.physical_rows, end - starts[index])
+        yield _work_of(plan, start, stop, ((0, plan.physical_rows),))
+        todo += plan.rows_to_do * (stop - start) / plan.physical_rows
+        position = starts[index] + stop
+
+
+def _work_of(plan: FragmentPlan, start: int, stop: int, ranges: tuple[tuple[int, int], ...]) -> FragmentWork:
+    return FragmentWork(
+        fragment_id=plan.fragment_id, start=start, stop=stop, ranges=ranges, done=plan.done, search=plan.search
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,13 @@ from pyspark.sql import SparkSession
 
 from lance_spark.backfill.planning.admission import Resources
 from lance_spark.backfill.planning.definition import Definition, definition_of
-from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable, plan_fragments
+from lance_spark.backfill.planning.fragment_plan import (
+    FragmentPlan,
+    countable,
+    plan_fragments,
+    plan_tasks,
+    sample_tasks,
+)
 from lance_spark.backfill.planning.selection import row_selector_of
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, Records, RecordStore
@@ -22,7 +28,7 @@ from lance_spark.backfill.reuse.equal_inputs import check_equal_inputs
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
-from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.backfill.task.messages import BackfillSpec, Task
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
@@ -44,6 +50,10 @@ if TYPE_CHECKING:
 
 MOST_BASES = 8
 """Maximum number of older versions to search for rows."""
+
+
+_SAMPLE_TASKS = 8
+"""Tasks of a sample, at places of equal distance in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +121,13 @@ class PreparedBackfill:
         request, udf = self.request, self.definition.loaded or self.definition.stored
         task_size = request.task_size or (udf and udf.task_size)
         return task_size or rows_per_task(spark, self.dataset.count_rows(), request.concurrency)
+
+    def tasks(self, spark: SparkSession) -> list[Task]:
+        """Returns the tasks of the round: of all rows to do, or of a sample."""
+        request = self.request
+        if request.is_sample and request.max_calls is not None:
+            return sample_tasks(self.plans, request.max_calls, _SAMPLE_TASKS)
+        return plan_tasks(self.plans, self.task_rows(spark))
 
     def concurrency(self, spark: SparkSession) -> int | None:
         """Returns the maximum number of running tasks, within the CPUs that the UDF requests."""
@@ -180,6 +197,11 @@ def tasks_at_once(spark: SparkSession, resources: Resources, concurrency: int | 
         return concurrency
     fitting = max(1, slots // cpus)
     return fitting if concurrency is None else min(concurrency, fitting)
+
+
+def slots_of(spark: SparkSession, limit: int | None) -> int:
+    """Returns the tasks at once within a limit; the cores of this machine if neither is known."""
+    return min(filter(None, (limit, known_slots(spark))), default=os.cpu_count() or 1)
 
 
 def targets_of(dataset: lance.LanceDataset, columns: Sequence[str]) -> Targets:

@@ -203,3 +203,42 @@ def test_the_rest_of_a_lost_task_has_the_rest_of_its_share():
     budget.spend(ended)
     assert [(leftover.work.start, leftover.work.stop, leftover.size) for leftover in ended.leftovers] == [(5, 9, 2)]
     assert [limits.calls for limits in budget.limits_of([task, task, task], [], at_once=2)] == [2, 2]
+
+
+@pytest.mark.parametrize("rows_per_file", [1000, 7], ids=["fragment", "fragments"])
+def test_the_sample_of_a_plan_is_kept_and_extrapolated(rows_per_file: int, lab: InlineLab):
+    table = lab.make(pa.table({"id": range(ROWS)}), rows_per_file=rows_per_file)
+    called = lab.called()
+
+    def f(id: int) -> int:
+        called(id)
+        time.sleep(0.01)
+        return id
+
+    table.add_columns({"v": udf(f, version="1", name="f", cost=0.5)})
+    version = table.version
+    plan = table.plan_backfill("v", sample=20, concurrency=2)
+    sample = lab.calls()
+    assert len(sample) == 20
+    assert {row // 8 for row in sample} >= {0, 3, 6}, "the sample is from the whole table"
+    assert (table.version, plan.sampled_rows, plan.rows_from_checkpoint) == (version, 20, 20)
+    assert plan.estimated_cost == pytest.approx(0.5 * 40)
+    assert plan.estimated_seconds is not None
+    assert 0.01 * 40 / 2 <= plan.estimated_seconds < 2
+    assert "cost 20, by a sample of 20 rows" in plan.explain()
+    assert table.list_jobs()[0].status == "PARTIAL"
+    result = table.backfill("v")
+    assert (result.status, result.rows_from_checkpoint, result.cost) == ("DONE", 20, 20)
+    assert sorted(sample + lab.calls()) == [*range(ROWS)]
+    assert table.plan_backfill("v", sample=20).estimated_seconds is None, "no row is left"
+
+
+def test_a_sample_of_all_rows_commits_nothing(lab: InlineLab):
+    table = table_of(lab, 20)
+    version = table.version
+    assert table.plan_backfill("v", sample=1000).sampled_rows == ROWS
+    assert (table.version, lab.calls()) == (version, [*range(ROWS)])
+    assert table.backfill("v").status == "DONE"
+    assert lab.calls() == [3], "only the skipped row is called again"
+    with pytest.raises(lance_spark.errors.OptionError, match=r"sample.* whole number"):
+        table.plan_backfill("v", sample=0)
