@@ -244,6 +244,8 @@ def _summarize(job: JobRecord | BackfillJobResult) -> dict[str, str | None]:
         "fragments": f"{job.fragments_done:,} of {job.fragments_total:,}",
         "versions": ", ".join(map(str, job.versions)) or "none",
         "retries": f"{job.retries:,}" if job.retries else None,
+        "saved calls": f"{job.rows_deduplicated:,}" if job.rows_deduplicated else None,
+        "rows per call": None if job.batch_rows is None else f"at most {job.batch_rows:,}, as more ran out of memory",
         "seconds": stages or None,
     }
 

@@ -300,6 +300,8 @@ class JobRecord(InWords):
         retries: Retried calls and commits.
         seconds: Time per stage.
         message: Reason of a bad end, or None.
+        rows_deduplicated: Saved calls: rows that share a call with equal inputs.
+        batch_rows: Maximum rows of a call, after a call ran out of memory; None before.
 
     Example:
         ```python
@@ -348,6 +350,8 @@ class JobRecord(InWords):
     retries: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     message: str | None = None
+    rows_deduplicated: int = 0
+    batch_rows: int | None = None
 
     @property
     def text(self) -> str:
@@ -392,6 +396,7 @@ class JobRecord(InWords):
         for name in ("columns", "input_columns", "versions"):
             values[name] = tuple(values[name] or ())
         values["seconds"] = load_object(values["seconds"] or "{}")
+        values["rows_deduplicated"] = values["rows_deduplicated"] or 0
         _check_job(values)
         return JobRecord(**values)
 
@@ -434,6 +439,7 @@ _JOB_KINDS: Kinds = {
     **dict.fromkeys(("columns", "input_columns", "versions"), (list, type(None))),
     **dict.fromkeys(("launched_at", "updated_at"), datetime),
     "completed_at": (datetime, type(None)),
+    **dict.fromkeys(("rows_deduplicated", "batch_rows"), (int, type(None))),
     **dict.fromkeys(("where", "message", "seconds"), (str, type(None))),
 }
 

@@ -111,6 +111,8 @@ _JOB_FIELDS: dict[str, pa.DataType] = {
     "retries": _COUNT,
     "seconds": _TEXT,
     "message": _TEXT,
+    "rows_deduplicated": _COUNT,
+    "batch_rows": _COUNT,
 }
 
 JOBS = SystemTable(f"{FOLDER}/jobs.lance", pa.schema(_JOB_FIELDS))
@@ -161,13 +163,19 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     refuse_links(at)
     with _commit_errors_as_unwritable(at.uri):
         dataset = open_or_create(at, table.schema, _POLICY)
-        if not dataset.schema.equals(table.schema):
+        rows = _fit_columns(rows, dataset)
+        if not dataset.schema.equals(rows.schema):
             raise TableUnreadableError(at.uri, "it has other columns", hint="move away what is there")
         with refusals_as_errors(at.uri):
             fragments = write_fragments(rows, dataset, mode="append", storage_options=at.lance_options)
         landed = change_schema(at, lambda _: lance.LanceOperation.Append(fragments), _POLICY, head=dataset)
     if landed.version % _KEPT_VERSIONS == 0:
         _change(at, "compact")
+
+
+def _fit_columns(rows: pa.Table, dataset: lance.LanceDataset) -> pa.Table:
+    """Returns rows without columns that the table of an earlier release lacks."""
+    return rows.select([name for name in rows.column_names if name in dataset.schema.names])
 
 
 def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) -> pa.Table:
@@ -246,13 +254,14 @@ def replace_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     at = table_ref(ref, table)
     refuse_links(at)
     dataset = at.open_latest()
+    rows = _fit_columns(rows, dataset)
     with refusals_as_errors(at.uri):
         fragments = write_fragments(rows, at.uri, mode="append", storage_options=at.lance_options)
 
     def replace(head: lance.LanceDataset) -> lance.LanceOperation.BaseOperation:
         if head.version != dataset.version:
             raise TableUnwritableError(at.uri, f"a concurrent writer committed version {head.version}")
-        return lance.LanceOperation.Overwrite(table.schema, fragments)
+        return lance.LanceOperation.Overwrite(rows.schema, fragments)
 
     with _commit_errors_as_unwritable(at.uri):
         change_schema(at, replace, _POLICY, head=dataset)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.jobs.tables import ERRORS, append_rows, read_rows
+from lance_spark.jobs.tables import ERRORS, SystemTable, append_rows, read_rows, replace_rows
 
 WRITERS = 4
 
@@ -72,3 +72,16 @@ def test_a_full_disk_is_no_lost_race(tmp_path: Path):
     assert read_rows(ref, ERRORS)["error_id"].to_pylist() == ["1"]
     append_rows(ref, ERRORS, error_row(3))
     assert read_rows(ref, ERRORS)["error_id"].to_pylist() == ["1", "3"]
+
+
+def test_a_table_of_an_earlier_release_keeps_its_columns(tmp_path: Path):
+    ref = DatasetRef.at(str(tmp_path / "table.lance"))
+    older = SystemTable(ERRORS.name, pa.schema([field for field in ERRORS.schema if field.name != "timestamp"]))
+    append_rows(ref, older, error_row(1).drop_columns(["timestamp"]))
+    append_rows(ref, ERRORS, error_row(2))
+    assert read_rows(ref, ERRORS).select(["error_id", "timestamp"]).to_pylist() == [
+        {"error_id": number, "timestamp": None} for number in ("1", "2")
+    ]
+    replace_rows(ref, ERRORS, error_row(3))
+    assert read_rows(ref, ERRORS)["error_id"].to_pylist() == ["3"]
+    assert lance.dataset(f"{ref.uri}/{ERRORS.name}").schema.equals(older.schema)

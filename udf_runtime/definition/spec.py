@@ -110,6 +110,10 @@ class Settings:
                 raise UdfDefinitionError(
                     f"The setting {name}={value!r} of a UDF is no positive number. Give a number, or None."
                 )
+        if not isinstance(self.deduplicate, bool) and self.deduplicate != "table":
+            raise UdfDefinitionError(
+                f"The setting deduplicate={self.deduplicate!r} of a UDF is none of True, False and 'table'. Give one."
+            )
         self._check_bounds()
         check_cost(self.cost)
         check_batches(self.batch_size, self.sort_batch_by)

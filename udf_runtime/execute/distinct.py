@@ -30,8 +30,7 @@ _MOST_PARTS = 32
 CallBatches: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[BatchResult]]
 
 FindValues: TypeAlias = Callable[[pa.RecordBatch], "tuple[np.ndarray, pa.Array[Any]]"]
-"""Returns the positions, ascending, of inputs with a value elsewhere, and these values in the UDF's
-type."""
+"""Returns the ascending positions of inputs with a known value, and these values."""
 
 
 def encode_rows(columns: Sequence[pa.Array[Any]]) -> np.ndarray:

@@ -75,8 +75,7 @@ class UdfRunner:
             job: Id of the job. After a call ran out of memory, all runners of the job in this
                 process keep to the number of rows that fits. A child process keeps to its own
                 number until its end. None: the number holds for this runner.
-            find_values: Finds values of equal inputs elsewhere, for a UDF with
-                `deduplicate="table"`.
+            find_values: Finds known values of equal inputs, for a UDF with `deduplicate="table"`.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.

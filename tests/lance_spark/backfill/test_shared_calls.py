@@ -39,7 +39,9 @@ def test_equal_inputs_share_calls_and_calls_keep_the_size_that_fits(db: lance_sp
     assert [int(size) for size, _ in calls] == [8, 4, 2, 2, 1, 1, 4, 2, 2]
     skipped = [row["id"] for row in rows if row["text"] == "word 3"]
     assert (result.status, result.rows_computed, result.rows_skipped) == ("DONE", 100 - len(skipped), len(skipped))
-    assert (result.rows_deduplicated, result.batch_rows) == (92, 2)
+    job = table.get_job(result.job_id)
+    for counts in (result, job):
+        assert (counts.rows_deduplicated, counts.batch_rows) == (92, 2)
     assert sorted(error.row_address for error in table.get_errors(result.job_id)) == skipped
     values = [-1 if row["text"] is None else 6 + 10 * (row["id"] % 7) for row in rows]
     assert table.to_arrow(["length"]).column(0).to_pylist() == [

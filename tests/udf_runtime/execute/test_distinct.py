@@ -338,5 +338,7 @@ def test_the_setting_changes_no_version_and_is_checked():
 
     assert length.deduplicate and UDF.loads(length.dumps()).deduplicate
     assert make(len, deduplicate=True).version == make(len).version
-    with pytest.raises(UdfDefinitionError, match="argument 'deduplicate'"):
+    with pytest.raises(UdfDefinitionError, match="deduplicate='yes'"):
         udf(deduplicate="yes")(lambda x: x)
+    with pytest.raises(UdfDefinitionError, match="deduplicate"):
+        udf(deduplicate=1)(lambda x: x)
