@@ -105,6 +105,7 @@ from udf_runtime import Fail as Fail
 from udf_runtime import GenevaManifest as GenevaManifest
 from udf_runtime import Kind as Kind
 from udf_runtime import Manifest as Manifest
+from udf_runtime import RateLimit as RateLimit
 from udf_runtime import Retry as Retry
 from udf_runtime import RetryHttp as RetryHttp
 from udf_runtime import ServiceUnavailableError as ServiceUnavailableError

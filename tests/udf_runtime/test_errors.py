@@ -7,6 +7,7 @@ import pytest
 
 from udf_runtime import errors, udf
 from udf_runtime.errors import (
+    ArtifactError,
     CheckpointError,
     DevicesBusyError,
     EnvironmentBuildError,
@@ -38,6 +39,7 @@ EXAMPLES: list[tuple[UdfRuntimeError, type[Exception]]] = [
     (UdfProcessDiedError(udf="f", exit_code=-11, row=2), RuntimeError),
     (ServiceUnavailableError(udf="f", reason="HTTP 503 for 600 s"), RuntimeError),
     (SkipThresholdExceededError(skipped=11, processed=20, limit="max_skip_count=10"), RuntimeError),
+    (ArtifactError(artifact="model", location="/m", reason="no such file", hint="restore it"), RuntimeError),
     (CheckpointError("This happened. Do that."), OSError),
     (DevicesBusyError(devices=("0", "1"), share=1, seconds=5), TimeoutError),
     (EnvironmentBuildError(manifest="m", reason="no such package", hint="correct its name"), RuntimeError),

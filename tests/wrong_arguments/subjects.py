@@ -35,7 +35,9 @@ from lance_spark import (
     Manifest,
     MergeInsertBuilder,
     Query,
+    RateLimit,
     Retry,
+    RetryHttp,
     Search,
     Skip,
     SparkStartError,
@@ -333,6 +335,7 @@ VALID: dict[str, Callable[[CallFolder], object]] = {
     "PipManifestBuilder.version.version": lambda at: "1",
     "SiteManifestBuilder.version.version": lambda at: "1",
     "PipManifestBuilder.requirements_path.path": lambda at: "requirements.txt",
+    "UDF.with_artifacts.artifacts": lambda at: {},
 }  # fmt: skip
 """Arguments by `Class.method.parameter`, or by the name of a required parameter."""
 
@@ -348,7 +351,9 @@ OBJECTS: dict[type, Callable[[CallFolder], object]] = {
     MergeInsertBuilder: lambda at: at.table.merge_insert("id").when_not_matched_insert_all(),
     PipManifestBuilder: lambda at: Manifest.create_pip("x"),
     Query: lambda at: at.table.search(None),
+    RateLimit: lambda at: RateLimit(calls_per_minute=60),
     Retry: lambda at: Retry(),
+    RetryHttp: lambda at: RetryHttp(),
     Search: lambda at: at.table.search([1.0, 2.0], "vector"),
     SiteManifestBuilder: lambda at: Manifest.create_site("x"),
     Skip: lambda at: Skip(),
@@ -360,7 +365,7 @@ OBJECTS: dict[type, Callable[[CallFolder], object]] = {
 }
 """Classes, and makers of an instance for the calls of its methods."""
 
-CONSTRUCTORS = (Backoff, ErrorPolicy, Fail, Manifest, Retry, Skip, UnpackedUDF)
+CONSTRUCTORS = (Backoff, ErrorPolicy, Fail, Manifest, RateLimit, Retry, RetryHttp, Skip, UnpackedUDF)
 """Classes for users to construct."""
 
 RESULTS = frozenset(

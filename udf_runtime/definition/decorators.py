@@ -19,7 +19,7 @@ from udf_runtime.definition.spec import UDF, P, R_co, Settings
 from udf_runtime.definition.stateful import Stateful
 from udf_runtime.environments.manifest import Manifest
 from udf_runtime.errors import UdfDefinitionError, end_sentence
-from udf_runtime.policies import ErrorPolicy, OnError
+from udf_runtime.policies import ErrorPolicy, OnError, RateLimit
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -135,6 +135,7 @@ class UdfOptions(_RowOptions, total=False):
     timeout: float | None
     call_timeout: float | None
     max_in_flight: int | None
+    rate_limit: RateLimit | None
     deduplicate: bool | Literal["table"]
     field_metadata: Mapping[str, str] | None
     cuda: bool | None
@@ -196,6 +197,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     timeout: float | None = None,
     call_timeout: float | None = None,
     max_in_flight: int | None = None,
+    rate_limit: RateLimit | None = None,
     on_error: OnError = None,
     deduplicate: bool | Literal["table"] = False,
     field_metadata: Mapping[str, str] | None = None,
@@ -255,6 +257,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             TimeoutError into the error policy.
         max_in_flight: Maximum number of concurrent calls of an async UDF in a process; by default
             32.
+        rate_limit: Calls and tokens per minute that a service accepts, for the whole job over all
+            executors. Not for UDFs over iterators.
         on_error: Policy for errors: a policy, a matcher, or a list of matchers; by default the
             first error fails the job.
         deduplicate: Whether rows with equal inputs share a call; for deterministic functions. With
@@ -319,6 +323,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             cost=cost,
             timeout=_resolve_call_timeout(call_timeout, timeout),
             max_in_flight=max_in_flight,
+            rate_limit=rate_limit,
             deduplicate=deduplicate,
             on_error=ErrorPolicy.of(on_error if on_error is not None else error_handling),
             field_metadata=field_metadata if field_metadata is not None else {},

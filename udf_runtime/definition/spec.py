@@ -21,7 +21,7 @@ from udf_runtime.definition.stateful import Stateful, pickled, unpickled
 from udf_runtime.environments.manifest import Manifest, current_python
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.fingerprint import fingerprint, first_digest, is_first_digest
-from udf_runtime.policies import ErrorPolicy
+from udf_runtime.policies import ErrorPolicy, RateLimit
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -76,6 +76,7 @@ class Settings:
             an array of costs; for budgets and estimates.
         timeout: Maximum seconds per call; scalar and async UDFs only.
         max_in_flight: Maximum number of concurrent calls of an async UDF per process; None for 32.
+        rate_limit: Calls and tokens per minute that the service of the UDF accepts.
         on_error: Policy for errors.
         deduplicate: Whether rows with equal inputs share a call; "table": also with computed rows.
         field_metadata: Metadata of its columns, in addition to the mark of a computed column.
@@ -93,6 +94,7 @@ class Settings:
     cost: RowCost = None
     timeout: float | None = None
     max_in_flight: int | None = None
+    rate_limit: RateLimit | None = None
     on_error: ErrorPolicy = dataclasses.field(default_factory=ErrorPolicy)
     deduplicate: bool | Literal["table"] = False
     field_metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -562,6 +564,10 @@ def _check_calls(settings: Settings, signature: UdfSignature, where: str) -> Non
         raise UdfDefinitionError(
             f"The setting max_in_flight counts calls of an async UDF, and {where} is not async. Define the function "
             "with async def, or leave max_in_flight out, and give backfill() intra_applier_concurrency."
+        )
+    if settings.rate_limit is not None and (signature.kind.iterates or signature.kind.makes_rows):
+        raise UdfDefinitionError(
+            f"A rate limit counts calls with a result, and a call of {where} yields results. Leave rate_limit out."
         )
 
 

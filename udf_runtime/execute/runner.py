@@ -27,7 +27,7 @@ from udf_runtime.execute.distinct import DistinctCalls, FindValues
 from udf_runtime.execute.inputs import check_inputs
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.isolation.process import ProcessSpec
-from udf_runtime.execute.limits import CallGate
+from udf_runtime.execute.limits import CallGate, Limiter, ProcessLimiter
 from udf_runtime.execute.memory import RowLimit, row_limit_of
 from udf_runtime.execute.result import BatchResult
 from udf_runtime.execute.service_health import ServiceHealth
@@ -56,6 +56,7 @@ class UdfRunner:
         processes: ProcessSpec | None = None,
         job: str | None = None,
         find_values: FindValues | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
         """Prepares a run; loads no UDF, and starts no thread and no process.
 
@@ -76,6 +77,7 @@ class UdfRunner:
                 process keep to the number of rows that fits. A child process keeps to its own
                 number until its end. None: the number holds for this runner.
             find_values: Finds known values of equal inputs, for a UDF with `deduplicate="table"`.
+            limiter: Grants calls of a UDF with a rate limit; None: the limit holds for this runner.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.
@@ -91,7 +93,7 @@ class UdfRunner:
             rng=rng if rng is not None else random.Random(),  # noqa: S311 - waiting times are no secret
             chunks=chunks,
             row_limit=RowLimit() if job is None else row_limit_of(job),
-            gate=_make_gate(udf, sleep, clock),
+            gate=_make_gate(udf, sleep, clock, limiter),
         )
         self._distinct = DistinctCalls(udf, find=find_values) if udf.deduplicate else None
         self._threads = threads
@@ -212,8 +214,14 @@ class UdfRunner:
                 calls.resume()
 
 
-def _make_gate(udf: UDF, sleep: Callable[[float], object], clock: Callable[[], float]) -> CallGate | None:
+def _make_gate(
+    udf: UDF, sleep: Callable[[float], object], clock: Callable[[], float], limiter: Limiter | None
+) -> CallGate | None:
     """Returns the place where the calls of a UDF wait; None for UDFs without a service."""
-    if not any(isinstance(matcher, RetryHttp) for matcher in udf.on_error):
-        return None
-    return CallGate(ServiceHealth(udf.name, clock), sleep, clock)
+    limit, health = udf.rate_limit, ServiceHealth(udf.name, clock)
+    if limit is not None:
+        limiter = ProcessLimiter(limit, clock) if limiter is None else limiter
+        return CallGate(health, sleep=sleep, clock=clock, limiter=limiter, tokens=limit.tokens)
+    if any(isinstance(matcher, RetryHttp) for matcher in udf.on_error):
+        return CallGate(health, sleep=sleep, clock=clock)
+    return None

@@ -18,6 +18,7 @@ from udf_runtime.policies.error_policy import (
 )
 from udf_runtime.policies.http import RetryHttp, retry_http
 from udf_runtime.policies.matchers import Fail, Matcher, Retry, Skip
+from udf_runtime.policies.rate_limit import MinuteBudget, RateLimit
 
 __all__ = [
     "AdaptiveSize",
@@ -28,7 +29,9 @@ __all__ = [
     "ErrorPolicy",
     "Fail",
     "Matcher",
+    "MinuteBudget",
     "OnError",
+    "RateLimit",
     "Retry",
     "RetryHttp",
     "Skip",

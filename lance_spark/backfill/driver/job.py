@@ -19,6 +19,7 @@ from lance_spark.backfill.driver.budget import Budget
 from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, protect, release, remove_expired
 from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
 from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits
+from lance_spark.backfill.driver.rate_limits import granting
 from lance_spark.backfill.driver.rounds import GONE_ERRORS, FollowUps, RoundLimit, is_gone
 from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, make_environment, raise_if_fatal
 from lance_spark.backfill.planning.fragment_plan import pack_whole
@@ -164,8 +165,9 @@ class BackfillJob:
                 tag = protect(spec.snapshot, spec.staging.job_id)
             self._progress.start(sum(plan.rows_to_do for plan in work), len(work))
             self._follow_ups = FollowUps(self._prepared, self._commits.history, window)
-            self._run_round(self._prepared)
-            self._follow(self._follow_ups)
+            with granting(spec, self._prepared.definition.rate_limit):
+                self._run_round(self._prepared)
+                self._follow(self._follow_ups)
             self._count_again(self._follow_ups)
             status = self._status()
             message = self._why_incomplete(status)

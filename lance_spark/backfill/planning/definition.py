@@ -34,7 +34,7 @@ from lance_spark.objects import objects_of_table
 from lance_spark.rows.row_set import RowSet
 from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointKey
-from udf_runtime.policies import ErrorPolicy
+from udf_runtime.policies import ErrorPolicy, RateLimit
 
 if TYPE_CHECKING:
     import lance
@@ -92,6 +92,11 @@ class Definition:
     def on_error(self) -> ErrorPolicy:
         """The policy for errors of rows. A load has none, and may skip any number of rows."""
         return ErrorPolicy() if self.loaded is None else self.loaded.on_error
+
+    @property
+    def rate_limit(self) -> RateLimit | None:
+        """The calls per minute that the service of the UDF accepts; None: no limit."""
+        return None if self.loaded is None else self.loaded.rate_limit
 
     @property
     def is_redefined(self) -> bool:

@@ -18,6 +18,7 @@ from lance_spark.backfill.task.allowance import Allowance, StopRequest
 from lance_spark.backfill.task.computation import UdfCalls, fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
 from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, run_ranges
+from lance_spark.backfill.task.rate_credits import credits_of
 from lance_spark.backfill.task.udf_processes import find_owner, limit_task_threads
 from lance_spark.environments.task import open_interpreter
 from lance_spark.rows.merge import Chunk
@@ -142,6 +143,7 @@ class CallUdf:
             processes=processes,
             job=spec.staging.job_id,
             find_values=_finder_of_values(spec, udf),
+            limiter=credits_of(spec, udf.rate_limit),
         ) as runner:
             calls = UdfCalls(
                 runner=runner,

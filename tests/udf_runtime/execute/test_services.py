@@ -16,7 +16,17 @@ import pytest
 
 from tests.support.http_service import OK, Answer, HttpService, fetch, fetch_async
 from tests.udf_runtime.execute.cases import batches_of
-from udf_runtime import UDF, Backoff, RetryHttp, UdfDefinitionError, UdfFailedError, retry_http, skip_on_error, udf
+from udf_runtime import (
+    UDF,
+    Backoff,
+    RateLimit,
+    RetryHttp,
+    UdfDefinitionError,
+    UdfFailedError,
+    retry_http,
+    skip_on_error,
+    udf,
+)
 from udf_runtime.execute import BatchResult, UdfRunner
 from udf_runtime.policies.http import find_retry_after, find_status
 
@@ -150,7 +160,10 @@ def test_without_give_up_after_each_refusal_is_an_attempt(service: HttpService):
     assert service.requests[3] == 2
 
 
-@pytest.mark.parametrize(("kind", "isolate"), [*((kind, False) for kind in KINDS), ("async", True)])
+@pytest.mark.parametrize(
+    ("kind", "isolate"),
+    [*((kind, False) for kind in KINDS), pytest.param("async", True, marks=pytest.mark.long)],
+)
 def test_a_service_that_is_down_is_given_up_and_its_rows_have_no_result(kind: str, isolate: bool, service: HttpService):
     service.answer = lambda row, earlier: OK if row < 3 else (503, {})
     policy = retry_http(backoff=SOON, give_up_after=0.3) + skip_on_error()
@@ -287,3 +300,80 @@ def test_waits_have_jitter():
 def test_give_up_after_is_a_positive_number():
     with pytest.raises(UdfDefinitionError, match="give_up_after=0"):
         retry_http(give_up_after=0)
+
+
+class Grants:
+    """A limiter that grants each call at the second try."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, int]] = []
+        self.tries = 0
+
+    def acquire(self, tokens: int, waiting: int) -> float:
+        self.tries += 1
+        if self.tries % 2:
+            return 0.001
+        self.calls.append((tokens, waiting))
+        return 0.0
+
+
+@pytest.mark.parametrize("kind", ["scalar", "batch"])
+def test_calls_wait_for_the_rate_limit_by_the_clock(kind: str, service: HttpService):
+    clock = Clock()
+    function = calling(service, kind, rate_limit=RateLimit(calls_per_minute=60))
+
+    [result] = results_of(function, *batches_of(range(6)), clock=clock, sleep=clock.sleep)
+
+    assert result.values.to_pylist() == [0, 2, 4, 6, 8, 10]
+    assert clock.seconds == pytest.approx(4)  # two calls at once, and a call per second
+    assert result.limit_s == pytest.approx(4)
+
+
+def test_async_calls_wait_for_the_rate_limit(service: HttpService):
+    function = calling(service, "async", rate_limit=RateLimit(calls_per_minute=600))
+
+    began = time.monotonic()
+    [result] = results_of(function, *batches_of(range(26)))
+
+    assert result.values.to_pylist() == [2 * x for x in range(26)]
+    assert time.monotonic() - began >= 0.6  # 20 calls at once, and 10 per second
+    assert len([at for at in service.times if at < began + 0.5]) <= 25
+    assert 0.3 < result.limit_s <= result.seconds
+
+
+def test_tokens_count_for_the_rate_limit_and_a_wrong_count_fails_its_row(service: HttpService):
+    def count(x: int) -> Any:
+        return "many" if x == 3 else 10 * x
+
+    clock = Clock()
+    limit = RateLimit(tokens_per_minute=600, tokens=count)
+    function = calling(service, "scalar", rate_limit=limit, on_error=skip_on_error())
+
+    [result] = results_of(function, *batches_of([1, 2, 3, 4]), clock=clock, sleep=clock.sleep)
+
+    assert result.values.to_pylist() == [2, 4, None, 8]
+    assert result.failures[0].error_type.endswith("UdfDefinitionError")
+    assert clock.seconds == pytest.approx(3)  # 20 tokens at once, 10 per second, and 20 for the last call
+    assert service.requests[3] == 0
+
+
+@pytest.mark.parametrize("kind", ["async", pytest.param("scalar", marks=pytest.mark.long)])
+def test_a_child_process_asks_its_parent_for_each_call(kind: str, service: HttpService):
+    grants = Grants()
+    limit = RateLimit(tokens_per_minute=10, tokens=lambda x: 7)
+    function = calling(service, kind, rate_limit=limit, on_error=retry_http(max_attempts=1))
+    service.answer = lambda row, earlier: (503, {"Retry-After": "0"}) if (row, earlier) == (2, 0) else OK
+
+    results = results_of(function, *batches_of(range(4), range(4, 6)), isolate=True, limiter=grants)
+
+    assert [value for result in results for value in result.values.to_pylist()] == [0, 2, 4, 6, 8, 10]
+    assert [tokens for tokens, _ in grants.calls] == [7] * 7
+    assert all(waiting >= 1 for _, waiting in grants.calls)
+
+
+def test_a_rate_limit_is_for_calls_with_a_result():
+    def stream(x: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        yield from x
+
+    with pytest.raises(UdfDefinitionError, match="yields results"):
+        udf(stream, data_type=pa.int64(), rate_limit=RateLimit(calls_per_minute=1))

@@ -43,7 +43,7 @@ class AsyncCall:
         async with self._slots:
             if self._gate is None:
                 return await self._call_in_time(arguments)
-            await self._gate.admit_async()
+            await self._gate.admit_async(*arguments)
             result = await self._call_in_time(arguments)
             self._gate.health.note_success()
             return result

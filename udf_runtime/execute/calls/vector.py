@@ -44,7 +44,7 @@ class VectorCalls:
         arguments = vector_arguments(self.context.udf.kind, batch)
         gate = self.context.gate
         if gate is not None:
-            gate.admit()
+            gate.admit(*arguments)
         return self.output.from_batch(self.function(*arguments), batch.num_rows)
 
 

@@ -48,7 +48,7 @@ from udf_runtime.execute.isolation.frames import (
     to_ipc,
     wait_closed,
 )
-from udf_runtime.execute.isolation.parent import Parent, ParentObjects, ParentTable
+from udf_runtime.execute.isolation.parent import Parent, ParentLimiter, ParentObjects, ParentTable
 from udf_runtime.execute.isolation.sockets import is_own_user
 from udf_runtime.execute.result import BatchResult, shortened, trace_of, type_name
 from udf_runtime.execute.runner import UdfRunner
@@ -178,7 +178,7 @@ class LoadedUdf:
             self._udf = dataclasses.replace(UDF.loads(start.udf), deduplicate=False)
         objects = cast("Objects", ParentObjects(runner_side))  # a process only puts chunks
         chunks = None if start.chunks is None else ChunkFolder(objects, *start.chunks)
-        runner = UdfRunner(self._udf, chunks=chunks)
+        runner = UdfRunner(self._udf, chunks=chunks, limiter=ParentLimiter(runner_side))
         if self._udf.kind is Kind.TABLE:
             self._udf.load()
         else:

@@ -91,7 +91,8 @@ class IsolatedCalls:
         connection = self._take_connection()
         serves_on = False
         try:
-            result = connection.call(batch)
+            gate = self.context.gate
+            result = connection.call(batch, None if gate is None else gate.limiter)
             serves_on = True
         except ProcessEndedError as error:
             if self._stopped:

@@ -78,6 +78,21 @@ class ParentObjects:
         self._parent.ask("put", path, data=data)
 
 
+class ParentLimiter:
+    """The rate limit of a job: the runner grants the calls of this process."""
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+
+    def acquire(self, tokens: int, waiting: int) -> float:
+        """Takes a call and its tokens, or returns the seconds until the next try; 0.0: taken.
+
+        Raises:
+            BrokenPipeError: The runner is gone.
+        """
+        return float(self._parent.ask("credit", tokens, waiting).to_pybytes())
+
+
 class ParentTable:
     """The source of a table function: the runner reads the table."""
 

@@ -1,4 +1,4 @@
-"""Requests from the process of a UDF to its runner: store chunks, read rows of a table."""
+"""Requests from the process of a UDF to its runner: chunks, rows of a table, calls of a service."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from udf_runtime.execute.isolation.frames import to_ipc
 
 if TYPE_CHECKING:
     from udf_runtime.checkpoint.chunks import ChunkFolder
+    from udf_runtime.execute.limits import Limiter
     from udf_runtime.execute.tables import TableSource
 
 
@@ -23,8 +24,11 @@ class ParentRpc:
             blame.
     """
 
-    def __init__(self, chunks: ChunkFolder | None = None, source: TableSource | None = None) -> None:
+    def __init__(
+        self, chunks: ChunkFolder | None = None, source: TableSource | None = None, limiter: Limiter | None = None
+    ) -> None:
         self.table_error: Exception | None = None
+        self._limiter = limiter
         self._chunks = chunks
         self._source = source
         self._open: dict[int, Iterator[pa.RecordBatch]] = {}
@@ -40,6 +44,9 @@ class ParentRpc:
             (path,) = arguments
             self._chunks.objects.put(str(path), data.to_pybytes())
             return b""
+        if operation == "credit" and self._limiter is not None:
+            tokens, waiting = (int(str(each)) for each in arguments)
+            return repr(self._limiter.acquire(tokens, waiting)).encode()
         if self._source is None:
             raise OSError(f"there is nothing to answer {operation!r} with")
         try:

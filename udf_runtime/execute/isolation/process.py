@@ -43,6 +43,7 @@ from udf_runtime.execute.threads import THREAD_NAMES, thread_variables
 
 if TYPE_CHECKING:
     from udf_runtime.checkpoint.chunks import ChunkFolder
+    from udf_runtime.execute.limits import Limiter
     from udf_runtime.execute.tables import TableSource
 
 QUIT_WAIT_S = 5.0
@@ -275,15 +276,15 @@ class UdfConnection:
         with contextlib.suppress(ProcessEndedError):  # raised by the first call, which knows the lost rows
             self._send(Tag.START, pickle.dumps(start))
 
-    def call(self, batch: pa.RecordBatch) -> BatchResult:
-        """Returns the process's result for a batch.
+    def call(self, batch: pa.RecordBatch, limiter: Limiter | None = None) -> BatchResult:
+        """Returns the process's result for a batch. `limiter` grants its calls.
 
         Raises:
             ProcessEndedError: The process ended first.
             UdfFailedError: The error of the runner in the process, with a picklable cause.
             UdfRuntimeError: Other errors of this package in the process.
         """
-        rpc = ParentRpc(self._chunks)
+        rpc = ParentRpc(self._chunks, limiter=limiter)
         with self._calling(rpc):
             self._send(Tag.BATCH, to_ipc(batch))
             tag, payload = self._receive(rpc)
