@@ -306,7 +306,7 @@ def test_each_content_has_an_instance_of_its_own_in_a_process(model: Path, tmp_p
     payload = function.dumps()
     text = UDF.loads(payload)(1)  # a local path serves a direct call
     (model / "more").touch()
-    other = with_listing(make_udf(model))
+    other = with_listing(UDF.loads(payload))  # the same code
     assert UDF.loads(payload)(1) == text == f"empty,sub,weights.bin {os.getpid()} {model}"
     assert UDF.loads(other.dumps())(1) == f"empty,more,sub,weights.bin {os.getpid()} {model}"
     missing = dataclasses.replace(function.artifacts[0], location="s3://bucket/model")
