@@ -50,11 +50,14 @@ def weights(tmp_path: Path) -> Path:
 def test_tasks_and_jobs_of_a_machine_share_one_copy(table: Table, weights: Path, tmp_path: Path, environments: Path):
     table.add_columns({"v": adding(weights, tmp_path / "log")})
     assert table.backfill("v").rows_computed == 60
+    loads = (tmp_path / "log").read_text().splitlines()
+    assert 1 <= len(loads) <= 2  # a process per slot
     weights.rename(tmp_path / "away")  # the second job has the copy
     table.add(pa.table({"id": [60, 61], "text": ["", ""]}))
     assert table.backfill("v").rows_computed == 2
     assert table.count_rows("v = id + 100") == 62
-    (path,) = {line.split()[1] for line in (tmp_path / "log").read_text().splitlines()}
+    assert (tmp_path / "log").read_text().splitlines() == loads  # and the models
+    (path,) = {line.split()[1] for line in loads}
     assert Path(path).parent.parent == environments and Path(path).parent.name.startswith("artifact-")
 
 
