@@ -21,8 +21,9 @@ from udf_runtime.definition.artifacts import Artifact, ArtifactCopy, ArtifactFil
 from udf_runtime.environments import artifact_cache, machine_cache
 from udf_runtime.environments.artifact_cache import ArtifactCache, list_artifact
 from udf_runtime.execute import UdfRunner
-from udf_runtime.execute.isolation import process_pool
+from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.process import Interpreter, ProcessSpec
+from udf_runtime.execute.isolation.process_registry import ProcessRegistry
 
 
 def listed(location: Path, name: str = "model") -> Artifact:
@@ -220,7 +221,7 @@ def test_the_process_of_a_udf_holds_the_copy_after_its_parent_let_go(model: Path
         (tmp_path / "other").write_text("other")
         copied(listed(tmp_path / "other"), tmp_path / "cache", most_bytes=1)
         assert os.path.isdir(copy.path)
-    process_pool.end_all()
+    ProcessRegistry(Owner.current()).end_all_idle()
 
 
 def test_the_version_is_the_codes_and_the_contents(model: Path):
