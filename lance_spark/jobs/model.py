@@ -103,8 +103,9 @@ class BackfillJobResult(InWords):
             `deduplicate=True` was called for equal inputs.
         batch_rows: Maximum rows of a call of a UDF over batches, after a call ran out of memory,
             over all processes the smallest number. None: no call ran out of memory.
-        seconds: Time per stage: read, compute, checkpoint and write are sums over tasks; commit and
-            total are the driver's.
+        seconds: Time per stage. The stages of tasks are sums over tasks: read (the inputs), wait
+            (for inputs), compute, checkpoint and write. Tasks read and write while they compute, so
+            the sum exceeds their duration. The stages commit and total are the driver's.
 
     Example:
         ```python

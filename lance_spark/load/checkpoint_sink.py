@@ -5,7 +5,6 @@ Runs on executors. Memory: a few batches, and the buffer of a checkpoint.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -63,11 +62,10 @@ class KeyReader:
         )
         converter = ReadConverter(pa.schema([rows.dataset.schema.field(name) for name in spec.input_names]), keys)
         whole = spark_arrow_schema(self.schema)
-        batch_offsets: deque[Offsets] = deque()
-        for batch in reader.batches(wanted.to_numpy(), lambda: _KEY_BATCH_ROWS, batch_offsets):
-            addresses = pa.array(batch_offsets.popleft() | (fragment_id << 32), pa.int64())
-            key_batch = converter.convert(batch)
-            yield pa.RecordBatch.from_arrays([addresses, *key_batch.columns], schema=whole)
+        for batch in reader.batches(wanted.to_numpy(), _KEY_BATCH_ROWS):
+            *columns, addresses = batch.columns
+            key_batch = converter.convert(pa.RecordBatch.from_arrays(columns, names=list(spec.input_names)))
+            yield pa.RecordBatch.from_arrays([addresses.cast(pa.int64()), *key_batch.columns], schema=whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

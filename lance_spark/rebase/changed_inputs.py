@@ -6,7 +6,6 @@ Streams the compared columns. Memory: a few batches.
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +147,7 @@ class _Reader:
         self._rows, self._fragment_id, self._count = rows, fragment_id, len(columns)
         fragment = rows.existing_fragment(fragment_id)
         reader = InputReader(rows, fragment, columns, blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES)
-        self._batches: Iterator[pa.RecordBatch] = reader.batches(offsets, lambda: chunk, deque(maxlen=1))
+        self._batches: Iterator[pa.RecordBatch] = reader.batches(offsets, chunk)
 
     def take(self, rows: int) -> list[pa.Array[Any]]:
         """Returns the next rows, an array per column."""

@@ -6,9 +6,7 @@ holds a whole column of blobs.
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,7 +17,7 @@ from lance_spark.errors import panics_as_errors
 from lance_spark.read.filtering import as_filter_error
 from lance_spark.read.masks import rows_mask
 from lance_spark.rows.merge import Offsets
-from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, offsets_of
+from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows
 from lance_spark.types.fields import is_blob, requested_columns
 from udf_runtime.execute import Rebatcher
 
@@ -33,7 +31,7 @@ _SCAN_ROWS = 1 << 15
 narrow columns."""
 _TAKE_ROWS = 8192
 _SCAN_BYTES = 32 << 20
-_BATCH_BYTES = 128 << 20
+BATCH_BYTES = 128 << 20
 """Maximum size of a batch for the UDF. Rows may be much wider than expected."""
 
 
@@ -49,7 +47,6 @@ class InputReader:
         blob_strategy: BlobReadStrategy,
         blob_buffer_bytes: int,
     ) -> None:
-        self.seconds = 0.0  # Time spent on reading.
         self._dataset = rows.dataset
         self._rows = rows
         self._fragment = fragment
@@ -60,37 +57,27 @@ class InputReader:
         self._strategy = blob_strategy
         self._blob_bytes = blob_buffer_bytes
 
-    def batches(
-        self, offsets: Offsets, next_rows: Callable[[], int], batch_offsets: deque[Offsets]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields batches of the input columns for ascending rows.
+    def batches(self, offsets: Offsets, most_rows: int, *, most_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+        """Yields batches of the input columns for ascending rows, with the row addresses last.
 
-        `next_rows` returns the size of the next batch. The offsets of each batch are appended to
-        `batch_offsets` before the batch is yielded.
+        A batch has at most `most_rows` rows and `most_bytes` bytes without blobs, unless a single
+        row has more.
 
         Raises:
             TableUnreadableError: A file is missing or damaged.
         """
-        source = Rebatcher(self._scan(offsets), max_bytes=_BATCH_BYTES)
-        while True:
-            began = time.perf_counter()
-            batch = source.take(next_rows())
-            self.seconds += time.perf_counter() - began
-            if batch is None:
-                return
+        source = Rebatcher(self._scan(offsets), max_bytes=most_bytes)
+        while (batch := source.take(most_rows)) is not None:
             for part in self._parts(batch):
-                began = time.perf_counter()
                 addresses = part.column(ROW_ADDRESS)
                 arrays = [
                     self._bytes(name, addresses) if name in self._blobs else part.column(name) for name in self._columns
                 ]
-                self.seconds += time.perf_counter() - began
-                batch_offsets.append(self._offsets(part))
-                yield pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
+                yield pa.RecordBatch.from_arrays([*arrays, self._addresses(part)], names=[*self._columns, ROW_ADDRESS])
 
-    def _offsets(self, batch: pa.RecordBatch) -> Offsets:
-        """Returns the offsets of a batch in the fragment."""
-        return offsets_of(batch.column(ROW_ADDRESS).to_numpy())
+    def _addresses(self, batch: pa.RecordBatch) -> pa.Array[Any]:
+        """Returns the addresses of a batch's rows in the fragment."""
+        return batch.column(ROW_ADDRESS)
 
     def _scan(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         """Yields the rows with their addresses, and blobs as descriptors."""

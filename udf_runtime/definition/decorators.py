@@ -141,6 +141,7 @@ class UdfOptions(_RowOptions, total=False):
     cuda: bool | None
     batch_size: int | Literal["auto"] | None
     sort_batch_by: str | Callable[..., object] | None
+    prefetch_batches: int | None
     cost: float | Callable[..., object] | None
     error_handling: OnError
     auto_backfill: bool
@@ -193,6 +194,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     task_size: int | None = None,
     batch_size: int | Literal["auto"] | None = None,
     sort_batch_by: str | Callable[..., object] | None = None,
+    prefetch_batches: int | None = None,
     cost: float | Callable[..., object] | None = None,
     timeout: float | None = None,
     call_timeout: float | None = None,
@@ -248,6 +250,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             last, before they are cut into calls. Results keep the order of the rows. The function
             runs in the process of the UDF. An exception of the function ends the range, as a
             `UdfFailedError`.
+        prefetch_batches: Maximum number of batches that a task reads while the UDF runs; by default
+            2.
         cost: Cost of a call for a row in any unit, such as dollars: a number, or a function of the
             input arrays that returns an array with the cost of each row. NULL counts as 0. For
             `backfill(max_cost=)`, `plan_backfill(sample=)` and the job's result. The function runs
@@ -320,6 +324,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             task_size=task_size,
             batch_size=batch_size,
             sort_batch_by=sort_batch_by,
+            prefetch_batches=prefetch_batches,
             cost=cost,
             timeout=_resolve_call_timeout(call_timeout, timeout),
             max_in_flight=max_in_flight,

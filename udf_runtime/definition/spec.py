@@ -51,6 +51,7 @@ _WHOLE_NUMBERS = (
     "max_checkpoint_size",
     "task_size",
     "max_in_flight",
+    "prefetch_batches",
 )
 """Settings that are None or a whole number from 1."""
 
@@ -72,6 +73,7 @@ class Settings:
         batch_size: Rows of a call, or `"auto"` for the size with the highest throughput; None for
             all rows of a checkpoint. A call of a scalar UDF has one row.
         sort_batch_by: A parameter, or a function of the input arrays that returns an array of keys.
+        prefetch_batches: Maximum number of batches read while the UDF runs.
         cost: Cost of a call for a row, in any unit, or a function of the input arrays that returns
             an array of costs; for budgets and estimates.
         timeout: Maximum seconds per call; scalar and async UDFs only.
@@ -91,6 +93,7 @@ class Settings:
     task_size: int | None = None
     batch_size: int | Literal["auto"] | None = None
     sort_batch_by: SortKey = None
+    prefetch_batches: int | None = None
     cost: RowCost = None
     timeout: float | None = None
     max_in_flight: int | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import math
+import operator
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -17,15 +18,21 @@ class Rebatcher:
     copied. Not thread-safe.
     """
 
-    __slots__ = ("_batches", "_held", "_max_bytes")
+    __slots__ = ("_batches", "_held", "_max_bytes", "_size_of")
 
-    def __init__(self, batches: Iterable[pa.RecordBatch], *, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        max_bytes: int | None = None,
+        size_of: Callable[[pa.RecordBatch], int] = operator.attrgetter("nbytes"),
+    ) -> None:
         """Begins with the first row.
 
         Args:
             batches: Batches of a single schema; consumed only as far as `take` needs.
-            max_bytes: Maximum bytes of Arrow data per batch, unless a single row has more; None: no
-                limit.
+            max_bytes: Maximum bytes per batch, unless a single row has more; None: no limit.
+            size_of: Returns the bytes of a batch, by default of its Arrow data.
         """
         if max_bytes is not None and max_bytes < 1:
             raise ValueError(
@@ -35,6 +42,7 @@ class Rebatcher:
         self._batches = iter(batches)
         self._held: deque[pa.RecordBatch] = deque()
         self._max_bytes = max_bytes
+        self._size_of = size_of
 
     def take(self, rows: int) -> pa.RecordBatch | None:
         """Returns the next rows, fewer if `max_bytes` is reached; None at the end."""
@@ -57,7 +65,7 @@ class Rebatcher:
             if batch is None:
                 return
             most_rows = min(missing_rows, batch.num_rows)
-            count = _count_rows_within(batch, most_rows, free)
+            count = self._count_rows_within(batch, most_rows, free)
             if count == 0 and missing_rows == rows:
                 count = 1  # a single row may exceed the limit
             if count < batch.num_rows:
@@ -65,7 +73,7 @@ class Rebatcher:
             if count:
                 part = batch.slice(0, count)
                 yield part
-                free -= part.nbytes
+                free -= self._size_of(part)
             if count < most_rows:
                 return
             missing_rows -= count
@@ -75,9 +83,9 @@ class Rebatcher:
             return self._held.popleft()
         return next((batch for batch in self._batches if batch.num_rows > 0), None)
 
-
-def _count_rows_within(batch: pa.RecordBatch, rows: int, limit_bytes: float) -> int:
-    """Returns the number of first rows with at most `limit_bytes`, counted as in slices."""
-    if batch.slice(0, rows).nbytes <= limit_bytes:
-        return rows
-    return bisect.bisect_right(range(1, rows), limit_bytes, key=lambda count: batch.slice(0, count).nbytes)
+    def _count_rows_within(self, batch: pa.RecordBatch, rows: int, limit_bytes: float) -> int:
+        """Returns the number of first rows with at most `limit_bytes`, counted as in slices."""
+        if self._size_of(batch.slice(0, rows)) <= limit_bytes:
+            return rows
+        sizes = range(1, rows)
+        return bisect.bisect_right(sizes, limit_bytes, key=lambda count: self._size_of(batch.slice(0, count)))

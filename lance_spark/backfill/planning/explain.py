@@ -206,7 +206,7 @@ def view_of(
         total_fragments=len(inside) + len(outside_plans),
         total_rows=dataset.count_rows(),
         fragments=len(work),
-        total_tasks=len(plan_tasks(work, prepared.task_rows(SparkSession.getActiveSession()))),
+        total_tasks=len(plan_tasks(work, prepared.task_rows(SparkSession.getActiveSession()), prepared.spec.call_rows)),
         total_rows_pending=pending,
         rows_from_checkpoint=min(pending, _checkpointed(prepared, work)),
         skipped_rows=sum(plan.live_rows for plan in prepared.plans) - pending,

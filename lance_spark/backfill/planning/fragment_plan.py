@@ -155,11 +155,12 @@ def countable(plans: Collection[FragmentPlan]) -> bool:
     return len(plans) <= COUNTED_FRAGMENTS and sum(plan.physical_rows for plan in plans) <= COUNTED_ROWS
 
 
-def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
+def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int, call_rows: int = 1) -> list[Task]:
     """Cuts fragments into ranges, and packs small fragments together. Pure.
 
     A range has at most `task_rows` rows and about MAX_TASK_BYTES of input, all of one fragment.
-    Ranges of a fragment run in parallel. Small fragments share a task.
+    Ranges of a fragment run in parallel, and hold full calls of `call_rows` rows. Small fragments
+    share a task.
     """
     tasks: list[Task] = []
     packed: list[FragmentWork] = []
@@ -172,7 +173,7 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
         packed, packed_rows, packed_bytes = [], 0, 0
 
     for plan in plans:
-        ranges = _ranges(plan, task_rows)
+        ranges = _ranges(plan, task_rows, call_rows)
         for start, stop in ranges:
             rows = stop - start
             size = plan.input_bytes * rows // max(plan.physical_rows, 1)
@@ -266,10 +267,12 @@ def pack_whole(work: Sequence[FragmentWork], task_rows: int) -> list[Task]:
     return [Task(number=number, work=tuple(works)) for number, works in enumerate(packs)]
 
 
-def _ranges(plan: FragmentPlan, task_rows: int) -> tuple[tuple[int, int], ...]:
+def _ranges(plan: FragmentPlan, task_rows: int, call_rows: int) -> tuple[tuple[int, int], ...]:
     task_rows = min(task_rows, MAX_RANGE_ROWS)
     pieces = max(math.ceil(plan.physical_rows / task_rows), math.ceil(plan.input_bytes / MAX_TASK_BYTES), 1)
     length = math.ceil(plan.physical_rows / pieces)
-    if length > _ALIGNMENT:
+    if 1 < call_rows < length < plan.physical_rows:
+        length -= length % call_rows
+    elif length > _ALIGNMENT:
         length = math.ceil(length / _ALIGNMENT) * _ALIGNMENT
     return tuple((start, min(start + length, plan.physical_rows)) for start in range(0, plan.physical_rows, length))

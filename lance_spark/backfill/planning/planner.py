@@ -127,7 +127,7 @@ class PreparedBackfill:
         request = self.request
         if request.is_sample and request.max_calls is not None:
             return sample_tasks(self.plans, request.max_calls, _SAMPLE_TASKS)
-        return plan_tasks(self.plans, self.task_rows(spark))
+        return plan_tasks(self.plans, self.task_rows(spark), self.spec.call_rows)
 
     def concurrency(self, spark: SparkSession) -> int | None:
         """Returns the maximum number of running tasks, within the CPUs that the UDF requests."""
@@ -226,6 +226,7 @@ def _first_spec(
     identities = {column.name: column for column in field_identities(dataset.lance_schema)}
     first, udf = identities[columns[0]], definition.loaded
     job_id = request.job_id or uuid.uuid4().hex
+    call_rows = 1 if udf is None else udf.call_rows
     return BackfillSpec(
         snapshot=snapshot,
         staging=Staging(uri=snapshot.uri, storage_options=snapshot.storage_options, job_id=new_id()),
@@ -247,9 +248,8 @@ def _first_spec(
         column=first.token or f"{first.id}:{first.name}",
         bound_at=_bound_at(definition, dataset),
         checkpoints=checkpoints,
-        sizes=checkpoint_bounds(
-            call=request, udf=udf or CheckpointSizes(), call_rows=1 if udf is None else udf.call_rows
-        ),
+        sizes=checkpoint_bounds(call=request, udf=udf or CheckpointSizes(), call_rows=call_rows),
+        call_rows=call_rows,
         flush_s=request.batch_checkpoint_flush_interval_seconds,
         threads=request.intra_applier_concurrency,
         blob_strategy=request.blob_read_strategy,

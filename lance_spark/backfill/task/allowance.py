@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, TaskLimits
 from lance_spark.objects import objects_beside
-from lance_spark.rows.merge import Offsets
+from lance_spark.rows.row_addresses import Addresses
 from udf_runtime import UDF
 from udf_runtime.execute.costs import compute_costs
 
@@ -98,10 +98,10 @@ class Allowance:
         if isinstance(self._udf.cost, (int, float)):
             self._cost += recovered * self._udf.cost
 
-    def within(self, batches: Iterator[pa.RecordBatch], taken: deque[Offsets]) -> Iterator[pa.RecordBatch]:
+    def within(self, batches: Iterator[pa.RecordBatch], taken: deque[Addresses]) -> Iterator[pa.RecordBatch]:
         """Yields batches for the UDF until the allowance is over; the last batch may be a part.
 
-        `taken` has the offsets of each batch after its read.
+        `taken` has the row addresses of each batch after its read.
         """
         while not self._must_end():
             batch = next(batches, None)
@@ -110,10 +110,10 @@ class Allowance:
             rows = self._spend(batch)
             if rows < batch.num_rows:
                 self.is_over = True
-                offsets = taken.pop()
+                addresses = taken.pop()
                 if not rows:
                     return
-                taken.append(offsets[:rows])
+                taken.append(addresses[:rows])
             yield batch.slice(0, rows)
 
     def settle(self) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import time
 import traceback
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,17 +18,21 @@ import pyarrow as pa
 
 from lance_spark.backfill.task.allowance import Allowance
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork, RangeOutcome
+from lance_spark.backfill.task.overlap import Writes
 from lance_spark.errors import ValueConversionError
 from lance_spark.jobs.tables import ERRORS, append_rows
-from lance_spark.rows.input_reader import InputReader
 from lance_spark.rows.merge import Chunk, Offsets
 from lance_spark.rows.row_set import RowSet
+from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointStore
 from udf_runtime.errors import ServiceUnavailableError
-from udf_runtime.execute import RowFailure, UdfRunner
-from udf_runtime.policies import AdaptiveSize, ErrorPolicy
+from udf_runtime.execute import BatchResult, RowFailure, UdfRunner
+from udf_runtime.policies import ErrorPolicy
 
 _LOG = logging.getLogger(__name__)
+
+PREFETCH_BATCHES = 2
+"""Batches read ahead of the calls by default."""
 
 FLUSH_BYTES = 32 << 20
 """Maximum bytes of computed values without a checkpoint. The encoding takes about six times as much
@@ -39,10 +43,20 @@ class CheckpointBuffer:
     """Buffers computed values of a range until the next checkpoint. Belongs to one task."""
 
     def __init__(
-        self, spec: BackfillSpec, store: CheckpointStore, source: str, *, rows: tuple[int, int | None] = (1, None)
+        self,
+        spec: BackfillSpec,
+        store: CheckpointStore,
+        source: str,
+        *,
+        rows: tuple[int, int | None] = (1, None),
+        writes: Writes | None = None,
     ) -> None:
-        """Takes the minimum rows of a checkpoint at an interval, and the maximum, if any."""
+        """Takes the minimum rows of a checkpoint at an interval, and the maximum, if any.
+
+        With `writes`, another thread writes the checkpoints.
+        """
         self.seconds = 0.0  # spent on writing
+        self._writes = writes
         self._spec = spec
         self._store = store
         self._source = source
@@ -71,6 +85,8 @@ class CheckpointBuffer:
                 self._held_rows += len(part)
             if self._is_full or (self._is_time and self._held_rows >= self._least):
                 self.flush()
+                if not self._spec.flush_s:
+                    self.join()  # an interval of 0 persists every batch before the next call
             if len(offsets) <= room:
                 return
             offsets, values = offsets[room:], values.slice(room)
@@ -85,16 +101,26 @@ class CheckpointBuffer:
         return time.perf_counter() - self._last_flush >= self._spec.flush_s
 
     def flush(self) -> None:
-        """Writes the buffered values into a checkpoint."""
-        began = time.perf_counter()
+        """Writes the buffered values into a checkpoint, or raises the error of an earlier write."""
         parts, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
-        if parts:
-            offsets = pa.array(np.concatenate([part[0] for part in parts]))
-            values = pa.concat_arrays([part[1] for part in parts])
-            parts.clear()
-            self._store.write(self._spec.key, self._source, job_id=self._spec.job_id, offsets=offsets, values=values)
+        if parts and self._writes is not None:
+            self._writes.submit(functools.partial(self._write, parts))
+        elif parts:
+            self._write(parts)
         self._last_flush = time.perf_counter()
-        self.seconds += self._last_flush - began
+
+    def join(self) -> None:
+        """Waits for the checkpoints of all flushes."""
+        if self._writes is not None:
+            self._writes.join()
+
+    def _write(self, parts: list[Chunk]) -> None:
+        began = time.perf_counter()
+        offsets = pa.array(np.concatenate([part[0] for part in parts]))
+        values = pa.concat_arrays([part[1] for part in parts])
+        parts.clear()
+        self._store.write(self._spec.key, self._source, job_id=self._spec.job_id, offsets=offsets, values=values)
+        self.seconds += time.perf_counter() - began
 
 
 _FULL_TRACES = 100
@@ -212,15 +238,29 @@ class UdfCalls:
     Attributes:
         policy: The UDF's policy for errors.
         allowance: The allowance of the task.
-        call_rows: Rows of a full call.
+        spans: Whether a batch may have rows of several fragments.
+        prefetch_batches: Maximum number of batches read ahead of the calls.
         is_retry: Whether an earlier attempt of the task died.
     """
 
     runner: UdfRunner
     policy: ErrorPolicy
     allowance: Allowance
-    call_rows: int = 1
+    spans: bool
+    prefetch_batches: int
     is_retry: bool = False
+
+    @staticmethod
+    def of(udf: UDF, runner: UdfRunner, allowance: Allowance, *, is_retry: bool) -> UdfCalls:
+        """Returns the calls of a UDF by a runner."""
+        return UdfCalls(
+            runner=runner,
+            policy=udf.on_error,
+            allowance=allowance,
+            spans=udf.kind.vectorised or udf.signature.is_async,
+            prefetch_batches=udf.prefetch_batches or PREFETCH_BATCHES,
+            is_retry=is_retry,
+        )
 
 
 class Computation:
@@ -234,6 +274,8 @@ class Computation:
         recomputed: Number of rows that an earlier round had computed, too.
         crashed: Number of rows that killed their process.
         batch_rows: Maximum rows of a call, after a call ran out of memory; None before.
+        failed_offset: The row whose error ended the range, if known.
+        service_error: The error of a given-up service; the rows of its calls have no value.
         seconds: Time per stage.
     """
 
@@ -249,11 +291,11 @@ class Computation:
         self.crashed = 0
         self.batch_rows: int | None = None
         self.seconds = dict.fromkeys(STAGES, 0.0)
-        self._sizes = spec.sizes
+        self.failed_offset: int | None = None
+        self.service_error: ServiceUnavailableError | None = None
         self._udf_name = spec.key.udf_name
         self._checkpoints = checkpoints
-        self._taken: deque[Offsets] = deque()
-        self._service_error: ServiceUnavailableError | None = None
+        self._has_begun = False
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -264,72 +306,59 @@ class Computation:
         finally:
             self.seconds[stage] += time.perf_counter() - began
 
-    def compute(self, calls: UdfCalls, reader: InputReader, todo: RowSet, own: RowSet) -> Iterator[Chunk]:
-        """Calls the UDF for the rows `todo`, and yields their values. Failed rows are NULL.
+    def begin(self) -> None:
+        """Begins the interval between checkpoints with the first batch of the range."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._checkpoints.begin()
 
-        Rows of `own`, the rows of earlier rounds, count as recomputed. At the end of the task's
-        allowance, the last rows have no value.
+    def add_calls(self, result: BatchResult) -> None:
+        """Adds the facts of a batch's calls. A batch of several ranges counts in the first."""
+        self.retries += result.retries
+        self.deduplicated += result.deduplicated
+        self.batch_rows = result.batch_rows
+
+    def add(self, policy: ErrorPolicy, chunk: Chunk, failures: Sequence[tuple[RowFailure, int]], own: RowSet) -> None:
+        """Adds the values of a batch. Failed rows, given with their positions, are NULL.
+
+        Rows of `own`, the rows of earlier rounds, count as recomputed.
 
         Raises:
-            ServiceUnavailableError: The service of the UDF was given up. Computed values are kept.
+            SkipThresholdExceededError: The policy allows fewer failed rows.
+            OSError: An earlier checkpoint could not be written.
         """
-        least, most, first = self._sizes
-        sizer = AdaptiveSize(minimum=least, maximum=most, initial=first, call_rows=calls.call_rows)
-        self._taken.clear()
-        began = time.perf_counter()
-        self._checkpoints.begin()
-        batches = reader.batches(todo.to_numpy(), sizer.next_rows, self._taken)
-        for result in calls.runner.run(self._while_available(calls.allowance.within(batches, self._taken))):
-            offsets = self._taken.popleft()
-            self.seconds["read"] += reader.seconds
-            self.seconds["compute"] += time.perf_counter() - began - reader.seconds
-            reader.seconds = 0.0
-            sizer.record(len(offsets), result.seconds)
-            self.retries += result.retries
-            self.batch_rows = result.batch_rows
-            self.deduplicated += result.deduplicated
-            failed = [failure.row for failure in result.failures]
-            computed = RowSet.of(np.delete(offsets, failed) if failed else offsets)
-            self.valued |= computed
-            self.calls += len(computed)
-            self.recomputed += len(computed & own)
-            self._note_failures(calls.policy, offsets, result.failures)
-            self._checkpoints.hold(offsets, result.values, failed)
-            yield offsets, result.values
-            began = time.perf_counter()
-        if self._service_error is not None:
-            raise self._service_error
-
-    def _while_available(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields batches until the service of the UDF is given up."""
-        while self._service_error is None and (batch := next(batches, None)) is not None:
-            yield batch
+        offsets, values = chunk
+        failed = [position for _, position in failures]
+        computed = RowSet.of(np.delete(offsets, failed) if failed else offsets)
+        self.valued |= computed
+        self.calls += len(computed)
+        self.recomputed += len(computed & own)
+        self._note_failures(policy, offsets, failures)
+        self._checkpoints.hold(offsets, values, failed)
 
     def end_with(self, error: Exception) -> int | None:
         """Keeps the values from before an error, logs the error, and returns its row, if known."""
         try:
             self._checkpoints.flush()
+            self._checkpoints.join()
         except OSError:
             _LOG.exception("what was computed before the error is lost")
-        row, offset = getattr(error, "row", None), None
-        if isinstance(error, ValueConversionError):
-            offset = row
-        elif row is not None and self._taken and row < len(self._taken[0]):
-            # Results come in the order of the batches. The first batch without a result failed.
-            offset = int(self._taken[0][row])
+        offset = getattr(error, "row", None) if isinstance(error, ValueConversionError) else self.failed_offset
         self.errors.add_error(error, offset)
         self.errors.write()
         return offset
 
-    def _note_failures(self, policy: ErrorPolicy, offsets: Offsets, without_value: tuple[RowFailure, ...]) -> None:
-        failures = [failure for failure in without_value if failure.outcome != "unavailable"]
+    def _note_failures(
+        self, policy: ErrorPolicy, offsets: Offsets, without_value: Sequence[tuple[RowFailure, int]]
+    ) -> None:
+        failures = [entry for entry in without_value if entry[0].outcome != "unavailable"]
         if len(failures) < len(without_value):
-            reason = next(failure.message for failure in without_value if failure.outcome == "unavailable")
-            self._service_error = ServiceUnavailableError(udf=self._udf_name, reason=reason)
-        for failure in failures:
+            reason = next(failure.message for failure, _ in without_value if failure.outcome == "unavailable")
+            self.service_error = ServiceUnavailableError(udf=self._udf_name, reason=reason)
+        for failure, position in failures:
             self.skipped += failure.outcome == "skipped"
             self.crashed += failure.outcome == "crashed"
-            self.errors.add_failure(failure, int(offsets[failure.row]))
+            self.errors.add_failure(failure, int(offsets[position]))
         if failures:
-            self.failed |= RowSet.of(offsets[[failure.row for failure in failures]])
+            self.failed |= RowSet.of(offsets[[position for _, position in failures]])
         policy.check_skips(self.skipped, self.calls + len(self.failed), final=False)

@@ -33,7 +33,7 @@ OnStale = Literal["recompute", "null"]
 RangeKey: TypeAlias = "tuple[int, int, bool, int]"
 """Identifies the work on a range within a round."""
 
-STAGES = ("read", "compute", "checkpoint", "write")
+STAGES = ("read", "wait", "compute", "checkpoint", "write")
 """The stages of a task's time."""
 
 
@@ -57,6 +57,7 @@ class BackfillSpec:
         bases: Versions at which rows may have been computed before they moved or changed, the
             newest first.
         sizes: Minimum, maximum and initial rows of a batch.
+        call_rows: Rows of a full call of the UDF.
         flush_s: Seconds between checkpoints.
         report_s: Seconds between reports of a task.
         round: Number of the round. Two rounds may read the same version.
@@ -82,6 +83,7 @@ class BackfillSpec:
     checkpoints: str | None
     bases: tuple[int, ...] = ()
     sizes: tuple[int, int, int]
+    call_rows: int = 1
     flush_s: float
     threads: int
     blob_strategy: BlobReadStrategy

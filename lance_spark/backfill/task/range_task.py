@@ -16,20 +16,21 @@ import functools
 import logging
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.prior_round_rows import PriorRoundRows
-from lance_spark.backfill.reuse.round_context import RoundContext, context_of, source_of
+from lance_spark.backfill.reuse.round_context import RoundContext, source_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.reuse.value_reuse import ReusedValues, ValueFinder
-from lance_spark.backfill.task.allowance import Allowance
-from lance_spark.backfill.task.computation import CheckpointBuffer, Computation, fail_ranges, type_of
-from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, RowCounts, Task
+from lance_spark.backfill.task.computation import CheckpointBuffer, Computation, type_of
+from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, RowCounts
+from lance_spark.backfill.task.overlap import WriteBehind, Writes
 from lance_spark.commit.changes import StagedColumns
-from lance_spark.errors import TableUnreadableError, TableUnwritableError, ValueConversionError, counted
+from lance_spark.errors import TableUnreadableError, ValueConversionError, counted
 from lance_spark.rows.merge import (
     Chunk,
     MissingFileError,
@@ -44,10 +45,8 @@ from lance_spark.rows.merge import (
 )
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
-from lance_spark.spark_jobs.failures import is_error
 from lance_spark.staging.column_file import ColumnFile
 from lance_spark.types import LengthEnforcer
-from udf_runtime.errors import ServiceUnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,44 +57,6 @@ _HINT = "something deletes checkpoints or column files beside the job; run the b
 
 _MOST_MISSING = 10
 """Maximum number of missing files and checkpoints of a range."""
-
-
-def run_ranges(
-    spec: BackfillSpec,
-    task: Task,
-    make: Callable[[RoundContext, FragmentWork], RangeRun],
-    allowance: Allowance | None = None,
-) -> Iterator[RangeOutcome]:
-    """Computes a task's ranges, and yields their outcomes. A failed range fails alone.
-
-    After the end of the allowance, the outcomes of the other ranges have no row.
-    """
-    for number, work in enumerate(task.work):
-        if allowance is not None and allowance.is_over:
-            yield from map(leave, task.work[number:])
-            return
-        run = None
-        try:
-            run = make(context_of(spec), work)
-            yield run.run()
-        except Exception as error:  # noqa: BLE001 - an exception of a UDF or a store is this range's outcome
-            # The driver reports the outcome. A late attempt must not write to a terminal.
-            where = f"fragment {work.fragment_id} rows {work.start} to {work.stop} of {spec.snapshot.uri}"
-            _LOG.info("%s failed: %s", where, error)
-            yield from fail_ranges(spec, [work], error) if run is None else [run.failed(error)]
-            if isinstance(error, TableUnwritableError):
-                # The job ends: a full disk fails every range.
-                yield from fail_ranges(spec, task.work[number + 1 :], error)
-                return
-            if is_error(type_of(error), ServiceUnavailableError):
-                # The job ends: each range would wait as long for the service.
-                yield from map(leave, task.work[number + 1 :])
-                return
-
-
-def leave(work: FragmentWork) -> RangeOutcome:
-    """Returns the outcome of a range whose rows the task leaves to another task."""
-    return RangeOutcome(fragment_id=work.fragment_id, start=work.start, stop=work.start, turn=work.turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,40 +102,75 @@ class SelectedRows:
         return SelectedRows(served=ReusedValues(rows=self.served.rows & span), **rows)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The rows of earlier rounds, and the selected rows of a single range."""
+
+    own: PriorRoundRows
+    part: SelectedRows | None
+
+
+def completed(outcome: RangeOutcome) -> Future[RangeOutcome]:
+    """Returns an outcome without pending writes."""
+    future: Future[RangeOutcome] = Future()
+    future.set_result(outcome)
+    return future
+
+
 class RangeRun(ABC):
     """The work on a range or on a whole fragment. A value source makes the missing values."""
 
-    def __init__(self, context: RoundContext, work: FragmentWork) -> None:
+    def __init__(self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind) -> None:
         spec = context.spec
         self._context = context
         self._spec = spec
         self._work = work
+        self._writer = writer
         self._rows = SnapshotRows(spec.snapshot.open())
         self._fragment = self._rows.existing_fragment(work.fragment_id)
         self._source = source_of(spec, self._fragment.metadata)
-        self._checkpoints = CheckpointBuffer(spec, context.store, self._source)
+        self._checkpoints = CheckpointBuffer(spec, context.store, self._source, writes=Writes(writer))
         self._computation = Computation(spec, work, self._checkpoints)
         self._finder = ValueFinder(context, self._rows)
         self._lengths = LengthEnforcer(spec.targets.schema)
         self._counts = RowCounts()
+        self._selection: Selection | None = None
+        self._nulls = RowSet.empty()
         self._done = work.done
         self._has_inherited = False
         self._has_refreshed = False
 
     @abstractmethod
-    def _write(self, own: PriorRoundRows) -> RangeOutcome:
+    def _write(self, selection: Selection) -> Future[RangeOutcome]:
         """Writes the values of the range into checkpoints, or of the fragment into its file."""
 
     @abstractmethod
     def _compute(self, part: SelectedRows) -> Iterator[Chunk]:
         """Yields the values of the rows that no earlier run has computed."""
 
-    def run(self) -> RangeOutcome:
-        """Computes the range, and starts again without a missing file or checkpoint."""
+    @abstractmethod
+    def _request(self, part: SelectedRows) -> None:
+        """Requests the values of selected rows, before the calls."""
+
+    def select(self) -> None:
+        """Selects the rows of a range. A whole fragment selects them range by range, in `run`."""
+        self._counts = RowCounts()
+        own, part = self._prior_rows(), None
+        if not self._work.assembles:
+            part = self._select(own, self._work.start, self._work.stop)
+        self._selection = Selection(own=own, part=part)
+
+    def run(self) -> Future[RangeOutcome]:
+        """Computes the range, and starts again without a missing file or checkpoint.
+
+        The outcome waits for the writes.
+        """
         while True:
-            self._counts = RowCounts()
+            if self._selection is None:
+                self.select()
+                assert self._selection is not None
             try:
-                return self._write(self._prior_rows())
+                return self._write(self._selection)
             except MissingFileError as error:
                 # A file of another, now ended job. The next pass finds own values in checkpoints.
                 missing_files = self._finder.missing_files
@@ -182,7 +178,14 @@ class RangeRun(ABC):
                     raise TableUnreadableError(self._spec.snapshot.uri, str(error), hint=_HINT) from error
                 _LOG.warning("%s; its values are looked for elsewhere", error)
                 self._checkpoints.flush()
+                self._checkpoints.join()
                 self._search_again({*missing_files, error.file})
+                self._selection = None
+
+    @property
+    def has_values(self) -> bool:
+        """Whether a call has returned for a row."""
+        return bool(self._computation.valued or self._computation.failed - self._work.failed)
 
     def failed(self, error: Exception) -> RangeOutcome:
         """Returns the outcome of a range after an exception, and keeps the computed values."""
@@ -245,7 +248,16 @@ class RangeRun(ABC):
             nulled=nulled,
         )
         self._counts += part.counts
+        self._request(part)
         return part
+
+    def _parts(self, selection: Selection) -> Iterator[SelectedRows]:
+        """Yields the selected rows, range by range."""
+        if selection.part is not None:
+            yield selection.part
+            return
+        for start, stop in self._work.ranges:
+            yield self._select(selection.own, start, stop)
 
     def _find(self, rows: RangeRows, wanted: RowSet) -> ReusedValues:
         if not self._work.search or not wanted:
@@ -253,37 +265,53 @@ class RangeRun(ABC):
         served_by_any_job = functools.partial(self._spec.row_selector.served_by_any_job, rows)
         return self._finder.find(self._fragment.metadata, wanted, served_by_any_job)
 
-    def _write_file(self, own: PriorRoundRows) -> RangeOutcome:
+    def _write_file(self, selection: Selection) -> Future[RangeOutcome]:
         """Streams a whole fragment into its column file, range by range."""
-        spec = self._spec
+        spec, writes = self._spec, Writes(self._writer)
         file: ColumnFile | None = None
-        computed, nulls = RowSet.empty(), RowSet.empty()
+        computed, self._nulls = RowSet.empty(), RowSet.empty()
         try:
-            for start, stop in self._work.ranges:
-                part = self._select(own, start, stop)
+            for part in self._parts(selection):
                 if not part.rows:
                     continue
                 file = file or self._open_file()
-                nulls |= self._fill(file, part)
+                self._fill(file, writes, part)
                 if self._left(part):
-                    file.discard()
-                    return self._end_early(part)
+                    self._discard(file)
+                    return completed(self._end_early(part))
                 computed |= part.served.rows | part.todo
             failed = self._computation.failed
-            if file is None or (spec.equals_table_without_values and not computed - failed):
-                if file is not None:
-                    file.discard()
-                self._computation.errors.write()
-                return replace(self._without_effect(), complete=True)
+            if file is None:
+                return self._end_without_file()
+            if spec.equals_table_without_values and not computed - failed:
+                self._discard(file)
+                return self._end_without_file()
+            if spec.targets.blobs:
+                self._checkpoints.flush()
+            return self._writer.submit(functools.partial(self._close_file, file, writes, computed, failed))
+        except BaseException:
+            if file is not None:
+                self._discard(file)
+            raise
+
+    def _end_without_file(self) -> Future[RangeOutcome]:
+        self._computation.errors.write()
+        return completed(replace(self._without_effect(), complete=True))
+
+    def _close_file(self, file: ColumnFile, writes: Writes, computed: RowSet, failed: RowSet) -> RangeOutcome:
+        """Finishes the column file in the writing thread."""
+        try:
+            writes.join()
             with self._computation.timed("write"):
                 closed_file = file.close()
         except BaseException:
-            if file is not None:
-                file.discard()
+            file.discard()
             raise
-        if spec.targets.blobs:
-            self._checkpoints.flush()
-        return self._finish(closed_file.staged, computed, nulls, failed | (file.given - computed))
+        return self._finish(closed_file.staged, computed, self._nulls, failed | (file.given - computed))
+
+    def _discard(self, file: ColumnFile) -> None:
+        """Discards a column file after its pending writes."""
+        self._writer.submit(file.discard).result()
 
     def _open_file(self) -> ColumnFile:
         """Opens the column file of the fragment."""
@@ -291,20 +319,26 @@ class RangeRun(ABC):
         # Only fragments with values have old values to read.
         is_filled = has_values(self._fragment.metadata, spec.target_ids)
         targets = spec.targets if is_filled else replace(spec.targets, existing=())
-        return ColumnFile(spec.staging.begin_attempt(), self._rows, self._fragment, targets)
+        # The writing thread reads old values.
+        rows = SnapshotRows(spec.snapshot.open())
+        fragment = rows.fragment(self._work.fragment_id)
+        assert fragment is not None
+        return ColumnFile(spec.staging.begin_attempt(), rows, fragment, targets)
 
-    def _write_checkpoints(self, own: PriorRoundRows) -> RangeOutcome:
+    def _write_checkpoints(self, selection: Selection) -> Future[RangeOutcome]:
         """Writes the values of a range into checkpoints."""
-        part = self._select(own, self._work.start, self._work.stop)
+        (part,) = self._parts(selection)
         for _ in self._compute(part):
             pass
         if self._left(part):
-            return self._end_early(part)
+            return completed(self._end_early(part))
         self._checkpoints.flush()
+        self._checkpoints.join()
         self._computation.errors.write()
         if not part.rows:
-            return self._without_effect()
-        return replace(self._outcome(), selected=part.rows, failed=part.failed | self._computation.failed)
+            return completed(self._without_effect())
+        failed = part.failed | self._computation.failed
+        return completed(replace(self._outcome(), selected=part.rows, failed=failed))
 
     def _left(self, part: SelectedRows) -> RowSet:
         """Returns the rows without a call, after the end of the task's allowance."""
@@ -315,6 +349,7 @@ class RangeRun(ABC):
         left = self._left(part)
         stop = int(left.to_numpy()[0])
         self._checkpoints.flush()
+        self._checkpoints.join()
         self._computation.errors.write()
         finished = part.before(stop)
         self._counts += finished.counts - part.counts
@@ -323,37 +358,40 @@ class RangeRun(ABC):
             return outcome
         return replace(outcome, selected=finished.rows, failed=finished.failed | self._computation.failed)
 
-    def _leave_to_join(self, own: PriorRoundRows) -> RangeOutcome:
+    def _leave_to_join(self, selection: Selection) -> Future[RangeOutcome]:
         """Selects rows, and leaves rows without values in checkpoints to a join."""
-        part = self._select(own, self._work.start, self._work.stop)
+        (part,) = self._parts(selection)
         if not part.rows:
-            return self._without_effect()
-        return replace(
+            return completed(self._without_effect())
+        outcome = replace(
             self._outcome(),
             selected=part.rows - part.todo,
             failed=part.failed,
             todo=part.todo,
             again=part.todo & part.own,
-            outdated=part.todo & own.computed,
+            outdated=part.todo & selection.own.computed,
         )
+        return completed(outcome)
 
-    def _fill(self, file: ColumnFile, part: SelectedRows) -> RowSet:
-        """Writes the values of a range into a column file, and returns the rows with NULL."""
-        spec, before = self._spec, file.rows
+    def _fill(self, file: ColumnFile, writes: Writes, part: SelectedRows) -> None:
+        """Writes the values of a range into a column file."""
+        spec, missing_rows = self._spec, len(part.rows)
         # After a cast of the column, its files may have either type.
         kind = output_type(spec.outputs, spec.targets.schema)
         empty = [NullPiece(offsets=part.failed.to_numpy(), type=kind)] if part.failed else []
         streams = [self._compute(part), *streams_of(part.served.pieces), *streams_of(empty)]
-        nulls = RowSet.empty()
         for offsets, values in merge([cast_chunks(stream, kind) for stream in streams]):
-            with self._computation.timed("write"):
-                batch = self._with_lengths(offsets, columns_of(values, spec.outputs, spec.targets.schema))
-                nulls |= RowSet.of(rows_with_null(offsets, batch))
-                file.append(offsets, batch)
-        lost = len(part.rows) - (file.rows - before)
-        if lost and not self._left(part):
-            raise self._values_lost(lost)
-        return nulls
+            writes.submit(functools.partial(self._append, file, offsets, values))
+            missing_rows -= len(offsets)
+        if missing_rows and not self._left(part):
+            raise self._values_lost(missing_rows)
+
+    def _append(self, file: ColumnFile, offsets: Offsets, values: pa.Array[Any]) -> None:
+        """Adds values to a column file in the writing thread, and notes the rows with NULL."""
+        with self._computation.timed("write"):
+            batch = self._with_lengths(offsets, columns_of(values, self._spec.outputs, self._spec.targets.schema))
+            self._nulls |= RowSet.of(rows_with_null(offsets, batch))
+            file.append(offsets, batch)
 
     def _with_lengths(self, offsets: Offsets, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns values in the form of `CHAR(n)` and `VARCHAR(n)` columns.

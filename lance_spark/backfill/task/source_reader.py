@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
 _ROW = "__row"
-"""Internal column of batches: the row of the view's fragment."""
+"""Internal column of batches: the address of the view's row."""
 
 _FIRST_ROWS = 1024
 _MOST_ROWS = 32_768
@@ -89,15 +88,14 @@ class SourceReader(InputReader):
         )
         self._row_ids = row_ids
 
-    def _offsets(self, batch: pa.RecordBatch) -> Offsets:
-        offsets: Offsets = batch.column(_ROW).to_numpy()
-        return offsets
+    def _addresses(self, batch: pa.RecordBatch) -> pa.Array[Any]:
+        """Returns the addresses of a batch's rows in the view."""
+        return batch.column(_ROW)
 
     def _scan(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
-        batch_rows: deque[Offsets] = deque()
         most = _FIRST_ROWS
-        for batch in self._row_ids.batches(offsets, lambda: _MOST_ROWS, batch_rows):
-            rows, ids = batch_rows.popleft(), batch.column(0).to_numpy(zero_copy_only=False)
+        for batch in self._row_ids.batches(offsets, _MOST_ROWS):
+            ids, rows = (column.to_numpy(zero_copy_only=False) for column in batch.columns)
             first = 0
             while first < len(ids):
                 table = take_ids(

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from lance_spark.backfill.reuse.equal_inputs import EqualInputs
-from lance_spark.backfill.reuse.prior_round_rows import FollowUp, PriorRoundRows
+from lance_spark.backfill.reuse.prior_round_rows import FollowUp
 from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of
 from lance_spark.backfill.reuse.value_reuse import CheckpointPiece
 from lance_spark.backfill.task.allowance import Allowance, StopRequest
 from lance_spark.backfill.task.computation import UdfCalls, fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
-from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, run_ranges
+from lance_spark.backfill.task.overlap import WriteBehind
+from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, Selection
 from lance_spark.backfill.task.rate_credits import credits_of
+from lance_spark.backfill.task.row_stream import RowStream, StreamedRange
+from lance_spark.backfill.task.task_ranges import run_ranges
 from lance_spark.backfill.task.udf_processes import find_owner, limit_task_threads
 from lance_spark.environments.task import open_interpreter
 from lance_spark.rows.merge import Chunk
@@ -52,24 +56,40 @@ class ValueSource(Protocol):
 class _UdfRange(RangeRun):
     """A range whose values come from calls of a UDF."""
 
-    def __init__(self, context: RoundContext, work: FragmentWork, calls: UdfCalls) -> None:
-        super().__init__(context, work)
-        self._calls = calls
+    def __init__(self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, stream: RowStream) -> None:
+        super().__init__(context, work, writer=writer)
+        self._stream = stream
+        self._streamed: StreamedRange | None = None
 
-    def _write(self, own: PriorRoundRows) -> RangeOutcome:
-        return self._write_file(own) if self._work.is_whole else self._write_checkpoints(own)
+    def run(self) -> Future[RangeOutcome]:
+        """Computes the range, and starts again without a missing file or checkpoint."""
+        try:
+            return super().run()
+        finally:
+            self._leave_stream()
+
+    def _write(self, selection: Selection) -> Future[RangeOutcome]:
+        return self._write_file(selection) if self._work.is_whole else self._write_checkpoints(selection)
+
+    def _request(self, part: SelectedRows) -> None:
+        self._leave_stream()
+        if part.todo:
+            self._streamed = self._stream.add(self._work.fragment_id, self._computation, part.todo, part.own)
 
     def _compute(self, part: SelectedRows) -> Iterator[Chunk]:
         if not self._work.assembles:
-            self._calls.allowance.enter(self._work, todo=len(part.todo), recovered=self._count_recovered(part))
-        if not part.todo:
-            return iter(())
-        reader = self._spec.input_source.reader(self._spec, self._rows, self._fragment)
-        return self._computation.compute(self._calls, reader, part.todo, part.own)
+            recovered = self._count_recovered(part)
+            self._stream.calls.allowance.enter(self._work, todo=len(part.todo), recovered=recovered)
+        return iter(()) if self._streamed is None else self._stream.values_of(self._streamed)
+
+    def _leave_stream(self) -> None:
+        streamed, self._streamed = self._streamed, None
+        if streamed is not None:
+            self._stream.remove(streamed)
 
     def _count_recovered(self, part: SelectedRows) -> int:
         """Counts the rows that an earlier attempt of the task may have computed, before it died."""
-        if not self._calls.is_retry:
+        if not self._stream.calls.is_retry:
             return 0
         own = [
             piece.offsets
@@ -82,15 +102,18 @@ class _UdfRange(RangeRun):
 class _ChunkerRange(_UdfRange):
     """A range whose values are the places of chunks."""
 
-    def _write(self, own: PriorRoundRows) -> RangeOutcome:
-        return self._write_checkpoints(own)
+    def _write(self, selection: Selection) -> Future[RangeOutcome]:
+        return self._write_checkpoints(selection)
 
 
 class _JoinRange(RangeRun):
     """A range whose values come from a join, by checkpoints."""
 
-    def _write(self, own: PriorRoundRows) -> RangeOutcome:
-        return self._write_file(own) if self._work.assembles else self._leave_to_join(own)
+    def _write(self, selection: Selection) -> Future[RangeOutcome]:
+        return self._write_file(selection) if self._work.assembles else self._leave_to_join(selection)
+
+    def _request(self, part: SelectedRows) -> None:
+        """Does nothing: a Spark job makes the values."""
 
     def _compute(self, part: SelectedRows) -> Iterator[Chunk]:
         if part.todo:
@@ -145,14 +168,8 @@ class CallUdf:
             find_values=_finder_of_values(spec, udf),
             limiter=credits_of(spec, udf.rate_limit),
         ) as runner:
-            calls = UdfCalls(
-                runner=runner,
-                policy=udf.on_error,
-                call_rows=udf.call_rows,
-                allowance=allowance,
-                is_retry=task.isolate,
-            )
-            for outcome in run_ranges(spec, task, functools.partial(self.range_run, calls=calls), allowance):
+            stream = RowStream(spec, UdfCalls.of(udf, runner, allowance, is_retry=task.isolate))
+            for outcome in run_ranges(spec, task, functools.partial(self.range_run, stream=stream), stream):
                 yield replace(outcome, **allowance.settle())
 
     def _find_processes(self, udf: UDF, spec: BackfillSpec) -> ProcessSpec | None:

@@ -156,12 +156,12 @@ def test_deprecated_names_warn_at_the_caller_and_do_what_they_did():
 def test_rows_of_calls_and_of_checkpoints_are_separate_settings():
     def f(a: pa.Array, b: pa.Array) -> pa.Array: ...
 
-    sized = udf(f, data_type=pa.int8(), batch_size=7, checkpoint_size=9)
-    assert (sized.batch_size, sized.checkpoint_size, sized.call_rows) == (7, 9, 7)
+    sized = udf(f, data_type=pa.int8(), batch_size=7, checkpoint_size=9, prefetch_batches=3)
+    assert (sized.batch_size, sized.checkpoint_size, sized.prefetch_batches, sized.call_rows) == (7, 9, 3, 7)
     assert udf(f, data_type=pa.int8(), batch_size="auto").call_rows == 1
     assert udf(double.load(), batch_size=7).call_rows == 1
     assert sized.version == udf(f, data_type=pa.int8()).version
-    for wrong in ({"batch_size": 0}, {"batch_size": "most"}, {"sort_batch_by": 5}):
+    for wrong in ({"batch_size": 0}, {"batch_size": "most"}, {"prefetch_batches": 0}, {"sort_batch_by": 5}):
         with pytest.raises(UdfDefinitionError, match=next(iter(wrong))):
             udf(f, data_type=pa.int8(), **wrong)  # type: ignore[arg-type]
 

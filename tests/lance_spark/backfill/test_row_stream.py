@@ -1,0 +1,239 @@
+"""Batches over many fragments, and reading and writing beside the calls, without Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lance_spark import BackfillIncompleteError, Table
+from lance_spark.rows.input_reader import InputReader
+from lance_spark.staging.column_file import ColumnFile
+from tests.support.inline_jobs import InlineLab, acting, values, without_spark
+from udf_runtime import UDF, skip_on_error, udf
+
+
+def sized(lab: InlineLab, *, bad: frozenset[int] = frozenset(), iterates: bool = False, **options: Any) -> UDF:
+    """A UDF over batches that logs the ids of each call in a line, and returns the negative ids."""
+    log, uri = str(lab.log), lab.uri
+
+    def negate(ids: pa.Array) -> pa.Array:
+        from tests.support.inline_jobs import act_at
+
+        rows = ids.to_pylist()
+        with open(log, "a") as file:
+            file.write(",".join(map(str, rows)) + "\n")
+        for row in rows:
+            act_at(uri, row)
+            if row in bad:
+                raise ValueError(f"row {row}")
+        return pa.array([-row for row in rows], pa.int64())
+
+    def negate_each(ids: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        return map(negate, ids)
+
+    function: Any = negate_each if iterates else negate
+    return udf(function, data_type=pa.int64(), input_columns=["id"], version="1", name="f", **options)
+
+
+def calls_of(lab: InlineLab) -> list[list[int]]:
+    """Returns the ids of each call since the last look."""
+    lines = lab.log.read_text().split() if lab.log.exists() else []
+    lab.log.unlink(missing_ok=True)
+    return [[int(row) for row in line.split(",")] for line in lines]
+
+
+def make(lab: InlineLab, function: UDF, *, rows: int, rows_per_file: int) -> Table:
+    table = lab.make(pa.table({"id": range(rows)}), rows_per_file=rows_per_file)
+    table.add_columns({"v": function})
+    return table
+
+
+def has_threads() -> bool:
+    return any(thread.name.startswith(("lance-spark-read", "lance-spark-write")) for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("iterates", [False, True])
+def test_batches_span_small_fragments(lab: InlineLab, iterates: bool) -> None:
+    table = make(lab, sized(lab, iterates=iterates, batch_size=64), rows=1000, rows_per_file=10)
+    result = table.backfill("v", task_size=1000)
+    assert [len(rows) for rows in calls_of(lab)] == [64] * 15 + [40]
+    assert (result.rows_computed, result.fragments_done) == (1000, 100)
+    assert values(table, "v") == {row: (-row,) for row in range(1000)}
+    assert not has_threads()
+
+
+def test_a_scalar_udf_sees_one_fragment_after_another(lab: InlineLab) -> None:
+    table = make(lab, lab.udf(), rows=40, rows_per_file=10)
+    assert table.backfill("v", task_size=1000).rows_computed == 40
+    assert lab.log.read_text().split() == [str(row) for row in range(40)]
+
+
+def test_ranges_hold_full_calls(lab: InlineLab) -> None:
+    table = make(lab, sized(lab, batch_size=30), rows=200, rows_per_file=200)
+    table.backfill("v", task_size=100)
+    assert [len(rows) for rows in calls_of(lab)] == [30, 30, 30, 30, 30, 30, 20]
+
+
+@pytest.mark.parametrize("iterates", [False, True])
+def test_an_error_fails_its_own_fragment_and_repeats_one_batch(lab: InlineLab, iterates: bool) -> None:
+    function = sized(lab, bad=frozenset([23]), iterates=iterates, batch_size=20, checkpoint_size=20)
+    table = make(lab, function, rows=60, rows_per_file=5)
+    with pytest.raises(BackfillIncompleteError, match=r"11 of 12 fragments done; fragment 4: .*row 23"):
+        table.backfill("v", task_size=1000)
+    calls = calls_of(lab)
+    if not iterates:
+        assert calls[:2] == [list(range(20)), list(range(20, 40))]
+        assert calls[2:6] == [list(range(first, first + 5)) for first in (20, 25, 30, 35)]
+        assert calls[6:] == [list(range(40, 60))]
+    assert values(table, "v") == {row: (None if row in range(20, 25) else -row,) for row in range(60)}
+    (error,) = table.get_errors()
+    assert (error.fragment_id, error.error_message, error.outcome) == (4, "row 23", "failed")
+
+
+def test_a_single_row_of_a_call_is_the_row_of_its_error(lab: InlineLab) -> None:
+    table = make(lab, sized(lab, bad=frozenset([23]), batch_size=1, checkpoint_size=20), rows=60, rows_per_file=5)
+    with pytest.raises(BackfillIncompleteError, match=r"row address 17179869187"):
+        table.backfill("v", task_size=1000)
+    assert [error.row_address for error in table.get_errors()] == [4 << 32 | 3]
+
+
+def test_skipped_rows_are_recorded_with_their_addresses(lab: InlineLab) -> None:
+    function = sized(lab, bad=frozenset([7, 23]), batch_size=20, on_error=skip_on_error(), sort_batch_by=pc.negate)
+    table = make(lab, function, rows=60, rows_per_file=5)
+    result = table.backfill("v", task_size=1000)
+    assert (result.status, result.rows_computed, result.rows_skipped) == ("DONE", 58, 2)
+    assert {error.row_address for error in table.get_errors()} == {1 << 32 | 2, 4 << 32 | 3}
+    assert values(table, "v") == {row: (None if row in (7, 23) else -row,) for row in range(60)}
+
+
+def test_after_a_death_only_the_batches_without_a_checkpoint_run_again(lab: InlineLab) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    table = make(lab, sized(lab, batch_size=20, checkpoint_size=20), rows=100, rows_per_file=5)
+    with pytest.raises(KeyboardInterrupt), acting(lab.uri, 47, interrupt):
+        table.backfill("v", task_size=1000, batch_checkpoint_flush_interval_seconds=0)
+    assert [rows[0] for rows in calls_of(lab)] == [0, 20, 40]
+    result = lab.table().backfill("v", task_size=1000, batch_checkpoint_flush_interval_seconds=0)
+    assert [rows[0] for rows in calls_of(lab)] == [40, 60, 80]
+    assert (result.rows_computed, result.rows_from_checkpoint) == (60, 40)
+    assert not has_threads()
+
+
+def test_a_missing_input_file_fails_its_own_fragment(lab: InlineLab) -> None:
+    table = make(lab, sized(lab, batch_size=20), rows=60, rows_per_file=5)
+    broken = table.to_lance().get_fragments()[4].data_files()[0].path
+    Path(lab.uri, "data", broken).unlink()
+    with pytest.raises(BackfillIncompleteError, match="11 of 12 fragments done; fragment 4: "):
+        table.backfill("v", task_size=1000)
+    assert sorted(row for rows in calls_of(lab) for row in rows) == [row for row in range(60) if row // 5 != 4]
+    assert not has_threads()
+
+
+def test_reading_and_writing_go_on_during_a_call(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call waits for the next read and the last write: without overlap, both waits are in vain."""
+    table = make(lab, sized(lab, batch_size=10, checkpoint_size=10), rows=60, rows_per_file=10)
+    next_is_read, last_is_written = threading.Event(), threading.Event()
+    threads: dict[str, str] = {}
+    waits: dict[str, bool] = {}
+    read, append = InputReader.batches, ColumnFile.append
+
+    def reading(self: InputReader, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        for batch in read(self, *arguments, **options):
+            if batch.column(0)[0].as_py() == 30:
+                next_is_read.set()
+            threads["read"] = threading.current_thread().name
+            yield batch
+
+    def appending(self: ColumnFile, offsets: Any, batch: pa.RecordBatch) -> None:
+        append(self, offsets, batch)
+        threads["write"] = threading.current_thread().name
+        last_is_written.set()
+
+    def wait_for_both() -> None:
+        threads["call"] = threading.current_thread().name
+        waits["read"], waits["write"] = next_is_read.wait(20), last_is_written.wait(20)
+
+    monkeypatch.setattr(InputReader, "batches", reading)
+    monkeypatch.setattr(ColumnFile, "append", appending)
+    with acting(lab.uri, 20, wait_for_both):
+        table.backfill("v", task_size=1000)
+    assert waits == {"read": True, "write": True}
+    assert len(set(threads.values())) == 3
+
+
+def test_a_task_reads_no_further_ahead_than_prefetch_batches(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = sized(lab, batch_size=10, checkpoint_size=10, prefetch_batches=1)
+    table = make(lab, function, rows=200, rows_per_file=10)
+    read, reads, ahead = InputReader.batches, list[int](), list[int]()
+
+    def reading(self: InputReader, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        for batch in read(self, *arguments, **options):
+            reads.append(batch.num_rows)
+            yield batch
+
+    def note() -> None:
+        threading.Event().wait(0.3)
+        ahead.append(sum(reads) - 110)
+
+    monkeypatch.setattr(InputReader, "batches", reading)
+    with acting(lab.uri, 100, note):
+        table.backfill("v", task_size=1000)
+    assert 0 < ahead[0] <= 20
+
+
+def test_a_value_that_cannot_be_written_fails_its_own_fragment(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make(lab, sized(lab, batch_size=20), rows=60, rows_per_file=5)
+    append = ColumnFile.append
+
+    def appending(self: ColumnFile, offsets: Any, batch: pa.RecordBatch) -> None:
+        if batch.column(0)[0].as_py() == -20:
+            raise RuntimeError("no such value")
+        append(self, offsets, batch)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(ColumnFile, "append", appending)
+        with pytest.raises(BackfillIncompleteError, match=r"11 of 12 fragments done; fragment 4: .*no such value"):
+            table.backfill("v", task_size=1000)
+    assert len(calls_of(lab)) == 3
+    assert table.backfill("v").rows_from_checkpoint == 5
+    assert calls_of(lab) == []
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_values_are_those_of_the_function(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    rows, rows_per_file = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 60))
+    bad = data.draw(st.frozensets(st.integers(0, 60), max_size=3))
+    skips = data.draw(st.booleans())
+    options = {
+        "batch_size": data.draw(st.one_of(st.none(), st.just("auto"), st.integers(1, 70))),
+        "sort_batch_by": data.draw(st.sampled_from([None, pc.negate])),
+        "checkpoint_size": data.draw(st.one_of(st.none(), st.integers(1, 70))),
+        "iterates": data.draw(st.booleans()),
+        "prefetch_batches": data.draw(st.integers(1, 3)),
+        "on_error": skip_on_error() if skips else None,
+    }
+    threads = data.draw(st.sampled_from([1, 1, 3]))
+    with without_spark(tmp_path_factory.mktemp("lab")) as lab:
+        table = make(lab, sized(lab, bad=bad, **options), rows=rows, rows_per_file=rows_per_file)
+        bad_rows = {row for row in bad if row < rows}
+        failed = set() if skips else {row // rows_per_file for row in bad_rows}
+        try:
+            result = table.backfill("v", task_size=data.draw(st.integers(10, 100)), intra_applier_concurrency=threads)
+        except BackfillIncompleteError as error:
+            assert failed
+            result = error.result
+        assert set(result.fragments_failed) == failed
+        lost = {row for row in range(rows) if row // rows_per_file in failed} | (bad_rows if skips else set())
+        assert values(table, "v") == {row: (None if row in lost else -row,) for row in range(rows)}
+        assert result.rows_skipped == (len(bad_rows) if skips else 0)
+        assert not has_threads()
