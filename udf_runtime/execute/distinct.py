@@ -86,13 +86,22 @@ def _as_storage(column: Any) -> Any:  # noqa: ANN401 - one of many kinds of arra
 
 
 def _as_bytes(lists: Any) -> pa.Array[Any]:  # noqa: ANN401 - any kind of list array
-    """Returns the numbers of each list's items as bytes."""
-    items = _encode(lists.flatten())
+    """Returns the items of each list as bytes: their bits, or numbers for other kinds of items."""
+    items = _fixed_items(lists.flatten())
     lengths: Any = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64) * items.itemsize])
     is_valid = np.packbits(lists.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
     buffers: list[Any] = [pa.py_buffer(part.tobytes()) for part in (is_valid, offsets, items)]
     return pa.Array.from_buffers(pa.large_binary(), len(lists), buffers)
+
+
+def _fixed_items(items: Any) -> np.ndarray:  # noqa: ANN401 - the items of lists
+    """Returns a value of the same width per item; items are equal if their values are equal."""
+    is_number = t.is_integer(items.type) or t.is_floating(items.type)
+    if is_number and not items.null_count:
+        numbers: np.ndarray = _as_comparable(items).to_numpy(zero_copy_only=False)
+        return numbers
+    return _encode(items)
 
 
 def _as_comparable(array: Any) -> Any:  # noqa: ANN401 - any array without children

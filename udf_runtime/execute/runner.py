@@ -74,8 +74,8 @@ class UdfRunner:
                 share a process, which stays idle after `close` and serves later runners of the same
                 UDF. None: the UDF runs in this process, unless isolated.
             job: Id of the job. After a call ran out of memory, all runners of the job in this
-                process keep to the number of rows that fits. A child process keeps to its own
-                number until its end. None: the number holds for this runner.
+                process keep to the number of rows that fits, and so do their child processes. None:
+                the number holds for this runner.
             find_values: Finds known values of equal inputs, for a UDF with `deduplicate="table"`.
             limiter: Grants calls of a UDF with a rate limit; None: the limit holds for this runner.
 

@@ -316,7 +316,7 @@ class Computation:
         """Adds the facts of a batch's calls. A batch of several ranges counts in the first."""
         self.retries += result.retries
         self.deduplicated += result.deduplicated
-        self.batch_rows = result.batch_rows
+        self.batch_rows = result.batch_rows or self.batch_rows  # a batch without a call has no number
 
     def add(self, policy: ErrorPolicy, chunk: Chunk, failures: Sequence[tuple[RowFailure, int]], own: RowSet) -> None:
         """Adds the values of a batch. Failed rows, given with their positions, are NULL.
