@@ -20,12 +20,12 @@ from lance_spark.session.configuration import configure, find_conf_folder
 
 _SIZES = (
     "spark.master",
-    "spark.dynamicAllocation.enabled",
     "spark.cores.max",
     "spark.executor.instances",
     "spark.executor.cores",
     "spark.task.cpus",
 )
+_PROFILE_MASTERS = ("spark://", "yarn", "k8s://", "local-cluster[")
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 
@@ -165,6 +165,29 @@ def active_in_thread(spark: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
+def is_local(spark: SparkSession) -> bool:
+    """Tells whether the tasks run in the driver's process, with the master `local[...]`."""
+    return _LOCAL.fullmatch(spark.conf.get("spark.master", None) or "") is not None
+
+
+def has_profiles(spark: SparkSession) -> bool:
+    """Tells whether the cluster supports resource profiles of tasks."""
+    return (spark.conf.get("spark.master", None) or "").startswith(_PROFILE_MASTERS)
+
+
+def is_dynamic(spark: SparkSession) -> bool:
+    """Tells whether the number of executors changes with the load."""
+    return (spark.conf.get("spark.dynamicAllocation.enabled", None) or "false").lower() == "true"
+
+
+def conf_bytes(text: str | None) -> int | None:
+    """Returns a memory setting of Spark in bytes. The unit of a plain number is MiB."""
+    if not text:
+        return None
+    number, unit = text.rstrip("bBkKmMgGtT"), text.lstrip("0123456789").lower().rstrip("b") or "m"
+    return int(number) << {"k": 10, "m": 20, "g": 30, "t": 40}[unit]
+
+
 def known_slots(spark: SparkSession) -> int | None:
     """Returns the maximum number of concurrent tasks of the cluster; None if unknown or changing.
 
@@ -176,7 +199,7 @@ def known_slots(spark: SparkSession) -> int | None:
     local = _LOCAL.fullmatch(conf["spark.master"] or "")
     if local is not None:
         return _count_local_slots(spark, local[1])
-    if (conf["spark.dynamicAllocation.enabled"] or "false").lower() == "true":
+    if is_dynamic(spark):
         return None
     cores = _count_cores(conf)
     return None if cores is None else max(1, cores // int(conf["spark.task.cpus"] or 1))

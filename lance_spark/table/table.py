@@ -18,6 +18,7 @@ from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.explain import BackfillPlan, view_of
 from lance_spark.backfill.planning.planner import PreparedBackfill, prepare, slots_of
+from lance_spark.backfill.planning.reservation import reserve
 from lance_spark.backfill.request import (
     DEFAULT_CONCURRENCY,
     BackfillParameters,
@@ -502,7 +503,8 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             raise OptionError("sample", rows, "a whole number of rows, 1 or more")
         prepared = self._prepare(replace(request, plan_only=False, is_sample=True, max_calls=rows))
         spark = self._spark()
-        return wait(self._start(prepared), None), slots_of(spark, prepared.concurrency(spark))
+        limit = reserve(spark, prepared.definition.resources).limit(prepared.request.concurrency)
+        return wait(self._start(prepared), None), slots_of(spark, limit)
 
     def watch(
         self,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.support.processes import Daemons, daemons, free_port
+from tests.support.processes import Daemons, daemons, environment, free_port
+
+ROOT = Path(__file__).parents[2]
+JOB_S = 600
 
 
 @dataclass(kw_only=True)
@@ -28,17 +35,22 @@ class Cluster:
     def home(self) -> Path:
         return self.daemons.home
 
-    def add_worker(self) -> None:
+    def add_worker(self, *, cores: int = 1, settings: str = "") -> None:
+        """Starts a worker. Its settings have the form of options of Java."""
         self.started += 1
         name = f"worker-{self.started}"
         self.workers.append(
             self.daemons.start(
                 name,
                 *("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", str(free_port())),
-                *("-c", "1", "-m", "1500M", "-d", str(self.home / name), self.url),
+                *("-c", str(cores), "-m", "1500M", "-d", str(self.home / name), self.url),
                 ready="Successfully registered with master",
                 # Workers are separate machines, except for downloads of installers.
-                variables={"HOME": str(self.home_of(self.started)), "UV_CACHE_DIR": str(Path.home() / ".cache" / "uv")},
+                variables={
+                    "HOME": str(self.home_of(self.started)),
+                    "UV_CACHE_DIR": str(Path.home() / ".cache" / "uv"),
+                    "SPARK_WORKER_OPTS": settings,
+                },
             )
         )
 
@@ -70,6 +82,38 @@ class Cluster:
         return [p for p in below if "pyspark" in " ".join(command_of(p)) and "java" not in command_of(p)[0]]
 
 
+class ClusterJob:
+    """A driver in a process of its own."""
+
+    def __init__(self, name: str, cluster: Cluster, path: str) -> None:
+        command = [sys.executable, "-m", "tests.cluster.jobs", name, cluster.url, path]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
+        )
+
+    def result(self) -> dict[str, object]:
+        out, errors = self.process.communicate(timeout=JOB_S)
+        assert self.process.returncode == 0, errors[-4000:]
+        answer: dict[str, object] = json.loads(out.splitlines()[-1])
+        return answer
+
+    def lose(self, lose: Callable[[Cluster, psutil.Process], None], cluster: Cluster, path: str) -> None:
+        """Waits until a task is in the middle of a file, and kills its process or machine."""
+        deadline = time.monotonic() + JOB_S
+        while not (writing := cluster.writing(path)):
+            assert self.process.poll() is None, self.process.communicate()[1][-4000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        lose(cluster, writing[0])
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                child.kill()
+            self.process.kill()
+        self.process.communicate()
+
+
 def command_of(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline() or [""]
@@ -86,7 +130,16 @@ def open_files(process: psutil.Process) -> list[str]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with daemons(tmp_path_factory.mktemp("cluster")) as started:
+    with start_master(tmp_path_factory.mktemp("cluster")) as new_cluster:
+        new_cluster.add_worker()
+        new_cluster.add_worker()
+        yield new_cluster
+
+
+@contextlib.contextmanager
+def start_master(home: Path) -> Iterator[Cluster]:
+    """Starts a cluster without workers."""
+    with daemons(home) as started:
         port = free_port()
         started.start(
             "master",
@@ -94,7 +147,4 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             *("--webui-port", str(free_port())),
             ready="I have been elected leader",
         )
-        new_cluster = Cluster(daemons=started, port=port)
-        new_cluster.add_worker()
-        new_cluster.add_worker()
-        yield new_cluster
+        yield Cluster(daemons=started, port=port)

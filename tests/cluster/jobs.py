@@ -9,6 +9,8 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -17,6 +19,7 @@ from pyspark.sql.functions import pandas_udf
 
 import lance_spark
 from lance_spark import EnvironmentBuildError, Manifest
+from tests.support.device_log import device_table, device_udf
 from tests.support.java_classes import JVM_OPTIONS
 from udf_runtime import UDF, udf
 
@@ -132,11 +135,28 @@ def sql(spark: SparkSession, path: str) -> dict[str, object]:
     return {"rows": list(rows), "column files": files > before, "executors": executors}
 
 
+def devices(spark: SparkSession, path: str) -> dict[str, object]:
+    """Fills a column with a share of a device per process, then another column of another table with whole devices."""
+    answers = []
+    for name, share in (("shares", 0.5), ("whole", 1)):
+        home = Path(path, name)
+        home.mkdir(parents=True)
+        function = device_udf(home / "log", num_gpus=share, seconds=0.5)
+        table = device_table(home, spark, function, rows=80, fragments=16)
+        (home / "kill").touch()
+        table.backfill("v", task_size=5, concurrency=None)
+        answers.append(table.count_rows("v = 10 * x"))
+    return {"right": answers}
+
+
 def checksum(function_udf: UDF) -> str | None:
     return None if function_udf.manifest is None else function_udf.manifest.checksum
 
 
-JOBS = {job.__name__: job for job in (write_slowly, backfill_slowly, environments, sql)}
+JOBS = {job.__name__: job for job in (write_slowly, backfill_slowly, environments, sql, devices)}
+
+SETTINGS: dict[str, dict[str, Any]] = {"devices": {"spark.executor.resource.gpu.amount": "1"}}
+"""Settings of the application of a job."""
 
 
 def main(job: str, master: str, path: str) -> None:
@@ -152,6 +172,7 @@ def main(job: str, master: str, path: str) -> None:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
+        .config(map=SETTINGS.get(job, {}))
         .getOrCreate()
     )
     lance_spark.enable_pushdown(spark)

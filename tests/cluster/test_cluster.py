@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,46 +12,10 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from tests.cluster.conftest import Cluster
+from tests.cluster.conftest import Cluster, ClusterJob
 from tests.cluster.jobs import PADDING, ROWS
-from tests.support.processes import environment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-
-ROOT = Path(__file__).parents[2]
-JOB_S = 600
-
-
-class ClusterJob:
-    """A driver in a process of its own."""
-
-    def __init__(self, name: str, cluster: Cluster, path: str) -> None:
-        command = [sys.executable, "-m", "tests.cluster.jobs", name, cluster.url, path]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
-        )
-
-    def result(self) -> dict[str, object]:
-        out, errors = self.process.communicate(timeout=JOB_S)
-        assert self.process.returncode == 0, errors[-4000:]
-        answer: dict[str, object] = json.loads(out.splitlines()[-1])
-        return answer
-
-    def lose(self, lose: Loss, cluster: Cluster, path: str) -> None:
-        """Waits until a task is in the middle of a file, and kills its process or machine."""
-        deadline = time.monotonic() + JOB_S
-        while not (writing := cluster.writing(path)):
-            assert self.process.poll() is None, self.process.communicate()[1][-4000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        lose(cluster, writing[0])
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            for child in psutil.Process(self.process.pid).children(recursive=True):
-                child.kill()
-            self.process.kill()
-        self.process.communicate()
 
 
 def data_files(path: str) -> set[str]:

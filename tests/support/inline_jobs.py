@@ -88,7 +88,9 @@ class _Frame:
         self._rows = rows
         self._work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter
 
-    def mapInArrow(self, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str) -> _Frame:  # noqa: N802 - Spark's names
+    def mapInArrow(  # noqa: N802 - Spark's names
+        self, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str, **_arguments: object
+    ) -> _Frame:
         self._work = work
         return self
 

@@ -24,6 +24,7 @@ from lance_spark.backfill.driver.rounds import GONE_ERRORS, FollowUps, RoundLimi
 from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, make_environment, raise_if_fatal
 from lance_spark.backfill.planning.fragment_plan import pack_whole
 from lance_spark.backfill.planning.planner import PreparedBackfill
+from lance_spark.backfill.planning.reservation import reserve
 from lance_spark.backfill.planning.staleness import StaleCount, count_stale
 from lance_spark.backfill.task.computation import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
@@ -68,6 +69,8 @@ class BackfillJob:
         if udf is not None:
             environment, artifacts = environments.of(udf), environments.artifacts_of(udf)
             prepared = replace(prepared, spec=replace(prepared.spec, environment=environment, artifacts=artifacts))
+        self._reservation = reserve(spark, prepared.definition.resources)
+        prepared = replace(prepared, spec=replace(prepared.spec, devices=self._reservation.devices))
         request, spec = prepared.request, prepared.spec
         timeout = request.commit_timeout
         self._spark = spark
@@ -245,9 +248,9 @@ class BackfillJob:
         columns = ", ".join(prepared.columns)
         what = f"{self._noun} of {columns} in {self._table_name}"
         description = f"lance-spark: {what}, fragments {min(work)} to {max(work)}"
-        limit = prepared.concurrency(self._spark)
+        limit, profile = self._reservation.limit(request.concurrency), self._reservation.profile(self._spark)
         scheduler = self._running = Scheduler(
-            self._spark, spec, limit=limit, description=description, budget=self._budget
+            self._spark, spec, limit=limit, description=description, budget=self._budget, profile=profile
         )
         if self._cancelled.is_set():
             scheduler.stop()

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from pyspark.resource import ResourceProfile
 from pyspark.sql import SparkSession
 
 from lance_spark.backfill.driver.budget import Budget
@@ -177,10 +178,22 @@ class Scheduler:
         limit: int | None,
         description: str,
         budget: Budget | None = None,
+        profile: ResourceProfile | None = None,
     ) -> None:
+        """Takes the session and the tasks' common description; submits nothing.
+
+        Args:
+            spark: The session.
+            spec: The common description.
+            limit: Maximum number of concurrent tasks; None for all slots.
+            description: Text for the Spark UI.
+            budget: The limits of the job; None for no limits.
+            profile: The resources of each task; None for the profile of the application.
+        """
         self.spark_jobs = SparkJobs(spark, SparkJobTag.of(spec.staging.job_id, description))
         self._spark = spark
         self._spec = spec
+        self._profile = profile
         self._objects = objects_beside(spec.home)
         slots = known_slots(spark)
         self._slots = slots_of(spark, limit)
@@ -301,7 +314,9 @@ class Scheduler:
         """Runs a Spark job to its end."""
         runner = TaskRunner(spec=self._spec, tasks=tuple(tasks))
         count = len(tasks)
-        rows = self.spark_jobs.collect(lambda: self._spark.range(0, count, 1, count).mapInArrow(runner, ANSWER))
+        rows = self.spark_jobs.collect(
+            lambda: self._spark.range(0, count, 1, count).mapInArrow(runner, ANSWER, profile=self._profile)
+        )
         return [outcome for row in rows for outcome in read_answer(list[RangeOutcome], row[0])]
 
     def _ended(self, future: Future[list[RangeOutcome]], group: TaskGroup[Task]) -> list[RangeOutcome | LostTask[Task]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from lance_spark.backfill.planning.reservation import machine_bytes
 from lance_spark.errors import ResourcesUnavailableError, counted
-from lance_spark.session.sessions import known_slots
+from lance_spark.session.local_devices import list_local_devices
+from lance_spark.session.sessions import conf_bytes, has_profiles, is_local, known_slots
 from lance_spark.words import warn_caller
+
+_LOCAL_SOURCES = "spark.driver.resource.gpu.amount, CUDA_VISIBLE_DEVICES, nvidia-smi"
+_REMEDY = "drop the requirement, or start Spark with GPUs"
 
 
 class Resources(Protocol):
@@ -38,11 +42,10 @@ def check_resources(spark: SparkSession, requested: Resources, *, strict: bool) 
     Raises:
         ResourcesUnavailableError: The task requests more, and `strict` is set.
     """
-    is_local = (spark.conf.get("spark.master", None) or "").startswith("local")
     checks = (
         _missing_gpus(spark, requested.num_gpus),
-        _missing_cpus(spark, requested.num_cpus, is_local=is_local),
-        _missing_memory(spark, requested.memory, is_local=is_local),
+        _missing_cpus(spark, requested.num_cpus),
+        _missing_memory(spark, requested.memory),
     )
     problems = [problem for problem in checks if problem]
     if not problems:
@@ -57,36 +60,29 @@ def check_resources(spark: SparkSession, requested: Resources, *, strict: bool) 
 def _missing_gpus(spark: SparkSession, requested: float | None) -> str | None:
     if not requested:
         return None
+    asked = counted(requested, "GPU")
+    if is_local(spark):
+        number = len(list_local_devices(spark))
+        return None if requested <= number else f"{asked}, and this machine has {number} ({_LOCAL_SOURCES}): {_REMEDY}"
     available = float(spark.conf.get("spark.executor.resource.gpu.amount", None) or 0)
-    if requested <= available:
+    if requested > available:
+        return f"{asked}, and an executor has {available:g} (spark.executor.resource.gpu.amount): {_REMEDY}"
+    if has_profiles(spark) or spark.conf.get("spark.task.resource.gpu.amount", None):
         return None
-    return (
-        f"{counted(requested, 'GPU')}, and an executor has {available:g} (spark.executor.resource.gpu.amount): drop "
-        "the requirement, or start executors with GPUs"
-    )
+    return f"{asked}, and Spark has no resource profiles with this master: set spark.task.resource.gpu.amount"
 
 
-def _missing_cpus(spark: SparkSession, requested: float | None, *, is_local: bool) -> str | None:
-    available = known_slots(spark) if is_local else float(spark.conf.get("spark.executor.cores", None) or 0)
+def _missing_cpus(spark: SparkSession, requested: float | None) -> str | None:
+    local = is_local(spark)
+    available = known_slots(spark) if local else float(spark.conf.get("spark.executor.cores", None) or 0)
     if not requested or not available or requested <= available:
         return None
-    return f"{counted(requested, 'CPU')}, and {'this session' if is_local else 'an executor'} has {available:g}"
+    return f"{counted(requested, 'CPU')}, and {'this session' if local else 'an executor'} has {available:g}"
 
 
-def _missing_memory(spark: SparkSession, requested: int | None, *, is_local: bool) -> str | None:
-    if is_local:
-        available: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    else:
-        available = _conf_bytes(spark.conf.get("spark.executor.memory", None))
+def _missing_memory(spark: SparkSession, requested: int | None) -> str | None:
+    local = is_local(spark)
+    available = machine_bytes() if local else conf_bytes(spark.conf.get("spark.executor.memory", None))
     if not requested or available is None or requested <= available:
         return None
-    where = "this machine" if is_local else "an executor"
-    return f"{counted(requested, 'byte')} of memory, and {where} has {available}"
-
-
-def _conf_bytes(text: str | None) -> int | None:
-    """Returns a memory setting of Spark in bytes. The unit of a plain number is MiB."""
-    if not text:
-        return None
-    number, unit = text.rstrip("bBkKmMgGtT"), text.lstrip("0123456789").lower().rstrip("b") or "m"
-    return int(number) << {"k": 10, "m": 20, "g": 30, "t": 40}[unit]
+    return f"{counted(requested, 'byte')} of memory, and {'this machine' if local else 'an executor'} has {available}"

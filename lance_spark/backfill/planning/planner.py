@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lance_spark.backfill.planning.admission import Resources
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.planning.fragment_plan import (
     FragmentPlan,
@@ -129,10 +127,6 @@ class PreparedBackfill:
             return sample_tasks(self.plans, request.max_calls, _SAMPLE_TASKS)
         return plan_tasks(self.plans, self.task_rows(spark), self.spec.call_rows)
 
-    def concurrency(self, spark: SparkSession) -> int | None:
-        """Returns the maximum number of running tasks, within the CPUs that the UDF requests."""
-        return tasks_at_once(spark, self.definition.resources, self.request.concurrency)
-
 
 Define: TypeAlias = Callable[[DatasetRef, "lance.LanceDataset", BackfillRequest], Definition]
 """Returns the source of the columns of a request, in a version of the table."""
@@ -188,15 +182,6 @@ def rows_per_task(spark: SparkSession | None, rows: int, concurrency: int | None
     """Returns the rows of a task by default: each slot gets two tasks."""
     slots = (None if spark is None else known_slots(spark)) or concurrency or os.cpu_count() or 1
     return max(1, rows // (slots if concurrency is None else min(slots, concurrency)) // 2)
-
-
-def tasks_at_once(spark: SparkSession, resources: Resources, concurrency: int | None) -> int | None:
-    """Returns the maximum number of running tasks, within the requested CPUs of a task."""
-    cpus, slots = math.ceil(resources.num_cpus or 1), known_slots(spark)
-    if cpus <= 1 or slots is None:
-        return concurrency
-    fitting = max(1, slots // cpus)
-    return fitting if concurrency is None else min(concurrency, fitting)
 
 
 def slots_of(spark: SparkSession, limit: int | None) -> int:

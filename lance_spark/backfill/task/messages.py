@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lance_spark.backfill.planning.selection import RowSelector
     from lance_spark.backfill.reuse.prior_round_rows import FirstRound
     from lance_spark.backfill.task.source_reader import TableInputs
+    from lance_spark.backfill.task.task_devices import TaskDevices
     from lance_spark.backfill.task.value_source import ValueSource
 
 OnStale = Literal["recompute", "null"]
@@ -65,6 +66,7 @@ class BackfillSpec:
             for a UDF without a predecessor.
         environment: The UDF's environment; None is the executors' own Python.
         artifacts: The way to the UDF's artifacts; None for a UDF without artifacts.
+        devices: The devices of the UDF's processes; None without a request for devices.
     """
 
     snapshot: DatasetRef
@@ -93,6 +95,7 @@ class BackfillSpec:
     bound_at: int = 0
     environment: TaskEnvironment | None = None
     artifacts: TaskArtifacts | None = None
+    devices: TaskDevices | None = None
 
     @property
     def home(self) -> DatasetRef:

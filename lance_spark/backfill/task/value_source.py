@@ -178,11 +178,13 @@ class CallUdf:
         Raises:
             EnvironmentBuildError: The environment cannot be built.
             ArtifactError: An artifact cannot be copied.
+            ResourcesUnavailableError: Spark assigned no device to the task.
         """
         interpreter = open_interpreter(udf, spec.environment, spec.artifacts)
-        if interpreter is None and not self.keeps_process:
+        if interpreter is None and spec.devices is None and not self.keeps_process:
             return None
-        return ProcessSpec(interpreter=interpreter or Interpreter(), owner=find_owner())
+        devices = None if spec.devices is None else spec.devices.request()
+        return ProcessSpec(interpreter=interpreter or Interpreter(), devices=devices, owner=find_owner())
 
     def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
         """Returns all rows for a committed fragment without the records of the commit."""

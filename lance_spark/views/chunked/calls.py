@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, raise_if_fatal
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
-from lance_spark.backfill.planning.planner import MOST_BASES, rows_per_task, tasks_at_once
+from lance_spark.backfill.planning.planner import MOST_BASES, rows_per_task
+from lance_spark.backfill.planning.reservation import reserve
 from lance_spark.backfill.request import DEFAULT_REFRESH_S
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound
 from lance_spark.backfill.reuse.round_context import store_of
@@ -145,9 +146,15 @@ class ChunkCalls:
     def _call(self, spec: BackfillSpec, plans: list[FragmentPlan], skipped: dict[int, RowSet]) -> None:
         rows = sum(plan.live_rows for plan in plans)
         tasks = plan_tasks(plans, self._udf.task_size or rows_per_task(self._spark, rows, self._request.concurrency))
-        limit = tasks_at_once(self._spark, self._udf, self._request.concurrency)
+        reservation = reserve(self._spark, self._udf)
         self._check()
-        scheduler = self._scheduler = Scheduler(self._spark, spec, limit=limit, description=self._description)
+        scheduler = self._scheduler = Scheduler(
+            self._spark,
+            replace(spec, devices=reservation.devices),
+            limit=reservation.limit(self._request.concurrency),
+            description=self._description,
+            profile=reservation.profile(self._spark),
+        )
         self._progress.start(rows, len(plans), commits=False)
         in_flight, failures, finished_tasks = InFlightRows(spec), dict[int, str](), 0
         sources: set[str] = set()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from udf_runtime import DevicesBusyError
-from udf_runtime.execute.isolation.devices import DeviceLease, DeviceRequest, longest_wait_s
+from udf_runtime.execute.isolation.devices import DeviceLease, DeviceRequest
 from udf_runtime.execute.isolation.private_folder import open_private_folder
 
 
@@ -133,24 +133,29 @@ def test_the_death_of_the_process_frees_its_device_and_not_the_end_of_its_starte
     leases[0].close()
 
 
-def test_a_task_that_waits_is_announced_and_gets_the_device_once_it_is_free():
+def test_a_waiting_task_gets_the_device_once_it_is_free():
     request = request_of(2, 1)
-    ids = request.candidates
-    assert longest_wait_s(ids) == 0
-    first, second = request.acquire(0), request.acquire(0)
-    waiting: list[DeviceLease] = []
-    thread = threading.Thread(target=lambda: waiting.append(request.acquire(30)))
-    thread.start()
-    while not longest_wait_s(ids[1:]):
-        time.sleep(0.01)
-    assert longest_wait_s(["another"]) == 0
-    assert longest_wait_s(ids, "another scope") == 0
-    second.close()
-    thread.join()
-    assert waiting[0].ids == second.ids
-    assert longest_wait_s(ids) == 0
-    waiting[0].close()
+    with request.acquire(0):
+        second = request.acquire(0)
+        threading.Timer(0.2, second.close).start()
+        with request.acquire(30) as lease:
+            assert lease.ids == second.ids
+
+
+def test_the_processes_on_devices_are_known_by_name_until_their_end():
+    request = request_of(2, 0.5)
+    first, unnamed, second = (request.acquire(0) for _ in range(3))
+    first.name_holder("/processes/first")
+    second.name_holder("/processes/second")
+    first_device = DeviceRequest(candidates=request.candidates[:1])
+    assert request.list_holders() == first_device.list_holders() == ["/processes/first", "/processes/second"]
+    assert DeviceRequest(candidates=request.candidates[1:]).list_holders() == []
     first.close()
+    assert request.list_holders() == ["/processes/second"]
+    with request.acquire(0) as third:
+        assert third.ids == first.ids, "a name is no part of a share"
+    for lease in (unnamed, second):
+        lease.close()
 
 
 def test_a_wait_in_vain_ends_with_an_error_that_names_the_devices():
@@ -161,7 +166,6 @@ def test_a_wait_in_vain_ends_with_an_error_that_names_the_devices():
         request.acquire(wait_s=0.3)
     assert 0.3 <= time.monotonic() - began_s < 5
     assert (caught.value.devices, caught.value.seconds) == (request.candidates, 0.3)
-    assert longest_wait_s(request.candidates) == 0
     attempts = request.attempts(wait_s=30)
     assert next(attempts) is None
     leases[0].close()
@@ -170,19 +174,6 @@ def test_a_wait_in_vain_ends_with_an_error_that_names_the_devices():
     assert next(attempts, "end") == "end"
     for free in (lease, *leases[1:]):
         free.close()
-
-
-def test_a_waiting_task_that_is_killed_is_forgotten():
-    request = request_of(1, 1)
-    with request.acquire(0):
-        process = multiprocessing.get_context("fork").Process(target=request.acquire, args=(60,))
-        process.start()
-        while not longest_wait_s(request.candidates):
-            time.sleep(0.01)
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        assert longest_wait_s(request.candidates) == 0
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
     <folder>/lock                   exclusive while a process counts leases
     <folder>/lease-<device>-<id>    a process has a share of the device
-    <folder>/wait-<id>              a task waits for devices
 
 A lease is alive as long as a process holds the `flock` of its file. The UDF's process inherits the
 descriptor, and its starter closes its own copy, so the death of the process frees the device. All
@@ -14,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import math
 import os
 import time
@@ -85,8 +83,8 @@ class DeviceRequest:
     def attempts(self, wait_s: float = DEVICE_WAIT_S) -> Generator[DeviceLease | None, None, None]:
         """Yields a lease as soon as devices are free, and None after each attempt until then.
 
-        Between two attempts the caller may find an idle process with devices, and close the
-        generator. Idle processes learn from :func:`longest_wait_s` that a task waits.
+        Between two attempts the caller may take an idle process with devices and close the
+        generator, or end idle processes of :meth:`list_holders`.
 
         Args:
             wait_s: Seconds of attempts.
@@ -97,17 +95,18 @@ class DeviceRequest:
         """
         end_s = time.monotonic() + wait_s
         with contextlib.closing(_LeaseFolder()) as folder:
-            if lease := self._try(folder):
+            while (lease := self._try(folder)) is None and time.monotonic() < end_s:
+                yield None
+                time.sleep(min(_POLL_S, max(0.0, end_s - time.monotonic())))
+            if lease is not None:
                 yield lease
                 return
-            with folder.waiting(self._names()):
-                while time.monotonic() < end_s:
-                    yield None
-                    time.sleep(min(_POLL_S, max(0.0, end_s - time.monotonic())))
-                    if lease := self._try(folder):
-                        yield lease
-                        return
         raise DevicesBusyError(devices=self.candidates, share=self.share, seconds=wait_s)
+
+    def list_holders(self) -> list[str]:
+        """Returns the processes on the candidates, named by :meth:`DeviceLease.name_holder`."""
+        with contextlib.closing(_LeaseFolder()) as folder, folder.locked():
+            return folder.list_holders(self._names())
 
     @property
     def _units(self) -> int:
@@ -163,17 +162,15 @@ class DeviceLease:
         """Environment variables that hide other devices from the process."""
         return dict.fromkeys(DEVICE_VARIABLES, ",".join(self.ids))
 
+    def name_holder(self, name: str) -> None:
+        """Names the process that has the devices, for other tasks. Once, without a line break."""
+        for descriptor in self.descriptors:
+            os.write(descriptor, f"{name}\n".encode())
+
     def close(self) -> None:
         """Closes the descriptors of this process, once, after the start of the UDF's process."""
         for descriptor in self.descriptors:
             os.close(descriptor)
-
-
-def longest_wait_s(ids: Sequence[str], scope: str = "") -> float:
-    """Returns the longest wait of a task for one of the devices; 0 if no task waits."""
-    names = {_name_device(scope, device) for device in ids}
-    with contextlib.closing(_LeaseFolder()) as folder, folder.locked():
-        return max((time.time() - since_s for since_s in folder.list_waits(names)), default=0.0)
 
 
 def _name_device(scope: str, device: str) -> str:
@@ -203,43 +200,27 @@ class _LeaseFolder:
     def count_units(self) -> dict[str, int]:
         """Returns the leased units of each device with a lease."""
         used: dict[str, int] = {}
-        for name, text in self._list_alive("lease-"):
-            device = name.split("-")[1]
-            used[device] = used.get(device, 0) + int(text)
+        for device, units, _ in self._list_leases():
+            used[device] = used.get(device, 0) + units
         return used
+
+    def list_holders(self, devices: Sequence[str]) -> list[str]:
+        """Returns the names of the processes with leases of any of the devices."""
+        return sorted({holder for device, _, holder in self._list_leases() if holder and device in devices})
 
     def add_lease(self, device: str, units: int) -> int:
         """Adds a lease, and returns the descriptor that holds the lease."""
-        return self._add(f"lease-{device}-{uuid.uuid4().hex}", str(units))
-
-    @contextlib.contextmanager
-    def waiting(self, devices: Sequence[str]) -> Iterator[None]:
-        """Announces during the block that a task waits for devices."""
-        name = f"wait-{uuid.uuid4().hex}"
-        with self.locked():
-            descriptor = self._add(name, json.dumps({"devices": devices, "since_s": time.time()}))
-        try:
-            yield
-        finally:
-            with self.locked():
-                os.unlink(name, dir_fd=self._folder)
-                os.close(descriptor)
-
-    def list_waits(self, devices: set[str]) -> list[float]:
-        """Returns the times at which tasks began to wait for any of the devices."""
-        waits = [json.loads(text) for _, text in self._list_alive("wait-")]
-        return [wait["since_s"] for wait in waits if not devices.isdisjoint(wait["devices"])]
-
-    def _add(self, name: str, text: str) -> int:
-        descriptor = self._open(name, os.O_CREAT | os.O_EXCL)
-        os.write(descriptor, text.encode())
+        descriptor = self._open(f"lease-{device}-{uuid.uuid4().hex}", os.O_CREAT | os.O_EXCL)
+        os.write(descriptor, f"{units}\n".encode())
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return descriptor
 
-    def _list_alive(self, prefix: str) -> list[tuple[str, str]]:
-        """Returns names and texts of files in use. Removes files of ended processes."""
-        names = [name for name in os.listdir(self._folder) if name.startswith(prefix)]
-        return [(name, text) for name in names if (text := self._read_alive(name)) is not None]
+    def _list_leases(self) -> list[tuple[str, int, str]]:
+        """Returns device, units and holder of each lease. Removes leases of ended processes."""
+        names = [name for name in os.listdir(self._folder) if name.startswith("lease-")]
+        texts = {name: text for name in names if (text := self._read_alive(name)) is not None}
+        parts = [(name.split("-")[1], text.partition("\n")) for name, text in texts.items()]
+        return [(device, int(units), holder.rstrip("\n")) for device, (units, _, holder) in parts]
 
     def _read_alive(self, name: str) -> str | None:
         descriptor = self._open(name, 0)

@@ -168,13 +168,14 @@ class UdfProcess:
     """A process of a UDF, held by this task. Thread-safe.
 
     Attributes:
+        folder: Folder of the process.
         is_loaded: Whether the process has loaded the UDF.
     """
 
     def __init__(self, folder: str, control: socket.socket, *, is_loaded: bool = False) -> None:
         """Takes the folder of the process and the connection to its supervisor."""
         self.is_loaded = is_loaded
-        self._folder = folder
+        self.folder = folder
         self._control = control
         self._lock = threading.Lock()
         self._report: dict[str, object] | None = None
@@ -196,7 +197,7 @@ class UdfProcess:
             ProcessEndedError: The process has ended.
         """
         try:
-            connection = connect(os.path.join(self._folder, "calls"))
+            connection = connect(os.path.join(self.folder, "calls"))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise self.make_ended_error() from error
         return UdfConnection(self, connection, udf, start, chunks)

@@ -16,17 +16,20 @@ import functools
 import importlib.resources
 import json
 import math
+import operator
 import os
 import secrets
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from udf_runtime.definition import UDF
 from udf_runtime.errors import EnvironmentBuildError, UdfDefinitionError
+from udf_runtime.execute.isolation.devices import DeviceLease, DeviceRequest
 from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.private_folder import open_private_folder, private_folder_path
 from udf_runtime.execute.isolation.process import Interpreter, ProcessSpec, UdfProcess
@@ -37,6 +40,10 @@ IDLE_S = 300.0
 """Seconds until an idle process ends, by default."""
 
 _ANSWER_WAIT_S = 30.0
+_JUST_ENDED_S = 1.0
+_PATIENCE_S = 60.0
+"""A task that waits longer for devices ends any idle process on the devices."""
+
 _KEY_CHARS = 24
 _NEW = ".new-"
 """Prefix of an entry whose sockets do not listen yet."""
@@ -98,30 +105,40 @@ class ProcessRegistry:
 
     def list_states(self) -> list[ProcessState]:
         """Returns the states of all processes."""
-        states = []
-        for folder in self._list_entries():
-            if control := _ask(folder, b"S"):
-                with control:
-                    answer = _receive(control)
-                if answer.endswith(b"}"):
-                    states.append(ProcessState(folder=folder, **json.loads(answer)))
-        return states
+        return _read_states(self._list_entries())
 
     def end_idle(self, state: ProcessState) -> bool:
         """Ends a process in order, and waits for its end; False if a task has taken the process."""
-        control = _ask(state.folder, b"E")
-        if control is None:
-            return True
-        with control:
-            return _receive_byte(control) != b"0"
+        return _end_idle(state)
 
     def end_all_idle(self) -> None:
         """Ends all idle processes in order."""
         for state in self.list_states():
             self.end_idle(state)
 
+    def take_or_start(self, udf: UDF, payload: bytes, spec: ProcessSpec) -> UdfProcess:
+        """Returns an idle process as :meth:`take`, or a new process as :meth:`start`.
+
+        A task that waits for devices also takes a process that becomes idle meanwhile.
+        """
+        key = spec.digest(udf, payload)
+        process = self.take(key)
+        if process is not None:
+            return process
+        if spec.devices is None:
+            return self._start_on(None, udf, payload, spec)
+        with contextlib.closing(_wait_for_devices(spec.devices)) as attempts:
+            for lease in attempts:
+                process = self.take(key) if lease is None else self._start_on(lease, udf, payload, spec)
+                if process is not None:
+                    break
+        assert process is not None  # otherwise the last attempt raises
+        return process
+
     def start(self, udf: UDF, payload: bytes, spec: ProcessSpec) -> UdfProcess:
         """Starts a process for a UDF, held by this task.
+
+        While the task waits for devices, idle processes on the devices end.
 
         Args:
             udf: The UDF.
@@ -133,27 +150,32 @@ class ProcessRegistry:
             EnvironmentBuildError: The environment's interpreter is missing.
             OSError: The system does not allow another process or socket.
         """
-        _check_interpreter(udf, spec.interpreter)
-        key, environment = spec.digest(udf, payload), spec.interpreter.environment(udf.num_cpus)
-        with contextlib.ExitStack() as stack:
-            inherited = list[int]()
-            if spec.devices is not None:
-                lease = stack.enter_context(spec.devices.acquire())
-                environment |= lease.variables
-                inherited += lease.descriptors
-            return self._start(
-                key,
+        if spec.devices is None:
+            return self._start_on(None, udf, payload, spec)
+        with contextlib.closing(_wait_for_devices(spec.devices)) as attempts:
+            lease = next(lease for lease in attempts if lease is not None)
+            return self._start_on(lease, udf, payload, spec)
+
+    def _start_on(self, lease: DeviceLease | None, udf: UDF, payload: bytes, spec: ProcessSpec) -> UdfProcess:
+        with contextlib.nullcontext() if lease is None else lease:
+            _check_interpreter(udf, spec.interpreter)
+            environment = spec.interpreter.environment(udf.num_cpus)
+            process = self._start(
+                spec.digest(udf, payload),
                 {
                     "owner": [self._owner.pid, self._owner.start],
                     "idle_s": read_idle_s(),
                     "command": [*spec.interpreter.command, "-m", "udf_runtime.execute.isolation.child"],
-                    "environment": environment,
+                    "environment": environment if lease is None else environment | lease.variables,
                     "hidden": spec.interpreter.variables.hidden_texts,
                 },
-                inherited,
+                () if lease is None else lease.descriptors,
             )
+            if lease is not None:
+                lease.name_holder(process.folder)
+            return process
 
-    def _start(self, key: str, start: dict[str, object], inherited: list[int]) -> UdfProcess:
+    def _start(self, key: str, start: dict[str, object], inherited: Sequence[int]) -> UdfProcess:
         _started[:] = [supervisor for supervisor in _started if supervisor.poll() is None]
         _remove_leftovers(os.path.dirname(self._folder))
         entry = f"{key[:_KEY_CHARS]}-{secrets.token_hex(4)}"
@@ -189,6 +211,45 @@ class ProcessRegistry:
             return
         for entry in sorted(entries, key=_read_start, reverse=True):
             yield entry.path
+
+
+def _wait_for_devices(devices: DeviceRequest) -> Generator[DeviceLease | None, None, None]:
+    """Yields as :meth:`DeviceRequest.attempts`; after each None, an idle process ends.
+
+    The process has some of the devices, and may belong to another session. The longest idle
+    process ends first. In the first minute a process stays that has just ended a task, because its
+    next task may follow.
+    """
+    began_s = time.monotonic()
+    with contextlib.closing(devices.attempts()) as attempts:
+        for lease in attempts:
+            yield lease
+            is_patient = not devices.assigned and time.monotonic() - began_s < _PATIENCE_S
+            least_idle_s = _JUST_ENDED_S if is_patient else 0.0
+            states = _read_states(devices.list_holders() if lease is None else ())
+            idle = [(state.idle_s, state) for state in states if state.idle_s is not None]
+            longest_s, state = max(idle, key=operator.itemgetter(0), default=(-1.0, None))
+            if state is not None and longest_s >= least_idle_s:
+                _end_idle(state)
+
+
+def _read_states(folders: Iterable[str]) -> list[ProcessState]:
+    states = []
+    for folder in folders:
+        if control := _ask(folder, b"S"):
+            with control:
+                answer = _receive(control)
+            if answer.endswith(b"}"):
+                states.append(ProcessState(folder=folder, **json.loads(answer)))
+    return states
+
+
+def _end_idle(state: ProcessState) -> bool:
+    control = _ask(state.folder, b"E")
+    if control is None:
+        return True
+    with control:
+        return _receive_byte(control) != b"0"
 
 
 def read_idle_s() -> float:

@@ -41,8 +41,7 @@ class ProcessSource:
             return self._open(registry.start(self._udf, self._payload, self._spec))
         with self._lock:
             if self._shared is None or not self._shared.alive:
-                taken = registry.take(self._spec.digest(self._udf, self._payload))
-                self._shared = taken or registry.start(self._udf, self._payload, self._spec)
+                self._shared = registry.take_or_start(self._udf, self._payload, self._spec)
             return self._open(self._shared)
 
     def kill(self, connection: UdfConnection) -> None:

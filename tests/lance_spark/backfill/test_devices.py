@@ -1,0 +1,84 @@
+"""Devices of a local session: no device has more processes than fit, over all tasks and jobs of the machine."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lance_spark
+from tests.support.device_log import DeviceCalls, device_table, device_udf
+from tests.support.drivers import driver
+
+pytestmark = pytest.mark.spark
+
+SETTINGS: dict[str, Any] = {"task_size": 10, "batch_checkpoint_flush_interval_seconds": 0}
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The only device of this machine, which no other test has."""
+    name = f"made-up-{uuid.uuid4()}"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+    return name
+
+
+def right_values(table: lance_spark.Table) -> bool:
+    columns = table.to_lance().to_table(columns=["x", "v"]).to_pydict()
+    return bool(columns["v"] == [10 * x for x in columns["x"]])
+
+
+def folders(home: Path, names: str) -> list[Path]:
+    for name in names:
+        (home / name).mkdir()
+    return [home / name for name in names]
+
+
+def test_two_jobs_at_once_take_turns_on_a_device_and_their_processes_see_no_other(
+    spark: SparkSession, tmp_path: Path, device: str
+):
+    homes = folders(tmp_path, "ab")
+    tables = [
+        device_table(home, spark, device_udf(home / "log", num_gpus=share), rows=30, fragments=3)
+        for home, share in zip(homes, (1, 0.75), strict=True)
+    ]
+    (homes[0] / "kill").touch()
+    jobs = [table.backfill_async("v", **SETTINGS) for table in tables]
+    assert [job.result().status for job in jobs] == ["DONE", "DONE"]
+    assert all(map(right_values, tables))
+    calls = DeviceCalls.read(*(home / "log" for home in homes))
+    assert (calls.visible, calls.rows, calls.most_at_once) == ({device}, 60, 1)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "devices", "least", "most"), [(1, 1, 1, 1), (0.25, 1, 3, 4), (2, 5, 2, 2)])
+def test_eight_slots_never_have_more_processes_on_a_device_than_fit(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    devices: int,
+    least: int,
+    most: int,
+):
+    ids = [f"made-up-{uuid.uuid4()}" for _ in range(devices)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(ids))
+    homes = folders(tmp_path, "ab")
+    for home in homes:
+        function = device_udf(home / "log", num_gpus=share, seconds=0.3)
+        device_table(home, spark, function, rows=160, fragments=16)
+        (home / "kill").touch()
+    jobs = {home.name: (home, {**SETTINGS, "concurrency": None}) for home in homes}
+    with driver(jobs, master="local[8]") as started:
+        answers = started.answer()
+    assert {answer["status"] for answer in answers.values()} == {"DONE"}
+    calls = DeviceCalls.read(*(home / "log" for home in homes))
+    assert calls.rows == 320
+    assert least <= calls.most_at_once <= most
+    used = {visible for visible in calls.visible for visible in visible.split(",")}
+    assert used <= set(ids)
+    assert {len(visible.split(",")) for visible in calls.visible} == {max(1, share)}
