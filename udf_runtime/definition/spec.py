@@ -298,7 +298,12 @@ class UDF(Settings, Generic[P, R_co]):
 
     @property
     def call_rows(self) -> int:
-        """Rows of a full call, as far as a setting fixes them; 1 for scalar UDFs."""
+        """Rows of a full call, as far as a setting fixes them; 1 for scalar UDFs.
+
+        For async UDFs of single rows: the rows of `max_in_flight` concurrent calls.
+        """
+        if self.is_async and not self.kind.vectorised:
+            return self.calls_in_flight
         return self.batch_size if self.kind.vectorised and isinstance(self.batch_size, int) else 1
 
     @property

@@ -94,6 +94,7 @@ def test_a_udf_may_be_awaited_like_its_function():
 
     assert asyncio.run(asynchronous(same)(3)) == 3
     assert asynchronous(same).is_async
+    assert asynchronous(same, max_in_flight=7).call_rows == 7  # the first batch of a task fills all places
 
 
 def test_a_failed_row_is_retried_and_then_settled_by_the_policy():
