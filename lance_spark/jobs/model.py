@@ -303,6 +303,8 @@ class JobRecord(InWords):
         message: Reason of a bad end, or None.
         rows_deduplicated: Saved calls: rows that share a call with equal inputs.
         batch_rows: Maximum rows of a call, after a call ran out of memory; None before.
+        rows_remaining: Rows that a further run computes, at most, after an early end.
+        cost: Cost of the rows for the UDF, by its setting `cost`.
 
     Example:
         ```python
@@ -353,6 +355,8 @@ class JobRecord(InWords):
     message: str | None = None
     rows_deduplicated: int = 0
     batch_rows: int | None = None
+    rows_remaining: int = 0
+    cost: float = 0.0
 
     @property
     def text(self) -> str:
@@ -397,7 +401,8 @@ class JobRecord(InWords):
         for name in ("columns", "input_columns", "versions"):
             values[name] = tuple(values[name] or ())
         values["seconds"] = load_object(values["seconds"] or "{}")
-        values["rows_deduplicated"] = values["rows_deduplicated"] or 0
+        for name in ("rows_deduplicated", "rows_remaining", "cost"):
+            values[name] = values[name] or 0
         _check_job(values)
         return JobRecord(**values)
 
@@ -440,7 +445,8 @@ _JOB_KINDS: Kinds = {
     **dict.fromkeys(("columns", "input_columns", "versions"), (list, type(None))),
     **dict.fromkeys(("launched_at", "updated_at"), datetime),
     "completed_at": (datetime, type(None)),
-    **dict.fromkeys(("rows_deduplicated", "batch_rows"), (int, type(None))),
+    **dict.fromkeys(("rows_deduplicated", "batch_rows", "rows_remaining"), (int, type(None))),
+    "cost": (float, type(None)),
     **dict.fromkeys(("where", "message", "seconds"), (str, type(None))),
 }
 

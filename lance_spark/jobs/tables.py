@@ -113,6 +113,8 @@ _JOB_FIELDS: dict[str, pa.DataType] = {
     "message": _TEXT,
     "rows_deduplicated": _COUNT,
     "batch_rows": _COUNT,
+    "rows_remaining": _COUNT,
+    "cost": pa.float64(),
 }
 
 JOBS = SystemTable(f"{FOLDER}/jobs.lance", pa.schema(_JOB_FIELDS))

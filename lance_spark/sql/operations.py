@@ -47,7 +47,10 @@ def add_column(call: ProcedureCall, column: str, source: DatasetRef, source_colu
 
 
 def backfill(call: ProcedureCall, column: str, where: str | None, **options: object) -> Row:
-    """Fills a computed column. The condition is Spark SQL, at the version read by the job."""
+    """Fills a computed column. The condition is Spark SQL, at the version read by the job.
+
+    The status is DONE, or PARTIAL at the end of a budget with the number of remaining rows.
+    """
     table = call.table()
     arguments = drop_nulls(**options)
     if where is not None:
@@ -56,7 +59,8 @@ def backfill(call: ProcedureCall, column: str, where: str | None, **options: obj
         arguments["read_version"] = pinned.version
         where = lance_filter(call.spark, call.quoted_name, pinned, where)
     result = table.backfill(column, where=where, **arguments)
-    return [result.job_id, result.rows_computed, result.rows_skipped, table.version]
+    counts = [result.rows_computed, result.rows_skipped, table.version]
+    return [result.job_id, *counts, result.status, result.rows_remaining]
 
 
 def compact(call: ProcedureCall, **options: object) -> Row:

@@ -282,7 +282,9 @@ class Scheduler:
         """Returns the tasks of the next Spark job; None if no job may start now."""
         running = self._running
         if self._limit is None:
-            most = self._most_tasks if len(running) < 2 else 0
+            # The shares of a budget end at any time.
+            most_jobs = _PARALLEL_JOBS if self._budget.is_limited else 2
+            most = self._most_tasks if len(running) < most_jobs else 0
         else:
             busy = sum(map(len, running.values()))
             most = min(math.ceil(self._limit / 2), self._limit - busy) if len(running) < _PARALLEL_JOBS else 0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -16,8 +19,12 @@ from lance_spark import Table
 from lance_spark.backfill.driver.budget import Budget
 from lance_spark.backfill.driver.running_tasks import RunningTasks
 from lance_spark.backfill.driver.scheduler import Scheduler
+from lance_spark.backfill.planning.planner import prepare
+from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task import allowance
-from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, Task
+from lance_spark.backfill.task.allowance import Allowance, StopRequest
+from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, Task, TaskLimits
+from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.rows.row_set import RowSet
 from tests.support.inline_jobs import CUT, WHOLE, InlineLab, values
@@ -69,7 +76,8 @@ def test_jobs_within_a_budget_of_calls_call_each_row_once(rows_per_file: int, se
         assert result.message is not None
         assert "The budget max_calls=23 is used up" in result.message
         assert f"at most {result.rows_remaining} rows remain" in result.message
-        assert table.get_job(result.job_id).status == "PARTIAL"
+        job = table.get_job(result.job_id)
+        assert (job.status, job.rows_remaining, job.message) == ("PARTIAL", result.rows_remaining, result.message)
     assert number == 3
     assert sorted(calls) == [*range(ROWS)]
     assert values(table, "v") == EXPECTED
@@ -179,6 +187,29 @@ def test_a_slow_task_leaves_its_rows_to_free_slots(lab: InlineLab, monkeypatch: 
     result = table.backfill("v", task_size=1000)
     assert (result.status, result.rows_computed, lab.calls()) == ("DONE", ROWS, [*range(ROWS)])
     assert tasks == [[(0, 60)], [(9, 34), (34, 60)], [(0, 60)]], "two slots share the rows after two batches"
+
+
+def test_running_tasks_end_soon_after_a_request(lab: InlineLab, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(allowance, "_LOOK_S", 0.05)
+    table = table_of(lab, 30)
+    spec = prepare(DatasetRef.at(lab.uri), BackfillRequest(columns=("v",)), checkpoints=None).spec
+    request, running = StopRequest.of(spec), StopRequest.of(spec)
+    function = udf(lambda x: x, data_type=pa.int64(), version="1")
+    task = Allowance(TaskLimits(), function, 4, running.look)
+    taken = deque[Any]()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for row in range(4):
+            taken.append(np.array([row]))
+            yield pa.record_batch({"id": [row]})
+
+    given = task.within(batches(), taken)
+    assert next(given).num_rows == 1
+    request.make()
+    time.sleep(0.06)
+    assert list(given) == []
+    assert (task.is_over, task.settle()["spent_calls"]) == (True, 1)
+    assert table.version == 2
 
 
 def test_the_rest_of_a_lost_task_has_the_rest_of_its_share():
