@@ -19,11 +19,12 @@ import pytest
 from tests.support.waiting import eventually
 from tests.udf_runtime.execute.cases import INT, batches_of, failed_rows, make, run, values_of
 from udf_runtime.definition import UDF, Kind, udf
-from udf_runtime.errors import UdfFailedError
+from udf_runtime.errors import UdfDefinitionError, UdfFailedError
 from udf_runtime.execute import UdfRunner
 from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.process import ProcessSpec
-from udf_runtime.execute.isolation.process_registry import IDLE_VARIABLE, ProcessRegistry
+from udf_runtime.execute.isolation.process_limits import IDLE_VARIABLE, MEMORY_VARIABLE
+from udf_runtime.execute.isolation.process_registry import ProcessRegistry
 from udf_runtime.policies import Retry, Skip
 
 ROOT = str(Path(__file__).parents[3])
@@ -140,9 +141,8 @@ def test_a_task_that_is_killed_leaves_the_process_idle_unless_it_waits_for_a_cal
     assert events(log) == ["setup", "call"]
 
 
-@pytest.mark.parametrize(
-    "column", [pytest.param([-60], id="busy"), pytest.param([1], id="idle", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("column", [pytest.param([-60], id="busy"), pytest.param([1], id="idle")])
 def test_the_end_of_the_owner_ends_its_processes(tmp_path: Path, column: list[int]):
     log = tmp_path / "log"
     owner = call_in_another_process(tmp_path, model(log), None, column)
@@ -155,6 +155,45 @@ def test_the_end_of_the_owner_ends_its_processes(tmp_path: Path, column: list[in
         owner.wait()
     eventually(lambda: not psutil.pid_exists(pid), 5)
     assert events(log)[1:] == (["call"] if column == [-60] else ["teardown"])
+
+
+def test_memory_ends_the_least_recently_used_idle_process_and_never_a_busy_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    logs = [tmp_path / name for name in ("busy", "first", "second", "third")]
+    busy = UdfRunner(model(logs[0]), processes=SHARED)
+    list(busy.run(batches_of([1])))
+    for log in logs[1:3]:
+        run(model(log), *batches_of([1]), processes=SHARED)
+    sizes = {state.pid: state.resident_bytes for state in ProcessRegistry(Owner.current()).list_states()}
+    assert len(sizes) == 3 and min(sizes.values()) > 20 << 20
+    monkeypatch.setenv(
+        MEMORY_VARIABLE, f"{(sum(sizes.values()) + max(sizes.values()) // 2) >> 10}k"
+    )  # for 3.5 processes
+    run(model(logs[3]), *batches_of([1]), processes=SHARED)
+    assert [events(log) for log in logs] == [["setup"], ["setup", "teardown"], ["setup"], ["setup"]]
+    monkeypatch.setenv(MEMORY_VARIABLE, "1")
+    ProcessRegistry(Owner.current()).make_room()
+    assert {events(log)[-1] for log in logs[1:]} == {"teardown"} and events(logs[0]) == ["setup"]
+    busy.close()
+    for name, text in ((MEMORY_VARIABLE, "much"), (IDLE_VARIABLE, "long")):
+        monkeypatch.setenv(name, text)
+        with pytest.raises(UdfDefinitionError, match=name):
+            run(make(lambda x: x), *batches_of([1]), processes=SHARED)
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.long
+def test_a_process_that_ends_between_two_calls_costs_no_row(tmp_path: Path):
+    log = tmp_path / "log"
+    with UdfRunner(model(log), processes=SHARED) as runner:
+        results = runner.run(iter(batches_of([1], [2])))
+        first = next(results)
+        (pid,) = processes(log)
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not psutil.pid_exists(pid), 10)
+        assert values_of([first, *results]) == [[1], [2]]
+    assert events(log) == ["setup", "setup"]
 
 
 @pytest.mark.long

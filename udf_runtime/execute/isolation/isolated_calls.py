@@ -18,6 +18,9 @@ from udf_runtime.execute.isolation.process_source import ProcessSource
 from udf_runtime.execute.result import BatchResult, RowFailure, join_parts, renumber_error, row_failure
 from udf_runtime.policies import Fail
 
+_MOST_LOST = 3
+"""Processes that may end between two calls, until a row is blamed."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -94,6 +97,7 @@ class IsolatedCalls:
             gate = self.context.gate
             result = connection.call(batch, None if gate is None else gate.limiter)
             serves_on = True
+            self._source.note_answer()
         except ProcessEndedError as error:
             if self._stopped:
                 raise _StoppedError from None
@@ -192,12 +196,13 @@ class _Turns:
 class _BatchRun:
     """A batch in progress: as a whole, or in halves after a death."""
 
-    __slots__ = ("_batch", "_calls", "_context", "failures", "limit_s", "retries")
+    __slots__ = ("_batch", "_calls", "_context", "_is_alone", "failures", "limit_s", "retries")
 
     def __init__(self, calls: IsolatedCalls, batch: pa.RecordBatch) -> None:
         self._calls = calls
         self._context = calls.context
         self._batch = batch
+        self._is_alone = False  # after a death whose row is unknown
         self.failures: list[RowFailure] = []
         self.retries = 0
         self.limit_s = 0.0
@@ -210,26 +215,18 @@ class _BatchRun:
 
     def _run(self, start: int, rows: int, depth: int) -> list[pa.Array[Any]]:
         attempt = 0
-        is_alone = self._calls.has_many_suspects and depth > 0
         while True:
             attempt += 1
             try:
-                result = self._calls.call(self._batch.slice(start, rows), is_alone=is_alone)
+                result = self._call(self._batch.slice(start, rows))
             except ProcessEndedError as error:
-                if error.loaded and self._calls.has_many_suspects and not is_alone:
-                    is_alone, attempt = True, attempt - 1
-                    continue
                 died = self._make_death(error, start if rows == 1 else None)
                 if not error.loaded:
                     raise died from None
             except UdfRuntimeError as error:
                 raise renumber_error(error, start) from error.__cause__
             else:
-                self.failures.extend(failure.renumber(rows=start, depth=depth) for failure in result.failures)
-                self.retries += result.retries
-                if result.batch_rows is not None:
-                    self._context.row_limit.lower(result.batch_rows)
-                self.limit_s += result.limit_s
+                self._add(result, start, depth)
                 return [result.values]
             if rows > 1:
                 half = rows // 2
@@ -237,6 +234,34 @@ class _BatchRun:
             if not self._retry_row(died, attempt):
                 self._record(died, start, attempt, depth)
                 return [nulls(1, self._context.udf.result_type)]
+
+    def _call(self, rows: pa.RecordBatch) -> BatchResult:
+        """Returns the result of rows, also after deaths that are not certainly due to these rows.
+
+        Raises:
+            ProcessEndedError: One of the rows is to blame, or the load of the UDF.
+            UdfRuntimeError: The error of the UDF.
+        """
+        deaths_while_idle = 0
+        while True:
+            try:
+                return self._calls.call(rows, is_alone=self._is_alone)
+            except ProcessEndedError as error:
+                if not error.loaded:
+                    raise
+                if not error.called and deaths_while_idle < _MOST_LOST:
+                    deaths_while_idle += 1
+                elif self._is_alone or not self._calls.has_many_suspects:
+                    raise
+                else:
+                    self._is_alone = True
+
+    def _add(self, result: BatchResult, start: int, depth: int) -> None:
+        self.failures.extend(failure.renumber(rows=start, depth=depth) for failure in result.failures)
+        self.retries += result.retries
+        if result.batch_rows is not None:
+            self._context.row_limit.lower(result.batch_rows)
+        self.limit_s += result.limit_s
 
     def _make_death(self, ended: ProcessEndedError, row: int | None) -> UdfProcessDiedError:
         udf, output = self._context.udf.name, ended.output

@@ -154,13 +154,15 @@ class ProcessEndedError(Exception):
     Attributes:
         exit_code: Exit status; negative for the number of a signal.
         loaded: Whether the UDF was loaded, so a row may be to blame.
+        called: Whether the process had received the rows.
         output: Last output of the process.
     """
 
-    def __init__(self, exit_code: int, *, loaded: bool, output: str = "") -> None:
+    def __init__(self, exit_code: int, *, loaded: bool, called: bool = False, output: str = "") -> None:
         super().__init__(f"the child process ended with {exit_code}")
         self.exit_code = exit_code
         self.loaded = loaded
+        self.called = called
         self.output = output
 
 
@@ -286,8 +288,7 @@ class UdfConnection:
             UdfRuntimeError: Other errors of this package in the process.
         """
         rpc = ParentRpc(self._chunks, limiter=limiter)
-        with self._calling(rpc):
-            self._send(Tag.BATCH, to_ipc(batch))
+        with self._calling(rpc, Tag.BATCH, to_ipc(batch)):
             tag, payload = self._receive(rpc)
             if tag is Tag.NEXT:
                 # An iterator UDF reads ahead. No further batch is present here, so its stream ends,
@@ -318,8 +319,7 @@ class UdfConnection:
             Exception: The error of a read from the source.
         """
         rpc = ParentRpc(source=source)
-        with self._calling(rpc):
-            self._send(Tag.TABLE)
+        with self._calling(rpc, Tag.TABLE):
             while True:
                 tag, payload = self._receive(rpc)
                 if tag is Tag.END:
@@ -345,13 +345,18 @@ class UdfConnection:
         self._connection.close()
 
     @contextlib.contextmanager
-    def _calling(self, rpc: ParentRpc) -> Iterator[None]:
-        """Waits for the load of the UDF; the supervisor knows of the call during the block."""
+    def _calling(self, rpc: ParentRpc, tag: Tag, payload: bytes | pa.Buffer = b"") -> Iterator[None]:
+        """Begins a call after the load of the UDF; the supervisor knows of calls in progress."""
         self._expect(Tag.NEXT, rpc)
         self.is_served = self.process.is_loaded = True
         self.process.note(b"+")
         try:
-            yield
+            self._send(tag, payload)
+            try:
+                yield
+            except ProcessEndedError as error:
+                error.called = True
+                raise
         finally:
             self.process.note(b"-")
 

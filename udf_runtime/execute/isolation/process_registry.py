@@ -15,7 +15,6 @@ import contextlib
 import functools
 import importlib.resources
 import json
-import math
 import operator
 import os
 import secrets
@@ -28,16 +27,13 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from udf_runtime.definition import UDF
-from udf_runtime.errors import EnvironmentBuildError, UdfDefinitionError
+from udf_runtime.errors import EnvironmentBuildError
 from udf_runtime.execute.isolation.devices import DeviceLease, DeviceRequest
 from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.private_folder import open_private_folder, private_folder_path
 from udf_runtime.execute.isolation.process import Interpreter, ProcessSpec, UdfProcess
+from udf_runtime.execute.isolation.process_limits import read_idle_s, read_memory_bytes
 from udf_runtime.execute.isolation.sockets import connect, listen
-
-IDLE_VARIABLE = "LANCE_SPARK_UDF_IDLE_SECONDS"
-IDLE_S = 300.0
-"""Seconds until an idle process ends, by default."""
 
 _ANSWER_WAIT_S = 30.0
 _JUST_ENDED_S = 1.0
@@ -111,6 +107,21 @@ class ProcessRegistry:
         """Ends a process in order, and waits for its end; False if a task has taken the process."""
         return _end_idle(state)
 
+    def make_room(self) -> None:
+        """Ends idle processes until all processes fit into `LANCE_SPARK_UDF_MEMORY`.
+
+        The least recently used process ends first.
+
+        Raises:
+            UdfDefinitionError: The variable has no size.
+        """
+        states = self.list_states()
+        excess = sum(state.resident_bytes for state in states) - read_memory_bytes()
+        idle = [(state.idle_s, state) for state in states if state.idle_s is not None]
+        for _, state in sorted(idle, key=operator.itemgetter(0), reverse=True):
+            if excess > 0 and self.end_idle(state):
+                excess -= state.resident_bytes
+
     def end_all_idle(self) -> None:
         """Ends all idle processes in order."""
         for state in self.list_states():
@@ -159,6 +170,7 @@ class ProcessRegistry:
     def _start_on(self, lease: DeviceLease | None, udf: UDF, payload: bytes, spec: ProcessSpec) -> UdfProcess:
         with contextlib.nullcontext() if lease is None else lease:
             _check_interpreter(udf, spec.interpreter)
+            self.make_room()
             environment = spec.interpreter.environment(udf.num_cpus)
             process = self._start(
                 spec.digest(udf, payload),
@@ -250,25 +262,6 @@ def _end_idle(state: ProcessState) -> bool:
         return True
     with control:
         return _receive_byte(control) != b"0"
-
-
-def read_idle_s() -> float:
-    """Returns the seconds until an idle process ends.
-
-    Raises:
-        UdfDefinitionError: The variable has no number.
-    """
-    text = os.environ.get(IDLE_VARIABLE)
-    try:
-        seconds = IDLE_S if text is None else float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise UdfDefinitionError(
-            f"The environment variable {IDLE_VARIABLE}={text!r} is no number of seconds. Give a number from 0, for "
-            "example 600."
-        )
-    return seconds
 
 
 def _start_supervisor(

@@ -26,6 +26,7 @@ class ProcessSource:
         self._start = processes.interpreter.make_start(self._payload, context.chunks)
         self._is_shared = is_shared
         self._shared: UdfProcess | None = None
+        self._is_new = False
         self._lock = threading.Lock()
 
     def connect(self) -> UdfConnection:
@@ -36,13 +37,24 @@ class ProcessSource:
             EnvironmentBuildError: The environment's interpreter is missing.
             ProcessEndedError: The process ended meanwhile.
         """
-        registry = ProcessRegistry(self._spec.owner or Owner.current())
+        registry = self._registry()
         if not self._is_shared:
+            self._is_new = True
             return self._open(registry.start(self._udf, self._payload, self._spec))
         with self._lock:
             if self._shared is None or not self._shared.alive:
                 self._shared = registry.take_or_start(self._udf, self._payload, self._spec)
+                self._is_new = not self._shared.is_loaded
             return self._open(self._shared)
+
+    def note_answer(self) -> None:
+        """Ends idle processes of other UDFs if a new process, now loaded, needs their memory."""
+        if self._is_new:
+            self._is_new = False
+            self._registry().make_room()
+
+    def _registry(self) -> ProcessRegistry:
+        return ProcessRegistry(self._spec.owner or Owner.current())
 
     def kill(self, connection: UdfConnection) -> None:
         """Kills the process of a connection."""
