@@ -10,11 +10,13 @@ import pytest
 from lance_spark import Table
 from lance_spark.backfill import request
 from lance_spark.backfill.planning import fragment_plan
+from lance_spark.backfill.reuse import equal_inputs
 from lance_spark.backfill.task import computation
 from lance_spark.jobs import history
 from lance_spark.read.ranking import sort_pushdown
 from lance_spark.rows import input_reader
 from lance_spark.spark_jobs import failures
+from udf_runtime.execute import distinct
 from udf_runtime.execute.calls import stream, time_limit
 from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size
 
@@ -30,8 +32,8 @@ DOCUMENTED = {
     "checkpoints.md": [
         f"after {computation.FLUSH_BYTES >> 20} MiB of values",
         f"persisted: {computation.FLUSH_BYTES >> 20} MiB, and a batch",
-        f"ends at {input_reader._BATCH_BYTES >> 20} MiB of input",
-        f"batches of input, {input_reader._BATCH_BYTES >> 20} MiB at most each",
+        f"ends at {input_reader.BATCH_BYTES >> 20} MiB of input",
+        f"batches of input, {input_reader.BATCH_BYTES >> 20} MiB at most each",
         f"`blob_read_buffer_size` ({request.DEFAULT_BLOB_BUFFER_BYTES >> 20} MiB)",
         f"`batch_checkpoint_flush_interval_seconds` ({request.DEFAULT_FLUSH_S:g})",
         f"| `checkpoint_size` | {batch_size.DEFAULT_CHECKPOINT_ROWS:,} |",
@@ -53,7 +55,11 @@ DOCUMENTED = {
         f"max_attempts={Retry().max_attempts},",
         f"from {Backoff().initial_s:g} s up to a bound that doubles, {Backoff().max_s:g} s at most",
     ],
-    "udfs.md": [{4: "up to four batches ahead"}[stream.MOST_READ_AHEAD]],
+    "udfs.md": [
+        {4: "up to four batches ahead"}[stream.MOST_READ_AHEAD],
+        f"of at most {distinct.CACHE_ROWS:,} distinct inputs, in at most {distinct.CACHE_BYTES >> 20} MiB",
+        f"at most {equal_inputs._FILTER_ROWS:,} rows for {equal_inputs._MOST_KEYS:,} distinct keys",
+    ],
 }
 
 
