@@ -142,7 +142,8 @@ def test_a_job_calls_within_its_limit(lab: InlineLab, service: HttpService) -> N
 
 
 @pytest.mark.spark
-def test_the_tasks_of_a_job_share_its_limit(db: Connection, service: HttpService) -> None:
+@pytest.mark.parametrize("is_class", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_the_tasks_of_a_job_share_its_limit(is_class: bool, db: Connection, service: HttpService) -> None:
     url = service.url
 
     def double(x: int) -> int:
@@ -151,9 +152,17 @@ def test_the_tasks_of_a_job_share_its_limit(db: Connection, service: HttpService
         with urllib.request.urlopen(f"{url}/{x}", timeout=30) as response:
             return int(response.read())
 
+    class Double:
+        def setup(self) -> None:
+            """A UDF with a state runs in a process of its own."""
+
+        def __call__(self, x: int) -> int:
+            return double(x)
+
     table = make(db, rows=20, fragments=2)
-    limit: Any = RateLimit(calls_per_minute=300)  # 10 calls at once, and 5 per second
-    table.add_columns({"v": udf(double, data_type=pa.int64(), version="1", rate_limit=limit)})
+    limit = RateLimit(calls_per_minute=300)  # 10 calls at once, and 5 per second
+    function: Any = udf(Double if is_class else double, data_type=pa.int64(), version="1", rate_limit=limit)
+    table.add_columns({"v": function() if is_class else function})
 
     result = table.backfill("v")
 
