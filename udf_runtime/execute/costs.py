@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ Costs: TypeAlias = npt.NDArray[np.float64]
 def compute_costs(udf: UDF, batch: pa.RecordBatch) -> Costs | None:
     """Returns the cost of each row of a batch; None for a UDF without a cost.
 
-    Runs before the rows are called, in the process of the caller.
+    Runs before the calls of the UDF, in the process of the caller.
 
     Args:
         udf: The UDF.
@@ -45,21 +45,26 @@ def compute_costs(udf: UDF, batch: pa.RecordBatch) -> Costs | None:
         return None
     if not callable(cost):
         return np.full(batch.num_rows, float(cost))
-    arguments = [batch] if udf.input_columns is None else batch.columns
+    costs = _evaluate(cost, udf, batch)
+    if costs.shape != (batch.num_rows,) or not (np.isfinite(costs) & (costs >= 0)).all():
+        raise UdfDefinitionError(
+            f"The function cost= of UDF {udf.name!r} returned an array of shape {costs.shape} for a batch of "
+            f"{batch.num_rows} rows, or a cost that is no number of 0 or more. Return a number for each row."
+        )
+    return costs
+
+
+def _evaluate(cost: Callable[..., object], udf: UDF, batch: pa.RecordBatch) -> Costs:
+    """Returns the result of a cost function as numbers. NULL becomes 0."""
     try:
-        result = cost(*arguments)
+        result = cost(*([batch] if udf.input_columns is None else batch.columns))
         costs = np.asarray(result, dtype=np.float64)
-        if isinstance(result, (pa.Array, pa.ChunkedArray)):
-            # A NULL input, such as a text to measure, has a NULL cost.
-            costs = np.where(np.asarray(result.is_null()), 0.0, costs)
     except Exception as error:
         raise UdfDefinitionError(
             f"The function cost= of UDF {udf.name!r} raised {type(error).__name__}: {end_sentence(str(error))} "
             "The function gets the input arrays, and returns an array with a number for each row."
         ) from error
-    if costs.shape != (batch.num_rows,) or not all(math.isfinite(value) and value >= 0 for value in costs):
-        raise UdfDefinitionError(
-            f"The function cost= of UDF {udf.name!r} returned an array of shape {costs.shape} for a batch of "
-            f"{batch.num_rows} rows, or a cost that is no number of 0 or more. Return a number for each row."
-        )
+    # A NULL input, such as a text to measure, has a NULL cost.
+    if isinstance(result, (pa.Array, pa.ChunkedArray)):
+        return np.where(np.asarray(result.is_null()), 0.0, costs)
     return costs
