@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import re
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -54,7 +56,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 def free_memory(error: BaseException) -> None:
     """Drops the variables of the failed call, with batches and arrays, and collects garbage.
 
-    The traceback keeps its lines.
+    The traceback keeps its lines. Free device memory that torch and CuPy hold goes back to the
+    device, because other processes may share the device.
     """
     cleared_ids: set[int] = set()
     pending: list[BaseException | None] = [error]
@@ -65,6 +68,12 @@ def free_memory(error: BaseException) -> None:
             traceback.clear_frames(cause.__traceback__)
             pending += [cause.__cause__, cause.__context__]
     gc.collect()
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    with contextlib.suppress(Exception):  # another error of the device must not hide the first
+        if torch is not None:
+            torch.cuda.empty_cache()  # has no effect before the first use of a device
+        if cupy is not None:
+            cupy.get_default_memory_pool().free_all_blocks()
 
 
 class RowLimit:

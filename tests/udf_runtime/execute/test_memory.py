@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from unittest import mock
@@ -243,6 +244,18 @@ def test_the_traceback_of_a_freed_error_keeps_its_lines():
         free_memory(error)
         frame = error.__traceback__.tb_next
         assert frame.tb_frame.f_code.co_name == "fail" and not frame.tb_frame.f_locals
+
+
+def test_unused_memory_of_libraries_goes_back_to_the_device(monkeypatch: pytest.MonkeyPatch):
+    torch, cupy = mock.MagicMock(), mock.MagicMock()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    device = Device(room=1)
+    run(on(device), *batches_of([1, 2]))
+    torch.cuda.empty_cache.assert_called_once_with()
+    cupy.get_default_memory_pool().free_all_blocks.assert_called_once_with()
+    torch.cuda.empty_cache.side_effect = RuntimeError("CUDA error: unspecified launch failure")
+    assert values_of(run(on(device), *batches_of([1, 2]))) == [[1, 2]]
 
 
 def test_batches_of_a_generator_run_alone_after_a_lack_of_memory(tmp_path):
