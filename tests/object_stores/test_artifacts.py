@@ -12,10 +12,12 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import ArtifactError, udf
-from lance_spark.environments.artifacts import list_artifacts
+from lance_spark.environments.artifacts import TaskArtifacts, list_artifacts
 from tests.lance_spark.write.backfills import make_table
 from tests.object_stores.stores import Store, StorePlace
 from udf_runtime import UDF
+from udf_runtime.environments import artifact_cache
+from udf_runtime.environments.artifact_cache import ArtifactCache
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -45,7 +47,7 @@ def adding(location: str) -> UDF:
 
 
 def test_executors_copy_a_folder_of_the_store_and_refuse_another_content(
-    store: Store, spark: SparkSession, tmp_path: Path
+    store: Store, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     place = store.place()
     make_table(place.uri, storage=place.storage)
@@ -56,6 +58,10 @@ def test_executors_copy_a_folder_of_the_store_and_refuse_another_content(
     assert artifact.files[0].etag
     (single,) = list_artifacts(adding(f"{place.folder}/model/deep/number"), place.ref).artifacts
     assert single.files[0].path == "number" and not single.is_folder
+    monkeypatch.setattr(artifact_cache, "_PART_BYTES", 1)
+    copies = TaskArtifacts(table=place.ref, cache=ArtifactCache(folder=str(tmp_path / "cache")))
+    (copy,) = copies.open(function.with_artifacts((single,)))
+    assert Path(copy.path).read_text() == "100"  # in three parts
 
     table = lance_spark.connect(place.folder, spark, place.storage, progress=False).open_table(place.name)
     table.add_columns({"v": function})

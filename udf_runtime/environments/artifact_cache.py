@@ -33,7 +33,11 @@ _BLOCK_BYTES = 8 << 20
 """Bytes of a read from an object store: a request each."""
 
 _LOCAL_BLOCK_BYTES = 1 << 20
-_PARALLEL_FILES = 8
+
+_PART_BYTES = 64 << 20
+"""Bytes of a part of a file in an object store; parts of a file are copied concurrently."""
+
+_PARALLEL_READS = 8
 _DIGESTS = 4096
 _FILES = "files"
 
@@ -64,7 +68,7 @@ def list_artifact(artifact: Artifact, system: FileSystem, path: str) -> Artifact
                 f"The artifact {artifact.name!r} has {len(infos)} files, and 1 to {MOST_FILES} are possible. Location: "
                 f"{artifact.location}. Give a file, or a folder with files."
             )
-        with ThreadPoolExecutor(_PARALLEL_FILES, thread_name_prefix="artifact") as threads:
+        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="artifact") as threads:
             describe = functools.partial(_describe, system, path if is_folder else path.rpartition("/")[0])
             files = list(threads.map(describe, infos))
     except (OSError, pa.ArrowException) as error:
@@ -99,15 +103,15 @@ def _describe(system: FileSystem, folder: str, info: Any) -> ArtifactFile:  # no
 
 
 def _read_etag(system: FileSystem, path: str) -> str | None:
-    """Returns the ETag of a file of an object store, without quotes."""
     with system.open_input_file(path) as file:
-        metadata = {key.lower(): value for key, value in (file.metadata() or {}).items()}
+        return _etag_of(file)
+
+
+def _etag_of(file: Any) -> str | None:  # noqa: ANN401 - as in _describe
+    """Returns the ETag of an open file of an object store, without quotes."""
+    metadata = {key.lower(): value for key, value in (file.metadata() or {}).items()}
     etag = metadata.get("etag")
     return None if not etag else etag.decode().strip('"')
-
-
-def _has_etag(system: FileSystem, path: str, etag: str | None) -> bool:
-    return etag is None or _read_etag(system, path) == etag
 
 
 def _hash_file(system: FileSystem, path: str) -> str:
@@ -116,8 +120,9 @@ def _hash_file(system: FileSystem, path: str) -> str:
         about = os.stat(path)
         return _hash_unchanged(path, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
     digest = hashlib.sha256()
-    for block in _read_blocks(system, path):
-        digest.update(block)
+    with system.open_input_file(path) as file:
+        while (block := file.read_buffer(_BLOCK_BYTES)).size:
+            digest.update(block)
     return digest.hexdigest()
 
 
@@ -125,13 +130,6 @@ def _hash_file(system: FileSystem, path: str) -> str:
 def _hash_unchanged(path: str, *_about: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _read_blocks(system: FileSystem, path: str) -> Iterator[pa.Buffer]:
-    size = _LOCAL_BLOCK_BYTES if system.type_name == "local" else _BLOCK_BYTES
-    with system.open_input_file(path) as file:
-        while (block := file.read_buffer(size)).size:
-            yield block
 
 
 class ArtifactCache(MachineCache):
@@ -143,8 +141,8 @@ class ArtifactCache(MachineCache):
         """Returns the copy of an artifact; copies its files if the machine lacks the copy.
 
         This process uses the copy until its end. A single process copies, and concurrent processes
-        wait. Each file has the listed size, and the listed SHA-256 or ETag. Memory: 8 MiB for each
-        of 8 files at once. All calls within a minute get the error of a failed attempt.
+        wait. Each file has the listed size, and the listed SHA-256 or ETag. Memory: 8 reads of
+        8 MiB at once. All calls within a minute get the error of a failed attempt.
 
         Args:
             artifact: The listed artifact.
@@ -183,15 +181,18 @@ class _Copied:
     def make(self, place: str, lock: int) -> dict[str, Any]:  # noqa: ARG002 - no other process copies
         system, path = self.find_source()
         folder = path.rstrip("/") if self.artifact.is_folder else path.rpartition("/")[0]
-        copy = functools.partial(_copy_file, system, folder, os.path.join(place, _FILES))
-        with ThreadPoolExecutor(_PARALLEL_FILES, thread_name_prefix="artifact") as threads:
-            futures = [threads.submit(copy, file) for file in self.artifact.files]
+        target = os.path.join(place, _FILES)
+        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="artifact") as threads:
+            parts = [part for file in self.artifact.files for part in _split(file)]
+            copies = [threads.submit(_copy_part, system, f"{folder}/{part.file.path}", target, part) for part in parts]
             try:
-                for future in futures:
-                    future.result()
+                for copy in copies:
+                    copy.result()
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
+        for file in self.artifact.files:
+            os.chmod(os.path.join(target, file.path), 0o400)
         return {"location": self.artifact.location}
 
     def restore(self, place: str, facts: Mapping[str, Any]) -> ArtifactCopy | None:  # noqa: ARG002 - the listing decides
@@ -206,41 +207,70 @@ class _Copied:
         return _explain(str(error))
 
 
-def _copy_file(system: FileSystem, folder: str, target: str, file: ArtifactFile) -> None:
-    """Copies a file, and compares the copy with the listing.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A range of bytes of a file, from `start` to `stop`."""
+
+    file: ArtifactFile
+    start: int
+    stop: int
+
+
+def _split(file: ArtifactFile) -> Iterator[_Part]:
+    """Yields the parts of a file. A SHA-256 needs the whole file in order."""
+    part_bytes = _PART_BYTES if file.sha256 is None else max(file.size, 1)
+    for start in range(0, max(file.size, 1), part_bytes):
+        yield _Part(file, start, min(start + part_bytes, file.size))
+
+
+def _read_blocks(file: Any, part: _Part, block_bytes: int) -> Iterator[pa.Buffer]:  # noqa: ANN401 - as in _describe
+    """Yields the bytes of a part of an open file; fewer bytes of a shorter file."""
+    file.seek(part.start)
+    unread = part.stop - part.start
+    while unread and (block := file.read_buffer(min(unread, block_bytes))).size:
+        yield block
+        unread -= block.size
+
+
+def _copy_part(system: FileSystem, source: str, target: str, part: _Part) -> None:
+    """Copies a part of a file, and compares the file with the listing.
 
     Raises:
         EntryError: The file has changed, is gone, or cannot be copied.
     """
-    source, path = f"{folder}/{file.path}", os.path.join(target, file.path)
+    file, path = part.file, os.path.join(target, part.file.path)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        is_same = _has_etag(system, source, file.etag)
-        digest = None if file.sha256 is None else hashlib.sha256()
-        size = _copy_blocks(_read_blocks(system, source), path, digest)
+        with system.open_input_file(source) as opened:
+            size, is_same = opened.size(), file.etag is None or _etag_of(opened) == file.etag
+            if size == file.size and is_same:
+                block_bytes = _LOCAL_BLOCK_BYTES if system.type_name == "local" else _BLOCK_BYTES
+                is_same = _copy_bytes(_read_blocks(opened, part, block_bytes), path, part)
         # The store may have changed the file during the copy.
-        is_same = is_same and _has_etag(system, source, file.etag)
+        is_same = is_same and (file.etag is None or _read_etag(system, source) == file.etag)
     except FileNotFoundError as error:
         raise EntryError(f"the file {file.path!r} is gone", _AGAIN) from error
     except (OSError, pa.ArrowException) as error:
         raise _explain(f"the file {file.path!r} cannot be copied: {error}") from error
     if size != file.size:
         raise EntryError(f"the file {file.path!r} has {size} bytes instead of {file.size}", _AGAIN)
-    if not is_same or (digest is not None and digest.hexdigest() != file.sha256):
+    if not is_same:
         raise EntryError(f"the file {file.path!r} has another content than at its registration", _AGAIN)
 
 
-def _copy_blocks(blocks: Iterator[pa.Buffer], path: str, digest: Any) -> int:  # noqa: ANN401 - a hash object or None
-    """Writes a file, read-only for its users, updates the digest, and returns the size."""
-    with open(path, "xb", buffering=0) as copy:
+def _copy_bytes(blocks: Iterator[pa.Buffer], path: str, part: _Part) -> bool:
+    """Writes a part, and tells whether all bytes were there, with the listed SHA-256."""
+    digest = None if part.file.sha256 is None else hashlib.sha256()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb", buffering=0) as copy:
+        copy.seek(part.start)
         for block in blocks:
             if digest is not None:
                 digest.update(block)
             unwritten = memoryview(block)
             while unwritten:
                 unwritten = unwritten[copy.write(unwritten) :]
-        os.fchmod(copy.fileno(), 0o400)
-        return copy.tell()
+        return copy.tell() == part.stop and (digest is None or digest.hexdigest() == part.file.sha256)
 
 
 def _explain(reason: str) -> EntryError:

@@ -276,6 +276,12 @@ class _OpenFile:
         etags = self._store.etags
         return {"ETag": f'"{etags.pop(0) if len(etags) > 1 else etags[0]}"'.encode()}
 
+    def size(self) -> int:
+        return int(self._file.size())
+
+    def seek(self, position: int) -> None:
+        self._file.seek(position)
+
     def read_buffer(self, size: int) -> pa.Buffer:
         self._store.reads += 1
         block: pa.Buffer = self._file.read_buffer(size)
@@ -300,6 +306,19 @@ def test_a_store_with_etags_is_listed_without_a_read_and_counts_by_them(model: P
         artifact, lambda: (EtagStore("1"), str(model / "weights.bin"))
     )
     assert Path(copy.path).read_bytes() == b"weights"
+
+
+def test_a_large_file_of_a_store_is_copied_in_parts(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(artifact_cache, "_PART_BYTES", 3)
+    store, path = EtagStore("1"), str(model / "weights.bin")
+    artifact = list_artifact(Artifact(name="m", location="s3://b/m"), store, path)
+    copy = ArtifactCache(folder=str(tmp_path / "cache")).open(artifact, lambda: (store, path))
+    assert Path(copy.path).read_bytes() == b"weights" and store.reads == 3
+    for etags in (["1", "1", "2"], ["1", "1", "1", "1", "1", "2"]):
+        cache = ArtifactCache(folder=str(tmp_path / f"cache{len(etags)}"))
+        changing = EtagStore(*etags)
+        with pytest.raises(ArtifactError, match="has another content"):
+            cache.open(artifact, lambda changing=changing: (changing, path))  # type: ignore[misc]
 
 
 def test_each_content_has_an_instance_of_its_own_in_a_process(model: Path, tmp_path: Path):
