@@ -103,9 +103,11 @@ class BackfillJobResult(InWords):
             `deduplicate=True` was called for equal inputs.
         batch_rows: Maximum rows of a call of a UDF over batches, after a call ran out of memory,
             over all processes the smallest number. None: no call ran out of memory.
-        seconds: Time per stage. The stages of tasks are sums over tasks: read (the inputs), wait
-            (for inputs), compute, checkpoint and write. Tasks read and write while they compute, so
-            the sum exceeds their duration. The stages commit and total are the driver's.
+        seconds: Time per stage. The stages of tasks are sums over tasks. Either the task loads the
+            UDF (load), waits for inputs (wait), calls the UDF (compute), or waits for the limits of
+            a service (limit). Meanwhile, other threads of the task read inputs (read), and write
+            checkpoints (checkpoint) and column files (write). The stages commit and total are the
+            driver's.
 
     Example:
         ```python

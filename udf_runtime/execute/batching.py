@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -29,10 +30,14 @@ class CallBatches:
     """
 
     def __init__(self, context: CallContext) -> None:
-        """Takes the settings of the context's UDF. Begins to measure sizes with `"auto"`."""
-        size = context.udf.batch_size
+        """Takes the settings of the context's UDF. An automatic size outlives the runner."""
+        udf = context.udf
         self._context = context
-        self._size = ThroughputSize(clock=context.clock) if size == "auto" else FixedSize(size)
+        self._size: FixedSize | ThroughputSize
+        if udf.batch_size == "auto":
+            self._size = _find_size(udf.name, udf.version, udf.input_columns, context.clock)
+        else:
+            self._size = FixedSize(udf.batch_size)
 
     def run(self, batch: pa.RecordBatch, call: CallBatch) -> BatchResult:
         """Returns the result of a batch from one call or several.
@@ -124,6 +129,13 @@ class CallBatches:
                 udf=udf.name,
             )
         return order
+
+
+@functools.lru_cache(maxsize=64)
+def _find_size(name: str, version: str, columns: tuple[str, ...] | None, clock: Callable[[], float]) -> ThroughputSize:
+    """Returns the automatic size of a UDF, which all runners of this process share."""
+    del name, version, columns  # the key of the cache
+    return ThroughputSize(clock=clock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

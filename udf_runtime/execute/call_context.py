@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,27 @@ from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, raised
 from udf_runtime.policies import ErrorPolicy
 
 
+class StageTime:
+    """Seconds of a stage since the last look, as a sum over threads. Thread-safe."""
+
+    __slots__ = ("_lock", "_seconds")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Adds seconds."""
+        with self._lock:
+            self._seconds += seconds
+
+    def take(self) -> float:
+        """Returns the seconds, and begins again."""
+        with self._lock:
+            seconds, self._seconds = self._seconds, 0.0
+            return seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
     """A UDF and its injected dependencies.
@@ -31,6 +53,7 @@ class CallContext:
         chunks: Folder of a chunker's chunks.
         row_limit: Maximum rows of a call, shared by the calls of a job in this process.
         gate: The place where calls wait before they begin; None: calls never wait.
+        load_time: Time of starting processes, and of loading the UDF.
     """
 
     udf: UDF
@@ -40,6 +63,7 @@ class CallContext:
     chunks: ChunkFolder | None = None
     row_limit: RowLimit = field(default_factory=RowLimit)
     gate: CallGate | None = None
+    load_time: StageTime = field(default_factory=StageTime)
 
     @property
     def policy(self) -> ErrorPolicy:

@@ -154,22 +154,28 @@ class UdfRunner:
         if isinstance(calls, (ScalarCalls, IsolatedCalls)):
             calls.close()
 
+    def take_load_s(self) -> float:
+        """Returns the seconds for processes and loads of the UDF since the last call."""
+        return self._context.load_time.take()
+
     def _load_calls(self) -> _BatchCalls | StreamCalls:
         if self._calls is None:
-            kind = self._context.udf.kind
-            if self._isolate:
-                self._calls = IsolatedCalls(
-                    self._context, self._processes, is_shared=self._is_shared, threads=self._threads
-                )
-            elif self._context.udf.is_async:
-                self._calls = (AsyncScalarCalls if kind is Kind.SCALAR else AsyncBatchCalls)(self._context)
-            elif kind is Kind.CHUNKS:
-                self._calls = ChunkerCalls(self._context)
-            elif kind is Kind.SCALAR:
-                self._calls = ScalarCalls(self._context)
-            else:
-                self._calls = StreamCalls(self._context) if kind.iterates else VectorCalls(self._context)
+            began_s = self._context.clock()
+            self._calls = self._make_calls()
+            self._context.load_time.add(self._context.clock() - began_s)
         return self._calls
+
+    def _make_calls(self) -> _BatchCalls | StreamCalls:
+        context, kind = self._context, self._context.udf.kind
+        if self._isolate:
+            return IsolatedCalls(context, self._processes, is_shared=self._is_shared, threads=self._threads)
+        if context.udf.is_async:
+            return AsyncScalarCalls(context) if kind is Kind.SCALAR else AsyncBatchCalls(context)
+        if kind is Kind.CHUNKS:
+            return ChunkerCalls(context)
+        if kind is Kind.SCALAR:
+            return ScalarCalls(context)
+        return StreamCalls(context) if kind.iterates else VectorCalls(context)
 
     def _run_calls(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
         calls = self._load_calls()

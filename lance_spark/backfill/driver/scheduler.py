@@ -445,10 +445,12 @@ class TaskRunner:
         # A thread, because the next range may take hours.
         with every(self.spec.report_s, report):
             try:
-                for outcome in self.spec.value_source.run(self.spec, task):
-                    outcomes.append(outcome)  # noqa: PERF402 - the thread reports each outcome
+                for _ in self.spec.value_source.run(self.spec, task, outcomes.append):
+                    pass
             except Exception as error:  # noqa: BLE001 - the next attempt would fail, too
-                outcomes += fail_ranges(self.spec, task.work[len(outcomes) :], error)
+                ended = {outcome.key for outcome in outcomes}
+                rest = [work for work in task.work if work.key not in ended]
+                outcomes += fail_ranges(self.spec, rest, error)
         if len(self.tasks) > 1:
             # Spark returns no answer before the last task of the job has ended, maybe hours later.
             report()

@@ -6,6 +6,7 @@ The driver gives the other rows to further tasks, or ends the job.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -88,6 +89,7 @@ class Allowance:
         self._clock = clock
         self._calls, self._cost = 0, 0.0
         self._settled_calls, self._settled_cost = 0, 0.0
+        self._settling = threading.Lock()
         self._batches = self._timed_rows = 0
         self._timed_since = 0.0
 
@@ -117,10 +119,15 @@ class Allowance:
             yield batch.slice(0, rows)
 
     def settle(self) -> dict[str, Any]:
-        """Returns the calls and the cost since the last outcome, as fields of an outcome."""
-        calls, cost = self._calls - self._settled_calls, self._cost - self._settled_cost
-        self._settled_calls, self._settled_cost = self._calls, self._cost
-        return {"spent_calls": calls, "spent_cost": cost}
+        """Returns the calls and the cost since the last outcome, as fields of an outcome.
+
+        Works from any thread.
+        """
+        with self._settling:
+            calls, cost = self._calls, self._cost
+            spent = {"spent_calls": calls - self._settled_calls, "spent_cost": cost - self._settled_cost}
+            self._settled_calls, self._settled_cost = calls, cost
+            return spent
 
     def _must_end(self) -> bool:
         limits = self._limits

@@ -312,6 +312,17 @@ class Computation:
             self._has_begun = True
             self._checkpoints.begin()
 
+    def add_time(self, seconds: float, *, load_s: float, limit_s: float) -> None:
+        """Adds the time of a batch's calls, with the parts for loads and for limits of a service.
+
+        Loads and waits of several threads at once count as far as they fit into the time.
+        """
+        load_s = min(load_s, seconds)
+        limit_s = min(limit_s, seconds - load_s)
+        self.seconds["load"] += load_s
+        self.seconds["limit"] += limit_s
+        self.seconds["compute"] += seconds - load_s - limit_s
+
     def add_calls(self, result: BatchResult) -> None:
         """Adds the facts of a batch's calls. A batch of several ranges counts in the first."""
         self.retries += result.retries

@@ -34,7 +34,7 @@ OnStale = Literal["recompute", "null"]
 RangeKey: TypeAlias = "tuple[int, int, bool, int]"
 """Identifies the work on a range within a round."""
 
-STAGES = ("read", "wait", "compute", "checkpoint", "write")
+STAGES = ("load", "read", "wait", "compute", "limit", "checkpoint", "write")
 """The stages of a task's time."""
 
 

@@ -16,10 +16,10 @@ import functools
 import logging
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.prior_round_rows import PriorRoundRows
@@ -102,6 +102,13 @@ class SelectedRows:
         return SelectedRows(served=ReusedValues(rows=self.served.rows & span), **rows)
 
 
+FinishOutcome: TypeAlias = "Callable[[RangeOutcome], RangeOutcome]"
+
+
+def _keep_outcome(outcome: RangeOutcome) -> RangeOutcome:
+    return outcome
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """The rows of earlier rounds, and the selected rows of a single range."""
@@ -110,17 +117,15 @@ class Selection:
     part: SelectedRows | None
 
 
-def completed(outcome: RangeOutcome) -> Future[RangeOutcome]:
-    """Returns an outcome without pending writes."""
-    future: Future[RangeOutcome] = Future()
-    future.set_result(outcome)
-    return future
-
-
 class RangeRun(ABC):
-    """The work on a range or on a whole fragment. A value source makes the missing values."""
+    """The work on a range or on a whole fragment. A value source makes the missing values.
+
+    Attributes:
+        finish: Receives the outcome as soon as the range is written, in any thread of the task.
+    """
 
     def __init__(self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind) -> None:
+        self.finish: FinishOutcome = _keep_outcome
         spec = context.spec
         self._context = context
         self._spec = spec
@@ -278,7 +283,7 @@ class RangeRun(ABC):
                 self._fill(file, writes, part)
                 if self._left(part):
                     self._discard(file)
-                    return completed(self._end_early(part))
+                    return self._complete(self._end_early(part))
                 computed |= part.served.rows | part.todo
             failed = self._computation.failed
             if file is None:
@@ -296,7 +301,7 @@ class RangeRun(ABC):
 
     def _end_without_file(self) -> Future[RangeOutcome]:
         self._computation.errors.write()
-        return completed(replace(self._without_effect(), complete=True))
+        return self._complete(replace(self._without_effect(), complete=True))
 
     def _close_file(self, file: ColumnFile, writes: Writes, computed: RowSet, failed: RowSet) -> RangeOutcome:
         """Finishes the column file in the writing thread."""
@@ -307,7 +312,14 @@ class RangeRun(ABC):
         except BaseException:
             file.discard()
             raise
-        return self._finish(closed_file.staged, computed, self._nulls, failed | (file.given - computed))
+        failed |= file.given - computed
+        return self.finish(self._finish(closed_file.staged, computed, self._nulls, failed))
+
+    def _complete(self, outcome: RangeOutcome) -> Future[RangeOutcome]:
+        """Returns an outcome without pending writes."""
+        future: Future[RangeOutcome] = Future()
+        future.set_result(self.finish(outcome))
+        return future
 
     def _discard(self, file: ColumnFile) -> None:
         """Discards a column file after its pending writes."""
@@ -331,14 +343,14 @@ class RangeRun(ABC):
         for _ in self._compute(part):
             pass
         if self._left(part):
-            return completed(self._end_early(part))
+            return self._complete(self._end_early(part))
         self._checkpoints.flush()
         self._checkpoints.join()
         self._computation.errors.write()
         if not part.rows:
-            return completed(self._without_effect())
+            return self._complete(self._without_effect())
         failed = part.failed | self._computation.failed
-        return completed(replace(self._outcome(), selected=part.rows, failed=failed))
+        return self._complete(replace(self._outcome(), selected=part.rows, failed=failed))
 
     def _left(self, part: SelectedRows) -> RowSet:
         """Returns the rows without a call, after the end of the task's allowance."""
@@ -362,7 +374,7 @@ class RangeRun(ABC):
         """Selects rows, and leaves rows without values in checkpoints to a join."""
         (part,) = self._parts(selection)
         if not part.rows:
-            return completed(self._without_effect())
+            return self._complete(self._without_effect())
         outcome = replace(
             self._outcome(),
             selected=part.rows - part.todo,
@@ -371,7 +383,7 @@ class RangeRun(ABC):
             again=part.todo & part.own,
             outdated=part.todo & selection.own.computed,
         )
-        return completed(outcome)
+        return self._complete(outcome)
 
     def _fill(self, file: ColumnFile, writes: Writes, part: SelectedRows) -> None:
         """Writes the values of a range into a column file."""

@@ -331,7 +331,7 @@ class RowStream:
             self._fail(current, error)
             return True
         seconds = time.perf_counter() - began - (self._input_s - input_s)
-        current.computation.seconds["compute"] += seconds
+        current.computation.add_time(seconds, load_s=self.calls.runner.take_load_s(), limit_s=result.limit_s)
         self._split(result)
         return True
 

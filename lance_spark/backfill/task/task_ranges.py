@@ -14,7 +14,7 @@ from lance_spark.backfill.reuse.round_context import RoundContext, context_of
 from lance_spark.backfill.task.computation import fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.backfill.task.overlap import WriteBehind
-from lance_spark.backfill.task.range_task import RangeRun, completed
+from lance_spark.backfill.task.range_task import FinishOutcome, RangeRun
 from lance_spark.backfill.task.row_stream import RowStream
 from lance_spark.errors import TableUnwritableError
 
@@ -32,15 +32,16 @@ class MakeRange(Protocol):
 
 
 def run_ranges(
-    spec: BackfillSpec, task: Task, make: MakeRange, stream: RowStream | None = None
+    spec: BackfillSpec, task: Task, make: MakeRange, finish: FinishOutcome, stream: RowStream | None = None
 ) -> Iterator[RangeOutcome]:
     """Computes a task's ranges, and yields their outcomes. A failed range fails alone.
 
-    The rows of the ranges form a `stream`, unless a join has their values. After the end of the
-    stream, the outcomes of ranges without a value have no row.
+    Each outcome goes to `finish` as soon as the range is written, also during the calls for another
+    range. The rows of the ranges form a `stream`, unless a join has their values. After the end of
+    the stream, the outcomes of ranges without a value have no row.
     """
     writer = WriteBehind(_WRITES_BEHIND)
-    ranges = _TaskRanges(spec, task, functools.partial(make, writer=writer), stream)
+    ranges = _TaskRanges(spec, task, functools.partial(make, writer=writer), stream, finish)
     if stream is not None:
         stream.select_more = ranges.select_more
     try:
@@ -65,10 +66,13 @@ class _TaskRange:
     outcome: Future[RangeOutcome] | None = None
     error: Exception | None = None
 
-    def select(self, spec: BackfillSpec, make: Callable[[RoundContext, FragmentWork], RangeRun]) -> None:
+    def select(
+        self, spec: BackfillSpec, make: Callable[[RoundContext, FragmentWork], RangeRun], finish: FinishOutcome
+    ) -> None:
         """Selects the rows of the range."""
         try:
             self.run = make(context_of(spec), self.work)
+            self.run.finish = finish
             self.run.select()
         except Exception as error:  # noqa: BLE001 - an exception of a store is this range's outcome
             self.error = error
@@ -101,10 +105,12 @@ class _TaskRanges:
         task: Task,
         make: Callable[[RoundContext, FragmentWork], RangeRun],
         stream: RowStream | None,
+        finish: FinishOutcome,
     ) -> None:
         self._spec = spec
         self._make = make
         self._stream = stream
+        self._finish = finish
         self._waiting = deque(task.work)
         self._selected: deque[_TaskRange] = deque()
         self._current: FragmentWork | None = None
@@ -123,7 +129,7 @@ class _TaskRanges:
         yield from map(self._end, unwritten)
         if self._fatal is not None:
             rest = [task_range.work for task_range in self._selected]
-            yield from fail_ranges(self._spec, [*rest, *self._waiting], self._fatal)
+            yield from map(self._finish, fail_ranges(self._spec, [*rest, *self._waiting], self._fatal))
 
     def _next(self) -> _TaskRange:
         """Returns the next range with selected rows, or a range without work after the end."""
@@ -132,7 +138,9 @@ class _TaskRanges:
             self._select()
         task_range = self._selected.popleft() if self._selected else _TaskRange(self._waiting.popleft())
         if is_over and (task_range.run is None or not task_range.run.has_values):
-            return _TaskRange(task_range.work, outcome=completed(leave(task_range.work)))
+            outcome: Future[RangeOutcome] = Future()
+            outcome.set_result(self._finish(leave(task_range.work)))
+            return _TaskRange(task_range.work, outcome=outcome)
         return task_range
 
     def select_more(self) -> bool:
@@ -150,7 +158,7 @@ class _TaskRanges:
 
     def _select(self) -> None:
         task_range = _TaskRange(self._waiting.popleft())
-        task_range.select(self._spec, self._make)
+        task_range.select(self._spec, self._make, self._finish)
         self._selected.append(task_range)
 
     def _end(self, task_range: _TaskRange) -> RangeOutcome:
@@ -165,5 +173,5 @@ class _TaskRanges:
                 # The job ends: a full disk fails every range.
                 self._fatal = self._fatal or error
             if task_range.run is not None:
-                return task_range.run.failed(error)
-            return fail_ranges(self._spec, [work], error)[0]
+                return self._finish(task_range.run.failed(error))
+            return self._finish(fail_ranges(self._spec, [work], error)[0])

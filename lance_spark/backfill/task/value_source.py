@@ -6,10 +6,10 @@ The driver chooses the source, and the source runs the ranges of tasks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
 
 from lance_spark.backfill.reuse.equal_inputs import EqualInputs
 from lance_spark.backfill.reuse.prior_round_rows import FollowUp
@@ -35,6 +35,19 @@ if TYPE_CHECKING:
     from lance_spark.rebase.row_origins import Origin
 
 
+NoteOutcome: TypeAlias = "Callable[[RangeOutcome], None]"
+
+
+def _ignore_outcome(_: RangeOutcome) -> None:
+    """Notes nothing."""
+
+
+def _note_all(outcomes: Sequence[RangeOutcome], note: NoteOutcome) -> Sequence[RangeOutcome]:
+    for outcome in outcomes:
+        note(outcome)
+    return outcomes
+
+
 class ValueSource(Protocol):
     """Makes the values of selected rows without a value of an earlier run. Picklable."""
 
@@ -42,8 +55,11 @@ class ValueSource(Protocol):
     """Whether a UDF computes the values from inputs that may change later. Other values also fill
     a column that replaced the target column under its name."""
 
-    def run(self, spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
-        """Runs a task on an executor, and yields the outcomes of its ranges."""
+    def run(self, spec: BackfillSpec, task: Task, note: NoteOutcome = _ignore_outcome) -> Iterator[RangeOutcome]:
+        """Runs a task on an executor, and yields the outcomes of its ranges.
+
+        Each outcome goes to `note` first, in any thread, as soon as its range is written.
+        """
 
     def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
         """Returns the results of earlier rounds for a fragment of the job's first version.
@@ -141,17 +157,18 @@ class CallUdf:
         """Returns the source of a UDF's values. Runs on the driver."""
         return cls(udf=udf.dumps(), keeps_process=udf.keeps_process)
 
-    def run(self, spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
+    def run(self, spec: BackfillSpec, task: Task, note: NoteOutcome = _ignore_outcome) -> Iterator[RangeOutcome]:
         """Loads the UDF, and calls the UDF for the rows of the ranges."""
         try:
             udf = UDF.loads(self.udf)
             processes = self._find_processes(udf, spec)
         except (EnvironmentBuildError, ArtifactError) as error:
-            yield from fail_ranges(spec, task.work, error)
+            yield from _note_all(fail_ranges(spec, task.work, error), note)
             return
         except UdfRuntimeError as error:
             # Another attempt in this environment would fail, too.
-            yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
+            what = "the UDF cannot be loaded on an executor: "
+            yield from _note_all(fail_ranges(spec, task.work, error, what), note)
             return
         limit_task_threads(udf)
         chunks = chunks_of(spec) if udf.kind is Kind.CHUNKS else None
@@ -169,8 +186,13 @@ class CallUdf:
             limiter=credits_of(spec, udf.rate_limit),
         ) as runner:
             stream = RowStream(spec, UdfCalls.of(udf, runner, allowance, is_retry=task.isolate))
-            for outcome in run_ranges(spec, task, functools.partial(self.range_run, stream=stream), stream):
-                yield replace(outcome, **allowance.settle())
+
+            def finish(outcome: RangeOutcome) -> RangeOutcome:
+                outcome = replace(outcome, **allowance.settle())
+                note(outcome)
+                return outcome
+
+            yield from run_ranges(spec, task, functools.partial(self.range_run, stream=stream), finish, stream)
 
     def _find_processes(self, udf: UDF, spec: BackfillSpec) -> ProcessSpec | None:
         """Returns the processes of the UDF; None if the UDF runs in this process.
@@ -214,9 +236,14 @@ class JoinByKey:
 
     is_computed: ClassVar[bool] = False
 
-    def run(self, spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
+    def run(self, spec: BackfillSpec, task: Task, note: NoteOutcome = _ignore_outcome) -> Iterator[RangeOutcome]:
         """Selects rows for the join, or writes its values."""
-        return run_ranges(spec, task, _JoinRange)
+
+        def finish(outcome: RangeOutcome) -> RangeOutcome:
+            note(outcome)
+            return outcome
+
+        return run_ranges(spec, task, _JoinRange, finish)
 
     def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
         """Returns the recorded results: a join may skip rows.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -237,3 +238,27 @@ def test_values_are_those_of_the_function(tmp_path_factory: pytest.TempPathFacto
         assert values(table, "v") == {row: (None if row in lost else -row,) for row in range(rows)}
         assert result.rows_skipped == (len(bad_rows) if skips else 0)
         assert not has_threads()
+
+
+def test_the_result_tells_the_time_of_each_stage(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = InputReader.batches
+
+    def reading(self: InputReader, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        time.sleep(0.2)
+        yield from read(self, *arguments, **options)
+
+    class Slow:
+        def setup(self) -> None:
+            time.sleep(0.4)
+
+        def __call__(self, id: pa.Array) -> pa.Array:
+            time.sleep(0.3)
+            return id
+
+    table = make(lab, udf(Slow, data_type=pa.int64(), version="1")(), rows=10, rows_per_file=10)
+    monkeypatch.setattr(InputReader, "batches", reading)
+    seconds = table.backfill("v", checkpoint_size=10).seconds
+    assert min(seconds["read"], seconds["wait"]) >= 0.2
+    assert seconds["load"] >= 0.4
+    assert seconds["compute"] >= 0.3
+    assert (seconds["limit"], seconds["write"] > 0, seconds["total"] >= 0.9) == (0, True, True)

@@ -160,6 +160,26 @@ def test_an_automatic_size_keeps_the_best_throughput():
     assert calls.count(256) > 40
 
 
+def test_runners_of_a_process_share_the_automatic_size():
+    calls: list[int] = []
+    clock_s = 0.0
+
+    def clock() -> float:
+        return clock_s
+
+    def work(x: pa.Array) -> pa.Array:
+        nonlocal clock_s
+        calls.append(len(x))
+        clock_s += 0.1 + max(0, len(x) - 32) * 0.01
+        return x
+
+    for _ in range(2):
+        run(make(work, Kind.ARROW, batch_size="auto"), *batches_of(range(1000)), clock=clock)
+    assert calls[0] == 16
+    assert calls[-10:-1] == [32] * 9
+    assert calls.count(16) == 5
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from([Kind.ARROW, Kind.PANDAS, Kind.ARROW_ITER]),

@@ -92,12 +92,14 @@ class IsolatedCalls:
 
     def _call(self, batch: pa.RecordBatch) -> BatchResult:
         connection = self._take_connection()
-        serves_on = False
+        serves_on, was_served = False, connection.is_served
         try:
             gate = self.context.gate
             result = connection.call(batch, None if gate is None else gate.limiter)
             serves_on = True
             self._source.note_answer()
+            if not was_served:
+                self.context.load_time.add(connection.load_s)
         except ProcessEndedError as error:
             if self._stopped:
                 raise _StoppedError from None
@@ -124,7 +126,9 @@ class IsolatedCalls:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
+                began_s = self.context.clock()
                 connection = self._source.connect()
+                self.context.load_time.add(self.context.clock() - began_s)
             elif not connection.process.alive:
                 self._source.kill(connection)
                 connection = None

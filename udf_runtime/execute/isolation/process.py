@@ -10,6 +10,7 @@ import pickle
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -263,6 +264,7 @@ class UdfConnection:
     Attributes:
         process: The process.
         is_served: Whether the process has answered.
+        load_s: Seconds until the first answer, which follows the load of the UDF.
     """
 
     def __init__(
@@ -271,6 +273,7 @@ class UdfConnection:
         """Sends the UDF; does not wait for its load."""
         self.process = process
         self.is_served = False
+        self.load_s = 0.0
         self._connection = connection
         self._fd = connection.fileno()
         self._udf = udf
@@ -347,7 +350,10 @@ class UdfConnection:
     @contextlib.contextmanager
     def _calling(self, rpc: ParentRpc, tag: Tag, payload: bytes | pa.Buffer = b"") -> Iterator[None]:
         """Begins a call after the load of the UDF; the supervisor knows of calls in progress."""
+        began_s = time.perf_counter()
         self._expect(Tag.NEXT, rpc)
+        if not self.is_served:
+            self.load_s = time.perf_counter() - began_s
         self.is_served = self.process.is_loaded = True
         self.process.note(b"+")
         try:
