@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -11,7 +12,11 @@ import pytest
 
 import lance_spark
 from lance_spark import UnsupportedOperationError
+from lance_spark.backfill.planning.planner import prepare
+from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse import equal_inputs
+from lance_spark.backfill.task.source_reader import SourceInputs
+from lance_spark.dataset import DatasetRef
 from udf_runtime import UDF, Skip, udf
 
 
@@ -109,3 +114,28 @@ def test_values_of_computed_rows_with_equal_inputs_need_no_call(
     table.alter_columns({"path": "v", "udf": counting(log, "2")})
     table.backfill("v")
     assert {str(value)[-1] for value in table.to_arrow(["v"]).column(0).drop_null().to_pylist()} == {"2"}
+
+
+def test_blobs_and_views_take_no_values_of_other_rows(db: lance_spark.Connection):
+    blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    data = pa.table(
+        [pa.array([1, 2]), pa.array([b"a", b"b"], pa.large_binary())], pa.schema([("id", pa.int64()), blob])
+    )
+    lance.write_dataset(data, f"{db.uri}/t.lance", enable_stable_row_ids=True)
+    table = db.open_table("t")
+
+    def size(id: int, b: bytes) -> int:
+        return id + len(b)
+
+    def double(id: int) -> int:
+        return 2 * id
+
+    table.add_columns({"size": udf(size, deduplicate="table"), "double": udf(double)})
+    table.create_scalar_index("id")
+    with pytest.raises(UnsupportedOperationError, match=r"column 'b' of .* has blobs. Use deduplicate=True"):
+        table.backfill("size")
+    spec = prepare(DatasetRef.at(table.uri), BackfillRequest(columns=("double",)), checkpoints=None).spec
+    view = dataclasses.replace(spec, input_source=SourceInputs(source=spec.snapshot, columns=("id",)))
+    with pytest.raises(UnsupportedOperationError, match="inputs are columns of a view's source"):
+        equal_inputs.check_equal_inputs(view, udf(double), spec.snapshot.open())
+    equal_inputs.check_equal_inputs(spec, udf(double), spec.snapshot.open())
