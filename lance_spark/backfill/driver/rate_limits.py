@@ -95,7 +95,7 @@ class RateGrants:
             if grants != self._written:
                 self._objects.put(f"{self._folder}/{GRANTS}", json.dumps(grants, sort_keys=True).encode())
                 self._written = grants
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - without this thread, the job's calls would wait for ever
             _LOG.warning("the rate limit of a job was not granted, and its calls wait: %s", error)
 
     def _read_reports(self) -> dict[str, dict[str, float]]:

@@ -116,7 +116,7 @@ class RateCredits:
                         self._objects.delete(f"{self._folder}/{self._process}")
                         return
                 self._read_grants()
-            except (OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - without this thread, the calls would wait for ever
                 _LOG.warning("the driver cannot be asked for calls within the rate limit, and calls wait: %s", error)
             if self._short.wait(max(0.0, next_report_s - time.monotonic())):
                 self._short.clear()

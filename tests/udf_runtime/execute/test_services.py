@@ -106,15 +106,21 @@ def test_a_refused_call_is_made_again_after_the_time_that_the_service_asks_for(k
 
 
 def test_retry_after_holds_back_all_calls_of_the_process(service: HttpService):
-    service.answer = lambda row, earlier: (503, {"Retry-After": "0.4"}) if (row, earlier) == (0, 0) else OK
+    def answer(row: int, earlier: int) -> Answer:
+        if (row, earlier) == (0, 0):
+            return 503, {"Retry-After": "0.6"}
+        time.sleep(0.3)  # the refusal arrives first
+        return OK
+
+    service.answer = answer
     function = calling(service, "async", max_in_flight=2, on_error=retry_http())
 
     [result] = results_of(function, *batches_of(range(3)))
 
     assert result.values.to_pylist() == [0, 2, 4]
     first, _, second, _ = sorted(service.times)  # two calls at once, and two calls after the wait
-    assert second - first >= 0.4
-    assert result.limit_s == pytest.approx(0.4, abs=0.01)
+    assert second - first >= 0.6
+    assert result.limit_s == pytest.approx(0.6, abs=0.01)
 
 
 def test_without_retry_after_the_backoff_decides(service: HttpService):
