@@ -234,9 +234,10 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         name: Name of the UDF; by default the function's name.
         version: Stands for the code in checkpoints and records; by default a digest of code, input
             columns and type.
-        num_cpus: Processor cores per call.
-        num_gpus: GPUs per process.
-        memory: Bytes per process.
+        num_cpus: Processor cores of a task, reserved for jobs.
+        num_gpus: GPUs of each process, or below 1 a share of a single GPU. Reserved for jobs: the
+            process sees no other GPU. Numbers above 1 are rounded up.
+        memory: Bytes of a task, reserved for jobs.
         checkpoint_size: Rows of a checkpoint.
         min_checkpoint_size: Minimum rows of an adaptive checkpoint.
         max_checkpoint_size: Maximum rows of an adaptive checkpoint.
@@ -385,9 +386,10 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
         name: Name of the chunker; by default the function's name.
         version: Stands for the code in checkpoints and records; by default a digest of code, input
             columns and output columns.
-        num_cpus: Processor cores per call.
-        num_gpus: GPUs per process.
-        memory: Bytes per process.
+        num_cpus: Processor cores of a task, reserved for jobs.
+        num_gpus: GPUs of each process, or below 1 a share of a single GPU. Reserved for jobs: the
+            process sees no other GPU. Numbers above 1 are rounded up.
+        memory: Bytes of a task, reserved for jobs.
         checkpoint_size: Rows of a checkpoint: input rows, not chunks.
         min_checkpoint_size: Minimum rows of an adaptive checkpoint.
         max_checkpoint_size: Maximum rows of an adaptive checkpoint.

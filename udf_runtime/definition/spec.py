@@ -63,9 +63,9 @@ class Settings:
     The settings do not change results, so the version ignores the settings.
 
     Attributes:
-        num_cpus: Processor cores per call, None for one core.
-        num_gpus: GPUs per process.
-        memory: Bytes per process.
+        num_cpus: Processor cores of a task, None for one core.
+        num_gpus: GPUs of each process, or below 1 a share of a single GPU.
+        memory: Bytes of a task.
         checkpoint_size: Rows of a checkpoint.
         min_checkpoint_size: Minimum rows of an adaptive checkpoint.
         max_checkpoint_size: Maximum rows of an adaptive checkpoint.
