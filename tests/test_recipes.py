@@ -112,6 +112,7 @@ def test_passages_and_their_vectors_follow_the_documents(recipe: Recipe):
     np.testing.assert_allclose(vectors(names["chunks"], "vector"), bare, atol=1e-6)
 
 
+@pytest.mark.long
 def test_scores_equal_the_predictions_of_the_models(recipe: Recipe):
     pytest.importorskip("sklearn", reason=INSTALL)
     pytest.importorskip("lightgbm", reason=INSTALL)

@@ -12,7 +12,7 @@ import httpx
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark import Retry, Skip, udf
+from lance_spark import RateLimit, Skip, retry_http, udf
 
 spark = lance_spark.configure(SparkSession.builder).getOrCreate()
 db = lance_spark.connect("inbox", spark)
@@ -22,15 +22,10 @@ messages = db.create_table("messages", rows, mode="overwrite")
 
 LABELS = ["billing", "cancellation", "delivery", "praise"]
 PROMPT = f"Answer with the best label for the message of a customer, and with nothing else: {', '.join(LABELS)}."
-
-policy = [
-    Retry(httpx.TransportError, TimeoutError, max_attempts=5),
-    Retry(httpx.HTTPStatusError, match=r"'(429|5\d\d) ", max_attempts=5),
-    Skip(ValueError, max_skip_fraction=0.1),
-]
+policy = retry_http(give_up_after=300) + Skip(ValueError, max_skip_fraction=0.1)
 
 
-@udf(on_error=policy, max_in_flight=16, call_timeout=60)
+@udf(on_error=policy, rate_limit=RateLimit(calls_per_minute=6000), max_in_flight=16, call_timeout=60)
 class Label:
     def __init__(self, url: str, model: str, key_file: str) -> None:
         self.url, self.model, self.key_file = url, model, key_file
