@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
 _REFRESHES_A_SECOND = 5
+
+_MAIN_STAGES = ("load", "wait", "compute", "limit")
+"""Stages of the thread with the calls of the UDF. Other threads read and write meanwhile."""
 
 
 @dataclass(slots=True)
@@ -84,10 +87,13 @@ class Progress:
         stages = list(self._stages.values())
         self._sink = _Cell(stages) if in_notebook else _Lines(stages)
 
-    def update(self, *, rows: int, written: int, committed: int = 0) -> None:
-        """Shows the progress of the job."""
+    def update(
+        self, *, rows: int, written: int, committed: int = 0, seconds: Mapping[str, float] | None = None
+    ) -> None:
+        """Shows the progress of the job, and the stage with the most of `seconds`."""
         if self._sink is None:
             return
+        self._stages["rows"].status = _show_longest(seconds or {})
         for name, value in (("rows", rows), ("written", written), ("committed", committed)):
             if name in self._stages:
                 self._stages[name].done = value
@@ -99,6 +105,14 @@ class Progress:
             self._stages["rows"].status = status
             self._sink.close()
         self._sink = None
+
+
+def _show_longest(seconds: Mapping[str, float]) -> str:
+    """Returns the stage with the most time of tasks: `(compute 95 %)`; empty before any time."""
+    spent = {stage: seconds.get(stage, 0.0) for stage in _MAIN_STAGES}
+    total = sum(spent.values())
+    longest = max(spent, key=spent.__getitem__)
+    return f"({longest} {100 * spent[longest] / total:.0f} %)" if total else ""
 
 
 class _Cell:

@@ -490,6 +490,7 @@ class BackfillJob:
             rows=counts.valued + counts.skipped + self._in_flight.count(states.sources),
             written=len(states.done()) + len(states.of(FragmentStatus.COMPUTED)),
             committed=len(states.of(FragmentStatus.COMMITTED)),
+            seconds=states.seconds,
         )
 
     def _result(self, status: Status) -> BackfillJobResult:

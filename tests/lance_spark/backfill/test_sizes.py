@@ -101,6 +101,17 @@ def test_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Connect
     assert (result.status, values(table)) == ("DONE", doubled(range(20)))
 
 
+@pytest.mark.spark
+def test_tasks_give_a_udf_full_calls_over_small_fragments(db: Connection, log: Log) -> None:
+    table = with_column(db, log.sizes(batch_size=64), rows=1000, fragments=100)
+    result = table.backfill("y")
+    sizes = list(map(int, log.lines()))
+    assert (sum(sizes), result.rows_computed, result.fragments_done) == (1000, 1000, 100)
+    incomplete_calls = len(sizes) - sizes.count(64)
+    assert incomplete_calls <= table.plan_backfill("y", where="1=1").total_tasks
+    assert values(table) == {x: x for x in range(1000)}
+
+
 @pytest.mark.guarantee("T43")
 def test_metrics_are_kept_with_the_table_by_default(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
