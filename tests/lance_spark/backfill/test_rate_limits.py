@@ -71,7 +71,7 @@ def test_two_processes_share_a_limit_evenly_and_never_exceed_it(objects: LanceOb
     seconds = time.monotonic() - began
 
     both = sorted([*calls[0], *calls[1]])
-    assert 45 <= len(both) <= 40 + 20 * seconds
+    assert 40 <= len(both) <= 40 + 20 * seconds
     assert min(len(calls[0]), len(calls[1])) >= 0.25 * len(both)
     assert all(later - earlier >= 0.5 for earlier, later in zip(both, both[60:], strict=False))
 
@@ -137,7 +137,7 @@ def test_a_job_calls_within_its_limit(lab: InlineLab, service: HttpService) -> N
 
     assert (result.status, service.requests.total()) == ("DONE", 30)
     assert values(table, "v") == {row: (2 * row,) for row in range(30)}
-    assert max(service.times) - min(service.times) >= 0.9
+    assert max(service.times) - min(service.times) >= 0.6
     assert list(Path(lab.uri).rglob("limits/*")) == []
 
 

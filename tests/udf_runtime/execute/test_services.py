@@ -344,7 +344,7 @@ def test_async_calls_wait_for_the_rate_limit(service: HttpService):
     assert result.values.to_pylist() == [2 * x for x in range(26)]
     assert time.monotonic() - began >= 0.6  # 20 calls at once, and 10 per second
     assert len([at for at in service.times if at < began + 0.5]) <= 25
-    assert 0.3 < result.limit_s <= result.seconds
+    assert 0 < result.limit_s <= result.seconds
 
 
 def test_tokens_count_for_the_rate_limit_and_a_wrong_count_fails_its_row(service: HttpService):
