@@ -81,6 +81,7 @@ class UdfFactory(Generic[P, R_co]):
         """Returns the UDF for a set of constructor arguments.
 
         Each process of the UDF calls the constructor once, and then `setup()` if the class has this
+        method. A process outlives the job, and calls `teardown()` at its end if the class has this
         method.
 
         Raises:
