@@ -42,13 +42,15 @@ def test_as_many_batches_as_threads_run_at_once_and_order_is_kept():
 def test_no_more_than_one_batch_beyond_the_threads_is_pulled_and_no_more_threads_are_started():
     running = most = 0
     lock = threading.Lock()
+    all_threads = threading.Barrier(3)
 
     def work(x):
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.005)
+        if x[0].as_py() < 3:
+            all_threads.wait(30)
         with lock:
             running -= 1
         return x
