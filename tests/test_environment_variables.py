@@ -17,6 +17,7 @@ from lance_spark.errors import OptionError
 from lance_spark.options import environment_flag
 from lance_spark.views.source_pin import ALLOW_VARIABLE as UNPINNED_VARIABLE
 from udf_runtime.environments.installer import INSTALLER_VARIABLE
+from udf_runtime.execute.isolation.process_limits import IDLE_S, IDLE_VARIABLE, MEMORY_VARIABLE
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "environment-variables.md"
@@ -52,7 +53,9 @@ def test_every_variable_in_the_code_is_in_the_table():
 def test_every_variable_has_one_row():
     rows = [name for name, _ in ROW.findall(PAGE.read_text(encoding="utf-8"))]
     assert len(rows) == len(set(rows)) > 0
-    assert set(READERS) | {ALLOW_VARIABLE, INSTALLER_VARIABLE} == set(rows)
+    of_executors = {INSTALLER_VARIABLE, IDLE_VARIABLE, MEMORY_VARIABLE}  # tests/udf_runtime has their tests
+    assert set(READERS) | of_executors | {ALLOW_VARIABLE} == set(rows)
+    assert documented()[IDLE_VARIABLE] == f"{IDLE_S:.0f}"
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
