@@ -6,7 +6,6 @@ import hashlib
 import inspect
 import io
 import os
-import pickle
 import pickletools
 import threading
 import traceback
@@ -18,6 +17,7 @@ import cloudpickle
 
 from udf_runtime.errors import UdfDefinitionError, end_sentence, refuse_driver_object
 from udf_runtime.event_loop import finish
+from udf_runtime.unpickling import loads
 
 _BY_VALUE = ("_make_function", "_make_skeleton_class", "CodeType")
 """Functions in a pickle that rebuild code."""
@@ -229,7 +229,7 @@ def unpickled(payload: bytes, *, what: str) -> object:
         UdfDefinitionError: The payload is damaged, or needs a missing module.
     """
     try:
-        return pickle.loads(payload)  # noqa: S301  # UDFs are code; a process that forbids stored UDFs never gets here
+        return loads(payload)  # UDFs are code; a process that forbids stored UDFs never gets here
     except Exception as error:
         raise UdfDefinitionError(
             f"{what} cannot be unpickled in this process. {end_sentence(f'{type(error).__name__}: {error}')} Install "

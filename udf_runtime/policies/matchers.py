@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import re
 from dataclasses import dataclass, fields
@@ -12,6 +11,7 @@ import cloudpickle
 from udf_runtime.arguments import ARGUMENTS
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.policies.backoff import Backoff, BackoffKind
+from udf_runtime.unpickling import loads
 
 
 @ARGUMENTS.methods
@@ -69,7 +69,7 @@ class _PickledClass:
 
 def _unpickled_class(payload: bytes, module: str, name: str) -> type[BaseException]:
     try:
-        cls: type[BaseException] = pickle.loads(payload)  # noqa: S301 - within the pickle of a UDF, which is code
+        cls: type[BaseException] = loads(payload)  # within the pickle of a UDF, which is code
     except (ImportError, AttributeError):
         return type(name, (Exception,), {"__module__": module})
     return cls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import cloudpickle
 
 from udf_runtime.arguments import ARGUMENTS
 from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.unpickling import loads
 
 MINUTE_S = 60.0
 _BURST_S = 2.0
@@ -84,7 +84,7 @@ class _PickledFunction:
 
     def __call__(self, *arguments: object) -> object:
         if self._function is None:
-            self._function = pickle.loads(self._payload)  # noqa: S301 - within the pickle of a UDF, which is code
+            self._function = loads(self._payload)  # within the pickle of a UDF, which is code
         return self._function(*arguments)
 
 

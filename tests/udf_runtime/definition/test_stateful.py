@@ -4,14 +4,17 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
+import cloudpickle
 import pyarrow as pa
 import pytest
 
 from udf_runtime import UDF, Kind, UdfDefinitionError, as_udf, udf
 from udf_runtime.definition import UdfFactory, forget_instances
+from udf_runtime.definition.stateful import Stateful
 
 ROOT = Path(__file__).parents[3]
 
@@ -202,3 +205,19 @@ class Scale:
         [sys.executable, "-c", script, tmp_path / "udf"], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert process.stdout.split() == ["21", scale_udf.version, scale_udf.version]
+
+
+def test_a_load_in_the_process_of_a_class_leaves_the_class_unchanged(monkeypatch: pytest.MonkeyPatch):
+    notebook = types.ModuleType("notebook")
+    monkeypatch.setitem(sys.modules, "notebook", notebook)
+    exec("import pyarrow as pa\nclass Same:\n    def __call__(self, x: 'pa.Array') -> 'pa.Array':\n        return x", vars(notebook))  # fmt: skip
+    cloudpickle.register_pickle_by_value(notebook)
+    try:
+        cls, call = notebook.Same, notebook.Same.__call__
+        function = udf(data_type=pa.int64())(cls)()
+        loaded = UDF.loads(function.dumps()).target
+        assert isinstance(loaded, Stateful) and loaded.made_from is cls
+        assert cls.__call__ is call
+        assert udf(data_type=pa.int64())(cls)().kind is Kind.ARROW
+    finally:
+        cloudpickle.unregister_pickle_by_value(notebook)
