@@ -162,3 +162,12 @@ def _build_profile(spark: SparkSession, cpus: int, gpus: float) -> ResourceProfi
         connected._set_default_and_active_session(connected)  # noqa: SLF001
         _ = profile.id
     return profile
+
+
+def _renew_lock() -> None:
+    """Renews the lock in a forked process: a thread of the parent may have held the lock."""
+    global _profiles_lock  # noqa: PLW0603 - one lock per process
+    _profiles_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

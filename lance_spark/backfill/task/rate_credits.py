@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -174,3 +175,13 @@ def credits_of(spec: BackfillSpec, limit: RateLimit | None) -> RateCredits | Non
                 del _credits[next(iter(_credits))]
             _credits[job] = RateCredits(objects_beside(spec.home), limits_folder(job), limit, spec.staging.is_open)
         return _credits[job]
+
+
+def _forget_credits() -> None:
+    """Forgets the parent's credits in a forked process, which needs credits of its own."""
+    global _credits_lock  # noqa: PLW0603 - one lock per process
+    _credits_lock = threading.Lock()
+    _credits.clear()
+
+
+os.register_at_fork(after_in_child=_forget_credits)

@@ -295,6 +295,9 @@ OURS: dict[str, object] = {
     "commit_max_retries": None,
     "commit_timeout": None,
     "protect_snapshot": False,
+    "max_calls": None,
+    "max_seconds": None,
+    "max_cost": None,
 }
 """Parameters beyond the documented API."""
 
