@@ -327,9 +327,9 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
                 called in addition.
             max_seconds: Maximum duration of the job. No batch of rows begins after this time, and
                 the job ends after the running batches.
-            max_cost: Maximum cost of the called rows, by `@udf(cost=)` in the same unit. The costs
-                are known before the calls, and the sum stays below the maximum. Exceptions are the
-                same as for `max_calls`.
+            max_cost: Maximum cost of the rows with a call, by `@udf(cost=)` in the same unit. The
+                costs are known before the calls, so the sum never exceeds the maximum. Exceptions
+                are the same as for `max_calls`.
 
         Returns:
             The result of the job. If a budget of `max_calls`, `max_seconds` or `max_cost` is used
@@ -447,8 +447,9 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             stale: As in :meth:`backfill`.
             sample: Rows to compute on Spark for an estimate of time and cost, from eight places of
                 the table. The job commits nothing, and the history shows the job as PARTIAL. Its
-                values stay in checkpoints, and later backfills use them. The estimate includes
-                setups of the UDF, so a small sample of a large model overestimates the time.
+                values stay in checkpoints, and later backfills use them. The estimated time is the
+                time of the calls, spread over the concurrent tasks of the job. Loads of the UDF,
+                and waits for a rate limit, come in addition.
 
         Raises:
             LanceSparkError: An argument is wrong, as in :meth:`backfill`.
