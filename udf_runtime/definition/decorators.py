@@ -259,16 +259,17 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             `backfill(max_cost=)`, `plan_backfill(sample=)` and the job's result. The function runs
             in the tasks, with the packages of the executors.
         timeout: Another name of `call_timeout`.
-        call_timeout: Maximum seconds per call; scalar and async UDFs only. A late call raises a
-            TimeoutError into the error policy.
+        call_timeout: Maximum seconds per call; scalar and async UDFs only. By default there is no
+            maximum. A late call raises a TimeoutError into the error policy.
         max_in_flight: Maximum number of concurrent calls of an async UDF in a process; by default
             32.
         rate_limit: Calls and tokens per minute that a service accepts, for the whole job over all
-            executors. Not for UDFs over iterators.
+            executors. Two jobs do not share the limit. Not for UDFs over iterators.
         on_error: Policy for errors: a policy, a matcher, or a list of matchers; by default the
             first error fails the job.
         deduplicate: Whether rows with equal inputs share a call; for deterministic functions. With
-            "table", a row also takes the value of a computed row with equal inputs.
+            "table", a row also takes the value of a computed row with equal inputs. "table" needs a
+            BTREE or BITMAP index of an input column of text or integers.
         field_metadata: Metadata of the columns.
         manifest: The environment with packages, modules and variables of its own. By default the
             environment of the connection, else the executors' Python.
@@ -478,9 +479,9 @@ def udtf(  # noqa: PLR0913  # one keyword per thing that can be said about a tab
         output_schema: Columns of the yielded rows; required.
         name: Name of the table function; by default the function's name.
         version: Stands for the code in records; by default a digest of the code.
-        num_cpus: Processor cores of the call.
-        num_gpus: GPUs of the call.
-        memory: Bytes of the call.
+        num_cpus: Processor cores of the call. A table function reserves no resources.
+        num_gpus: GPUs of the call, without a reservation.
+        memory: Bytes of the call, without a reservation.
         manifest: The environment with packages, modules and variables of its own. By default the
             environment of the connection, else the executors' Python.
         artifacts: Files and folders by name, such as the weights of a model: paths that the driver

@@ -120,13 +120,13 @@ def retry_http(
     """Retries calls to an HTTP service: status 408, 425, 429 and 5xx, timeouts, lost connections.
 
     A wait follows the service's `Retry-After`, in seconds or as a date, plus up to a tenth at
-    random. During such a wait, no call of the process begins. Without `Retry-After`, the backoff
-    gives the wait.
+    random. Without `Retry-After`, the backoff gives the wait.
 
     Failures with status 429, 502, 503 or 529, and refused connections, mean that the service takes
-    no calls. These failures do not count as attempts of the row. If the service takes no call of a
-    process for `give_up_after` seconds, the job ends as PARTIAL, and keeps everything computed. The
-    rows without a result are neither failed nor skipped.
+    no calls. These failures do not count as attempts of the row, and no call of the process begins
+    before their `Retry-After`. If the service takes no call of a process for `give_up_after`
+    seconds, the job ends as PARTIAL, and keeps everything computed. The rows without a result are
+    neither failed nor skipped.
 
     The error is recognized by its attributes (`status_code`, `status` or `code`, and `headers`, of
     the error or its `response`) and its class. requests, httpx, aiohttp, urllib and openai have
@@ -135,8 +135,8 @@ def retry_http(
     Args:
         max_attempts: Number of calls for a row, or for a batch of a UDF over batches.
         backoff: Waiting times without `Retry-After`.
-        give_up_after: Seconds until the job ends. None: the job never ends, and every failure
-            counts as an attempt.
+        give_up_after: Seconds without a taken call until the job ends early. None: the job does not
+            end early, and every failure counts as an attempt of its row.
 
     Example:
         >>> import urllib.request

@@ -30,9 +30,11 @@ class RateLimit:
     spread over the minute, with at most two seconds of the limit at once.
 
     Attributes:
-        calls_per_minute: Maximum calls in any minute; None: no limit.
-        tokens_per_minute: Maximum tokens in any minute, except that each process may wait with the
-            tokens of a call; None: no limit.
+        calls_per_minute: Maximum calls that all processes are granted in any minute; None: no
+            limit. A process may hold eight granted calls, or its calls of two seconds, for later.
+        tokens_per_minute: Maximum tokens that all processes are granted in any minute; None: no
+            limit. A process holds the tokens of its granted calls, and collects the tokens of a
+            large call.
         tokens: Function of the arguments of a call that returns the number of its tokens; required
             with `tokens_per_minute`. It runs in the process of the UDF. Its error is an error of
             the call.
