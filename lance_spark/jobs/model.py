@@ -105,7 +105,7 @@ class BackfillJobResult(InWords):
             over all processes the smallest number. None: no call ran out of memory.
         seconds: Time per stage. The stages of tasks are sums over tasks. Either the task loads the
             UDF (load), waits for inputs (wait), calls the UDF (compute), or waits for the limits of
-            a service (limit). Meanwhile, other threads of the task read inputs (read), and write
+            a service (limit). Concurrently, other threads of the task read inputs (read), and write
             checkpoints (checkpoint) and column files (write). The stages commit and total are the
             driver's.
 

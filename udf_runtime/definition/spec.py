@@ -566,7 +566,7 @@ def _check_calls(settings: Settings, signature: UdfSignature, where: str) -> Non
     """Refuses settings of calls for UDFs whose calls cannot have them."""
     if settings.timeout is not None and signature.kind is not Kind.SCALAR and not signature.is_async:
         raise UdfDefinitionError(
-            f"A timeout is per call of a scalar or async UDF, and {where} is neither. Leave timeout out."
+            f"The call_timeout is per call of a scalar or async UDF, and {where} is neither. Leave call_timeout out."
         )
     if settings.max_in_flight is not None and not signature.is_async:
         raise UdfDefinitionError(
