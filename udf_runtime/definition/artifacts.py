@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from udf_runtime.arguments import show_value
 from udf_runtime.checkpoint.local import names_object
 from udf_runtime.definition.stateful import Stateful
 from udf_runtime.errors import UdfDefinitionError
@@ -105,8 +104,8 @@ def make_artifacts(locations: Mapping[str, str] | None, target: object, udf: str
     is_valid = isinstance(locations, Mapping) and locations
     if not is_valid or not all(isinstance(text, str) and text.strip() for pair in locations.items() for text in pair):
         raise UdfDefinitionError(
-            f"The artifacts={show_value(locations)} of UDF {udf!r} are no mapping of names to locations. Give a dict, "
-            "for example {'model': 's3://bucket/model/'}."
+            f"The artifacts of UDF {udf!r} are no mapping of names to locations, or the mapping is empty. Give a "
+            "dict of texts, for example {'model': 's3://bucket/model/'}."
         )
     _check_setup(target, udf)
     return tuple(Artifact(name=name, location=_resolve(locations[name])) for name in sorted(locations))

@@ -224,7 +224,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     differ, NULL equals NULL, NaN equals a NaN of the same bits, and blobs are compared by their
     bytes. The value of a row must depend on the inputs of this row alone. With
     `deduplicate="table"`, a task also takes values from rows of the table that this version of the
-    UDF has computed from equal inputs, as far as a scalar index of an input column covers the rows.
+    UDF has computed from equal inputs, as far as a scalar index (BTREE or BITMAP) of an input
+    column of text or integers covers the rows.
 
     Args:
         func: The decorated function, object or class.
@@ -264,12 +265,11 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         max_in_flight: Maximum number of concurrent calls of an async UDF in a process; by default
             32.
         rate_limit: Calls and tokens per minute that a service accepts, for the whole job over all
-            executors. Two jobs do not share the limit. Not for UDFs over iterators.
+            executors. Not for UDFs over iterators.
         on_error: Policy for errors: a policy, a matcher, or a list of matchers; by default the
             first error fails the job.
         deduplicate: Whether rows with equal inputs share a call; for deterministic functions. With
-            "table", a row also takes the value of a computed row with equal inputs. "table" needs a
-            BTREE or BITMAP index of an input column of text or integers.
+            "table", a row also takes the value of a computed row with equal inputs.
         field_metadata: Metadata of the columns.
         manifest: The environment with packages, modules and variables of its own. By default the
             environment of the connection, else the executors' Python.

@@ -109,11 +109,11 @@ class Settings:
                 raise UdfDefinitionError(
                     f"The setting {name}={value!r} of a UDF is no number of 1 or more. Give a whole number, or None."
                 )
-        for name in ("num_cpus", "num_gpus", "timeout"):
+        for keyword, name in (("num_cpus", "num_cpus"), ("num_gpus", "num_gpus"), ("call_timeout", "timeout")):
             value = getattr(self, name)
             if value is not None and not is_amount(value, from_zero=name != "timeout"):
                 raise UdfDefinitionError(
-                    f"The setting {name}={value!r} of a UDF is no positive number. Give a number, or None."
+                    f"The setting {keyword}={value!r} of a UDF is no positive number. Give a number, or None."
                 )
         if not isinstance(self.deduplicate, bool) and self.deduplicate != "table":
             raise UdfDefinitionError(
@@ -575,7 +575,8 @@ def _check_calls(settings: Settings, signature: UdfSignature, where: str) -> Non
         )
     if settings.rate_limit is not None and (signature.kind.iterates or signature.kind.makes_rows):
         raise UdfDefinitionError(
-            f"A rate limit counts calls with a result, and a call of {where} yields results. Leave rate_limit out."
+            f"A rate limit counts calls that return a result, and {where} yields results from a single call. Leave "
+            "rate_limit out, or take single values or arrays."
         )
 
 
@@ -604,8 +605,8 @@ def _bind_sort_key(key: SortKey, signature: UdfSignature, columns: tuple[str, ..
     if key in parameters:
         return key
     raise UdfDefinitionError(
-        f"The sort_batch_by={key!r} of {where} is no input. Give one of {', '.join(columns)}, or a function of the "
-        "input arrays."
+        f"The sort_batch_by={key!r} of {where} is no input. Give an input ({', '.join(columns)}), or a function of "
+        "the input arrays."
     )
 
 

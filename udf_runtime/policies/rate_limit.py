@@ -27,14 +27,14 @@ class RateLimit:
     """The calls and tokens that a service accepts per minute, for a whole job over all executors.
 
     A call is a call of the function: a row for a scalar UDF, a batch for a UDF over batches. Calls
-    spread over the minute, with at most two seconds of the limit at once.
+    spread over the minute, with at most two seconds of the limit at once. In any minute, the driver
+    grants at most the limit to the processes of the job. A process may hold eight granted calls, or
+    its calls of two seconds, for later, and collects the tokens of a large call. A minute exceeds
+    the limit at most by these. Two jobs do not share a limit.
 
     Attributes:
-        calls_per_minute: Maximum calls that all processes are granted in any minute; None: no
-            limit. A process may hold eight granted calls, or its calls of two seconds, for later.
-        tokens_per_minute: Maximum tokens that all processes are granted in any minute; None: no
-            limit. A process holds the tokens of its granted calls, and collects the tokens of a
-            large call.
+        calls_per_minute: Maximum calls in any minute; None: no limit.
+        tokens_per_minute: Maximum tokens in any minute; None: no limit.
         tokens: Function of the arguments of a call that returns the number of its tokens; required
             with `tokens_per_minute`. It runs in the process of the UDF. Its error is an error of
             the call.

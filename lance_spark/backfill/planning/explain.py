@@ -50,9 +50,9 @@ class BackfillPlan(InWords):
         stable_row_ids: Whether the table has stable row ids.
         udf_mismatch: Whether the backfill replaces values of an earlier UDF.
         sampled_rows: Rows computed by `plan_backfill(sample=)`; 0 without a sample.
-        estimated_seconds: Estimated seconds of the calls for `rows_to_compute` rows, by the speed of
-            the sample, spread over the concurrent tasks of the job. Without loads of the UDF, and
-            without waits for a rate limit. None without a sample.
+        estimated_seconds: Estimated seconds of the calls for `rows_to_compute` rows, by the speed
+            of the sample, spread over the concurrent tasks of the job. Without loads of the UDF,
+            and without waits for a rate limit. None without a sample.
         estimated_cost: Estimated cost of these rows, by `@udf(cost=)` for the sampled rows; None
             without a sample.
 

@@ -173,7 +173,7 @@ def test_rows_are_sorted_by_an_input_whose_column_may_change():
     moved = by_column.with_input_columns(["y", "z"])
     assert moved.sort_key is not None
     assert moved.sort_key("first", "second") == "second"
-    with pytest.raises(UdfDefinitionError, match=r"sort_batch_by='z' .* is no input.* x, y, or a function"):
+    with pytest.raises(UdfDefinitionError, match=r"sort_batch_by='z' .* is no input.*\(x, y\), or a function"):
         udf(f, data_type=pa.int8(), input_columns=["x", "y"], sort_batch_by="z")
     with pytest.raises(UdfDefinitionError, match="a call of UDF 'plain' gets one row"):
         udf(double.load(), name="plain", sort_batch_by="x")
