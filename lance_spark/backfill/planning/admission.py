@@ -6,11 +6,11 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from lance_spark.backfill.planning.reservation import machine_bytes
 from lance_spark.errors import ResourcesUnavailableError, counted
 from lance_spark.session.local_devices import list_local_devices
 from lance_spark.session.sessions import conf_bytes, has_profiles, is_local, known_slots
 from lance_spark.words import warn_caller
+from udf_runtime.execute.isolation.process_limits import read_machine_bytes
 
 _LOCAL_SOURCES = "spark.driver.resource.gpu.amount, CUDA_VISIBLE_DEVICES, nvidia-smi"
 _REMEDY = "drop the requirement, or start Spark with GPUs"
@@ -82,7 +82,7 @@ def _missing_cpus(spark: SparkSession, requested: float | None) -> str | None:
 
 def _missing_memory(spark: SparkSession, requested: int | None) -> str | None:
     local = is_local(spark)
-    available = machine_bytes() if local else conf_bytes(spark.conf.get("spark.executor.memory", None))
+    available = read_machine_bytes() if local else conf_bytes(spark.conf.get("spark.executor.memory", None))
     if not requested or available is None or requested <= available:
         return None
     return f"{counted(requested, 'byte')} of memory, and {'this machine' if local else 'an executor'} has {available}"

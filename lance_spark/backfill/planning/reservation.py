@@ -18,6 +18,7 @@ from lance_spark.backfill.task.task_devices import GPU, TaskDevices
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.session.local_devices import list_local_devices
 from lance_spark.session.sessions import conf_bytes, has_profiles, is_dynamic, is_local, known_slots
+from udf_runtime.execute.isolation.process_limits import read_machine_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,11 +73,6 @@ def reserve(spark: SparkSession, resources: Resources) -> Reservation:
     return _reserve_locally(spark, resources) if is_local(spark) else _reserve_on_cluster(spark, resources)
 
 
-def machine_bytes() -> int:
-    """Returns the bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def _reserve_locally(spark: SparkSession, resources: Resources) -> Reservation:
     local = list_local_devices(spark) if resources.num_gpus else ()
     devices, capacity = None, 0
@@ -85,7 +81,7 @@ def _reserve_locally(spark: SparkSession, resources: Resources) -> Reservation:
         capacity = devices.request().capacity
     at_once = _least(
         _fitting_tasks(known_slots(spark), math.ceil(resources.num_cpus or 1)),
-        max(1, machine_bytes() // resources.memory) if resources.memory else None,
+        max(1, read_machine_bytes() // resources.memory) if resources.memory else None,
         capacity or None,
     )
     return Reservation(devices=devices if capacity else None, at_once=at_once)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from lance_spark import ResourcesUnavailableError
 from lance_spark.backfill.planning.admission import check_resources
-from lance_spark.backfill.planning.reservation import Reservation, machine_bytes, reserve
+from lance_spark.backfill.planning.reservation import Reservation, reserve
 from lance_spark.backfill.task.task_devices import TaskDevices
 from tests.support.inline_jobs import NoSpark
+from udf_runtime.execute.isolation import process_limits
+from udf_runtime.execute.isolation.process_limits import read_machine_bytes
 
 GIB = 1 << 30
 STANDALONE = {"spark.master": "spark://host:7077"}
@@ -85,12 +88,12 @@ def test_the_tasks_of_a_cluster_reserve_by_a_profile(
         ({}, None, None),
         ({"num_cpus": 3}, 2, None),
         ({"num_cpus": 100}, 1, None),
-        ({"memory": machine_bytes() // 3}, 3, None),
-        ({"memory": 10 * machine_bytes()}, 1, None),
+        ({"memory": read_machine_bytes() // 3}, 3, None),
+        ({"memory": 10 * read_machine_bytes()}, 1, None),
         ({"num_gpus": 1}, 3, 1),
         ({"num_gpus": 0.25}, 12, 0.25),
         ({"num_gpus": 2}, 1, 2),
-        ({"num_gpus": 0.25, "num_cpus": 2, "memory": machine_bytes() // 2}, 2, 0.25),
+        ({"num_gpus": 0.25, "num_cpus": 2, "memory": read_machine_bytes() // 2}, 2, 0.25),
         ({"num_gpus": 4}, None, None),
     ],
 )
@@ -104,6 +107,16 @@ def test_a_local_session_bounds_the_concurrent_tasks(
     assert reservation.profile(session_of({})) is None
     bound = 100 if at_once is None else at_once
     assert [reservation.limit(concurrency) for concurrency in (None, 1, 8)] == [at_once, 1, min(8, bound)]
+
+
+def test_a_container_bounds_the_memory_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    limit = tmp_path / "memory.max"
+    limit.write_text(f"{3 << 20}\n")
+    monkeypatch.setattr(process_limits, "_CONTAINER_LIMITS", (limit, tmp_path / "missing"))
+    local = session_of({"spark.master": "local[6]"})
+    assert reserve(local, asks(memory=1 << 20)).at_once == 3
+    with pytest.raises(ResourcesUnavailableError, match=f"this machine has {3 << 20}"):
+        check_resources(local, asks(memory=4 << 20), strict=True)
 
 
 @pytest.mark.parametrize(

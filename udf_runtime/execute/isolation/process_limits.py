@@ -49,7 +49,7 @@ def read_memory_bytes() -> int:
     """
     text = os.environ.get(MEMORY_VARIABLE)
     if text is None:
-        return _read_machine_bytes() // 2
+        return read_machine_bytes() // 2
     match = _SIZE.fullmatch(text.lower())
     if match is None:
         raise UdfDefinitionError(
@@ -59,7 +59,8 @@ def read_memory_bytes() -> int:
     return int(match[1]) << _SHIFTS[match[2]]
 
 
-def _read_machine_bytes() -> int:
+def read_machine_bytes() -> int:
+    """Returns the bytes of memory of this machine, or the limit of its container if lower."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _CONTAINER_LIMITS:
         try:
