@@ -28,9 +28,9 @@ class RateLimit:
 
     A call is a call of the function: a row for a scalar UDF, a batch for a UDF over batches. Calls
     spread over the minute, with at most two seconds of the limit at once. In any minute, the driver
-    grants at most the limit to the processes of the job. A process may hold eight granted calls, or
-    its calls of two seconds, for later, and collects the tokens of a large call. A minute exceeds
-    the limit at most by these. Two jobs do not share a limit.
+    grants at most the limit to the processes of the job. A process may hold granted calls of about
+    two seconds for later, and at least one, and collects the tokens of a large call. A minute
+    exceeds the limit at most by these. Two jobs do not share a limit.
 
     Attributes:
         calls_per_minute: Maximum calls in any minute; None: no limit.

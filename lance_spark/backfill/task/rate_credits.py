@@ -41,9 +41,11 @@ LOOK_S = 0.25
 IDLE_S = 5.0
 """A process without a call for this time wants no credit, and its thread ends."""
 
-FEWEST_CALLS = 8
-"""Calls that an active process asks for ahead of their need. A process never has more unused credit
-than twice its calls of the last second, its waiting calls, or this number."""
+_SPARE_CALLS = 8
+_SPARE_MINUTES = 2 / 60
+"""Calls that an active process asks for ahead of their need: two seconds of the limit, at least one
+call and at most eight. A process never has more unused credit than these calls, twice its calls of
+the last second, or its waiting calls."""
 
 
 def limits_folder(staging_id: str) -> str:
@@ -133,8 +135,8 @@ class RateCredits:
             recent, self._reported_calls = self._used.calls - self._reported_calls, self._used.calls
             waiting, self._waiting = self._waiting, Usage()
             is_active = recent > 0 or waiting.calls > 0
-            calls = max(waiting.calls, 2 * recent, FEWEST_CALLS) if is_active else 0
             per_call = self._used.tokens / self._used.calls if self._used.calls else waiting.tokens
+            calls = max(waiting.calls, 2 * recent, self._count_spare_calls(per_call)) if is_active else 0
             report = {
                 "calls": self._used.calls,
                 "tokens": self._used.tokens,
@@ -146,6 +148,11 @@ class RateCredits:
         self._objects.put(f"{self._folder}/{self._process}", json.dumps(report).encode())
         self._report = report
         return True
+
+    def _count_spare_calls(self, tokens_per_call: float) -> int:
+        limits = ((self._limit.calls_per_minute, 1.0), (self._limit.tokens_per_minute, tokens_per_call))
+        spare = [limit * _SPARE_MINUTES / amount for limit, amount in limits if limit is not None and amount]
+        return max(1, int(min(_SPARE_CALLS, *spare)))
 
     def _read_grants(self) -> None:
         payload = self._objects.get(f"{self._folder}/{GRANTS}")

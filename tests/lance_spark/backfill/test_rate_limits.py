@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -92,6 +93,27 @@ def test_a_process_without_a_driver_waits(objects: LanceObjects) -> None:
 
     assert use(process, 0.6) == []
     eventually(lambda: objects.list(FOLDER) != [])
+
+
+@pytest.mark.parametrize(
+    ("limit", "calls"),
+    [
+        (RateLimit(calls_per_minute=10), 1),
+        (RateLimit(calls_per_minute=120), 4),
+        (RateLimit(calls_per_minute=60_000), 8),
+        (RateLimit(calls_per_minute=60_000, tokens_per_minute=600, tokens=len), 2),
+    ],
+)
+def test_a_process_holds_no_credit_beyond_two_seconds_of_the_limit(
+    limit: RateLimit, calls: int, objects: LanceObjects
+) -> None:
+    process = credits_at(objects, limit)
+
+    assert process.acquire(10, 1) > 0
+
+    eventually(lambda: objects.list(FOLDER) != [])
+    [path] = objects.list(FOLDER)
+    assert json.loads(objects.get(path) or b"")["more_calls"] == calls
 
 
 def test_an_ended_job_keeps_no_report(objects: LanceObjects) -> None:
