@@ -377,6 +377,17 @@ def test_a_child_process_asks_its_parent_for_each_call(kind: str, service: HttpS
     assert all(waiting >= 1 for _, waiting in grants.calls)
 
 
+def test_a_request_for_a_call_never_takes_the_answer_to_the_request_for_a_batch():
+    async def double(x: int) -> int:
+        return 2 * x  # at once, so calls begin while the process asks for the next batch
+
+    function = udf(double, data_type=pa.int64(), version="1", rate_limit=RateLimit(calls_per_minute=10**9))
+
+    results = results_of(function, *batches_of(*([x] for x in range(100))), isolate=True)
+
+    assert [value for result in results for value in result.values.to_pylist()] == [2 * x for x in range(100)]
+
+
 def test_a_rate_limit_is_for_calls_with_a_result():
     def stream(x: Iterator[pa.Array]) -> Iterator[pa.Array]:
         yield from x

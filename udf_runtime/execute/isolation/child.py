@@ -250,8 +250,7 @@ class _Serving:
 
     def _read_batches(self) -> Iterator[pa.RecordBatch]:
         while True:
-            self._parent.write(Tag.NEXT)
-            tag, payload = self._parent.read()
+            tag, payload = self._parent.read_next()
             if tag is not Tag.BATCH:
                 self._quit = tag is Tag.QUIT
                 self._table = tag is Tag.TABLE

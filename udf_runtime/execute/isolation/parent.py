@@ -46,6 +46,16 @@ class Parent:
         with self._writes:
             write_frame(self._writing, tag, payload)
 
+    def read_next(self) -> tuple[Tag, pa.Buffer]:
+        """Asks for the next batch, and returns the runner's answer; requests of threads wait.
+
+        Raises:
+            BrokenPipeError: The runner is gone.
+        """
+        with self._reads:
+            self.write(Tag.NEXT)
+            return self.read()
+
     def ask(self, operation: str, *arguments: object, data: bytes | pa.Buffer = b"") -> pa.Buffer:
         """Returns the runner's answer to a request.
 
