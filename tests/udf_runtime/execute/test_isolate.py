@@ -64,6 +64,24 @@ def test_one_child_serves_many_batches_and_is_not_this_process(tmp_path):
     assert all(has_ended(pid) for pid in pids)
 
 
+def test_the_end_of_the_runner_calls_teardown_without_a_wait(tmp_path):
+    log = tmp_path / "log"
+
+    class Model:
+        def __call__(self, x: int) -> int:
+            return x
+
+        def teardown(self) -> None:
+            log.write_text("teardown")
+
+    with UdfRunner(udf(data_type=INT, version="1")(Model)(), isolate=True) as runner:
+        assert values_of(runner.run(batches_of([1]))) == [[1]]
+        began_s = time.monotonic()
+
+    assert lines_of(log) == ["teardown"]
+    assert time.monotonic() - began_s < 4
+
+
 def die_by_exit(x: int) -> None:
     if x == 3:
         os._exit(0)

@@ -70,8 +70,8 @@ class ProcessSource:
         """
         if not self._is_shared:
             for connection in connections:
+                connection.close()  # the process ends in order after its connection
                 connection.process.close()
-                connection.drop()
             return
         results = [connection.close() for connection in connections]
         serves_on = all(results) and not is_busy
