@@ -34,9 +34,15 @@ def limit_task_threads(udf: UDF) -> None:
     context = TaskContext.get()
     if context is None:
         return
-    if os.environ.get(_OMP_NAME) == str(context.cpus()) and not _find_jvm().has_variable(_OMP_NAME):
-        del os.environ[_OMP_NAME]
+    _drop_value_of_spark(context.cpus())
     limit_threads(udf.num_cpus)
+
+
+@functools.cache
+def _drop_value_of_spark(task_cpus: int) -> None:
+    """Drops Spark's value before the first task of a worker; later values are limits of UDFs."""
+    if os.environ.get(_OMP_NAME) == str(task_cpus) and not _find_jvm().has_variable(_OMP_NAME):
+        del os.environ[_OMP_NAME]
 
 
 @functools.cache
