@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -194,6 +196,25 @@ def test_a_process_that_ends_between_two_calls_costs_no_row(tmp_path: Path):
         eventually(lambda: not psutil.pid_exists(pid), 10)
         assert values_of([first, *results]) == [[1], [2]]
     assert events(log) == ["setup", "setup"]
+
+
+def test_a_process_without_free_descriptors_ends_so_no_task_waits():
+    class Leaky:
+        def __init__(self) -> None:
+            self.descriptors: list[int] = []
+
+        def __call__(self, x: int) -> int:
+            if x == 1:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+                with contextlib.suppress(OSError):
+                    while True:
+                        self.descriptors.append(os.dup(0))
+            return x
+
+    leaky = UDF.loads(udf(data_type=INT, version="1")(Leaky)().dumps())
+    assert values_of(run(leaky, *batches_of([1]), processes=SHARED)) == [[1]]
+    results = run(leaky, *batches_of(*([x] for x in range(2, 9))), processes=SHARED, threads=3)
+    assert values_of(results) == [[x] for x in range(2, 9)]
 
 
 @pytest.mark.long

@@ -27,7 +27,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn, cast
 
 import cloudpickle
@@ -67,9 +67,14 @@ def main(listener: int, life: int) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a crashing process has no time to flush
     faulthandler.enable()  # for the log: the place of a crash in native code
+    _run_or_end(lambda: _Server(socket.socket(fileno=listener), life).run())
+
+
+def _run_or_end(work: Callable[[], None]) -> None:
+    """Runs a part of the server; after an error the process ends with its descendants."""
     try:
-        _Server(socket.socket(fileno=listener), life).run()
-    except BaseException:  # noqa: BLE001 - the process ends with its descendants after any error
+        work()
+    except BaseException:  # noqa: BLE001 - a process without this part would let its tasks wait
         with contextlib.suppress(OSError):
             traceback.print_exc()
         _end()
@@ -88,7 +93,7 @@ class _Server:
 
     def run(self) -> None:
         """Serves connections until the end in order, and calls `teardown()`."""
-        threading.Thread(target=self._accept, name="connections", daemon=True).start()
+        threading.Thread(target=_run_or_end, args=(self._accept,), name="connections", daemon=True).start()
         while (connection := self._accepted.get()) is not None:
             self._loaded.serve(connection, is_main=True)
             with self._lock:
