@@ -23,6 +23,7 @@ from tests.udf_runtime.execute.cases import INT, batches_of, failed_rows, make, 
 from udf_runtime.definition import UDF, Kind, udf
 from udf_runtime.errors import UdfDefinitionError, UdfFailedError
 from udf_runtime.execute import UdfRunner
+from udf_runtime.execute.isolation import process
 from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.process import ProcessSpec
 from udf_runtime.execute.isolation.process_limits import IDLE_VARIABLE, MEMORY_VARIABLE
@@ -196,6 +197,19 @@ def test_a_process_that_ends_between_two_calls_costs_no_row(tmp_path: Path):
         eventually(lambda: not psutil.pid_exists(pid), 10)
         assert values_of([first, *results]) == [[1], [2]]
     assert events(log) == ["setup", "setup"]
+
+
+def test_a_killed_process_that_ends_late_has_ended_for_its_task(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process, "QUIT_WAIT_S", 0)
+
+    class Dying:
+        def __call__(self, x: int) -> int:
+            if x == 3:
+                os._exit(3)
+            return x
+
+    dying = UDF.loads(udf(data_type=INT, version="1")(Dying)().dumps())
+    assert values_of(run(dying, *batches_of([2, 3], [4]), processes=SHARED)) == [[2, None], [4]]
 
 
 def test_a_process_without_free_descriptors_ends_so_no_task_waits():

@@ -235,7 +235,8 @@ class UdfProcess:
     def kill(self) -> None:
         """Kills the process and the processes started by the UDF."""
         self.terminate()
-        self.wait_end(QUIT_WAIT_S)
+        if self.wait_end(QUIT_WAIT_S) is None:
+            self._report = {}  # the system may need longer to free the memory of a killed process
         self._control.close()
 
     def make_ended_error(self) -> ProcessEndedError:
@@ -338,6 +339,7 @@ class UdfConnection:
         try:
             self._send(Tag.QUIT)
         except ProcessEndedError:
+            self.drop()
             return False
         serves_on = wait_closed(self._fd, QUIT_WAIT_S)
         self.drop()

@@ -129,6 +129,7 @@ class _Supervisor:
 
     def kill(self) -> None:
         """Kills the process and the processes started by the UDF."""
+        self._ends_by_s = 0.0  # no other task takes the process
         # The process leads a group with all its descendants, unless a descendant left the group.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
