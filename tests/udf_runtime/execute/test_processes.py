@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import random
 import resource
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -23,7 +25,9 @@ from tests.udf_runtime.execute.cases import INT, batches_of, failed_rows, make, 
 from udf_runtime.definition import UDF, Kind, udf
 from udf_runtime.errors import UdfDefinitionError, UdfFailedError
 from udf_runtime.execute import UdfRunner
+from udf_runtime.execute.call_context import CallContext
 from udf_runtime.execute.isolation import process
+from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.process import ProcessSpec
 from udf_runtime.execute.isolation.process_limits import IDLE_VARIABLE, MEMORY_VARIABLE
@@ -197,6 +201,28 @@ def test_a_process_that_ends_between_two_calls_costs_no_row(tmp_path: Path):
         eventually(lambda: not psutil.pid_exists(pid), 10)
         assert values_of([first, *results]) == [[1], [2]]
     assert events(log) == ["setup", "setup"]
+
+
+def test_all_threads_get_the_error_of_a_failed_load():
+    class Failing:
+        def setup(self) -> None:
+            time.sleep(0.2)
+            raise ValueError("no weights")
+
+        def __call__(self, x: int) -> int:
+            return x
+
+    failing = UDF.loads(udf(data_type=INT, version="1")(Failing)().dumps())
+    calls = IsolatedCalls(
+        CallContext(udf=failing, sleep=time.sleep, clock=time.perf_counter, rng=random.Random(0)),
+        SHARED,
+        is_shared=True,
+        threads=8,
+    )
+    with contextlib.closing(calls), ThreadPoolExecutor(8) as threads:
+        futures = [threads.submit(calls.run, batch) for batch in batches_of(*([x] for x in range(8)))]
+        messages = {str(future.exception()).partition(".")[0] for future in futures}
+    assert messages == {"UDF 'Failing' raised ValueError: no weights"}
 
 
 def test_a_killed_process_that_ends_late_has_ended_for_its_task(monkeypatch: pytest.MonkeyPatch):

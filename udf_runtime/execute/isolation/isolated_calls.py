@@ -57,6 +57,7 @@ class IsolatedCalls:
         self._busy: set[UdfConnection] = set()
         self._lock = threading.Lock()
         self._stopped = False
+        self._load_error: UdfRuntimeError | None = None
 
     def run(self, batch: pa.RecordBatch) -> BatchResult:
         """Returns the values of a batch.
@@ -101,11 +102,10 @@ class IsolatedCalls:
             if not was_served:
                 self.context.load_time.add(connection.load_s)
         except ProcessEndedError as error:
-            if self._stopped:
-                raise _StoppedError from None
-            _log.info("a process of UDF %r ended with %d", self.context.udf.name, error.exit_code)
-            raise
+            reason = self._find_reason(error)
+            raise reason from reason.__cause__
         except UdfRuntimeError as error:
+            self._load_error = None if connection.is_served else error
             serves_on = connection.is_served and not isinstance(error, HungCallsError)
             raise
         finally:
@@ -119,6 +119,14 @@ class IsolatedCalls:
             if not serves_on:
                 self._source.kill(connection)
         return result
+
+    def _find_reason(self, ended: ProcessEndedError) -> Exception:
+        """Returns the error for a call whose process has ended."""
+        if self._stopped:
+            return _StoppedError()
+        _log.info("a process of UDF %r ended with %d", self.context.udf.name, ended.exit_code)
+        # The thread that received the error of the load has killed the process.
+        return ended if ended.loaded or self._load_error is None else self._load_error
 
     def _take_connection(self) -> UdfConnection:
         connection = None
