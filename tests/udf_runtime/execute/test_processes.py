@@ -14,7 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import psutil
@@ -223,6 +223,37 @@ def test_all_threads_get_the_error_of_a_failed_load():
         futures = [threads.submit(calls.run, batch) for batch in batches_of(*([x] for x in range(8)))]
         messages = {str(future.exception()).partition(".")[0] for future in futures}
     assert messages == {"UDF 'Failing' raised ValueError: no weights"}
+
+
+def test_threads_of_the_next_task_are_served_after_a_task_that_ended_during_the_load(tmp_path: Path):
+    log = tmp_path / "log"
+
+    class Slow:
+        def setup(self) -> None:
+            note(log, "setup")
+            time.sleep(1)
+
+        def __call__(self, x: int) -> int:
+            return x
+
+    slow = UDF.loads(udf(data_type=INT, version="1")(Slow)().dumps())
+    payload, [batch] = slow.dumps(), batches_of([1])
+    start = SHARED.interpreter.make_start(payload, None)
+    held = ProcessRegistry(Owner.current()).start(slow, payload, SHARED)
+    with contextlib.ExitStack() as stack:
+        stack.callback(held.kill)
+        ended = held.open(slow, start, None)
+        eventually(lambda: events(log) == ["setup"], 10)
+        ended.drop()
+        for _ in range(3):
+            connection = held.open(slow, start, None)
+            stack.callback(connection.drop)
+            with ThreadPoolExecutor(1) as threads:
+                future = threads.submit(connection.call, batch)
+                _, waiting = wait([future], timeout=20)
+                if waiting:
+                    held.kill()
+            assert future.result().values.to_pylist() == [1]
 
 
 def test_a_killed_process_that_ends_late_has_ended_for_its_task(monkeypatch: pytest.MonkeyPatch):

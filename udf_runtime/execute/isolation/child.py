@@ -97,7 +97,8 @@ class _Server:
         while (connection := self._accepted.get()) is not None:
             self._loaded.serve(connection, is_main=True)
             with self._lock:
-                self._current = None
+                if self._current is connection:  # otherwise the next connection waits for this thread
+                    self._current = None
                 connection.close()
         forget_instances()
 
