@@ -225,6 +225,17 @@ def test_all_threads_get_the_error_of_a_failed_load():
     assert messages == {"UDF 'Failing' raised ValueError: no weights"}
 
 
+@pytest.mark.long
+def test_a_process_with_many_hung_calls_of_several_tasks_ends_in_order(tmp_path: Path):
+    log = tmp_path / "log"
+    hanging = model(log, timeout=0.02, on_error=[Skip(TimeoutError)])
+    for _ in range(3):
+        [result] = run(hanging, *batches_of([*[-1000] * 40, 7]), processes=SHARED)
+        assert result.values.to_pylist() == [*[None] * 40, 7]
+    eventually(lambda: events(log).count("teardown") == 1, 10)
+    assert events(log).count("setup") == 2
+
+
 def test_threads_of_the_next_task_are_served_after_a_task_that_ended_during_the_load(tmp_path: Path):
     log = tmp_path / "log"
 

@@ -15,12 +15,20 @@ import ctypes
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 from udf_runtime.execute.call_context import HungCallsError
 
 MOST_HUNG_CALLS = 64
 """A UDF with more hung calls would fill the process with threads."""
+
+_abandoned: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # threads of late calls in this process
+
+
+def has_many_hung_calls() -> bool:
+    """Tells whether a process with several runners, one after the other, is full of hung calls."""
+    return sum(thread.is_alive() for thread in _abandoned) >= MOST_HUNG_CALLS
 
 
 class TimeLimit:
@@ -98,6 +106,7 @@ class TimeLimit:
     def _abandon(self, helper: _Helper) -> None:
         self._own.helper = None
         helper.abandoned = True
+        _abandoned.add(helper.thread)
         helper.queue.put(None)
         if helper.thread.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(

@@ -38,6 +38,7 @@ from udf_runtime.definition import UDF, Kind, forget_instances
 from udf_runtime.definition.artifacts import use_copies
 from udf_runtime.environments.machine_cache import hold_entry
 from udf_runtime.environments.variables import Variables
+from udf_runtime.execute.calls.time_limit import has_many_hung_calls
 from udf_runtime.execute.isolation.frames import (
     ChildStart,
     Failure,
@@ -89,6 +90,7 @@ class _Server:
         self._loaded = LoadedUdf()
         self._accepted: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
         self._current: socket.socket | None = None  # of the main thread, from its acceptance on
+        self._is_ending = False
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -100,6 +102,9 @@ class _Server:
                 if self._current is connection:  # otherwise the next connection waits for this thread
                     self._current = None
                 connection.close()
+                if has_many_hung_calls():
+                    self._is_ending = True  # the next task starts another process
+                    self._accepted.put(None)
         forget_instances()
 
     def _accept(self) -> None:
@@ -122,14 +127,15 @@ class _Server:
             return
         enlarge(connection)
         with self._lock:
-            current = self._current
+            if self._is_ending:
+                connection.close()
+                return
             # The main thread may still leave the stream of a task that has ended.
-            is_main = current is None or wait_closed(current.fileno(), 0)
+            is_main = self._current is None or wait_closed(self._current.fileno(), 0)
             if is_main:
                 self._current = connection
-        if is_main:
-            self._accepted.put(connection)
-        else:
+                self._accepted.put(connection)
+        if not is_main:
             threading.Thread(target=self._serve_in_thread, args=(connection,), name="connection", daemon=True).start()
 
     def _serve_in_thread(self, connection: socket.socket) -> None:
