@@ -340,7 +340,9 @@ class BackfillJob:
             scheduler.end_early()
         is_void = answer.error is not None and is_error(answer.error_type, *GONE_ERRORS) and is_gone(spec)
         following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
-        if isinstance(following, FragmentWork) and not self._prepared.request.is_sample:
+        if self._prepared.request.is_sample:
+            return []  # values stay in checkpoints, and in the files of whole fragments
+        if isinstance(following, FragmentWork):
             scheduler.add(following)
         return [following] if isinstance(following, RangeOutcome) else []
 

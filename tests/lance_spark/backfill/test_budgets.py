@@ -264,8 +264,9 @@ def test_the_sample_of_a_plan_is_kept_and_extrapolated(rows_per_file: int, lab: 
     assert table.plan_backfill("v", sample=20).estimated_seconds is None, "no row is left"
 
 
-def test_a_sample_of_all_rows_commits_nothing(lab: InlineLab):
-    table = table_of(lab, 20)
+@pytest.mark.parametrize("rows_per_file", [1, 20])
+def test_a_sample_of_all_rows_commits_nothing(rows_per_file: int, lab: InlineLab):
+    table = table_of(lab, rows_per_file)
     version = table.version
     assert table.plan_backfill("v", sample=1000).sampled_rows == ROWS
     assert (table.version, lab.calls()) == (version, [*range(ROWS)])
