@@ -352,7 +352,7 @@ class Computation:
         try:
             self._checkpoints.flush()
             self._checkpoints.join()
-        except OSError:
+        except Exception:  # noqa: BLE001 - a failed write of the range must not end the task
             _LOG.exception("what was computed before the error is lost")
         offset = getattr(error, "row", None) if isinstance(error, ValueConversionError) else self.failed_offset
         self.errors.add_error(error, offset)

@@ -19,6 +19,7 @@ from lance_spark.rows.input_reader import InputReader
 from lance_spark.staging.column_file import ColumnFile
 from tests.support.inline_jobs import InlineLab, acting, values, without_spark
 from udf_runtime import UDF, skip_on_error, udf
+from udf_runtime.checkpoint import CheckpointStore
 
 
 def sized(lab: InlineLab, *, bad: frozenset[int] = frozenset(), iterates: bool = False, **options: Any) -> UDF:
@@ -207,6 +208,24 @@ def test_a_value_that_cannot_be_written_fails_its_own_fragment(lab: InlineLab, m
     assert len(calls_of(lab)) == 3
     assert table.backfill("v").rows_from_checkpoint == 5
     assert calls_of(lab) == []
+
+
+@pytest.mark.parametrize("kind", [OSError, ValueError])
+def test_a_checkpoint_that_cannot_be_written_fails_its_own_fragment(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    table = make(lab, sized(lab, batch_size=20), rows=60, rows_per_file=5)
+    write = CheckpointStore.write
+
+    def writing(self: CheckpointStore, *arguments: Any, values: pa.Array, **options: Any) -> Any:
+        if values[0].as_py() == -20:
+            raise kind("no such checkpoint")
+        return write(self, *arguments, values=values, **options)
+
+    monkeypatch.setattr(CheckpointStore, "write", writing)
+    with pytest.raises(BackfillIncompleteError, match=r"11 of 12 fragments done; fragment 4: .*no such checkpoint"):
+        table.backfill("v", task_size=1000, batch_checkpoint_flush_interval_seconds=0)
+    assert len(calls_of(lab)) == 3
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
