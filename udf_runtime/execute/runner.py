@@ -126,7 +126,8 @@ class UdfRunner:
         The first batch is read at the request for the first result, and at most `threads` + 1
         batches are in progress: for async UDFs of single rows at least 3, for other async UDFs the
         batches of `max_in_flight` + 1 calls. After an error no further batch is read; batches in
-        other threads are awaited and dropped.
+        other threads are awaited and dropped. An error of the iterable follows the results of the
+        batches before.
 
         Args:
             batches: Batches with exactly the UDF's inputs as columns, in parameter order; for a UDF
@@ -203,8 +204,8 @@ class UdfRunner:
         finished = False
         executor = ThreadPoolExecutor(at_once, thread_name_prefix=f"udf-{self._context.udf.name}")
         try:
-            for batch in batches:
-                pending.append(executor.submit(self._run_batch, calls, batch))
+            for future in self._submit_each(calls, batches, executor):
+                pending.append(future)
                 if len(pending) > at_once:
                     yield pending.popleft().result()
             while pending:
@@ -218,6 +219,18 @@ class UdfRunner:
             executor.shutdown(wait=True, cancel_futures=True)
             if isinstance(calls, IsolatedCalls) and not self._closed:
                 calls.resume()
+
+    def _submit_each(
+        self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch], executor: ThreadPoolExecutor
+    ) -> Iterator[Future[BatchResult]]:
+        """Yields the result of each batch, and then the error of a read."""
+        try:
+            for batch in batches:
+                yield executor.submit(self._run_batch, calls, batch)
+        except Exception as error:  # noqa: BLE001 - raised by the result of the unread batch
+            unread: Future[BatchResult] = Future()
+            unread.set_exception(error)
+            yield unread
 
 
 def _make_gate(

@@ -39,6 +39,19 @@ def test_as_many_batches_as_threads_run_at_once_and_order_is_kept():
     assert values_of(results) == [[i] for i in range(9)]
 
 
+def test_the_error_of_a_read_follows_the_results_of_the_batches_before():
+    def read():
+        yield from batches_of([1], [2])
+        raise OSError("no further row")
+
+    with UdfRunner(make(lambda x: x, Kind.ARROW), threads=3) as runner:
+        results = runner.run(read())
+        assert [next(results).values.to_pylist(), next(results).values.to_pylist()] == [[1], [2]]
+        with pytest.raises(OSError, match="no further row"):
+            next(results)
+    assert threads_now() == 0
+
+
 def test_no_more_than_one_batch_beyond_the_threads_is_pulled_and_no_more_threads_are_started():
     running = most = 0
     lock = threading.Lock()
