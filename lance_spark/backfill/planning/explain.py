@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
-from lance_spark.backfill.planning.planner import PreparedBackfill
+from lance_spark.backfill.planning.planner import SAMPLE_TASKS, PreparedBackfill
 from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
@@ -51,8 +51,8 @@ class BackfillPlan(InWords):
         udf_mismatch: Whether the backfill replaces values of an earlier UDF.
         sampled_rows: Rows computed by `plan_backfill(sample=)`; 0 without a sample.
         estimated_seconds: Estimated seconds of the calls for `rows_to_compute` rows, by the speed
-            of the sample, spread over the concurrent tasks of the job. Without loads of the UDF,
-            and without waits for a rate limit. None without a sample.
+            of the sample, spread over the concurrent tasks of the job, with its waits for the
+            limits of a service. Without loads of the UDF. None without a sample.
         estimated_cost: Estimated cost of these rows, by `@udf(cost=)` for the sampled rows; None
             without a sample.
 
@@ -139,10 +139,14 @@ class BackfillPlan(InWords):
         if not sampled_rows:
             return self
         rows = self.rows_to_compute / sampled_rows
+        compute_s, limit_s = sample.seconds.get("compute", 0.0), sample.seconds.get("limit", 0.0)
+        # The tasks of the sample waited together for the limits of a service. More tasks do not
+        # shorten this time.
+        seconds = compute_s / tasks_at_once + limit_s / min(tasks_at_once, SAMPLE_TASKS)
         return replace(
             self,
             sampled_rows=sampled_rows,
-            estimated_seconds=rows * sample.seconds.get("compute", 0.0) / tasks_at_once,
+            estimated_seconds=rows * seconds,
             estimated_cost=rows * sample.cost,
         )
 

@@ -50,7 +50,7 @@ MOST_BASES = 8
 """Maximum number of older versions to search for rows."""
 
 
-_SAMPLE_TASKS = 8
+SAMPLE_TASKS = 8
 """Tasks of a sample, at places of equal distance in the table."""
 
 
@@ -124,7 +124,7 @@ class PreparedBackfill:
         """Returns the tasks of the round: of all rows to do, or of a sample."""
         request = self.request
         if request.is_sample and request.max_calls is not None:
-            return sample_tasks(self.plans, request.max_calls, _SAMPLE_TASKS)
+            return sample_tasks(self.plans, request.max_calls, SAMPLE_TASKS)
         return plan_tasks(self.plans, self.task_rows(spark), self.spec.call_rows)
 
 

@@ -264,6 +264,15 @@ def test_the_sample_of_a_plan_is_kept_and_extrapolated(rows_per_file: int, lab: 
     assert table.plan_backfill("v", sample=20).estimated_seconds is None, "no row is left"
 
 
+def test_the_estimate_has_the_waits_for_a_service(lab: InlineLab):
+    table = table_of(lab, 20)
+    plan = table.plan_backfill("v")
+    seconds = {"compute": 3.0, "limit": 2.0}
+    sample = replace(table.backfill("v", max_calls=6), rows_computed=6, rows_skipped=0, seconds=seconds)
+    assert plan.with_sample(sample, 2).estimated_seconds == pytest.approx(10 * (3.0 / 2 + 2.0 / 2))
+    assert plan.with_sample(sample, 32).estimated_seconds == pytest.approx(10 * (3.0 / 32 + 2.0 / 8)), "of eight tasks"
+
+
 @pytest.mark.parametrize("rows_per_file", [1, 20])
 def test_a_sample_of_all_rows_commits_nothing(rows_per_file: int, lab: InlineLab):
     table = table_of(lab, rows_per_file)
