@@ -57,6 +57,7 @@ class RunningTasks:
     def __init__(self) -> None:
         self._tasks: dict[int, RunningTask] = {}
         self._numbers: dict[RangeKey, int] = {}
+        self._ended: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -80,12 +81,17 @@ class RunningTasks:
             return None
         running = self._tasks[number]
         running.add(outcome)
-        return None if running.unanswered else self._tasks.pop(number)
+        if running.unanswered:
+            return None
+        self._ended.add(number)
+        return self._tasks.pop(number)
 
     def rest(self, task: Task) -> Task | None:
-        """Returns the rest of a task whose process died; None if all its ranges have outcomes."""
+        """Returns the rest of a task without an answer; None if all its ranges have outcomes."""
+        if task.number in self._ended:
+            return None
         running = self._tasks.get(task.number)
-        return None if running is None else running.rest()
+        return task if running is None else running.rest()
 
     def lose(self, task: Task) -> RunningTask | None:
         """Removes a task without a further attempt. The task has spent its whole share."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 
 import lance_spark
 from lance_spark.backfill.driver import scheduler
@@ -24,22 +25,36 @@ ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
 
 
-def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pytest.MonkeyPatch):
-    class Failing(Scheduler):
-        def __init__(self) -> None:
-            table = SimpleNamespace(uri="t", storage_options=())
-            spec: Any = SimpleNamespace(snapshot=table, home=table, staging=SimpleNamespace(job_id="s"))
-            session: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: "local[2]"))
-            super().__init__(session, spec, limit=None, description="")
+class FailingScheduler(Scheduler):
+    """A scheduler whose Spark jobs with a task fail with an error."""
 
-        def _submit(self, tasks: Sequence[Task]) -> list[RangeOutcome]:
-            if any(task.number == 7 for task in tasks):
-                raise RuntimeError("task 7 died")
-            return [RangeOutcome(fragment_id=task.number, start=0, stop=1) for task in tasks]
+    def __init__(self, number: int, error: Exception) -> None:
+        table = SimpleNamespace(uri="t", storage_options=())
+        spec: Any = SimpleNamespace(snapshot=table, home=table, staging=SimpleNamespace(job_id="s"))
+        session: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: "local[2]"))
+        super().__init__(session, spec, limit=None, description="")
+        self._number, self._error = number, error
 
-        def _reports(self) -> list[RangeOutcome]:
-            return []
+    def _submit(self, tasks: Sequence[Task]) -> list[RangeOutcome]:
+        if any(task.number == self._number for task in tasks):
+            raise self._error
+        return [RangeOutcome(fragment_id=task.number, start=0, stop=1) for task in tasks]
 
+    def _reports(self) -> list[RangeOutcome]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "others"),
+    [
+        (7, RuntimeError("task 7 died"), range(1)),
+        (0, PythonException("ModuleNotFoundError: No module named 'mine'"), range(800, 1000)),
+    ],
+    ids=["dies", "cannot be loaded"],
+)
+def test_a_failed_task_takes_other_tasks_with_it_only_if_they_share_the_cause(
+    number: int, error: Exception, others: range, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(SparkJobs, "cancel", lambda _: None)
     monkeypatch.setattr(scheduler, "record_ranges", lambda *_, **__: None)
     tasks = [
@@ -49,9 +64,12 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
         )
         for i in range(1000)
     ]
-    answers = [answer for some in Failing().run(tasks, 1.0) for answer in some]
-    assert [answer.task.number for answer in answers if isinstance(answer, LostTask)] == [7]
-    assert len(answers) == len(tasks)
+    answers = [answer for some in FailingScheduler(number, error).run(tasks, 1.0) for answer in some]
+    lost = [answer.task.number for answer in answers if isinstance(answer, LostTask)]
+    done = [answer.fragment_id for answer in answers if isinstance(answer, RangeOutcome)]
+    assert sorted(lost + done) == [*range(1000)], "each task has one answer"
+    assert number in lost
+    assert len(lost) - 1 in others
 
 
 def test_a_udf_that_cannot_be_loaded_is_reported_for_every_range_and_tried_once(
