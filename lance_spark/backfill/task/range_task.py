@@ -282,8 +282,9 @@ class RangeRun(ABC):
                 file = file or self._open_file()
                 self._fill(file, writes, part)
                 if self._left(part):
+                    outcome = self._end_early(part)
                     self._discard(file)
-                    return self._complete(self._end_early(part))
+                    return self._complete(outcome)
                 computed |= part.served.rows | part.todo
             failed = self._computation.failed
             if file is None:

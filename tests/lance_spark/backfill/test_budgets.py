@@ -29,6 +29,7 @@ from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.rows.row_set import RowSet
 from tests.support.inline_jobs import CUT, WHOLE, InlineLab, values
 from udf_runtime import ServiceUnavailableError, skip_on_error, udf
+from udf_runtime.checkpoint import CheckpointStore
 
 ROWS = 60
 
@@ -262,6 +263,20 @@ def test_the_sample_of_a_plan_is_kept_and_extrapolated(rows_per_file: int, lab: 
     assert (result.status, result.rows_from_checkpoint, result.cost) == ("DONE", 20, 20)
     assert sorted(sample + lab.calls()) == [*range(ROWS)]
     assert table.plan_backfill("v", sample=20).estimated_seconds is None, "no row is left"
+
+
+def test_a_checkpoint_that_cannot_be_written_at_the_budget_fails_its_fragment(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("no such checkpoint")
+
+    table = table_of(lab, 30)
+    with monkeypatch.context() as patches:
+        patches.setattr(CheckpointStore, "write", refuse)
+        with pytest.raises(lance_spark.BackfillIncompleteError, match="fragment 0: OSError: no such checkpoint"):
+            table.backfill("v", max_calls=10, checkpoint_size=5, task_size=1000)
+    assert table.backfill("v").status == "DONE"
 
 
 def test_the_estimate_has_the_waits_for_a_service(lab: InlineLab):
