@@ -18,7 +18,7 @@ _BURST_S = 2.0
 """Seconds of the limit that may be used at once, so calls spread over the minute."""
 
 _STEP_S = 0.5
-"""Amounts within this time are stored together, with the time of the last amount."""
+"""Amounts within this time after the first are stored together, with the time of the last amount."""
 
 
 @ARGUMENTS.constructor
@@ -107,7 +107,7 @@ class MinuteBudget:
         self._most = max(1.0, per_minute / MINUTE_S * _BURST_S)
         self._level = self._most
         self._updated: float | None = None
-        self._spent: deque[tuple[float, float]] = deque()
+        self._spent: deque[tuple[float, float, float]] = deque()  # first time, last time, amount
         self._spent_sum = 0.0
 
     def wait_s(self, amount: float, at: float) -> float:
@@ -117,7 +117,7 @@ class MinuteBudget:
         if missing > 1e-9:
             return missing / self._limit * MINUTE_S
         if self._spent and self._spent_sum + amount > self._limit + 1e-9:
-            return max(0.001, self._spent[0][0] + MINUTE_S - at)
+            return max(0.001, self._spent[0][1] + MINUTE_S - at)
         return 0.0
 
     def spend(self, amount: float, at: float) -> None:
@@ -125,9 +125,11 @@ class MinuteBudget:
         self._update(at)
         self._level -= amount
         self._spent_sum += amount
+        start = at
         if self._spent and at - self._spent[-1][0] < _STEP_S:
-            amount += self._spent.pop()[1]
-        self._spent.append((at, amount))
+            start, _, earlier_amount = self._spent.pop()
+            amount += earlier_amount
+        self._spent.append((start, at, amount))
 
     def available(self, at: float) -> int:
         """Returns the whole amount that may be spent now."""
@@ -139,5 +141,5 @@ class MinuteBudget:
         passed = 0.0 if self._updated is None else max(0.0, at - self._updated)
         self._updated = at
         self._level = min(self._most, self._level + passed * self._limit / MINUTE_S)
-        while self._spent and self._spent[0][0] <= at - MINUTE_S:
-            self._spent_sum -= self._spent.popleft()[1]
+        while self._spent and self._spent[0][1] <= at - MINUTE_S:
+            self._spent_sum -= self._spent.popleft()[2]

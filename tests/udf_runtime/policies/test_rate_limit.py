@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 
@@ -27,6 +28,21 @@ def test_no_minute_has_more_than_the_limit_and_the_limit_is_used(limit: int):
 
     assert most_in_a_minute(spent) <= limit
     assert sum(amount for _, amount in spent) >= 0.9 * limit * 300 / 60
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.05, 0.4, 0.6])
+def test_frequent_calls_never_wait_long_and_keep_to_the_limit(pause_s: float):
+    budget = MinuteBudget(600)
+    spent, at = list[tuple[float, float]](), 0.0
+    while at < 200:
+        if count := budget.available(at):
+            budget.spend(count, at)
+            spent.append((at, count))
+        at += pause_s or budget.wait_s(1, at)
+
+    assert most_in_a_minute(spent) <= 600
+    assert max(later - earlier for (earlier, _), (later, _) in itertools.pairwise(spent)) < 5
+    assert sum(amount for _, amount in spent) >= 0.9 * 2000
 
 
 def test_calls_spread_over_the_minute():
