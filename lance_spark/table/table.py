@@ -448,8 +448,8 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             sample: Rows to compute on Spark for an estimate of time and cost, from eight places of
                 the table. The job commits nothing, and the history shows the job as PARTIAL. Its
                 values stay in checkpoints, and later backfills use them. The estimated time is the
-                time of the calls, spread over the concurrent tasks of the job. Loads of the UDF,
-                and waits for a rate limit, come in addition.
+                time of the calls, spread over the concurrent tasks of the job, with the waits of
+                the sample for a service. Loads of the UDF come in addition.
 
         Raises:
             LanceSparkError: An argument is wrong, as in :meth:`backfill`.

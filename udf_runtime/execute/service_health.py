@@ -10,6 +10,9 @@ from udf_runtime.execute.result import shortened, type_name
 from udf_runtime.policies.http import RetryHttp, find_retry_after
 from udf_runtime.policies.matchers import message_of
 
+_MOST_PAUSE_S = 86_400.0
+"""A caller looks again after a day: `time.sleep` refuses the seconds of some centuries."""
+
 
 class ServiceHealth:
     """A circuit breaker: counts the time since the service took its last call. Thread-safe.
@@ -36,8 +39,12 @@ class ServiceHealth:
             return self._error
 
     def note_success(self) -> None:
-        """Notes an answer of the service."""
-        self._refused_since = None
+        """Notes an answer of the service.
+
+        The answer may belong to a call from before a refusal with `Retry-After`.
+        """
+        with self._lock:
+            self._refused_since = self._clock() if self._resume_at > self._clock() else None
 
     def note_failure(self, error: BaseException, matcher: RetryHttp) -> bool:
         """Notes a failure, and tells whether it does not count as an attempt of its row.
@@ -58,7 +65,7 @@ class ServiceHealth:
         return matcher.give_up_after is not None
 
     def pause_s(self, until: float = 0.0) -> float:
-        """Returns the seconds until a call may begin, at most until the breaker may open.
+        """Returns the seconds until a call may begin, at most until the breaker may open, or a day.
 
         Args:
             until: Earliest time of the call by the clock.
@@ -75,7 +82,7 @@ class ServiceHealth:
                 wait_s = min(wait_s, left_s)
             if self._error is not None:
                 raise self._error
-        return max(0.0, wait_s)
+        return min(max(0.0, wait_s), _MOST_PAUSE_S)
 
     def take_held_s(self) -> float:
         """Returns the seconds of `Retry-After` since the last look."""

@@ -108,7 +108,8 @@ class RetryHttp(Retry):
         """Returns the seconds before the next call: at least those that the service asks for."""
         delay_s = self.backoff.delay_s(attempt, rng)
         asked_s = find_retry_after(error)
-        return delay_s if asked_s is None else asked_s * (1 + _JITTER * rng.random())
+        # A time of 0, or a date in the past, must not call the service in a loop without waits.
+        return asked_s * (1 + _JITTER * rng.random()) if asked_s else delay_s
 
 
 def retry_http(
@@ -120,7 +121,7 @@ def retry_http(
     """Retries calls to an HTTP service: status 408, 425, 429 and 5xx, timeouts, lost connections.
 
     A wait follows the service's `Retry-After`, in seconds or as a date, plus up to a tenth at
-    random. Without `Retry-After`, the backoff gives the wait.
+    random. Without `Retry-After`, or with a time that is over, the backoff gives the wait.
 
     Failures with status 429, 502, 503 or 529, and refused connections, mean that the service takes
     no calls. These failures do not count as attempts of the row, and no call of the process begins

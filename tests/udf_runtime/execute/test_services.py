@@ -28,6 +28,7 @@ from udf_runtime import (
     udf,
 )
 from udf_runtime.execute import BatchResult, UdfRunner
+from udf_runtime.execute.service_health import ServiceHealth
 from udf_runtime.policies.http import find_retry_after, find_status
 
 SOON = Backoff(kind="fixed", initial_s=0.01, max_s=0.01)
@@ -200,6 +201,41 @@ def test_a_longer_wait_than_give_up_after_ends_without_a_further_call(service: H
     assert sum(clock.waits) == pytest.approx(60)
 
 
+def test_an_earlier_call_that_ends_during_a_wait_does_not_extend_the_time_of_a_breakdown(service: HttpService):
+    def answer(row: int, earlier: int) -> Answer:
+        if row == 0:
+            return 429, {"Retry-After": "3600"}
+        time.sleep(0.2)  # the refusal arrives first
+        return OK
+
+    service.answer = answer
+    function = calling(service, "async", max_in_flight=2, on_error=retry_http(give_up_after=0.5))
+
+    [result] = results_of(function, *batches_of(range(4)))
+
+    assert result.values.to_pylist() == [None, 2, None, None]
+    assert {failure.outcome for failure in result.failures} == {"unavailable"}
+
+
+@pytest.mark.parametrize("asked", ["0", "-5", "nan", "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_a_time_to_wait_that_is_over_leaves_the_wait_to_the_backoff(asked: str, service: HttpService):
+    service.answer = refused_until(2, (503, {"Retry-After": asked}))
+    clock = Clock()
+    function = calling(service, "scalar", on_error=retry_http(backoff=Backoff(kind="linear", initial_s=2.0)))
+
+    [result] = results_of(function, *batches_of([5]), clock=clock, sleep=clock.sleep)
+
+    assert (result.values.to_pylist(), clock.waits) == ([10], [2.0, 4.0])
+
+
+def test_a_wait_of_centuries_is_a_wait():
+    health = ServiceHealth("name", Clock())
+    for asked in ("1e12", "inf"):
+        health.note_failure(RequestsError(503, {"Retry-After": asked}), RetryHttp(give_up_after=None))
+
+        assert health.pause_s() == health.pause_s(until=1e12) == 86_400
+
+
 def test_an_answer_ends_the_time_of_a_breakdown(service: HttpService):
     # Refusals alternate with answers, for longer in all than `give_up_after`.
     service.answer = refused_until(1, (503, {"Retry-After": "7"}))
@@ -368,7 +404,7 @@ def test_a_child_process_asks_its_parent_for_each_call(kind: str, service: HttpS
     grants = Grants()
     limit = RateLimit(tokens_per_minute=10, tokens=lambda x: 7)
     function = calling(service, kind, rate_limit=limit, on_error=retry_http(max_attempts=1))
-    service.answer = lambda row, earlier: (503, {"Retry-After": "0"}) if (row, earlier) == (2, 0) else OK
+    service.answer = lambda row, earlier: (503, {"Retry-After": "0.01"}) if (row, earlier) == (2, 0) else OK
 
     results = results_of(function, *batches_of(range(4), range(4, 6)), isolate=True, limiter=grants)
 
