@@ -74,8 +74,7 @@ class Attempts:
         self.count += 1
         if context.gate is not None:
             health, matcher = context.gate.health, find_http_retry(context.policy, error)
-            if matcher is not None:
-                self._waived += health.note_failure(error, matcher)
+            self._waived += health.note_failure(error, matcher)
             if health.error is not None and (matcher is not None or isinstance(error, ServiceUnavailableError)):
                 return _GIVE_UP
         return context.policy.decide(error, attempt=self.count, rng=context.rng, waived=self._waived)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from udf_runtime.errors import ServiceUnavailableError
 from udf_runtime.execute.result import shortened, type_name
-from udf_runtime.policies.http import RetryHttp, find_retry_after
+from udf_runtime.policies.http import RetryHttp, find_retry_after, find_status
 from udf_runtime.policies.matchers import message_of
 
 _MOST_PAUSE_S = 86_400.0
@@ -46,12 +46,15 @@ class ServiceHealth:
         with self._lock:
             self._refused_since = self._clock() if self._resume_at > self._clock() else None
 
-    def note_failure(self, error: BaseException, matcher: RetryHttp) -> bool:
+    def note_failure(self, error: BaseException, matcher: RetryHttp | None) -> bool:
         """Notes a failure, and tells whether it does not count as an attempt of its row.
 
-        `Retry-After` holds back all calls. Opens the breaker at the end of `give_up_after`.
+        `Retry-After` holds back all calls. Opens the breaker at the end of `give_up_after`. Any
+        other status is an answer of the service, for example 404 for a row.
         """
-        if not matcher.is_refusal(error):
+        if matcher is None or not matcher.is_refusal(error):
+            if find_status(error) is not None:
+                self.note_success()
             return False
         with self._lock:
             self._give_up_after = matcher.give_up_after

@@ -248,6 +248,23 @@ def test_an_answer_ends_the_time_of_a_breakdown(service: HttpService):
     assert clock.seconds >= 35
 
 
+def test_an_answer_about_a_row_ends_the_time_of_a_breakdown():
+    clock, calls = Clock(), Counter[int]()
+
+    @udf(on_error=retry_http(give_up_after=60, backoff=SOON) + skip_on_error())
+    def page(x: int) -> int:
+        clock.seconds += 10
+        calls[x] += 1
+        if x % 10 == 0 and calls[x] == 1:
+            raise RequestsError(503, {})
+        raise RequestsError(404, {})
+
+    [result] = results_of(page, *batches_of(range(11)), clock=clock, sleep=clock.sleep)
+
+    assert {failure.outcome for failure in result.failures} == {"skipped"}
+    assert calls[10] == 2
+
+
 def test_a_call_timeout_does_not_count_the_wait_for_the_service(service: HttpService):
     service.answer = lambda row, earlier: (429, {"Retry-After": "0.5"}) if (row, earlier) == (0, 0) else OK
     for kind in ("scalar", "async"):
