@@ -30,6 +30,7 @@ LOOK_S = 0.5
 """Seconds between two looks at the reports. Each look lists and reads an object per process."""
 
 _NUMBER = (int, float)
+_MOST_AMOUNT = 1e15
 _REPORT = {"calls": _NUMBER, "tokens": _NUMBER, "more_calls": _NUMBER, "more_tokens": _NUMBER}
 
 
@@ -106,7 +107,9 @@ class RateGrants:
             payload = None if process == GRANTS else self._objects.get(path)
             if payload is not None:
                 with contextlib.suppress(ValueError):
-                    reports[process] = load_object(payload, _REPORT)
+                    report = load_object(payload, _REPORT)
+                    if all(0 <= report[name] <= _MOST_AMOUNT for name in _REPORT):  # JSON may hold NaN and Infinity
+                        reports[process] = report
         return reports
 
 

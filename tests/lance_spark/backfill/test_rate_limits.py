@@ -126,6 +126,9 @@ def test_an_ended_job_keeps_no_report(objects: LanceObjects) -> None:
 def test_damaged_and_forged_reports_get_nothing(objects: LanceObjects) -> None:
     objects.put(f"{FOLDER}/one", b"{")
     objects.put(f"{FOLDER}/two", b'{"calls": "many", "tokens": 0, "more_calls": 5, "more_tokens": 0}')
+    for number, amount in enumerate((b"NaN", b"Infinity", b"1e308", b"-1e9")):
+        report = b'{"calls": %b, "tokens": 0, "more_calls": %b, "more_tokens": 0}' % (amount, amount)
+        objects.put(f"{FOLDER}/forged-{number}", report)
     objects.put(f"{FOLDER}/three", b'{"calls": 0, "tokens": 0, "more_calls": 5, "more_tokens": 0}')
 
     RateGrants(objects, FOLDER, RateLimit(calls_per_minute=60)).look()
