@@ -18,7 +18,7 @@ _BURST_S = 2.0
 """Seconds of the limit that may be used at once, so calls spread over the minute."""
 
 _STEP_S = 0.5
-"""Amounts within this time after the first are stored together, with the time of the last amount."""
+"""Amounts within this time are stored together, with the times of the first and last amount."""
 
 
 @ARGUMENTS.constructor
