@@ -8,6 +8,7 @@ import inspect
 import os
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -24,12 +25,56 @@ def run_coroutine(coroutine: Coroutine[Any, Any, _T]) -> _T:
     Raises:
         BaseException: Any error of the coroutine.
     """
-    future = asyncio.run_coroutine_threadsafe(coroutine, _get_loop().loop)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+    return Coroutines().run(coroutine)
+
+
+class CoroutinesStoppedError(Exception):
+    """A coroutine was cancelled, or not started, because its run has ended."""
+
+
+class Coroutines:
+    """Coroutines of several threads that can be cancelled together. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: set[Future[Any]] = set()
+        self._stopped = threading.Event()
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Does the same as :func:`run_coroutine`, until `stop`.
+
+        Raises:
+            CoroutinesStoppedError: Another thread called `stop`.
+            BaseException: Any error of the coroutine.
+        """
+        with self._lock:
+            if self._stopped.is_set():
+                coroutine.close()
+                raise CoroutinesStoppedError
+            future = asyncio.run_coroutine_threadsafe(coroutine, _get_loop().loop)
+            self._futures.add(future)
+        try:
+            return future.result()
+        except BaseException as error:
+            future.cancel()
+            if self._stopped.is_set() and isinstance(error, CancelledError):
+                raise CoroutinesStoppedError from None
+            raise
+        finally:
+            with self._lock:
+                self._futures.discard(future)
+
+    def stop(self) -> None:
+        """Cancels the coroutines; their threads, and later calls of `run`, get an error."""
+        with self._lock:
+            self._stopped.set()
+            futures = list(self._futures)
+        for future in futures:
+            future.cancel()
+
+    def resume(self) -> None:
+        """Allows new coroutines, after all stopped threads have ended."""
+        self._stopped.clear()
 
 
 def finish(result: object) -> object:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from udf_runtime.checkpoint.chunks import ChunkFolder, ChunksNotStoredError
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfFailedError, UdfRuntimeError
+from udf_runtime.event_loop import CoroutinesStoppedError
 from udf_runtime.execute.limits import CallGate
 from udf_runtime.execute.memory import RowLimit
 from udf_runtime.execute.outputs import Output
@@ -136,7 +137,8 @@ def passes_through(error: BaseException) -> bool:
     SystemExit and the panics of native libraries, which are no Exception either, are failures of
     the row.
     """
-    return isinstance(error, (KeyboardInterrupt, GeneratorExit, HungCallsError, ChunksNotStoredError))
+    final = (KeyboardInterrupt, GeneratorExit, HungCallsError, ChunksNotStoredError, CoroutinesStoppedError)
+    return isinstance(error, final)
 
 
 class HungCallsError(UdfFailedError):

@@ -17,7 +17,7 @@ from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.execute.batching import CallBatches
 from udf_runtime.execute.call_context import CallContext
-from udf_runtime.execute.calls.asynchronous import AsyncBatchCalls, AsyncScalarCalls
+from udf_runtime.execute.calls.asynchronous import AsyncBatchCalls, AsyncCalls, AsyncScalarCalls
 from udf_runtime.execute.calls.chunks import ChunkerCalls
 from udf_runtime.execute.calls.scalar import ScalarCalls
 from udf_runtime.execute.calls.stream import StreamCalls
@@ -126,8 +126,8 @@ class UdfRunner:
         The first batch is read at the request for the first result, and at most `threads` + 1
         batches are in progress: for async UDFs of single rows at least 3, for other async UDFs the
         batches of `max_in_flight` + 1 calls. After an error no further batch is read; batches in
-        other threads are awaited and dropped. An error of the iterable follows the results of the
-        batches before.
+        other threads are awaited and dropped, and calls of an async UDF are cancelled. An error of
+        the iterable follows the results of the batches before.
 
         Args:
             batches: Batches with exactly the UDF's inputs as columns, in parameter order; for a UDF
@@ -214,10 +214,10 @@ class UdfRunner:
         finally:
             for future in pending:
                 future.cancel()
-            if not finished and isinstance(calls, IsolatedCalls):
+            if not finished and isinstance(calls, (AsyncCalls, IsolatedCalls)):
                 calls.stop()
             executor.shutdown(wait=True, cancel_futures=True)
-            if isinstance(calls, IsolatedCalls) and not self._closed:
+            if isinstance(calls, (AsyncCalls, IsolatedCalls)) and not self._closed:
                 calls.resume()
 
     def _submit_each(

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from udf_runtime.errors import UdfDefinitionError, UdfOutputError
-from udf_runtime.event_loop import run_coroutine
+from udf_runtime.event_loop import Coroutines
 from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.calls.vector import BatchBisection
@@ -59,7 +59,26 @@ class AsyncCall:
             raise TimeoutError(f"the call took longer than the timeout of {self._limit_s} s") from None
 
 
-class AsyncScalarCalls:
+class AsyncCalls:
+    """Calls of an async function, and the coroutines of the batches in progress."""
+
+    def __init__(self, context: CallContext) -> None:
+        """Loads the UDF in this process."""
+        self.context = context
+        self.call = AsyncCall(context)
+        self.output = context.output()
+        self.coroutines = Coroutines()
+
+    def stop(self) -> None:
+        """Cancels the calls of all batches; the threads of the batches get an error."""
+        self.coroutines.stop()
+
+    def resume(self) -> None:
+        """Allows new calls, after all stopped threads have ended."""
+        self.coroutines.resume()
+
+
+class AsyncScalarCalls(AsyncCalls):
     """Calls an async function once per row; only a `Retry` calls a failed row again.
 
     A batch has at most `max_in_flight` tasks. Calls of several batches share the limit. Memory: the
@@ -71,12 +90,6 @@ class AsyncScalarCalls:
     """
 
     batches_at_once = 2
-
-    def __init__(self, context: CallContext) -> None:
-        """Loads the UDF in this process."""
-        self.context = context
-        self.call = AsyncCall(context)
-        self.output = context.output()
 
     def run(self, batch: pa.RecordBatch) -> BatchResult:
         """Returns the values of a batch.
@@ -107,10 +120,9 @@ class _AsyncBatch:
 
     def run(self) -> BatchResult:
         start_s = self._context.clock()
-        run_coroutine(self._call_rows())
-        values = self._calls.output.from_rows(
-            self._results, misfit=lambda row, error: run_coroutine(self._settle(row, error))
-        )
+        run = self._calls.coroutines.run
+        run(self._call_rows())
+        values = self._calls.output.from_rows(self._results, misfit=lambda row, error: run(self._settle(row, error)))
         return self._context.result(values, self._failures, retries=self._retries, start_s=start_s)
 
     async def _call_rows(self) -> None:
@@ -167,7 +179,7 @@ class _AsyncBatch:
                 return result
 
 
-class AsyncBatchCalls:
+class AsyncBatchCalls(AsyncCalls):
     """Calls an async function once per batch, with halves as for other UDFs over batches.
 
     Thread-safe: the threads of the runner wait for the calls of their batches.
@@ -179,10 +191,8 @@ class AsyncBatchCalls:
 
     def __init__(self, context: CallContext) -> None:
         """Loads the UDF in this process."""
-        self._context = context
+        super().__init__(context)
         self.batches_at_once = context.udf.calls_in_flight
-        self._call = AsyncCall(context)
-        self._output = context.output()
 
     def run(self, batch: pa.RecordBatch) -> BatchResult:
         """Returns the values of a batch.
@@ -192,14 +202,14 @@ class AsyncBatchCalls:
             UdfOutputError: The function returned a misfit, and the policy does not forgive the
                 error.
         """
-        start_s = self._context.clock()
-        bisection = BatchBisection(self._context, self._call_batch)
+        start_s = self.context.clock()
+        bisection = BatchBisection(self.context, self._call_batch)
         values = bisection.run(batch)
         return bisection.result(values, start_s)
 
     def _call_batch(self, batch: pa.RecordBatch) -> pa.Array[Any]:
-        arguments = vector_arguments(self._context.udf.kind, batch)
-        return self._output.from_batch(run_coroutine(self._call(*arguments)), batch.num_rows)
+        arguments = vector_arguments(self.context.udf.kind, batch)
+        return self.output.from_batch(self.coroutines.run(self.call(*arguments)), batch.num_rows)
 
 
 def _make_columns(context: CallContext, batch: pa.RecordBatch) -> list[Sequence[object]] | None:

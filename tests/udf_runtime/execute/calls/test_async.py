@@ -18,6 +18,7 @@ from udf_runtime import (
     UDF,
     Backoff,
     ErrorPolicy,
+    Skip,
     UdfDefinitionError,
     UdfFailedError,
     UdfOutputError,
@@ -135,6 +136,39 @@ def test_an_error_without_forgiveness_cancels_the_other_calls():
     assert caught.value.row == 2
     assert isinstance(caught.value.__cause__, KeyError)
     assert sorted(ended) == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("is_vectorised", [False, True])
+def test_an_error_or_an_early_end_cancels_the_calls_of_other_batches(is_vectorised: bool):
+    rows, ended = list[int](), list[int]()
+
+    async def wait(x: int) -> int:
+        rows.append(x)
+        if x == 2:
+            await asyncio.sleep(0.2)
+            raise KeyError("two")
+        try:
+            await asyncio.sleep(0.01 if x < 10 else 60)
+        except asyncio.CancelledError:
+            ended.append(x)
+            raise
+        return x
+
+    async def wait_for_batch(x: pa.Array) -> pa.Array:
+        return pa.array([await wait(x[0].as_py())], pa.int64())
+
+    options: dict[str, Any] = {"data_type": pa.int64(), "max_in_flight": 4, "on_error": Skip(ValueError)}
+    function = udf(wait_for_batch, batch_size=1, **options) if is_vectorised else udf(wait, **options)
+    with UdfRunner(function) as runner:
+        with pytest.raises(UdfFailedError, match="KeyError: 'two'"):
+            list(runner.run(batches_of([2], [10], [11], [12], [13])))
+        results = runner.run(batches_of([0], [20], [21], [22], [23], [24]))
+        assert next(results).values.to_pylist() == [0]
+        results.close()
+        assert values_of(runner.run(batches_of([0], [1]))) == [[0], [1]]
+
+    assert sorted(ended) == sorted(row for row in rows if row >= 10)
+    assert {10, 20} <= set(ended)
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError(), StopIteration()])
