@@ -183,7 +183,7 @@ def _split(column: pa.Array[Any]) -> Iterator[list[str]]:
     for value in column.unique().to_pylist():
         if value is None:
             continue
-        literal = str(value) if isinstance(value, int) else quote_text(value)
+        literal = _make_literal(value)
         if keys and (len(keys) == _MOST_KEYS or length + len(literal) > _FILTER_CHARS):
             yield keys
             keys, length = [], 0
@@ -191,3 +191,10 @@ def _split(column: pa.Array[Any]) -> Iterator[list[str]]:
         length += len(literal)
     if keys:
         yield keys
+
+
+def _make_literal(value: int | str) -> str:
+    if isinstance(value, str):
+        return quote_text(value)
+    # Lance parses -9223372036854775808 as the negation of the float 9223372036854775808.
+    return f"arrow_cast('{value}', 'Int64')" if value == -(1 << 63) else str(value)

@@ -116,6 +116,28 @@ def test_values_of_computed_rows_with_equal_inputs_need_no_call(
     assert {str(value)[-1] for value in table.to_arrow(["v"]).column(0).drop_null().to_pylist()} == {"2"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int64(), [-(2**63), 2**63 - 1, 0]),
+        (pa.uint64(), [0, 2**63, 2**64 - 1]),
+        (pa.int8(), [-128, 127]),
+        (pa.string(), ["it's", "a\\'b", "new\nline", "nul\x00x", "", "'; --", "x" * (1 << 20), "😀"]),
+    ],
+)
+def test_every_key_is_found_by_its_filter(kind: pa.DataType, values: list[object], tmp_path: Path):
+    keys = pa.array([*values, None], kind)
+    dataset = lance.write_dataset(pa.table({"key": keys}), tmp_path / "t.lance")
+    dataset.create_scalar_index("key", "BTREE")
+    dataset = lance.dataset(tmp_path / "t.lance")
+
+    filters = [f"key IN ({', '.join(literals)})" for literals in equal_inputs._split(keys)]
+    parts = [dataset.scanner(filter=text, fast_search=True).to_table() for text in filters]
+
+    assert all("ScalarIndexQuery" in dataset.scanner(filter=text).explain_plan() for text in filters)
+    assert {value for part in parts for value in part["key"].to_pylist()} == set(values)
+
+
 def test_blobs_and_views_take_no_values_of_other_rows(db: lance_spark.Connection):
     blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     data = pa.table(
