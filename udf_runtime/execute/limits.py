@@ -185,7 +185,7 @@ class CallGate:
         tokens = self._tokens(*arguments)
         try:
             return max(0, int(tokens))  # type: ignore[call-overload, no-any-return]  # checked here
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise UdfDefinitionError(
                 f"The function tokens= of a RateLimit returned {type(tokens).__name__}. Return a whole number."
             ) from error
