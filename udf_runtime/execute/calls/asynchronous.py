@@ -136,6 +136,8 @@ class _AsyncBatch:
 
     async def _call_waiting_rows(self) -> None:
         for row in self._waiting_rows:
+            if _is_cancelling():  # the function caught the error of its cancelled call
+                raise asyncio.CancelledError
             try:
                 self._results[row] = await self._calls.call(*self._make_arguments(row))
             except BaseException as error:  # the policy handles any error of a UDF
@@ -224,5 +226,9 @@ def _make_columns(context: CallContext, batch: pa.RecordBatch) -> list[Sequence[
 
 def _is_cancelled(error: BaseException) -> bool:
     """Tells whether this task is cancelled; a function may raise a CancelledError of its own."""
+    return isinstance(error, asyncio.CancelledError) and _is_cancelling()
+
+
+def _is_cancelling() -> bool:
     task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return task is not None and task.cancelling() > 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import os
 import threading
@@ -136,6 +137,23 @@ def test_an_error_without_forgiveness_cancels_the_other_calls():
     assert caught.value.row == 2
     assert isinstance(caught.value.__cause__, KeyError)
     assert sorted(ended) == [0, 1, 3, 4]
+
+
+def test_a_function_that_catches_its_cancellation_gets_no_further_rows():
+    rows = list[int]()
+
+    async def wait(x: int) -> int:
+        rows.append(x)
+        if x == 0:
+            raise KeyError
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return x
+
+    with pytest.raises(UdfFailedError):
+        quick(asynchronous(wait, max_in_flight=3), *batches_of(range(20)))
+
+    assert rows == [0, 1, 2]
 
 
 @pytest.mark.parametrize("is_vectorised", [False, True])
