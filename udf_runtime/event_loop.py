@@ -28,8 +28,8 @@ def run_coroutine(coroutine: Coroutine[Any, Any, _T]) -> _T:
     return Coroutines().run(coroutine)
 
 
-class CoroutinesStoppedError(Exception):
-    """A coroutine was cancelled, or not started, because its run has ended."""
+class CallsStoppedError(Exception):
+    """A call was cancelled, or not started, because its run has ended."""
 
 
 class Coroutines:
@@ -44,13 +44,13 @@ class Coroutines:
         """Does the same as :func:`run_coroutine`, until `stop`.
 
         Raises:
-            CoroutinesStoppedError: Another thread called `stop`.
+            CallsStoppedError: Another thread called `stop`.
             BaseException: Any error of the coroutine.
         """
         with self._lock:
             if self._stopped.is_set():
                 coroutine.close()
-                raise CoroutinesStoppedError
+                raise CallsStoppedError
             future = asyncio.run_coroutine_threadsafe(coroutine, _get_loop().loop)
             self._futures.add(future)
         try:
@@ -58,7 +58,7 @@ class Coroutines:
         except BaseException as error:
             future.cancel()
             if self._stopped.is_set() and isinstance(error, CancelledError):
-                raise CoroutinesStoppedError from None
+                raise CallsStoppedError from None
             raise
         finally:
             with self._lock:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from udf_runtime.checkpoint.chunks import ChunkFolder, ChunksNotStoredError
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfFailedError, UdfRuntimeError
-from udf_runtime.event_loop import CoroutinesStoppedError
+from udf_runtime.event_loop import CallsStoppedError
 from udf_runtime.execute.limits import CallGate
 from udf_runtime.execute.memory import RowLimit
 from udf_runtime.execute.outputs import Output
@@ -137,7 +137,7 @@ def passes_through(error: BaseException) -> bool:
     SystemExit and the panics of native libraries, which are no Exception either, are failures of
     the row.
     """
-    final = (KeyboardInterrupt, GeneratorExit, HungCallsError, ChunksNotStoredError, CoroutinesStoppedError)
+    final = (KeyboardInterrupt, GeneratorExit, HungCallsError, ChunksNotStoredError, CallsStoppedError)
     return isinstance(error, final)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.event_loop import CallsStoppedError
 from udf_runtime.execute.service_health import ServiceHealth
 from udf_runtime.policies.rate_limit import MinuteBudget, RateLimit
 
@@ -89,6 +90,15 @@ class CallGate:
         self._count_lock = threading.Lock()
         self._waiting = 0
         self._waited_s = 0.0
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Lets no further call begin; the calls get an error that no policy handles."""
+        self._stopped.set()
+
+    def resume(self) -> None:
+        """Allows calls again, after all stopped threads have ended."""
+        self._stopped.clear()
 
     def observe(self, function: Callable[..., object]) -> Callable[..., object]:
         """Returns a function that also notes each answer of the service."""
@@ -167,6 +177,8 @@ class CallGate:
 
     def _try(self, tokens: int) -> float:
         """Takes the call at the head of the queue, or returns the seconds until the next try."""
+        if self._stopped.is_set():
+            raise CallsStoppedError
         pause_s = self.health.pause_s()
         if pause_s > 0 or self.limiter is None:
             return pause_s

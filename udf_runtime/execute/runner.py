@@ -34,6 +34,7 @@ from udf_runtime.execute.service_health import ServiceHealth
 from udf_runtime.policies import RetryHttp
 
 _BatchCalls = ScalarCalls | ChunkerCalls | VectorCalls | AsyncScalarCalls | AsyncBatchCalls | IsolatedCalls
+_STOPPABLE = (AsyncCalls, CallGate, IsolatedCalls)
 
 
 class UdfRunner:
@@ -126,8 +127,9 @@ class UdfRunner:
         The first batch is read at the request for the first result, and at most `threads` + 1
         batches are in progress: for async UDFs of single rows at least 3, for other async UDFs the
         batches of `max_in_flight` + 1 calls. After an error no further batch is read; batches in
-        other threads are awaited and dropped, and calls of an async UDF are cancelled. An error of
-        the iterable follows the results of the batches before.
+        other threads are awaited and dropped. Calls of an async UDF are cancelled, and no further
+        call of a service begins. An error of the iterable follows the results of the batches
+        before.
 
         Args:
             batches: Batches with exactly the UDF's inputs as columns, in parameter order; for a UDF
@@ -202,6 +204,7 @@ class UdfRunner:
     ) -> Iterator[BatchResult]:
         pending: deque[Future[BatchResult]] = deque()
         finished = False
+        stoppable = [part for part in (calls, self._context.gate) if isinstance(part, _STOPPABLE)]
         executor = ThreadPoolExecutor(at_once, thread_name_prefix=f"udf-{self._context.udf.name}")
         try:
             for future in self._submit_each(calls, batches, executor):
@@ -214,11 +217,11 @@ class UdfRunner:
         finally:
             for future in pending:
                 future.cancel()
-            if not finished and isinstance(calls, (AsyncCalls, IsolatedCalls)):
-                calls.stop()
+            for part in stoppable if not finished else ():
+                part.stop()
             executor.shutdown(wait=True, cancel_futures=True)
-            if isinstance(calls, (AsyncCalls, IsolatedCalls)) and not self._closed:
-                calls.resume()
+            for part in stoppable if not self._closed else ():
+                part.resume()
 
     def _submit_each(
         self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch], executor: ThreadPoolExecutor

@@ -401,6 +401,24 @@ def test_async_calls_wait_for_the_rate_limit(service: HttpService):
     assert 0 < result.limit_s <= result.seconds
 
 
+def test_an_error_ends_the_waits_of_other_threads():
+    rows = list[int]()
+
+    def double(x: int) -> int:
+        rows.append(x)
+        if x == 1:
+            raise ValueError("one")
+        return 2 * x
+
+    function = udf(double, version="1", rate_limit=RateLimit(calls_per_minute=600))
+    batches = batches_of(*(range(50 * number, 50 * number + 50) for number in range(5)))
+    with UdfRunner(function, threads=3) as runner:
+        with pytest.raises(UdfFailedError, match="one"):
+            list(runner.run(batches))
+        assert len(rows) < 40
+        assert [result.values.to_pylist() for result in runner.run(batches_of([2]))] == [[4]]
+
+
 def test_tokens_count_for_the_rate_limit_and_a_wrong_count_fails_its_row(service: HttpService):
     def count(x: int) -> Any:
         return {3: "many", 5: math.inf}.get(x, 10 * x)
