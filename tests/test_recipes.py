@@ -94,6 +94,7 @@ def test_texts_in_images_equal_those_of_the_models(recipe: Recipe):
         assert row["confidence"] == pytest.approx(min(score for _, score in lines), abs=1e-4)
 
 
+@pytest.mark.long
 def test_passages_and_their_vectors_follow_the_documents(recipe: Recipe):
     text = pytest.importorskip("sklearn.feature_extraction.text", reason=INSTALL)
     names = recipe("documents")
@@ -131,6 +132,7 @@ def label_of(message: str) -> str:
     return "no idea" if "(13)" in message else next(label for word, label in words.items() if word in message)
 
 
+@pytest.mark.long
 def test_labels_come_from_a_service_with_limits_and_errors(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -89,6 +89,7 @@ def jobs_of(table: Table) -> set[str]:
     return {job.job_id for job in table.list_jobs()}
 
 
+@pytest.mark.long
 def test_a_file_that_ends_its_decoder_is_an_error_that_names_the_file_and_the_driver_lives(
     folder: Path, docs: Table
 ) -> None:

@@ -37,6 +37,7 @@ def folders(home: Path, names: str) -> list[Path]:
     return [home / name for name in names]
 
 
+@pytest.mark.long
 def test_two_jobs_at_once_take_turns_on_a_device_and_their_processes_see_no_other(
     spark: SparkSession, tmp_path: Path, device: str
 ):

@@ -228,7 +228,7 @@ def test_a_checkpoint_that_cannot_be_written_fails_its_own_fragment(
     assert len(calls_of(lab)) == 3
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_values_are_those_of_the_function(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     rows, rows_per_file = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 60))

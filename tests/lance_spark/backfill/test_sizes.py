@@ -91,6 +91,7 @@ def test_with_a_long_interval_a_sudden_death_costs_all_that_was_not_persisted(
     assert (result.status, values(table)) == ("DONE", doubled(range(20)))
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("T42")
 @pytest.mark.spark
 def test_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Connection, log: Log, flag: str) -> None:

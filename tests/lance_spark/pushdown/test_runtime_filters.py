@@ -359,6 +359,7 @@ def test_names_that_differ_in_case_alone_select_no_rows(table_path: str):
     assert reads.columns_of_keys(lance.dataset(table_path), columns) == ["o"]
 
 
+@pytest.mark.long
 def test_statements_on_catalog_tables_read_the_rows_of_the_keys(
     spark: SparkSession, home: Path, tmp_path: Path, planned: list[dict[str, Any]]
 ):

@@ -58,6 +58,7 @@ def test_a_busy_process_keeps_its_device_until_the_end_of_its_task():
     assert ends == ["place2"]
 
 
+@pytest.mark.long
 def test_a_killed_process_frees_its_device():
     devices = request_of()
     pid = run(make_udf(1), devices)

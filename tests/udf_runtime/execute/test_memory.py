@@ -274,6 +274,7 @@ def test_batches_of_a_generator_run_alone_after_a_lack_of_memory(tmp_path):
     assert results[0].batch_rows is None  # one batch fits, two did not
 
 
+@pytest.mark.long
 def test_a_process_of_its_own_halves_and_the_next_process_keeps_the_size(tmp_path):
     log = tmp_path / "log"
 

@@ -164,6 +164,7 @@ def test_the_end_of_the_owner_ends_its_processes(tmp_path: Path, column: list[in
     assert events(log)[1:] == (["call"] if column == [-60] else ["teardown"])
 
 
+@pytest.mark.long
 def test_memory_ends_the_least_recently_used_idle_process_and_never_a_busy_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

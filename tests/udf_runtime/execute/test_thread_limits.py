@@ -84,6 +84,7 @@ def observe_in_process(num_cpus: float | None, interpreter: Interpreter | None =
     return json.loads(result.values[0].as_py())
 
 
+@pytest.mark.long
 def test_a_udf_process_has_as_many_threads_as_cores(modules: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(modules)
     monkeypatch.setenv("MKL_NUM_THREADS", "5")  # set by the user
