@@ -107,10 +107,11 @@ class _UdfRange(RangeRun):
         """Counts the rows that an earlier attempt of the task may have computed, before it died."""
         if not self._stream.calls.is_retry:
             return 0
+        _, files = self._finder.own(self._fragment.metadata)
         own = [
             piece.offsets
             for piece in part.served.pieces
-            if not isinstance(piece, CheckpointPiece) or piece.entry.job_id == self._spec.job_id
+            if (piece.entry.job_id == self._spec.job_id if isinstance(piece, CheckpointPiece) else piece.file in files)
         ]
         return sum(map(len, own))
 

@@ -279,6 +279,19 @@ def test_a_checkpoint_that_cannot_be_written_at_the_budget_fails_its_fragment(
     assert table.backfill("v").status == "DONE"
 
 
+def test_a_further_attempt_spends_no_budget_for_files_of_earlier_jobs(lab: InlineLab):
+    table = table_of(lab, 20)
+    with lab.dying_at_commit():
+        table.backfill("v", task_size=1000)
+    assert len(lab.calls()) == ROWS
+    prepared = prepare(DatasetRef.at(lab.uri), BackfillRequest(columns=("v",), task_size=1000), checkpoints=None)
+    (*_, last) = (work for task in prepared.tasks(table._spark()) for work in task.work)
+    prepared.spec.staging.open_job()
+    task = Task(number=0, work=(last,), isolate=True, limits=TaskLimits(calls=5))
+    (outcome,) = prepared.spec.value_source.run(prepared.spec, task)
+    assert (outcome.counts.reused, outcome.spent_calls, outcome.complete) == (20, 0, True)
+
+
 def test_the_estimate_has_the_waits_for_a_service(lab: InlineLab):
     table = table_of(lab, 20)
     plan = table.plan_backfill("v")
