@@ -338,13 +338,13 @@ class BackfillJob:
         if is_error(answer.error_type, ServiceUnavailableError):
             self._service_error = str(answer.error).removeprefix(f"{answer.error_type}: ")
             scheduler.end_early()
+        # The values of a sample stay in checkpoints, and in the files of whole fragments.
+        is_sample = self._prepared.request.is_sample
         is_void = answer.error is not None and is_error(answer.error_type, *GONE_ERRORS) and is_gone(spec)
         following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
-        if self._prepared.request.is_sample:
-            return []  # values stay in checkpoints, and in the files of whole fragments
-        if isinstance(following, FragmentWork):
+        if isinstance(following, FragmentWork) and not is_sample:
             scheduler.add(following)
-        return [following] if isinstance(following, RangeOutcome) else []
+        return [following] if isinstance(following, RangeOutcome) and not is_sample else []
 
     def _check_skips(self, *, final: bool) -> None:
         counts = self._states.counts
@@ -373,9 +373,8 @@ class BackfillJob:
         return {**dict.fromkeys(unsettled, changing), **reasons}
 
     def _fragments_done(self) -> int:
-        if self._settled and not self._failed():
-            return len(self._fragments)
-        return sum(self._states.is_done(number) for number in self._fragments)
+        is_complete = self._settled and not self._failed()
+        return sum(is_complete or self._states.is_done(number) for number in self._fragments)
 
     def _where(self) -> str:
         spec = self._prepared.spec
