@@ -46,6 +46,7 @@ def vectors(table: Table, column: str) -> np.ndarray:
     return np.stack(table.to_arrow()[column].to_numpy(zero_copy_only=False))
 
 
+@pytest.mark.long
 def test_embeddings_equal_the_vectors_of_the_model(recipe: Recipe):
     pytest.importorskip("sklearn", reason=INSTALL)
     names = recipe("embeddings")

@@ -66,9 +66,9 @@ def lose_machine(cluster: Cluster, worker: psutil.Process) -> None:
 @pytest.mark.parametrize(
     "lose",
     [
-        pytest.param(lose_executor, marks=pytest.mark.long),
+        lose_executor,
         pytest.param(lose_python_worker, marks=pytest.mark.long),
-        lose_machine,
+        pytest.param(lose_machine, marks=pytest.mark.long),
     ],
     ids=lambda lose: lose.__name__,
 )

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_read_write_and_backfill_from_a_client(connect_url: str, connect_log: Path, table_path: str):
     command = [sys.executable, "-m", "tests.connect.client", connect_url, table_path]
     process = subprocess.run(

@@ -204,6 +204,7 @@ thread.join()
     assert (int(answer.stdout) < 1000) is is_kept
 
 
+@pytest.mark.long
 def test_workers_of_another_python_are_noticed_before_any_task_runs(tmp_path: Path) -> None:
     """Like in a notebook whose kernel is a virtual environment without activation."""
     (tmp_path / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]

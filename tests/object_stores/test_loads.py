@@ -18,6 +18,7 @@ from tests.object_stores.stores import Store
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.parametrize("store", ["s3", pytest.param("az", marks=pytest.mark.long)], indirect=True)
 def test_files_of_a_store_are_loaded_with_the_options_of_the_table(
     store: Store, spark: SparkSession, tmp_path: Path
 ) -> None:

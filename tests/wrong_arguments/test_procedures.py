@@ -93,6 +93,7 @@ def fault_of(procedure: str, wrong: str, values: list[object], folder: Path) -> 
     return f"{procedure}({', '.join(map(show, values))}), {wrong}: {error[:300]}"
 
 
+@pytest.mark.long
 def test_a_procedure_with_a_wrong_value_works_or_raises_an_error_of_ours_that_names_the_argument(place: CallFolder):
     faults = []
     for procedure, wrong, values in calls():

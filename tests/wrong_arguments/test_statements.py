@@ -146,6 +146,7 @@ def fail_for(faults: list[str]) -> None:
         pytest.fail(f"{len(faults)} faults\n" + "\n".join(faults), pytrace=False)
 
 
+@pytest.mark.long
 def test_a_statement_with_a_wrong_part_works_or_says_what_is_wrong(tables: Tables):
     statements = [
         statement

@@ -23,7 +23,7 @@ from udf_runtime import UDF, Columns, udf
 pytestmark = pytest.mark.sample(3)
 
 ROWS = 12
-FORMATS = ["2.1", "2.2"]
+FORMATS = [pytest.param("2.1", marks=pytest.mark.long), "2.2"]
 UTC = dt.UTC
 STRUCT = pa.struct([("a", pa.int32()), ("b", pa.string())])
 
@@ -339,6 +339,7 @@ def kinds() -> dict[str, object]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:the types of 'value' of UDF 'lambda_function' are not checked")
 def test_every_kind_of_udf_computes_the_same(db: Connection):
     table = ids(db)

@@ -152,6 +152,7 @@ def test_a_cleanup_after_a_compaction_between_two_runs(stable: bool, lab: Confli
     check_successor(lab, set())
 
 
+@pytest.mark.long
 @EITHER
 def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: bool, spark_lab: SparkLab):
     """The table holds no values: only checkpoints and finished files exist, and rows have moved since."""

@@ -587,6 +587,7 @@ def test_branches_are_read_and_changed_by_their_location_and_by_an_option(
     assert sql("SELECT sum(id) FROM {c}.t") == [(6,)] and table.version == 1 and work.count_rows() >= 6
 
 
+@pytest.mark.long
 def test_tables_about_a_table(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(10)")
     sql("DELETE FROM {c}.t WHERE id IN (SELECT 3)")

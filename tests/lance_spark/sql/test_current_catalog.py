@@ -38,6 +38,7 @@ def current(sql: Sql, spark: SparkSession) -> Iterator[Sql]:
     spark.catalog.setCurrentCatalog("spark_catalog")
 
 
+@pytest.mark.long
 def test_the_default_catalog_of_a_session_is_ours(default: SparkSession, tmp_path: Path) -> None:
     assert lance_spark.enable_pushdown(default)
     assert default.sql("SELECT current_catalog()").first() == ("home",)
@@ -58,6 +59,7 @@ def test_the_default_catalog_of_a_session_is_ours(default: SparkSession, tmp_pat
             default.sql(f"SELECT * FROM lance_vector_search('{table.uri}', array(1F, 2F))")
 
 
+@pytest.mark.long
 def test_files_are_read_by_format_and_path_beside_tables(current: Sql, spark: SparkSession, tmp_path: Path) -> None:
     current("CREATE NAMESPACE n")
     current("CREATE TABLE n.t AS SELECT 7 AS id")

@@ -145,6 +145,7 @@ def test_the_lists_of_differences_can_only_shrink() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_sample_of_golden_files_has_the_same_outcomes_over_lance_tables(
     db: Connection, spark: SparkSession, quiet: None
 ) -> None:

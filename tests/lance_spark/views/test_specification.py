@@ -51,6 +51,7 @@ def rows_of_view(view: Table) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in view.to_arrow().to_pylist())
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("V01", "V02", "V03", "V12", "V14")
 def test_a_view_follows_its_source_and_calls_its_udf_for_what_changed(db: Connection, tmp_path: Path) -> None:
     source, log = source_of(db), tmp_path / "calls"

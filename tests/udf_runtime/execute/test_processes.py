@@ -95,7 +95,8 @@ def call_in_another_process(
     payload.write_bytes(pickle.dumps((model_udf.dumps(), owner)))
     script = textwrap.dedent(
         f"""
-        import pickle, time
+        import pickle, sys, time
+        sys.path[:] = {sys.path!r}  # a part of the key of a process
         from udf_runtime.definition import UDF
         from udf_runtime.execute import UdfRunner
         from udf_runtime.execute.isolation.process import ProcessSpec

@@ -11,6 +11,7 @@ connections to `control`; `calls` is the socket of the process itself.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.resources
@@ -354,3 +355,10 @@ def _read_start(entry: os.DirEntry[str]) -> float:
         return entry.stat(follow_symlinks=False).st_mtime
     except FileNotFoundError:
         return 0.0
+
+
+@atexit.register
+def _leave_supervisors() -> None:
+    """Leaves the supervisors running at the end of this process, without Python's warning."""
+    for supervisor in _started:
+        supervisor.returncode = supervisor.poll() or 0
