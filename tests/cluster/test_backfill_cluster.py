@@ -66,7 +66,7 @@ def lose_machine(cluster: Cluster, worker: psutil.Process) -> None:
 @pytest.mark.parametrize(
     "lose",
     [
-        lose_executor,
+        pytest.param(lose_executor, marks=pytest.mark.long),
         pytest.param(lose_python_worker, marks=pytest.mark.long),
         pytest.param(lose_machine, marks=pytest.mark.long),
     ],

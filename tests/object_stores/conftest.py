@@ -43,7 +43,7 @@ def s3rver_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 
 
-@pytest.fixture(params=["az", "s3"])
+@pytest.fixture(params=[pytest.param("az", marks=pytest.mark.long), "s3"])
 def store(request: pytest.FixtureRequest) -> Store:
     """Each store with conditional puts."""
     chosen_store: Store = request.getfixturevalue(request.param)

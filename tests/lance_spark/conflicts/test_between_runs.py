@@ -174,6 +174,7 @@ def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: boo
     check_successor(lab, set(), leftovers=True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_a_killed_driver_and_others_cost_no_call_of_rows_that_were_persisted(spark_lab: SparkLab):

@@ -275,6 +275,7 @@ def test_a_table_function_of_spark_refuses_an_environment(spark: SparkSession):
         table_function(split, spark=spark)
 
 
+@pytest.mark.long
 def test_modules_and_the_working_directory_go_along(
     table: Table, db: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -485,6 +485,7 @@ def test_features_that_lance_lacks_are_refused_before_a_change(sql: Sql, db: Con
     assert sql("SELECT count(*) FROM {c}.t TIMESTAMP AS OF 4102444800000000") == [(4,)]
 
 
+@pytest.mark.long
 def test_statements_of_others(sql: Sql, db: Connection) -> None:
     sql(
         "CREATE TABLE {c}.t TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2') "

@@ -160,6 +160,7 @@ def test_a_statement_that_fails_on_a_value_is_evaluated_once(
     assert db.open_table("t").version == 1
 
 
+@pytest.mark.long
 def test_a_udf_of_a_view_is_called_once_for_each_row_of_the_view(sql: Sql, spark: SparkSession, tmp_path: Path) -> None:
     calls = Calls(spark, tmp_path / "calls.log")
     sql("CREATE TABLE {c}.t AS SELECT id, 0L AS v FROM range(60)")
@@ -181,6 +182,7 @@ def test_a_udf_of_a_view_is_called_once_for_each_row_of_the_view(sql: Sql, spark
     spark.catalog.dropTempView("computed")
 
 
+@pytest.mark.long
 def test_values_fit_or_nothing_is_changed(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t (id BIGINT NOT NULL, n INT, t STRUCT<x: INT, y: STRING>)")
     sql("INSERT INTO {c}.t VALUES (1, 1, struct(1, 'a')), (2, NULL, NULL)")
@@ -255,6 +257,7 @@ def test_a_value_that_does_not_fit_names_the_table_and_the_column(
     assert db.open_table("t").version == 2
 
 
+@pytest.mark.long
 def test_statements_with_several_subqueries(sql: Sql, db: Connection) -> None:
     """Spark merges subqueries over one table into a single query, which then stands next to the statement."""
     sql("CREATE TABLE {c}.t AS SELECT id, id AS a, id AS b FROM range(10)")
@@ -421,6 +424,7 @@ def test_a_view_over_a_table_is_not_changed(sql: Sql, spark: SparkSession) -> No
         spark.catalog.dropTempView(view)
 
 
+@pytest.mark.long
 def test_a_merge_that_is_not_deterministic_says_what_serves(sql: Sql, spark: SparkSession) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(5)")
     single_row = "(SELECT 1L AS k, 'n' AS s) n"

@@ -274,6 +274,7 @@ def test_every_shape_has_the_values_of_a_select_in_each_time_zone(
     check(spark, table, chosen, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("zone", ["America/New_York"], indirect=True)
 def test_a_sample_of_shapes_has_the_values_of_a_select(
     spark: SparkSession, table: Table, zone: str, tmp_path: Path

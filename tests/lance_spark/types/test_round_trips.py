@@ -93,6 +93,7 @@ def test_every_type_comes_back_from_older_file_formats(version: str):
     run()
 
 
+@pytest.mark.long
 @examples(50)
 @given(tables(calendar=False, most_rows=20), st.data())
 def test_a_slice_of_a_batch_converts_like_the_whole(table: pa.Table, data: st.DataObject):

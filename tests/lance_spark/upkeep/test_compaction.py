@@ -253,6 +253,7 @@ def test_writers_that_never_stop_are_left_alone(db: Connection, monkeypatch: pyt
     assert table.to_arrow().filter(pa.compute.field("id") == 3)["x"].to_pylist() == [6]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("U09")
 def test_values_that_a_backfill_computes_beside_it_are_carried_over(db: Connection, tmp_path: Path):
     table = make(db)

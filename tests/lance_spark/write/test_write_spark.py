@@ -36,6 +36,7 @@ def rows_in(path: str, version: int | None = None) -> list[dict[str, object]]:
     return sorted(rows, key=repr)
 
 
+@pytest.mark.long
 @settings(
     max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

@@ -155,6 +155,7 @@ def test_a_scalar_udf_is_halved_down_to_the_row_too():
     assert values_of(results) == [[0, None]] and failed_rows(results[0]) == [1]
 
 
+@pytest.mark.long
 def test_ordinary_errors_follow_the_policy_as_in_this_process(tmp_path):
     log = tmp_path / "log"
 
@@ -247,6 +248,7 @@ def test_a_process_that_the_udf_left_behind_does_not_hide_its_death(tmp_path):
     assert failed_rows(result) == [0] and time.monotonic() - start_s < 10
 
 
+@pytest.mark.long
 def test_iterators_stream_in_a_child_also_those_that_read_ahead(tmp_path):
     log = tmp_path / "log"
 
@@ -265,6 +267,7 @@ def test_iterators_stream_in_a_child_also_those_that_read_ahead(tmp_path):
     assert values_of(run(collects, *batches_of([1], [2]), isolate=True)) == [[1], [2]]
 
 
+@pytest.mark.long
 def test_each_thread_has_a_child_of_its_own_and_order_is_kept(tmp_path):
     log = tmp_path / "log"
     udf_ = logging_starts(log, lambda x: time.sleep(0.3 if x == 0 else 0.02))
