@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _REFRESHES_A_SECOND = 5
 
 _MAIN_STAGES = ("load", "wait", "compute", "limit")
-"""Stages of the thread with the calls of the UDF. Other threads read and write meanwhile."""
+"""Stages of the thread with the calls of the UDF. Other threads read and write at the same time."""
 
 
 @dataclass(slots=True)

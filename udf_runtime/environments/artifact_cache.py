@@ -133,7 +133,7 @@ def _hash_unchanged(path: str, *_about: int) -> str:
 
 
 class ArtifactCache(MachineCache):
-    """The copies of artifacts on a machine, beside its environments."""
+    """The copies of artifacts on a machine, next to its environments."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
 """The rate limit of a job over all executors: grants calls and tokens to processes.
 
-Runs on the driver, in a thread beside the job. The protocol is in
+Runs on the driver, in a background thread. The protocol is in
 :mod:`lance_spark.backfill.task.rate_credits`.
 """
 

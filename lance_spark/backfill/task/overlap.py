@@ -1,4 +1,4 @@
-"""Threads beside the calls of a UDF: reading ahead of the calls, and writing behind them.
+"""Background threads of a task: reading ahead of the calls of a UDF, and writing behind them.
 
 The calls stay in the main thread of a task. pylance refuses an object in two threads at once, so
 each thread has datasets, readers and files of its own.

@@ -49,7 +49,7 @@ the last second, or its waiting calls."""
 
 
 def limits_folder(staging_id: str) -> str:
-    """Returns the folder of a job's reports and grants, among the objects beside the table."""
+    """Returns the folder of a job's reports and grants, among the objects next to the table."""
     return f"jobs/{staging_id}/limits"
 
 

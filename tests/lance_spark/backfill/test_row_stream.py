@@ -1,4 +1,4 @@
-"""Batches over many fragments, and reading and writing beside the calls, without Spark."""
+"""Batches over many fragments, and reading and writing during the calls, without Spark."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_equal_ids_of_another_scope_are_other_devices():
 
 
 def use_devices(request: DeviceRequest, folder: str, rounds: int) -> None:
-    """Takes a lease a number of times, and marks the device as in use meanwhile."""
+    """Takes a lease a number of times, and marks the device as in use until its release."""
     for _ in range(rounds):
         with request.acquire(wait_s=60) as lease:
             marks = [os.path.join(folder, f"{device.rpartition('/')[2]}-{uuid.uuid4().hex}") for device in lease.ids]

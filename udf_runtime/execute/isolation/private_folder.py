@@ -13,7 +13,7 @@ def open_private_folder(name: str) -> int:
 
     All processes of the user on this machine get the same folder. A missing folder is made with
     mode 700. Open files of the folder relative to the descriptor (`dir_fd`), because a path may
-    lead elsewhere a moment later.
+    lead to another folder a moment later.
 
     Args:
         name: Name of the folder, without separators.

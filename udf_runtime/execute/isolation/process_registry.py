@@ -131,7 +131,7 @@ class ProcessRegistry:
     def take_or_start(self, udf: UDF, payload: bytes, spec: ProcessSpec) -> UdfProcess:
         """Returns an idle process as :meth:`take`, or a new process as :meth:`start`.
 
-        A task that waits for devices also takes a process that becomes idle meanwhile.
+        A task that waits for devices also takes a process that becomes idle during the wait.
         """
         key = spec.digest(udf, payload)
         process = self.take(key)

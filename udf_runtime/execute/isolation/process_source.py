@@ -35,7 +35,7 @@ class ProcessSource:
         Raises:
             DevicesBusyError: The devices were not free in time.
             EnvironmentBuildError: The environment's interpreter is missing.
-            ProcessEndedError: The process ended meanwhile.
+            ProcessEndedError: The process ended in the meantime.
         """
         registry = self._registry()
         if not self._is_shared:
