@@ -10,11 +10,9 @@ the rounds, as in the other benchmarks.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -35,6 +33,7 @@ from lance.fragment import FragmentMetadata
 
 from benchmarks import commits_child
 from benchmarks.commits_child import column_change, replace_bare, stage_of, staged_column
+from benchmarks.report import add_rounds, add_scale, describe_machine, make_parser, write_report
 
 CARRIED_ROWS = {"int64": 2_000_000, "vectors": 40_000}
 TABLES = (10, 1_000, 100_000)
@@ -53,18 +52,14 @@ Numbers = dict[str, Any]
 
 def main() -> None:
     """Runs the parts, prints a line per case, and writes `commits.json`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.commits", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each case")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="size of what is carried over, 1.0 = 2 M numbers and 40 k vectors"
-    )
+    parser = make_parser("commits", __doc__)
+    add_rounds(parser, 5)
+    add_scale(parser, "2 M numbers and 40 k vectors")
     parser.add_argument("--only", action="append", choices=sorted(PARTS), help="run only this part; repeatable")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "commits.json"
     content: Numbers = json.loads(path.read_text()) if arguments.only and path.exists() else {}
-    content["machine"] = {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()}
+    content["machine"] = describe_machine()
     content["versions"] = {"pylance": lance.__version__}
     for name, part in PARTS.items():
         if name not in (arguments.only or PARTS):
@@ -75,8 +70,7 @@ def main() -> None:
             for case in part(Path(folder), arguments.rounds, arguments.scale):
                 part_results["cases"].append(case)
                 print(line(case), flush=True)
-                # Written after each case, so an interrupted run keeps its results.
-                path.write_text(json.dumps(rounded(content), indent=2) + "\n")
+                write_report(arguments, "commits", rounded(content))
 
 
 def line(case: Numbers) -> str:

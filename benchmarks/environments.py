@@ -8,21 +8,19 @@ environment. Each function first runs once in both, to start workers and UDF pro
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 import lance_spark
+from benchmarks.report import make_parser, write_report
 from lance_spark import UDF, Manifest, Table, udf
 
 _TURNS = 5
@@ -30,14 +28,12 @@ _TURNS = 5
 
 def main() -> None:
     """Runs all cases in sequence, and writes `environments.json`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.environments", description=__doc__)
+    parser = make_parser("environments", __doc__)
     parser.add_argument("--rows", type=int, default=4_000_000, help="rows of the table")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
         report = {"rows": arguments.rows, "cpus": os.cpu_count(), **measure(folder, arguments.rows)}
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "environments.json").write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments, "environments", report)
 
 
 def measure(folder: str, rows: int) -> dict[str, object]:

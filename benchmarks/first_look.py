@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.first_look_cases import BORDER, CONFIGURATIONS
 from benchmarks.first_look_data import TABLES
 from benchmarks.measure import OURS, CaseOutcome
+from benchmarks.report import add_only, add_rounds, add_scale, make_parser, write_report
 
 NAME = "first_look"
 
@@ -38,17 +39,14 @@ _TITLES = {"defaults": "Spark's defaults", "enable_pushdown": "`enable_pushdown`
 
 def main() -> None:
     """Runs the configurations, prints tables, and writes `first_look.json` and `first_look.png`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.first_look", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each case, at most")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="size of the data, 1.0 = 4 M narrow and 200 k wide rows"
-    )
-    parser.add_argument("--only", action="append", help="run only cases whose name contains this; repeatable")
+    parser = make_parser("first_look", __doc__)
+    add_rounds(parser, 5, "timed rounds of each case, at most")
+    add_scale(parser, "4 M narrow and 200 k wide rows")
+    add_only(parser)
     parser.add_argument(
         "--configuration", action="append", choices=CONFIGURATIONS, help="run only this one; repeatable"
     )
     parser.add_argument("--data", type=Path, help="keep the tables in this folder, and take those that are there")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     parser.add_argument("--add", action="store_true", help="keep the results of other cases that are there")
     parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
     arguments = parser.parse_args()
@@ -56,7 +54,6 @@ def main() -> None:
     if arguments.show:
         print_tables(from_json(json.loads(file.read_text())))
         return
-    arguments.out.mkdir(parents=True, exist_ok=True)
     results: Results = {configuration: {} for configuration in CONFIGURATIONS}
     if arguments.add and file.exists():
         results |= from_json(json.loads(file.read_text()))
@@ -70,8 +67,7 @@ def main() -> None:
                 outcome = results[configuration][answer["case"]] = CaseOutcome(**answer)
                 print(line(outcome), flush=True)
                 load.append(os.getloadavg()[0])
-                # Written after each case, so an interrupted run keeps its results.
-                file.write_text(json.dumps(as_json(results, arguments, load), indent=1) + "\n")
+                write_report(arguments, NAME, as_json(results, arguments, load))
     plot(results, arguments.out / f"{NAME}.png")
     print_tables(results)
 

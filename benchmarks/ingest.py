@@ -11,10 +11,7 @@ other benchmarks.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
 import sys
 from pathlib import Path
@@ -24,6 +21,7 @@ import lance
 import pyarrow as pa
 
 from benchmarks.measure import OURS, quotient
+from benchmarks.report import add_only, add_rounds, add_scale, describe_machine, is_chosen, make_parser, write_report
 from benchmarks.table_api_child import Child
 
 PYARROW, BASE = "PyArrow and pylance", "base"
@@ -32,12 +30,11 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 def main() -> None:
     """Runs the cases, prints a line per case, and writes `ingest.json`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ingest", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="timed rounds of each case")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the data, 1.0 = 300 k rows and 20 k vectors")
-    parser.add_argument("--only", action="append", help="run only cases whose name contains this; repeatable")
+    parser = make_parser("ingest", __doc__)
+    add_rounds(parser, 7)
+    add_scale(parser, "300 k rows and 20 k vectors")
+    add_only(parser)
     parser.add_argument("--base", type=Path, metavar="CHECKOUT", help="a folder with another lance-spark to measure")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
     checkouts = {OURS: str(_ROOT), PYARROW: "-"}
     if arguments.base is not None:
@@ -50,7 +47,7 @@ def main() -> None:
     try:
         cases_of = {name: child.answer() for name, child in children.items()}
         for case in cases_of[OURS]:
-            if any(part in case for part in arguments.only or [""]):
+            if is_chosen(case, arguments):
                 contestants = {name: child for name, child in children.items() if case in cases_of[name]}
                 results.append(measure(case, contestants, arguments.rounds))
                 print(line(results[-1]), flush=True)
@@ -58,14 +55,13 @@ def main() -> None:
         for child in children.values():
             child.close()
     report = {
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
+        "machine": describe_machine(),
         "versions": {"pylance": lance.__version__, "pyarrow": pa.__version__},
         "rounds": arguments.rounds,
         "scale": arguments.scale,
         "cases": results,
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "ingest.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_report(arguments, "ingest", report)
 
 
 def measure(case: str, contestants: dict[str, Child], rounds: int) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -29,6 +28,7 @@ from typing import Any
 
 from benchmarks.first_look import data_folder
 from benchmarks.measure import quotient
+from benchmarks.report import add_only, add_rounds, add_scale, describe_machine, is_chosen, make_parser, write_report
 from benchmarks.table_api_child import Child
 
 PYSPARK = "pyspark==3.5.9"
@@ -133,15 +133,12 @@ def _run(registry: str, command: Sequence[str], folder: Path) -> None:
 
 def main() -> None:
     """Runs the cases, prints a table, and writes `jvm.json` and `jvm.png`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.jvm", description=__doc__)
+    parser = make_parser("jvm", __doc__)
     parser.add_argument("--home", type=Path, help="folder of PySpark 3.5 and the jars; a temporary one by default")
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each case, at most")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="size of the data, 1.0 = 4 M narrow and 200 k wide rows"
-    )
-    parser.add_argument("--only", action="append", help="run only cases whose name contains this; repeatable")
+    add_rounds(parser, 5, "timed rounds of each case, at most")
+    add_scale(parser, "4 M narrow and 200 k wide rows")
+    add_only(parser)
     parser.add_argument("--data", type=Path, help="keep the tables in this folder, and take those that are there")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
     arguments = parser.parse_args()
     file = arguments.out / "jvm.json"
@@ -156,18 +153,16 @@ def main() -> None:
             print(f"jvm: left out, {reason}")
             return
         folder = ends.enter_context(data_folder(arguments.data, arguments.scale, "narrow", "wide", "keyed"))
-        arguments.out.mkdir(parents=True, exist_ok=True)
         results: dict[str, Seconds] = {}
         sessions = {kind: ends.enter_context(session(kind, folder, jvm)) for kind in KINDS}
         abouts = {kind: child.answer() for kind, child in sessions.items()}
         versions = {kind: about["pyspark"] for kind, about in abouts.items()}
         for case in abouts["jvm"]["cases"]:
-            if any(part in case for part in arguments.only or [""]):
+            if is_chosen(case, arguments):
                 rounds = min(arguments.rounds, _FEW) if case.startswith(_SLOW) else arguments.rounds
                 results[case] = measure(case, sessions, rounds)
                 print(row(case, results[case]), flush=True)
-                # Written after each case, so an interrupted run keeps its results.
-                file.write_text(json.dumps(as_json(results, versions, arguments), indent=1) + "\n")
+                write_report(arguments, "jvm", as_json(results, versions, arguments))
     plot(results, arguments.out / "jvm.png")
     print_table(results)
 
@@ -205,7 +200,7 @@ def ratios(seconds: Seconds) -> dict[str, float]:
 def as_json(results: Mapping[str, Seconds], versions: Mapping[str, Any], arguments: argparse.Namespace) -> object:
     """Returns all data for a comparison with another run."""
     return {
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
+        "machine": describe_machine(),
         "versions": {**versions, "connector": ":".join(CONNECTOR)},
         "rounds": arguments.rounds,
         "scale": arguments.scale,

@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import make_parser, write_report
+
 _DIMENSIONS = 16
 _FRAGMENTS = 20
 _CASES = ("load, other order", "load, same order", "parquet, other order", "parquet, same order")
@@ -31,12 +33,11 @@ _CASES = ("load, other order", "load, same order", "parquet, other order", "parq
 
 def main() -> None:
     """Makes the data, runs the cases in turn, and writes `load.json`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
+    parser = make_parser("load", __doc__)
     parser.add_argument("--rows", type=int, default=20_000_000, help="rows of the table, and of the source")
     parser.add_argument("--memory", default="4g", help="memory of the JVM")
     parser.add_argument("--data", type=Path, help="keep the tables in this folder, and take those that are there")
     parser.add_argument("--only", action="append", choices=_CASES, help="run only this case; repeatable")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     parser.add_argument("--case", choices=_CASES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
@@ -56,8 +57,7 @@ def main() -> None:
             results[case] = json.loads(process.stdout.splitlines()[-1])
             print(f"{case:22} {results[case]}", flush=True)
     report = {"rows": arguments.rows, "memory": arguments.memory, "cpus": os.cpu_count(), "cases": results}
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "load.json").write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments, "load", report)
 
 
 def make(folder: Path, rows: int) -> None:

@@ -10,9 +10,7 @@ separately.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -32,6 +30,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from benchmarks.measure import OURS
 from benchmarks.models_work import IN_FLIGHT, PREPARE, SERVICE, WORKS, BatchModel, ServiceModel, Work, count_loads
+from benchmarks.report import add_only, add_rounds, add_scale, describe_machine, is_chosen, make_parser, write_report
 from benchmarks.table_api_child import Child
 from lance_spark import UDF, Table, udf
 from lance_spark.session.sessions import make_session
@@ -204,11 +203,10 @@ def compare(table: Table, folder: Path, work: Work) -> None:
 
 def main() -> None:
     """Runs the cases, prints a line for each, and writes `models.json`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of later jobs")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the data, 1.0 = 4,000 to 24,000 rows")
-    parser.add_argument("--only", action="append", help="run only cases whose name contains this; repeatable")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    parser = make_parser("models", __doc__)
+    add_rounds(parser, 3, "rounds of later jobs")
+    add_scale(parser, "4,000 to 24,000 rows")
+    add_only(parser)
     parser.add_argument(
         "--daft",
         metavar="PYTHON",
@@ -219,18 +217,15 @@ def main() -> None:
     arguments = parser.parse_args()
     pythons = {LOOP: ("loop", sys.executable), "pandas UDF": ("pandas-udf", sys.executable)}
     pythons |= {"daft": ("daft", arguments.daft)} if arguments.daft else {}
-    arguments.out.mkdir(parents=True, exist_ok=True)
     spark = make_session("local[2,4]")
     measured = []
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder, ExitStack() as stack:
         stage = Stage(Path(folder), arguments.scale, pythons, stack)
         for name in WORKS:
-            if any(part in name for part in arguments.only or [""]):
+            if is_chosen(name, arguments):
                 measured.append(stage.measure(name, arguments.rounds, spark))
                 print(measured[-1].line(), flush=True)
-                # Written after each case, so an interrupted run keeps its results.
-                content = json.dumps(as_json(measured, arguments), indent=2)
-                (arguments.out / "models.json").write_text(f"{content}\n")
+                write_report(arguments, "models", as_json(measured, arguments))
     spark.stop()
 
 
@@ -239,7 +234,7 @@ def as_json(measured: list[MeasuredCase], arguments: argparse.Namespace) -> dict
     import pyspark
 
     return {
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
+        "machine": describe_machine(),
         "versions": {"pyspark": pyspark.__version__, "pylance": lance.__version__},
         "rounds": arguments.rounds,
         "scale": arguments.scale,

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -37,6 +36,7 @@ import pyarrow as pa
 from benchmarks.measure import quotient
 from benchmarks.peer_views_child import OURS, PEER
 from benchmarks.pictures import plot_bars
+from benchmarks.report import add_rounds, describe_machine, make_parser, write_report
 from benchmarks.table_api_child import Child
 
 RELEASE = "0.17"
@@ -55,11 +55,10 @@ Round = dict[str, dict[str, Any]]
 
 def main() -> None:
     """Runs the rounds, prints a table, and writes `peer_views.json` and `peer_views.png`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_views", description=__doc__)
+    parser = make_parser("peer_views", __doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the source")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds of each library")
+    add_rounds(parser, 2, "rounds of each library")
     parser.add_argument("--home", type=Path, default=cache_folder(), help="folder of geneva's environment")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
     arguments = parser.parse_args()
     file = arguments.out / "peer_views.json"
@@ -74,8 +73,7 @@ def main() -> None:
                 rounds[name].append(cases)
                 print(f"round {number + 1}, {name}: {json.dumps({'start': about, 'cases': cases})}", flush=True)
             # Written after each round, so an interrupted run keeps its results.
-            arguments.out.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(as_json(rounds, abouts, arguments), indent=1) + "\n")
+            write_report(arguments, "peer_views", as_json(rounds, abouts, arguments))
         plot(json.loads(file.read_text()), arguments.out / "peer_views.png")
     print_table(json.loads(file.read_text()))
 
@@ -252,7 +250,7 @@ def as_json(
             }
         )
     return {
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
+        "machine": describe_machine(),
         "versions": {name: each[0]["versions"] for name, each in abouts.items()},
         "rows": arguments.rows,
         "fragments": FRAGMENTS,

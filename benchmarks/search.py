@@ -9,8 +9,6 @@ scanner in this process.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -26,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lance_spark
 from benchmarks.measure import OURS, Case, CaseOutcome
 from benchmarks.pictures import plot_bars
+from benchmarks.report import make_parser, write_report
 from lance_spark import Search, Table
 
 _SIZE, _K, _TURNS, _SINGLE = 128, 10, 7, 20
@@ -44,16 +43,14 @@ Matrix = NDArray[np.float32]
 
 def main() -> None:
     """Runs all cases in sequence, and writes `search.json` and `search.png`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
+    parser = make_parser("search", __doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
     parser.add_argument("--queries", type=int, default=500, help="queries that are searched for at once")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
         results = measure(folder, arguments.rows, arguments.queries)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     sizes = {"rows": arguments.rows, "queries": arguments.queries, "cpus": os.cpu_count()}
-    (arguments.out / "search.json").write_text(json.dumps({**sizes, **results}, indent=1) + "\n")
+    write_report(arguments, "search", {**sizes, **results})
     plot(results, arguments.out / "search.png")
 
 

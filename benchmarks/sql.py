@@ -10,7 +10,6 @@ named home is kept).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ import lance_spark
 from benchmarks.jvm import JvmConnector, LeftOutError, install_iceberg
 from benchmarks.measure import OURS, Case
 from benchmarks.pictures import plot_bars
+from benchmarks.report import make_parser, write_report
 from benchmarks.sql_peers_child import PEERS
 
 _TURNS = 3
@@ -36,10 +36,9 @@ WHERE = {"1 %": "id % 100 = {n}", "10 %": "id % 10 = {n}", "100 %": "true"}
 
 def main() -> None:
     """Runs all cases in sequence, and writes `sql.json` and `sql.png`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sql", description=__doc__)
+    parser = make_parser("sql", __doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
     parser.add_argument("--home", type=Path, help="folder of PySpark 3.5 and the jars; a temporary one by default")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
         results = measure(folder, arguments.rows)
@@ -48,9 +47,8 @@ def main() -> None:
             for case in results:
                 case["bytes"][peer] = sizes[case["case"]]
             print(peer, sizes, flush=True)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     report = {"rows": arguments.rows, "cpus": os.cpu_count(), "cases": results}
-    (arguments.out / "sql.json").write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments, "sql", report)
     plot(results, arguments.out / "sql.png")
 
 

@@ -9,9 +9,7 @@ timed. It measures memory, and checks that all contestants compute the same valu
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -20,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.measure import CaseOutcome
 from benchmarks.pictures import plot_bars
+from benchmarks.report import add_only, add_rounds, add_scale, describe_machine, is_chosen, make_parser, write_report
 from benchmarks.table_api_cases import OURS, Contestant, TableApiCases, TableCase
 from benchmarks.table_api_child import geneva_version
 from benchmarks.table_api_memory import Peaks, cpu_seconds, watched
@@ -79,11 +78,10 @@ class MeasuredCase:
 
 def main() -> None:
     """Runs the cases, prints a table, and writes `table_api.json` and `table_api.png`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.table_api", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each case, at most")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the data, 1.0 = 2 M rows and more")
-    parser.add_argument("--only", action="append", help="run only cases whose name contains this; repeatable")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    parser = make_parser("table_api", __doc__)
+    add_rounds(parser, 5, "timed rounds of each case, at most")
+    add_scale(parser, "2 M rows and more")
+    add_only(parser)
     parser.add_argument(
         "--geneva",
         metavar="PYTHON",
@@ -93,7 +91,6 @@ def main() -> None:
     arguments = parser.parse_args()
     peer = geneva_version(arguments.geneva)
     print(f"geneva: {peer or 'left out, --geneva names an interpreter that has it'}", flush=True)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     spark = make_session("local[2,4]")
     measured = []
     with (
@@ -102,12 +99,10 @@ def main() -> None:
     ):
         stage.warm(spark)
         for case in stage.cases(spark):
-            if any(part in case.name for part in arguments.only or [""]):
+            if is_chosen(case.name, arguments):
                 measured.append(measure(case, arguments.rounds))
                 print(line(measured[-1]), flush=True)
-                # Written after each case, so an interrupted run keeps its results.
-                content = json.dumps(as_json(measured, arguments, peer), indent=2)
-                (arguments.out / "table_api.json").write_text(f"{content}\n")
+                write_report(arguments, "table_api", as_json(measured, arguments, peer))
     spark.stop()
     plot(measured, arguments.out / "table_api.png")
 
@@ -187,7 +182,7 @@ def as_json(measured: list[MeasuredCase], arguments: argparse.Namespace, peer: s
     import pyspark
 
     return {
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
+        "machine": describe_machine(),
         "versions": {"pyspark": pyspark.__version__, "pylance": lance.__version__, "geneva": peer},
         "rounds": arguments.rounds,
         "scale": arguments.scale,

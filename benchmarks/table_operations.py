@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -31,6 +30,7 @@ import pyarrow as pa
 from benchmarks.measure import OURS, quotient
 from benchmarks.peer_views import cache_folder, install
 from benchmarks.pictures import plot_bars
+from benchmarks.report import add_rounds, describe_machine, make_parser, write_report
 from benchmarks.table_api_child import Child
 from benchmarks.table_operations_child import COMPACTION, OPERATIONS
 
@@ -44,10 +44,9 @@ Answers = dict[str, dict[str, Any]]
 
 def main() -> None:
     """Runs all rounds, and writes `table_operations.json` and `table_operations.png`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.table_operations", description=__doc__)
+    parser = make_parser("table_operations", __doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    add_rounds(parser, 3, "timed rounds")
     parser.add_argument("--home", type=Path, default=cache_folder(), help="folder of geneva's environment")
     parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
     arguments = parser.parse_args()
@@ -55,8 +54,7 @@ def main() -> None:
     if not arguments.show:
         peer = str(install(arguments.home.absolute()))
         report = measure({OURS: sys.executable, GENEVA: peer, LANCEDB: peer, PYLANCE: sys.executable}, arguments)
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments, "table_operations", report)
         plot(report, arguments.out / "table_operations.png")
     print_table(json.loads(file.read_text()))
 
@@ -88,7 +86,7 @@ def measure(pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str,
             for child in children.values():
                 child.close()
     return {
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
+        "machine": describe_machine(),
         "versions": versions,
         "rows": arguments.rows,
         "rows compacted beside pylance": arguments.rows * _MORE,

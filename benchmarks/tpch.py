@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.measure import CaseOutcome
+from benchmarks.report import add_rounds, describe_machine, make_parser, write_report
 from benchmarks.tpch_queries import QUERIES, generate
 
 LABELS = {
@@ -87,14 +87,12 @@ class MeasuredConfiguration:
 
 def main() -> None:
     """Runs the configurations, prints a table, and writes `tpch.json` and `tpch.png`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tpch", description=__doc__)
+    parser = make_parser("tpch", __doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="TPC-H's scale factor, 1 = 6 M line items")
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each query")
+    add_rounds(parser, 3, "timed rounds of each query")
     parser.add_argument("--only", default=",".join(QUERIES), help="queries to run, for example q01,q09")
     parser.add_argument("--configurations", default=",".join(LABELS), help="the ones to run")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     measured: dict[str, MeasuredConfiguration] = {}
     with tempfile.TemporaryDirectory(prefix="lance-spark-tpch-") as name:
         folder = Path(name)
@@ -108,9 +106,7 @@ def main() -> None:
                 measured[configuration].add(line)
                 outcome = measured[configuration].outcomes[-1]
                 print(f"{configuration:16} {outcome.case} {outcome.ratios['parquet']:.2f} x Parquet", flush=True)
-                # Written after each query, so an interrupted run keeps its results.
-                content = json.dumps(as_json(measured, sizes, arguments), indent=2)
-                (arguments.out / "tpch.json").write_text(f"{content}\n")
+                write_report(arguments, "tpch", as_json(measured, sizes, arguments))
     print(table(measured))
     plot(measured, arguments.out / "tpch.png")
 
@@ -142,7 +138,7 @@ def as_json(
     import pyspark
 
     return {
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
+        "machine": describe_machine(),
         "versions": {"pyspark": pyspark.__version__, "pylance": lance.__version__},
         "scale": arguments.scale,
         "rounds": arguments.rounds,

@@ -11,13 +11,10 @@ are compared with the query at the end.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import lance
 import numpy as np
@@ -26,6 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 import lance_spark
+from benchmarks.report import make_parser, write_report
 from lance_spark import UDF, Connection, Table, udf
 
 _BATCH_ROWS = 1 << 17
@@ -33,16 +31,14 @@ _BATCH_ROWS = 1 << 17
 
 def main() -> None:
     """Makes the table and the view, runs the cases in sequence, and writes `views.json`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.views", description=__doc__)
+    parser = make_parser("views", __doc__)
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the source")
     parser.add_argument("--fragments", type=int, default=100, help="fragments of the source")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
         cases = measure(folder, arguments.rows, arguments.fragments)
     report = {"rows": arguments.rows, "fragments": arguments.fragments, "cpus": os.cpu_count(), "cases": cases}
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "views.json").write_text(json.dumps(report, indent=1) + "\n")
+    write_report(arguments, "views", report)
 
 
 def measure(folder: str, rows: int, fragments: int) -> dict[str, dict[str, float]]:
