@@ -563,7 +563,7 @@ def _explain_absence(
 
 
 def _list_folder(uri: str) -> dict[str, bool]:
-    """Returns the entries of a local folder, and whether each is a folder; nothing in an object store."""
+    """Returns the entries of a local folder, and whether each is a folder. Any other has none."""
     if not is_local(uri):
         return {}
     try:
