@@ -35,9 +35,9 @@ class IsolatedCalls:
     rows are alone: k fatal rows of n cost O(k log n) processes. Successful halves keep their
     results. During that time no other thread calls a shared process, so the death has a single
     suspect. A row that kills its process alone goes to the error policy as
-    :class:`UdfProcessDiedError`. Without a matcher for this error, the row is recorded as crashed and stays NULL; only a `Fail`
-    that names UdfProcessDiedError ends the job. All other errors of a UDF are handled by the same
-    policy inside the process.
+    :class:`UdfProcessDiedError`. Without a matcher for this error, the row is recorded as crashed
+    and stays NULL; only a `Fail` that names UdfProcessDiedError ends the job. All other errors of a
+    UDF are handled by the same policy inside the process.
     """
 
     def __init__(self, context: CallContext, processes: ProcessSpec, *, is_shared: bool, threads: int) -> None:
