@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.object_stores.servers import TABLES, azurite, moto, s3rver
+from tests.object_stores.servers import TABLES, azurite, s3_server, s3rver
 from tests.object_stores.stores import Store
 
 
@@ -18,21 +18,21 @@ def az(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with moto(tmp_path_factory.mktemp("moto"), ignore_conditions=False) as storage:
+    with s3_server(tmp_path_factory.mktemp("s3")) as storage:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 
 
 @pytest.fixture(scope="session")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A server whose failures a test orders with `servers.fail`."""
-    with moto(tmp_path_factory.mktemp("failing"), ignore_conditions=False) as storage:
+    with s3_server(tmp_path_factory.mktemp("failing")) as storage:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 
 
 @pytest.fixture(scope="session")
 def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """The server of `s3`, without the header of the condition."""
-    with moto(tmp_path_factory.mktemp("careless"), ignore_conditions=True) as storage:
+    with s3_server(tmp_path_factory.mktemp("careless"), ignore_conditions=True) as storage:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 
 

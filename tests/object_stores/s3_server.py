@@ -1,45 +1,59 @@
-"""An S3 server for tests: moto's application, one request at a time, with or without conditions. Started as a script.
+"""An S3 server for tests: logs every request, delays replies, and fails as ordered. Started as a script.
 
-moto first looks for an object and then writes it, so two concurrent conditional puts may both win. A lock around each
-request makes them atomic, as in a real store. `--ignore-conditions` simulates a store that silently lacks conditional
-puts, by removing the header.
+One thread serves all connections and answers each request without an interruption. Conditional puts are therefore
+atomic, as in a real store. `--ignore-conditions` simulates a store without conditional puts, by ignoring the header.
 
-A PUT of JSON to `FAULTS` makes the server fail from then on; see :class:`Faults`.
+The server keeps all objects in memory. It has the operations that Lance uses: objects with ranges and conditions,
+copies, lists in pages, deletion of several objects, and multipart uploads.
+
+A PUT of JSON to `FAULTS` sets delays and failures; see :class:`Faults`. A GET of `REQUESTS` returns the log.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import bisect
 import functools
+import hashlib
+import itertools
 import json
 import os
 import random
 import re
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
-
-from moto.core import serialize
-from moto.moto_server.werkzeug_app import create_backend_app
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import formatdate
+from http import HTTPStatus
+from urllib.parse import parse_qsl, unquote
+from xml.etree import ElementTree as ET
+from xml.sax.saxutils import escape
 
 REQUESTS = "/-/requests"
-"""Returns the requests so far, as a JSON list of [method, path, answer], and forgets them."""
+"""Returns the log since the last call, as a JSON list of the fields of `servers.StoreRequest`."""
 
 FAULTS = "/-/faults"
 """Takes the faults from now on, as JSON."""
 
-Start = Callable[..., Any]
+PAGE_LIMIT = 1000
+"""Maximum number of keys in a page of a list."""
+
+BROKEN = 0
+"""The status of a request whose connection breaks."""
+
+_LAST_CHARACTER = "\U0010ffff"
+_XML = '<?xml version="1.0" encoding="UTF-8"?>'
+_NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
 @dataclass(kw_only=True)
 class Faults:
-    """The failures of the server.
+    """The delays and failures of the server.
 
     Attributes:
+        latency_s: Seconds between the receipt of a request and its execution.
         down_s: Seconds for which the server refuses connections.
         away_s: Seconds for which the server refuses connections after a lost reply.
         down_while: A file; the server refuses connections while the file exists.
@@ -51,6 +65,7 @@ class Faults:
         deny: Whether all requests are refused, as with expired credentials.
     """
 
+    latency_s: float = 0.0
     down_s: float = 0.0
     away_s: float = 0.0
     down_while: str = ""
@@ -72,103 +87,377 @@ class Faults:
         return True
 
 
-class OneAtATime:
-    """Serves one request at a time, records each, and fails as ordered."""
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A request.
 
-    def __init__(self, app: Any, *, ignore_conditions: bool) -> None:
-        self.app = app
+    Attributes:
+        method: HTTP method.
+        path: Bucket and key, decoded.
+        query: The query as sent.
+        headers: Headers by lower-case name.
+        body: The body.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: bytes
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, str]:
+        return dict(parse_qsl(self.query, keep_blank_values=True))
+
+    @property
+    def target(self) -> str:
+        return self.path + (f"?{self.query}" if self.query else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+def xml_reply(text: str, *, status: int = 200) -> Reply:
+    return Reply(status=status, headers={"Content-Type": "application/xml"}, body=f"{_XML}{text}".encode())
+
+
+def refusal(status: int, code: str) -> Reply:
+    return xml_reply(f"<Error><Code>{code}</Code><Message>{code}</Message></Error>", status=status)
+
+
+MISSING_KEY = refusal(404, "NoSuchKey")
+MISSING_UPLOAD = refusal(404, "NoSuchUpload")
+UNMET_CONDITION = refusal(412, "PreconditionFailed")
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    content: bytes
+    etag: str
+    modified_s: float
+
+
+class Bucket:
+    """The objects of a bucket, by key."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, StoredObject] = {}
+        self.keys: list[str] = []
+        """Sorted: the order of code points is the order of UTF-8."""
+
+    def put(self, key: str, content: bytes) -> StoredObject:
+        if key not in self.objects:
+            bisect.insort(self.keys, key)
+        etag = f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
+        stored = self.objects[key] = StoredObject(content, etag, time.time())
+        return stored
+
+    def delete(self, key: str) -> None:
+        if self.objects.pop(key, None) is not None:
+            del self.keys[bisect.bisect_left(self.keys, key)]
+
+    def page(self, prefix: str, delimiter: str, after: str, limit: int) -> tuple[list[str], list[str], str]:
+        """Returns keys and folders of a page in order, and the token of the next page, empty after the last page."""
+        keys: list[str] = []
+        folders: list[str] = []
+        position = max(bisect.bisect_left(self.keys, prefix), bisect.bisect_right(self.keys, after))
+        token = ""
+        while position < len(self.keys) and self.keys[position].startswith(prefix):
+            if len(keys) + len(folders) == limit:
+                return keys, folders, token
+            key = self.keys[position]
+            end = key.find(delimiter, len(prefix)) if delimiter else -1
+            if end < 0:
+                keys.append(key)
+                token = key
+                position += 1
+            else:
+                folders.append(key[: end + len(delimiter)])
+                token = folders[-1] + _LAST_CHARACTER
+                position = bisect.bisect_right(self.keys, token)
+        return keys, folders, ""
+
+
+@dataclass
+class Upload:
+    key: str
+    parts: dict[int, bytes] = field(default_factory=dict)
+
+
+class ObjectStore:
+    """Answers requests from memory."""
+
+    def __init__(self, *, ignore_conditions: bool) -> None:
         self.ignore_conditions = ignore_conditions
-        self.lock = threading.Lock()
-        self.requests: list[tuple[str, str, str]] = []
-        self.faults = Faults()
-        self.is_down = False
-        self.go_down: Callable[[Faults], None] = lambda _: None
+        self.buckets: dict[str, Bucket] = {}
+        self.uploads: dict[str, Upload] = {}
+        self.upload_numbers = itertools.count()
 
-    def __call__(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
-        with self.lock:
-            if environ["PATH_INFO"] == FAULTS:
-                self.faults = Faults(**json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
-                if self.faults.down_s or self.faults.down_while:
-                    self.start_outage(self.faults)
-                return answered(start_response, "200 OK", b"{}")
-            if environ["PATH_INFO"] == REQUESTS:
-                body, self.requests = json.dumps(self.requests).encode(), []
-                return answered(start_response, "200 OK", body)
-            return self.serve(environ, start_response)
+    def answer(self, request: Request) -> Reply:
+        name, _, key = request.path.lstrip("/").partition("/")
+        if request.method == "PUT" and not key:
+            self.buckets.setdefault(name, Bucket())
+            return Reply()
+        bucket = self.buckets.get(name)
+        if bucket is None:
+            return refusal(404, "NoSuchBucket")
+        for method, parameter, handle in ROUTES:
+            if request.method == method and (not parameter or parameter in request.parameters):
+                return handle(self, bucket, key, request)
+        return refusal(405, "MethodNotAllowed")
 
-    def start_outage(self, faults: Faults) -> None:
-        self.is_down = True
-        threading.Thread(target=self.go_down, args=(faults,), daemon=True).start()
+    def get(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        stored = bucket.objects.get(key)
+        if stored is None:
+            return MISSING_KEY
+        headers = {
+            "ETag": stored.etag,
+            "Last-Modified": formatdate(stored.modified_s, usegmt=True),
+            "Accept-Ranges": "bytes",
+            "Content-Type": "application/octet-stream",
+        }
+        if request.headers.get("if-match", stored.etag) != stored.etag:
+            return UNMET_CONDITION
+        if request.headers.get("if-none-match") == stored.etag:
+            return Reply(status=304, headers=headers)
+        size = len(stored.content)
+        requested_range = range_of(request, size)
+        if requested_range is None:
+            return Reply(headers=headers, body=stored.content)
+        if not requested_range:
+            return refusal(416, "InvalidRange")
+        headers["Content-Range"] = f"bytes {requested_range.start}-{requested_range.stop - 1}/{size}"
+        return Reply(status=206, headers=headers, body=stored.content[requested_range.start : requested_range.stop])
 
-    def serve(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
-        query = environ.get("QUERY_STRING")
-        path = environ["PATH_INFO"] + (f"?{query}" if query else "")
-        request = f"{environ['REQUEST_METHOD']} {path}"
-        if self.is_down or self.faults.strikes(self.faults.reset, request):
-            self.requests.append((environ["REQUEST_METHOD"], path, "reset"))
-            break_connection(environ)
-        if self.faults.deny:
-            return answered(start_response, "403 Forbidden", b"<Error><Code>ExpiredToken</Code></Error>")
-        if random.random() < self.faults.error_rate:
-            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            return answered(start_response, "503 Slow Down", b"<Error><Code>SlowDown</Code></Error>")
+    def put(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        if not self.meets_condition(bucket, key, request):
+            return UNMET_CONDITION
+        return Reply(headers={"ETag": bucket.put(key, request.body).etag})
+
+    def meets_condition(self, bucket: Bucket, key: str, request: Request) -> bool:
         if self.ignore_conditions:
-            environ.pop("HTTP_IF_NONE_MATCH", None)
-            environ.pop("HTTP_IF_MATCH", None)
+            return True
+        stored = bucket.objects.get(key)
+        if request.headers.get("if-none-match") == "*" and stored is not None:
+            return False
+        etag = request.headers.get("if-match")
+        return etag is None or (stored is not None and stored.etag == etag)
 
-        def start(status: str, headers: Any, *rest: Any) -> Any:
-            self.requests.append((environ["REQUEST_METHOD"], path, status))
-            return start_response(status, headers, *rest)
+    def copy(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        source_bucket, _, source_key = unquote(request.headers["x-amz-copy-source"]).lstrip("/").partition("/")
+        source = self.buckets[source_bucket].objects.get(source_key)
+        if source is None:
+            return MISSING_KEY
+        if not self.meets_condition(bucket, key, request):
+            return UNMET_CONDITION
+        stored = bucket.put(key, source.content)
+        return xml_reply(
+            f"<CopyObjectResult><ETag>{escape(stored.etag)}</ETag>"
+            f"<LastModified>{iso_time(stored.modified_s)}</LastModified></CopyObjectResult>"
+        )
 
-        body = list(self.app(environ, start))
-        if self.faults.strikes(self.faults.lose, request):
-            if self.faults.away_s:
-                self.start_outage(Faults(down_s=self.faults.away_s))
-            break_connection(environ)
-        return body
+    def put_or_copy(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        handle = self.copy if "x-amz-copy-source" in request.headers else self.put
+        return handle(bucket, key, request)
+
+    def delete(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        bucket.delete(key)
+        return Reply(status=204)
+
+    def delete_several(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        keys = [element.text or "" for element in ET.fromstring(request.body).iter() if element.tag[-3:] == "Key"]
+        for name in keys:
+            bucket.delete(name)
+        deleted = "".join(f"<Deleted><Key>{escape(name)}</Key></Deleted>" for name in keys)
+        return xml_reply(f"<DeleteResult {_NAMESPACE}>{deleted}</DeleteResult>")
+
+    def list(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        parameters = request.parameters
+        prefix = parameters.get("prefix", "")
+        after = parameters.get("continuation-token") or parameters.get("start-after", "")
+        limit = min(int(parameters.get("max-keys", PAGE_LIMIT)), PAGE_LIMIT)
+        keys, folders, token = bucket.page(prefix, parameters.get("delimiter", ""), after, limit)
+        contents = "".join(listed(name, bucket.objects[name]) for name in keys)
+        prefixes = "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
+        next_token = f"<NextContinuationToken>{escape(token)}</NextContinuationToken>" if token else ""
+        return xml_reply(
+            f"<ListBucketResult {_NAMESPACE}><Prefix>{escape(prefix)}</Prefix><MaxKeys>{limit}</MaxKeys>"
+            f"<KeyCount>{len(keys) + len(folders)}</KeyCount><IsTruncated>{str(bool(token)).lower()}</IsTruncated>"
+            f"{next_token}{contents}{prefixes}</ListBucketResult>"
+        )
+
+    def begin_upload(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        number = str(next(self.upload_numbers))
+        self.uploads[number] = Upload(key)
+        return xml_reply(
+            f"<InitiateMultipartUploadResult {_NAMESPACE}><Key>{escape(key)}</Key><UploadId>{number}</UploadId>"
+            "</InitiateMultipartUploadResult>"
+        )
+
+    def put_part(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        upload = self.uploads.get(request.parameters["uploadId"])
+        if upload is None:
+            return MISSING_UPLOAD
+        number = request.parameters["partNumber"]
+        upload.parts[int(number)] = request.body
+        return Reply(headers={"ETag": f'"{number}"'})
+
+    def complete_upload(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        upload = self.uploads.get(request.parameters["uploadId"])
+        if upload is None:
+            return MISSING_UPLOAD
+        if not self.meets_condition(bucket, key, request):
+            return UNMET_CONDITION
+        del self.uploads[request.parameters["uploadId"]]
+        stored = bucket.put(key, b"".join(upload.parts[number] for number in sorted(upload.parts)))
+        return xml_reply(
+            f"<CompleteMultipartUploadResult {_NAMESPACE}><Key>{escape(key)}</Key><ETag>{escape(stored.etag)}</ETag>"
+            "</CompleteMultipartUploadResult>"
+        )
+
+    def abort_upload(self, bucket: Bucket, key: str, request: Request) -> Reply:
+        self.uploads.pop(request.parameters["uploadId"], None)
+        return Reply(status=204)
 
 
-def answered(start_response: Start, status: str, body: bytes) -> list[bytes]:
-    start_response(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
-    return [body]
+ROUTES: tuple[tuple[str, str, Callable[[ObjectStore, Bucket, str, Request], Reply]], ...] = (
+    ("GET", "list-type", ObjectStore.list),
+    ("GET", "", ObjectStore.get),
+    ("HEAD", "", ObjectStore.get),
+    ("PUT", "partNumber", ObjectStore.put_part),
+    ("PUT", "", ObjectStore.put_or_copy),
+    ("POST", "delete", ObjectStore.delete_several),
+    ("POST", "uploads", ObjectStore.begin_upload),
+    ("POST", "uploadId", ObjectStore.complete_upload),
+    ("DELETE", "uploadId", ObjectStore.abort_upload),
+    ("DELETE", "", ObjectStore.delete),
+)
+"""Method, a parameter of the query, and the handler. The first match answers."""
 
 
-def break_connection(environ: dict[str, Any]) -> None:
-    """Ends the connection of a request without an answer."""
-    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-    raise ConnectionAbortedError
+def range_of(request: Request, size: int) -> range | None:
+    """Returns the requested bytes, an empty range if none of them exists, and None without a range."""
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
+    if match is None or request.method == "HEAD":
+        return None
+    first, last = match.groups()
+    if not first:
+        return range(max(size - int(last), 0), size)
+    return range(int(first), min(int(last) + 1, size) if last else size)
 
 
-class Quiet(WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"
+def iso_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
-    def log_request(self, *_: Any) -> None:
-        pass
 
-    def log_error(self, *_: Any) -> None:
-        pass
+def listed(key: str, stored: StoredObject) -> str:
+    return (
+        f"<Contents><Key>{escape(key)}</Key><LastModified>{iso_time(stored.modified_s)}</LastModified>"
+        f"<ETag>{escape(stored.etag)}</ETag><Size>{len(stored.content)}</Size></Contents>"
+    )
 
 
 class Server:
-    """Listens on a port, with outages on demand."""
+    """Listens on a port, logs requests, and fails as ordered."""
 
-    def __init__(self, app: OneAtATime, port: int) -> None:
-        self._app, self._port = app, port
-        self._listening: BaseWSGIServer
-        app.go_down = self.go_down
+    def __init__(self, store: ObjectStore, port: int) -> None:
+        self.store, self.port = store, port
+        self.faults = Faults()
+        self.log: list[tuple[str, str, int, float, float, int, int]] = []
+        self.listening: asyncio.Server
+        self.outage: asyncio.Task[None] | None = None
 
-    def listen(self) -> None:
-        self._listening = make_server("127.0.0.1", self._port, self._app, threaded=True, request_handler=Quiet)
-        self._app.is_down = False
-        threading.Thread(target=self._listening.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    async def listen(self) -> None:
+        # Bodies of requests have up to a few MiB.
+        self.listening = await asyncio.start_server(
+            self.serve_connection, "127.0.0.1", self.port, limit=1 << 24, backlog=1024
+        )
 
-    def go_down(self, faults: Faults) -> None:
-        self._listening.shutdown()
-        self._listening.server_close()
-        time.sleep(faults.down_s)
+    async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                request = await read_request(reader)
+                reply = await self.reply_to(request)
+                if reply is None:
+                    writer.transport.abort()
+                    return
+                writer.write(head_of(reply))
+                if request.method != "HEAD":
+                    writer.write(reply.body)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # Clients close their connections without a notice, also in the middle of a request.
+        finally:
+            writer.close()
+
+    async def reply_to(self, request: Request) -> Reply | None:
+        """Returns the reply, or None if the connection breaks."""
+        if request.path == FAULTS:
+            self.faults = Faults(**json.loads(request.body))
+            if self.faults.down_s or self.faults.down_while:
+                self.start_outage(self.faults)
+            return Reply()
+        if request.path == REQUESTS:
+            entries, self.log = self.log, []
+            return Reply(body=json.dumps(entries).encode())
+        began = time.time()
+        if self.faults.latency_s:
+            await asyncio.sleep(self.faults.latency_s)
+        reply = self.execute(request)
+        status, sent = (BROKEN, 0) if reply is None else (reply.status, len(reply.body) * (request.method != "HEAD"))
+        self.log.append((request.method, request.target, status, began, time.time(), len(request.body), sent))
+        return reply
+
+    def execute(self, request: Request) -> Reply | None:
+        faults, line = self.faults, f"{request.method} {request.target}"
+        if self.outage is not None or faults.strikes(faults.reset, line):
+            return None
+        if faults.deny:
+            return refusal(403, "ExpiredToken")
+        if random.random() < faults.error_rate:
+            return refusal(503, "SlowDown")
+        reply = self.store.answer(request)
+        if faults.strikes(faults.lose, line):
+            if faults.away_s:
+                self.start_outage(Faults(down_s=faults.away_s))
+            return None
+        return reply
+
+    def start_outage(self, faults: Faults) -> None:
+        self.listening.close()
+        self.outage = asyncio.create_task(self.come_back(faults))
+
+    async def come_back(self, faults: Faults) -> None:
+        await asyncio.sleep(faults.down_s)
         while os.path.exists(faults.down_while):
-            time.sleep(0.05)
-        self.listen()
+            await asyncio.sleep(0.05)
+        self.outage = None
+        await self.listen()
+
+
+async def read_request(reader: asyncio.StreamReader) -> Request:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head.rstrip("\r\n").split("\r\n")
+    method, target, _ = first.split(" ", 2)
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    path, _, query = target.partition("?")
+    return Request(method=method, path=unquote(path), query=query, headers=headers, body=body)
+
+
+def head_of(reply: Reply) -> bytes:
+    headers = {**reply.headers, "Content-Length": str(len(reply.body))}
+    lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+async def serve(port: int, *, ignore_conditions: bool) -> None:
+    await Server(ObjectStore(ignore_conditions=ignore_conditions), port).listen()
+    await asyncio.Event().wait()
 
 
 def main() -> None:
@@ -176,12 +465,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ignore-conditions", action="store_true")
     arguments = parser.parse_args()
-    # Half of the processor time of a list: moto parses the time of each listed object.
-    serialize.parse_to_aware_datetime = functools.lru_cache(10_000)(serialize.parse_to_aware_datetime)  # type: ignore[attr-defined]
-    # The application of S3 alone: the application for all services takes twice as long.
-    app = OneAtATime(create_backend_app("s3"), ignore_conditions=arguments.ignore_conditions)
-    Server(app, arguments.port).listen()
-    threading.Event().wait()
+    asyncio.run(serve(arguments.port, ignore_conditions=arguments.ignore_conditions))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -101,11 +101,11 @@ def azurite(home: Path) -> Iterator[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def moto(home: Path, *, ignore_conditions: bool) -> Iterator[dict[str, str]]:
-    """Runs moto, and yields its storage options."""
+def s3_server(home: Path, *, ignore_conditions: bool = False) -> Iterator[dict[str, str]]:
+    """Runs the S3 server of `s3_server.py`, and yields its storage options."""
     port = free_port()
     command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), "--port", str(port)]
-    name = "moto"
+    name = "s3_server"
     if ignore_conditions:
         command, name = [*command, "--ignore-conditions"], "careless"
     with serving(name, command, port, home):
@@ -157,11 +157,33 @@ def request(method: str, url: str, headers: dict[str, str] | None = None, body: 
 
 
 def fail(storage: dict[str, str], **faults: Any) -> None:
-    """Makes a moto server fail from now on, as described by `s3_server.Faults`; without arguments the failures end."""
+    """Sets delays and failures of an S3 server, as described by `s3_server.Faults`; no arguments end all of them."""
     request("PUT", f"{storage['aws_endpoint']}/-/faults", body=json.dumps(faults).encode())
 
 
-def requests_of(storage: dict[str, str]) -> list[list[str]]:
-    """Returns method, path and answer of the requests to a moto server since the last call."""
-    requests: list[list[str]] = json.loads(request("GET", f"{storage['aws_endpoint']}/-/requests"))
-    return requests
+class StoreRequest(NamedTuple):
+    """A request to an S3 server.
+
+    Attributes:
+        method: HTTP method.
+        path: Bucket and key, with the query.
+        status: Status of the reply; 0 if the connection broke.
+        began_s: Time of the receipt.
+        ended_s: Time of the reply.
+        received: Size of the request's body.
+        sent: Size of the reply's body.
+    """
+
+    method: str
+    path: str
+    status: int
+    began_s: float
+    ended_s: float
+    received: int
+    sent: int
+
+
+def requests_of(storage: dict[str, str]) -> list[StoreRequest]:
+    """Returns the requests to an S3 server since the last call."""
+    log = json.loads(request("GET", f"{storage['aws_endpoint']}/-/requests"))
+    return [StoreRequest(*entry) for entry in log]

@@ -161,7 +161,7 @@ def test_an_operation_takes_effect_once_whichever_reply_to_a_put_is_lost(
     place, before = prepared(failing, operation)
     requests_of(failing.storage)
     operation.act(place)
-    puts = sum(method == "PUT" for method, _, _ in requests_of(failing.storage))
+    puts = sum(request.method == "PUT" for request in requests_of(failing.storage))
     check_done(place, operation, before)
     for skip in range(puts):
         place, before = prepared(failing, operation)
@@ -355,7 +355,7 @@ def test_a_process_asks_a_store_once(failing: Store):
     requests_of(failing.storage)
     for _ in range(3):
         dataset_retries.retry_options(place.uri, place.storage)
-    assert [(method, answer[:3]) for method, _, answer in requests_of(failing.storage)] == [("HEAD", "404")]
+    assert [(request.method, request.status) for request in requests_of(failing.storage)] == [("HEAD", 404)]
 
 
 def test_a_first_write_without_credentials_names_the_credentials_and_nothing_unsafe(failing: Store):

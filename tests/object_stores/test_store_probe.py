@@ -114,7 +114,9 @@ def test_threads_ask_once(s3: Store):
         thread.start()
     for thread in threads:
         thread.join()
-    puts = [path for method, path, _ in requests_of(s3.storage) if method == "PUT" and path.endswith(".manifest")]
+    puts = [
+        request for request in requests_of(s3.storage) if request.method == "PUT" and request.path.endswith(".manifest")
+    ]
     assert len(puts) == 3
 
 
