@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import itertools
 import json
 import os
 import re
@@ -137,9 +136,6 @@ _OPEN_DATASETS = 16
 """Datasets kept open per process; each holds its manifest (about 200 bytes a fragment)."""
 
 
-_SHOWN_TABLES = 10
-"""Tables that an error names."""
-
 _MOST_DIGITS = 19
 """Digits of the largest version."""
 
@@ -263,7 +259,9 @@ class DatasetRef:
         if version is not None and not 1 <= version < 1 << 63:
             raise OptionError(option, version, "the number of a version, 1 or more and less than 2^63")
         dataset = _open(self.uri, self.branch, version, self.storage_options)
-        return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
+        pinned = replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
+        _open_pinned(pinned).keep(dataset)
+        return pinned
 
     @property
     def storage_settings(self) -> dict[str, str]:
@@ -326,7 +324,8 @@ class DatasetRef:
             return self.open_latest()
         if self.incarnation is None:
             return _open(self.uri, self.branch, self.version, self.storage_options)
-        return copy.copy(_open_pinned(self))  # 1.4 us for any number of fragments: the clone shares the manifest
+        # 1.4 us for any number of fragments: the clone shares the manifest.
+        return copy.copy(_open_pinned(self).open())
 
     def open_latest(self) -> lance.LanceDataset:
         """Opens the latest version of the branch from the storage."""
@@ -426,6 +425,11 @@ def incarnation_of(dataset: lance.LanceDataset) -> str:
     return f"{int(moment_of(version).timestamp() * 1_000_000)}-{counts['total_rows']}-{counts['total_data_files']}"
 
 
+def count_data_files(dataset: lance.LanceDataset) -> int:
+    """Returns the number of data files of a version, from its manifest."""
+    return int(version_of(dataset)["metadata"]["total_data_files"])
+
+
 def moment_of(version: Mapping[str, Any]) -> datetime:
     """Returns the time of a version's commit, with the arithmetic of pylance's `versions()`.
 
@@ -491,12 +495,36 @@ def recreated_error(ref: DatasetRef) -> SnapshotError:
     )
 
 
+class _PinnedDataset:
+    """A pinned version in this process. The first use opens the version, for all threads."""
+
+    def __init__(self, ref: DatasetRef) -> None:
+        self._ref = ref
+        self._dataset: lance.LanceDataset | None = None
+
+    def keep(self, dataset: lance.LanceDataset) -> None:
+        """Takes the version from :meth:`DatasetRef.pin`, which has just opened the version."""
+        if self._dataset is None:
+            self._dataset = dataset
+
+    def open(self) -> lance.LanceDataset:
+        """Returns the open version.
+
+        Raises:
+            SnapshotError: The table was created again since the version was pinned.
+        """
+        if self._dataset is None:
+            ref = self._ref
+            dataset = _open(ref.uri, ref.branch, ref.version, ref.storage_options)
+            if incarnation_of(dataset) != ref.incarnation:
+                raise recreated_error(ref)
+            self._dataset = dataset
+        return self._dataset
+
+
 @functools.lru_cache(maxsize=_OPEN_DATASETS)
-def _open_pinned(ref: DatasetRef) -> lance.LanceDataset:
-    dataset = _open(ref.uri, ref.branch, ref.version, ref.storage_options)
-    if incarnation_of(dataset) != ref.incarnation:
-        raise recreated_error(ref)
-    return dataset
+def _open_pinned(ref: DatasetRef) -> _PinnedDataset:
+    return _PinnedDataset(ref)
 
 
 def _open(
@@ -559,35 +587,10 @@ def _explain_absence(
         return TableNotFoundError(uri, hint=hint)
     if branch is not None:
         return TableNotFoundError(uri, hint=f"the branch {branch!r} was deleted; open another one, or the table itself")
-    return TableNotFoundError(uri, hint=_describe_folder(uri))
+    # Workers of Spark need the module only for this error.
+    from lance_spark.dataset_folder import ABSENT, describe_folder
 
-
-def _list_folder(uri: str) -> dict[str, bool]:
-    """Returns the entries of a local folder, and whether each is a folder. Any other has none."""
-    if not is_local(uri):
-        return {}
-    try:
-        with os.scandir(uri) as entries:
-            # The listing tells the kind of an entry: no request for each file of the folder.
-            return {entry.name: entry.is_dir() for entry in entries}
-    except OSError:  # no folder, a deleted one, or one that this user may enter and not list
-        return {}
-
-
-def _describe_folder(uri: str) -> str:
-    """Returns the remedy for a location without a table, from the content of a local folder."""
-    is_folder = _list_folder(uri)
-    names = sorted(is_folder)
-    if "_delta_log" in names:
-        return "The folder is a Delta table. Read it with spark.read.format('delta')."
-    found = (name for name in names if is_folder[name] and os.path.isdir(f"{uri}/{name}/_versions"))
-    if tables := list(itertools.islice(found, _SHOWN_TABLES + 1)):
-        shown = ", ".join(tables[:_SHOWN_TABLES])
-        more = ", ..." if len(tables) > _SHOWN_TABLES else ""
-        return f"The folder has the tables {shown}{more}. Name one of them, such as {uri}/{tables[0]}."
-    if any(name.endswith(".parquet") for name in names):
-        return "The folder has Parquet files. Read them with spark.read.parquet(...)."
-    return "Check the path, or write the table first."
+    return TableNotFoundError(uri, hint=describe_folder(uri) if is_local(uri) else ABSENT)
 
 
 def _version_at(ref: DatasetRef, moment: datetime) -> int:

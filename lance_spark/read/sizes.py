@@ -137,11 +137,14 @@ class _FileSizes:
         self.widths: dict[int, float] = {}
         self._uri = uri
         self._leaves = leaves
+        self._reads = any(leaf.read for leaf in leaves.values())
         self._storage = storage
         self._shapes: dict[tuple[int, ...], _Shape] = {}
 
     def bytes_to_read(self, file: DataFile, rows: int) -> float:
         """Returns the stored bytes of the columns to read in a file of `rows` rows."""
+        if not self._reads:
+            return 0.0
         key = tuple(file.fields)
         shape = self._shapes.get(key)
         if shape is None:
