@@ -260,6 +260,13 @@ class ReadOptions:
         "Size that a partition aims at, in stored bytes of the columns read.",
         default=128 << 20,
     )
+    parallelism: int | None = _option(
+        _positive,
+        "a number of tasks, 1 or more",
+        "Number of partitions for a table smaller than so many partitions of `target_partition_bytes`; each has at "
+        "least 4 MiB. Default: the tasks that the cluster runs at once, and without the jar the cores of the driver's "
+        "machine.",
+    )
     storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
 
     @property

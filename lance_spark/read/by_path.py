@@ -41,7 +41,9 @@ def open_source(options: Mapping[str, str]) -> tuple[DatasetRef, StructType]:
     return ref, schema if created is None else _for_catalog(schema, ref, created)
 
 
-def make_reader(options: Mapping[str, str], schema: StructType, pinned: DatasetRef | None) -> DataSourceReader:
+def make_reader(
+    options: Mapping[str, str], schema: StructType, pinned: DatasetRef | None, *, slots: int | None = None
+) -> DataSourceReader:
     """Returns the reader of columns at a pinned version. Runs on the driver.
 
     Args:
@@ -49,11 +51,13 @@ def make_reader(options: Mapping[str, str], schema: StructType, pinned: DatasetR
             supplies the path of a catalog table.
         schema: The columns.
         pinned: The version. None resolves the version from the options.
+        slots: Number of tasks that the cluster runs at once; None if unknown.
 
     Raises:
         OptionError: An option is invalid, or neither options nor columns have a path.
         TableNotFoundError, VersionNotFoundError, TableUnreadableError: The table cannot be read.
     """
+    from lance_spark.read.pushdown_request import ScanSpec
     from lance_spark.read.ranking.reader import SearchReader
     from lance_spark.read.reader import LanceReader
 
@@ -64,7 +68,7 @@ def make_reader(options: Mapping[str, str], schema: StructType, pinned: DatasetR
     ref = pinned or DatasetRef.resolve(parsed)
     if parsed.searches:
         return SearchReader(ref=ref, schema=schema, options=parsed)
-    return LanceReader(ref=ref, schema=schema, options=parsed, spec=None)
+    return LanceReader(ref=ref, schema=schema, options=parsed, spec=ScanSpec(slots=slots))
 
 
 def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]) -> StructType:

@@ -185,6 +185,7 @@ class ScanSpec:
         top: Sort by a column whose first rows are enough, or None.
         runtime: Condition to narrow the scan while the query runs, or None.
         runtime_sql: The runtime condition in Lance SQL. Set by the data source.
+        slots: Number of tasks that the cluster runs at once; None if unknown. Set by the JVM.
         dense: Vector columns returned as two columns (:mod:`lance_spark.read.transfer`). Set by the
             data source.
         unscaled: Decimals returned as integers. Set by the data source.
@@ -203,6 +204,7 @@ class ScanSpec:
     top: TopN | None = None
     runtime: RuntimeFilter | None = None
     runtime_sql: str | None = None
+    slots: int | None = None
     dense: tuple[str, ...] = ()
     unscaled: tuple[str, ...] = ()
 

@@ -288,8 +288,8 @@ class _Planner:
     def _rule(self, *, prefix: int | None = None, splittable: bool = True, physical: bool = False) -> CutRule:
         return CutRule(
             target_bytes=self.options.target_partition_bytes,
-            # Planning does not see the cluster. On a single machine, this is its number of cores.
-            parallelism=os.cpu_count() or 1,
+            # Without the jar, planning does not see the cluster.
+            parallelism=self.options.parallelism or self.spec.slots or os.cpu_count() or 1,
             splittable=splittable and not self.spec.whole_fragments,
             physical=physical,
             prefix=prefix,

@@ -64,7 +64,8 @@ def _make_reader(arguments: Mapping[str, Any]) -> DataSourceReader:
         return MetadataReader.of(options)
     storage = ReadOptions.parse(options).storage if options.get("path") else ()
     pinned = None if arguments["pin"] is None else DatasetRef.of_snapshot_json(arguments["pin"], storage)
-    return make_reader(options, parse_spark_schema(arguments["schema"]), pinned)
+    schema = parse_spark_schema(arguments["schema"])
+    return make_reader(options, schema, pinned, slots=arguments.get("slots"))
 
 
 def key_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from lance_spark.read.reader import describe_scan
 
     options, pin = ReadOptions.parse(_lower_options(arguments)), arguments["pin"]
-    spec = ScanSpec.parse(arguments["spec"])
+    spec = replace(ScanSpec.parse(arguments["spec"]), slots=arguments.get("slots"))
     ref = DatasetRef.resolve(options) if pin is None else DatasetRef.of_snapshot_json(pin, options.storage)
     spec = _choose_transfer(_translate_predicates(spec, ref), ref)
     try:

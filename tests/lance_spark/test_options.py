@@ -35,6 +35,7 @@ GOOD_READ = [
     ("target_partition_bytes", "64m", 64 << 20),
     ("target_partition_bytes", "1GiB", 1 << 30),
     ("target_partition_bytes", "1000", 1000),
+    ("parallelism", "200", 200),
 ]
 
 BAD_READ = [
@@ -57,6 +58,7 @@ BAD_READ = [
     ("with_row_id", "yes"),
     ("blob_handling", "lazy"),
     ("target_partition_bytes", "0"),
+    ("parallelism", "0"),
     ("target_partition_bytes", "64x"),
     ("path", " "),
 ]

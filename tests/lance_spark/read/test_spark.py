@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+import lance_spark
 from tests.lance_spark.read.conftest import MakeTable
 
 
@@ -32,6 +33,20 @@ def test_a_table_is_read_as_it_is(session: SparkSession, make_table: MakeTable, 
     assert rows(load(session, table_path)) == expected
     assert rows(load(session, table_path, target_partition_bytes=4000)) == expected
     assert load(session, table_path, target_partition_bytes=4000).rdd.getNumPartitions() > 10
+
+
+def test_a_table_of_small_fragments_has_a_partition_per_slot(
+    spark: SparkSession, table_path: str, monkeypatch: pytest.MonkeyPatch
+):
+    lance.write_dataset(pa.table({"id": range(128)}), table_path, max_rows_per_file=1)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    slots = spark.sparkContext.defaultParallelism
+    assert slots > 1
+    assert load(spark, table_path).rdd.getNumPartitions() == slots
+    assert load(spark, table_path, parallelism=4).rdd.getNumPartitions() == 4
+    plain = spark.newSession()
+    lance_spark.disable_pushdown(plain)
+    assert load(plain, table_path).rdd.getNumPartitions() == slots, "the gateway plans without the rule"
 
 
 def test_spark_filters_on_top_of_the_option_filter(session: SparkSession, make_table: MakeTable, table_path: str):

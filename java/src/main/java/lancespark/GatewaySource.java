@@ -105,7 +105,8 @@ public class GatewaySource extends PythonDataSourceV2 {
         new Json()
             .with("options", options.asCaseSensitiveMap())
             .with("schema", columns.json())
-            .with("pin", pin);
+            .with("pin", pin)
+            .with("slots", LanceSource.slots());
     return partitions(LanceSource.ask("plan_read", arguments));
   }
 

@@ -7,6 +7,8 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.WeakHashMap;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker$;
 import org.apache.spark.sql.catalyst.TableIdentifier;
@@ -255,6 +257,19 @@ final class LanceSource {
     return new CaseInsensitiveStringMap(options).containsKey("limit");
   }
 
+  /**
+   * Returns the number of tasks that the cluster runs at once. Spark cuts files for as many. Before
+   * its executors have registered, a cluster of fixed size counts by its settings.
+   */
+  static int slots() {
+    SparkContext context = SparkSession.active().sparkContext();
+    SparkConf conf = context.conf();
+    int executors = conf.getInt("spark.executor.instances", 0);
+    int cores = Math.max(context.defaultParallelism(), conf.getInt("spark.cores.max", 0));
+    cores = Math.max(cores, executors * conf.getInt("spark.executor.cores", 1));
+    return Math.max(1, cores / conf.getInt("spark.task.cpus", 1));
+  }
+
   /** Runs a command for a read in Python, and returns the answer. */
   static Json ask(String command, Json arguments) {
     try {
@@ -271,7 +286,12 @@ final class LanceSource {
    * @return null for aggregates above a filter that Lance does not apply exactly
    */
   LanceScan scan(Json spec) {
-    Json arguments = new Json().with("options", options).with("pin", pin).with("spec", spec);
+    Json arguments =
+        new Json()
+            .with("options", options)
+            .with("pin", pin)
+            .with("spec", spec)
+            .with("slots", slots());
     Json answer = ask("plan_scan", arguments);
     if (pins != null && pin == null) savePin(answer.text("pin"));
     if (!answer.isTrue("serves")) return null;
