@@ -31,6 +31,7 @@ def change_schema(
     *,
     properties: Mapping[str, str] | None = None,
     has_landed: Callable[[lance.LanceDataset], bool] = lambda _: False,
+    discard: Callable[[], None] = lambda: None,
     head: lance.LanceDataset | None = None,
 ) -> lance.LanceDataset:
     """Applies a change to the latest version, and returns the table with the change.
@@ -45,6 +46,7 @@ def change_schema(
         properties: Properties of the transaction.
         has_landed: Tells whether a version has the change. The loop calls the function after an
             attempt without an answer, for changes that Lance itself commits.
+        discard: Called after an attempt that certainly made no version.
         head: The latest version, if the caller has just opened the table.
 
     Raises:
@@ -69,6 +71,8 @@ def change_schema(
             raise TableNotFoundError(ref.uri)
         is_first_look = False
         outcome = _attempt(ref, dataset, change, stamped)
+        if isinstance(outcome, Lost):
+            discard()
         unanswered = unanswered or isinstance(outcome, Unknown)
         return outcome.dataset if isinstance(outcome, Landed) else outcome
 

@@ -26,6 +26,9 @@ _READERS_TAKE = timedelta(minutes=10)
 _FRAGMENT_ROWS = 1 << 17
 """Rows of a fragment that compaction leaves alone: each row is rewritten a few times at most."""
 
+_MOST_FRAGMENTS = 8
+"""Maximum number of fragments that the removal of old versions leaves alone."""
+
 UNREADABLE = (OSError, ValueError, TypeError, RuntimeError)
 """Errors of pylance for damaged files, and of pyarrow for columns of another type."""
 
@@ -85,18 +88,21 @@ def delete_rows(at: DatasetRef, filter: str) -> None:
     with panics_as_errors():
         # If a concurrent commit came first, pylance applies the filter to the latest version.
         dataset.delete(filter)
-    compact(at)
+    compact(at, most_fragments=0)
 
 
-def compact(at: DatasetRef) -> None:
-    """Merges small fragments and removes old versions. Each append adds a fragment and a version.
+def compact(at: DatasetRef, most_fragments: int = _MOST_FRAGMENTS) -> None:
+    """Removes old versions, and merges fragments if the table has too many.
+
+    Each append adds a version. Appends of concurrent writers also add fragments.
 
     Raises:
         OSError: The store refused, a file is damaged, or a concurrent writer compacts too.
     """
     dataset = at.open_latest()
     with panics_as_errors():
-        dataset.optimize.compact_files(target_rows_per_fragment=_FRAGMENT_ROWS)
+        if len(dataset.get_fragments()) > most_fragments:
+            dataset.optimize.compact_files(target_rows_per_fragment=_FRAGMENT_ROWS)
         dataset.cleanup_old_versions(older_than=_READERS_TAKE)
 
 
@@ -110,7 +116,8 @@ def paths_of(fragment: lance.LanceFragment) -> Iterator[str]:
 
 def _select(source: lance.LanceDataset | lance.LanceFragment, schema: pa.Schema, filter: str | None) -> pa.Table:
     with panics_as_errors():
-        rows = source.to_table(filter=filter)
+        # Late materialization would read each small file twice: the filter's column first.
+        rows = source.to_table(filter=filter, late_materialization=False)
     arrays = [
         rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
         for field in schema

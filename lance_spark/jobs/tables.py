@@ -1,7 +1,7 @@
 """Lance tables inside a table's directory: the history of its jobs, and the errors of their rows.
 
-Read them with `spark.read.format("lance").load(f"{uri}/_lance_spark/jobs.lance")`. Rows are only
-appended, so any number of drivers and executors can write concurrently.
+Read them with `spark.read.format("lance").load(f"{uri}/_lance_spark/jobs.lance")`. Rows never
+change, so any number of drivers and executors can append concurrently.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lance_spark.errors import (
     TableUnwritableError,
     refusals_as_errors,
 )
+from lance_spark.jobs.merging_append import MergingAppend
 from lance_spark.jobs.reader_process import ReaderEndedError, RefusedError, change_in_child, read_in_child
 from lance_spark.jobs.table_files import DamagedFile, paths_of
 from lance_spark.objects import LanceObjects
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _KEPT_VERSIONS = 64
-"""Number of versions between two compactions: each append makes a fragment and a version."""
+"""Number of versions between two removals of old versions: each append makes a version."""
 
 _POLICY = CommitPolicy(timeout_s=300.0, max_retries=1000, allow_unsafe=True)
 """Appends yield to every other writer. The commit of the table's own rows has checked the store."""
@@ -158,9 +159,6 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
             version for five minutes. The rows may exist.
         TableUnreadableError: The table is damaged, or has other columns.
     """
-    import lance
-    from lance.fragment import write_fragments
-
     at = table_ref(ref, table)
     refuse_links(at)
     with _commit_errors_as_unwritable(at.uri):
@@ -168,9 +166,8 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
         rows = _fit_columns(rows, dataset)
         if not dataset.schema.equals(rows.schema):
             raise TableUnreadableError(at.uri, "it has other columns", hint="move away what is there")
-        with refusals_as_errors(at.uri):
-            fragments = write_fragments(rows, dataset, mode="append", storage_options=at.lance_options)
-        landed = change_schema(at, lambda _: lance.LanceOperation.Append(fragments), _POLICY, head=dataset)
+        append = MergingAppend(at, rows)
+        landed = change_schema(at, append.operation, _POLICY, discard=append.discard, head=dataset)
     if landed.version % _KEPT_VERSIONS == 0:
         _change(at, "compact")
 

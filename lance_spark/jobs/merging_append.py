@@ -1,0 +1,135 @@
+"""Appends to the tables next to the data, in few fragments. Runs in any process.
+
+Each reader of a table makes one or two requests per fragment. An append therefore also rewrites the
+last fragments, while they are small in comparison with the new rows, in the same commit. A table of
+one-row appends has about log16(n) fragments, and each row is rewritten about 16 log16(n) times.
+
+If a concurrent writer comes first, the next attempt only appends, and conflicts with no writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import LanceSparkError, refusals_as_errors
+from lance_spark.jobs.reader_process import ReaderEndedError, RefusedError, read_in_child
+from lance_spark.objects import LanceObjects
+
+if TYPE_CHECKING:
+    import lance
+    from lance import LanceOperation
+    from lance.fragment import FragmentMetadata
+
+_ABSORBED_ROWS = 16
+"""Rows of small fragments that an append rewrites, at most, for each of its rows."""
+
+_SMALL_BYTES = 1 << 20
+"""Maximum size of a fragment that an append rewrites."""
+
+_WRITTEN_BYTES = 8 << 20
+"""Maximum bytes of the rows that this process wrote last. They need no read for the next append."""
+
+_written: OrderedDict[tuple[str, str], pa.Table] = OrderedDict()
+_lock = threading.Lock()
+
+
+class MergingAppend:
+    """One append to a table. Makes the operation of each attempt."""
+
+    def __init__(self, at: DatasetRef, rows: pa.Table) -> None:
+        self._at = at
+        self._rows = rows
+        self._merged: str | None = None
+        self._plain: list[FragmentMetadata] = []
+        self._is_first = True
+
+    def operation(self, head: lance.LanceDataset) -> LanceOperation.BaseOperation:
+        """Returns the operation for the latest version."""
+        from lance import LanceOperation
+
+        is_first, self._is_first = self._is_first, False
+        absorbed = self._absorbed(head) if is_first else []
+        earlier_rows = self._rows_of(head, absorbed)
+        if earlier_rows is None:
+            self._plain = self._plain or self._write(head, self._rows)
+            return LanceOperation.Append(self._plain)
+        fragments = self._write(head, pa.concat_tables([earlier_rows, self._rows]))
+        self._merged = fragments[0].files[0].path
+        return LanceOperation.Update(
+            removed_fragment_ids=[fragment.id for fragment in absorbed],
+            new_fragments=fragments,
+            update_mode="rewrite_rows",
+        )
+
+    def discard(self) -> None:
+        """Deletes the file of rewritten rows after an attempt that made no version."""
+        path, self._merged = self._merged, None
+        if path is not None:
+            with contextlib.suppress(OSError, LanceSparkError):
+                LanceObjects(self._at.uri, self._at.storage_options).delete(f"data/{path}")
+
+    def _absorbed(self, head: lance.LanceDataset) -> list[FragmentMetadata]:
+        """Returns the last fragments to rewrite, in the order of their ids."""
+        absorbed: list[FragmentMetadata] = []
+        rows = self._rows.num_rows
+        for handle in reversed(head.get_fragments()):
+            fragment = handle.metadata
+            is_small = len(fragment.files) == 1 and 0 < (fragment.files[0].file_size_bytes or 0) <= _SMALL_BYTES
+            if not is_small or fragment.physical_rows > _ABSORBED_ROWS * rows:
+                break
+            absorbed.insert(0, fragment)
+            rows += fragment.num_rows
+        return absorbed
+
+    def _rows_of(self, head: lance.LanceDataset, fragments: list[FragmentMetadata]) -> pa.Table | None:
+        """Returns the rows of fragments; None for no fragment, or an unreadable fragment."""
+        if not fragments:
+            return None
+        parts = [_written.get(self._key_of(fragment)) for fragment in fragments if not fragment.num_deletions]
+        known_rows = [part for part in parts if part is not None]
+        if len(known_rows) == len(fragments):
+            return pa.concat_tables(known_rows)
+        try:
+            rows, damaged = read_in_child(self._at, head.schema, None, [fragment.id for fragment in fragments])
+        except (ReaderEndedError, RefusedError, LanceSparkError):
+            return None
+        # A concurrent writer may have removed a fragment. The commit would then lose, too.
+        is_complete = not damaged and rows.num_rows == sum(fragment.num_rows for fragment in fragments)
+        return rows if is_complete else None
+
+    def _write(self, head: lance.LanceDataset, rows: pa.Table) -> list[FragmentMetadata]:
+        from lance.fragment import write_fragments
+
+        with refusals_as_errors(self._at.uri):
+            fragments = write_fragments(rows, head, mode="append", storage_options=self._at.lance_options)
+        if len(fragments) == 1 and rows.nbytes <= _SMALL_BYTES:
+            _keep(self._key_of(fragments[0]), rows)
+        return fragments
+
+    def _key_of(self, fragment: FragmentMetadata) -> tuple[str, str]:
+        """Returns the key of a file. A forged manifest may name a file of another table."""
+        return self._at.uri, fragment.files[0].path
+
+
+def _keep(key: tuple[str, str], rows: pa.Table) -> None:
+    with _lock:
+        _written[key] = rows.combine_chunks()
+        while sum(kept.nbytes for kept in _written.values()) > _WRITTEN_BYTES:
+            _written.popitem(last=False)
+
+
+def _renew() -> None:
+    """Forgets the rows in a forked process. A thread of the parent may have held the lock."""
+    global _lock  # noqa: PLW0603 - one lock per process
+    _lock = threading.Lock()
+    _written.clear()
+
+
+os.register_at_fork(after_in_child=_renew)
