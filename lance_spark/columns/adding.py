@@ -100,6 +100,7 @@ def add_columns(
                 ref,
                 lambda head: _add_null(head, computed, tokens),
                 has_landed=lambda head: _has_tokens(head, computed, tokens),
+                head=None if sql else dataset,
             )
     except BaseException:
         if sql:

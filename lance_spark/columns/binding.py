@@ -24,7 +24,7 @@ from lance_spark.commit.conflicts.identity import (
     FieldIdentity,
     field_identities,
 )
-from lance_spark.dataset import FOLDER, DatasetRef
+from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.environments.stored import upload_archives
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
 from lance_spark.objects import LanceObjects, objects_of_table
@@ -290,7 +290,9 @@ def store_udf(udf: UDF, ref: DatasetRef) -> str:
     objects, payload = objects_of_table(ref), udf.dumps()
     digest = UDF.payload_digest(payload)
     path = f"{_UDFS}/{digest}"
-    if objects.get(path) is None:
+    # A missing object takes two requests to read, and one to look for.
+    is_missing = objects.get(path) is None if is_local(objects.uri) else not objects.contains(path)
+    if is_missing:
         objects.put(path, payload)
     return digest
 
