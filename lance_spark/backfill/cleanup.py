@@ -14,7 +14,7 @@ from lance_spark.commit.conflicts.identity import BINDING_KEY, field_identities
 from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
 from lance_spark.errors import StoredUdfError, TableNotFoundError
 from lance_spark.jobs.history import JobHistory
-from lance_spark.objects import checkpoint_place, checkpoint_store
+from lance_spark.objects import LanceObjects, checkpoint_place, checkpoint_store
 from lance_spark.staging.area import staged_jobs
 from lance_spark.staging.orphans import moment_before, remove_orphans
 
@@ -103,13 +103,20 @@ def _clean_checkpoints(ref: DatasetRef, since: datetime, location: str | None) -
 
 
 def _compact_records(records: RecordStore, head: lance.LanceDataset) -> None:
-    """Drops records of missing fragments without a version that shows their compaction."""
+    """Drops records without a use for any version of the table.
+
+    A version shows the compaction of a missing fragment, and a restored version needs the records
+    of its column files.
+    """
     present = {fragment.fragment_id for fragment in head.get_fragments()}
     oldest = min(version["version"] for version in head.version_refs())
+    files = {path.rpartition("/")[2] for path in LanceObjects(head.uri, records.ref.storage_options).list("data")}
     for column in field_identities(head.lance_schema):
         if column.token is not None:
             records.compact(
-                column.token, keep=lambda record: record.fragment_id in present or record.table_version >= oldest
+                column.token,
+                keep=lambda record: record.fragment_id in present or record.table_version >= oldest,
+                keep_superseded=lambda record: record.target_file in files or record.table_version >= oldest,
             )
 
 

@@ -90,6 +90,8 @@ class FragmentStates:
         batch_rows: The smallest maximum of rows of a call, after calls ran out of memory.
         sources: Identities of the inputs of all outcomes.
         inherited: Finished fragments of this round with more known rows than in their records.
+        unselected: Rows computed as NULL in finished fragments of this round without a selected
+            row, by fragment.
     """
 
     def __init__(self) -> None:
@@ -102,11 +104,13 @@ class FragmentStates:
         self.batch_rows: int | None = None
         self.sources: set[str] = set()
         self.inherited: list[RangeOutcome] = []
+        self.unselected: dict[int, RowSet] = {}
         self._states: dict[int, FragmentState] = {}
 
     def begin_round(self, fragments: Collection[int]) -> None:
         """Makes the fragments of a round pending."""
         self.inherited.clear()
+        self.unselected.clear()
         self._states.update({number: FragmentState() for number in fragments})
 
     def add(self, outcome: RangeOutcome, work: FragmentWork, *, is_void: bool) -> FragmentWork | RangeOutcome | None:
@@ -136,6 +140,8 @@ class FragmentStates:
         elif outcome.file is not None:
             state.end(FragmentStatus.COMPUTED)
             return outcome
+        if not state.counts.selected:
+            self.unselected[outcome.fragment_id] = outcome.rows.nulls
         state.end(FragmentStatus.NOTHING_TO_DO)
         if outcome.inherited:
             self.inherited.append(outcome)

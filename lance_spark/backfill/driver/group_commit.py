@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,21 +12,25 @@ import pyarrow as pa
 
 from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
 from lance_spark.backfill.driver.fragment_state import FragmentStates
+from lance_spark.backfill.planning.fragment_plan import FragmentPlan
 from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, RecordStore
+from lance_spark.backfill.reuse.round_context import values_record
 from lance_spark.backfill.task.messages import RangeOutcome
 from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns, StagedColumns
 from lance_spark.commit.column_commit import Outcome, commit_columns
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import field_identities, files_of
 from lance_spark.commit.conflicts.table_state import SeenHistory
-from lance_spark.errors import CommitConflictError
+from lance_spark.errors import CommitConflictError, LanceSparkError
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import missing_data_files
 from lance_spark.staging.column_file import NullColumnFiles
 
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +70,39 @@ class JobCommits:
         # Without files no fragment of the group fits, and the commit made no version.
         if files and outcome.result.version not in self.versions:
             self.versions.append(outcome.result.version)
+
+
+def work_of(prepared: PreparedBackfill) -> tuple[FragmentPlan, ...]:
+    """Returns the fragments with work, and records the other fragments that a scan has counted.
+
+    Raises:
+        As :meth:`PreparedBackfill.counted`.
+    """
+    plans = prepared.counted()
+    unknown = {plan.fragment_id for plan in prepared.plans if plan.pending is None}
+    settled = [plan for plan in plans if plan.pending == 0 and plan.fragment_id in unknown]
+    record_values(prepared, {plan.fragment_id: plan.done.skip for plan in settled})
+    return tuple(plan for plan in plans if plan.rows_to_do)
+
+
+def record_values(prepared: PreparedBackfill, nulls: Mapping[int, RowSet]) -> None:
+    """Records fragments whose live rows all have a value of any writer, except computed NULLs.
+
+    The next backfill reads the record instead of the values. A failure of the store only logs.
+
+    Args:
+        prepared: The first round of a job.
+        nulls: The rows computed as NULL, by fragment.
+    """
+    spec = prepared.spec
+    if spec.row_selector.selects_values or spec.round:
+        return
+    handles = [prepared.dataset.get_fragment(number) for number in nulls]
+    records = [values_record(spec, handle.metadata, nulls[handle.fragment_id]) for handle in handles if handle]
+    try:
+        RecordStore(spec.snapshot).append(records)
+    except (OSError, LanceSparkError) as error:
+        _LOG.info("the values of %s fragments of %s are not recorded: %s", len(records), spec.snapshot.uri, error)
 
 
 class GroupCommits:
@@ -111,14 +149,19 @@ class GroupCommits:
         self._note(group, outcome)
         definition.refuse_changed(self._spec.snapshot, when)
 
-    def record_inherited(self, outcomes: Sequence[RangeOutcome]) -> None:
-        """Records the rows of compacted fragments from the records of the old fragments."""
+    def record_uncommitted(self, states: FragmentStates) -> None:
+        """Records the known rows of fragments without a commit in the round.
+
+        These rows are the rows of compacted fragments, from the records of the old fragments, and
+        the rows with a value in fragments without a selected row.
+        """
         inherited = []
-        for outcome in outcomes:
+        for outcome in states.inherited:
             files = files_of(self._fragment(outcome.fragment_id), self._spec.target_ids)
             if len(files) == 1:
                 inherited.append((outcome, files[0].partition(":")[0]))
         self._record(inherited, self._spec.snapshot.version or 0)
+        record_values(self._prepared, states.unselected)
 
     def _without_missing(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
         """Returns the outcomes whose files exist. A concurrent cleanup may have deleted some."""
@@ -199,20 +242,18 @@ class GroupCommits:
                 failed=outcome.rows.failed if job_id == spec.job_id else RowSet.empty(),
             )
             for outcome, file in outcomes
-            for job_id, computed in self._computed_by_job(outcome).items()
+            for job_id, computed in self._rows_by_job(outcome).items()
         ]
         RecordStore(spec.snapshot).append(records)
 
-    def _computed_by_job(self, outcome: RangeOutcome) -> dict[str, RowSet]:
-        """Returns the rows with a value of a fragment, by the job that computed the value.
+    def _rows_by_job(self, outcome: RangeOutcome) -> dict[str, RowSet]:
+        """Returns the rows of the job, and under the empty text the rows of all earlier jobs.
 
-        A later run of a job with a filter skips only the rows of that job. The empty text stands
-        for no job.
+        Earlier records name the earlier jobs. A later run of a job with a filter skips only the
+        rows of that job.
         """
-        jobs, unattributed = {self._spec.job_id: outcome.rows.own}, outcome.rows.computed - outcome.rows.own
-        for record in self._prepared.records.of(outcome.fragment_id) if unattributed else ():
-            part = record.computed & unattributed if record.key == self._spec.key.digest else RowSet.empty()
-            if part:
-                jobs[record.job_id] = jobs.get(record.job_id, RowSet.empty()) | part
-                unattributed -= part
-        return {**jobs, "": unattributed} if unattributed else jobs
+        rows = outcome.rows
+        own, earlier = {self._spec.job_id: rows.own}, {"": rows.computed - rows.own}
+        if not earlier[""]:
+            return own
+        return own | earlier if rows.own or rows.failed else earlier

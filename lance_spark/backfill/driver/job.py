@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from lance_spark.backfill.driver.budget import Budget
 from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, protect, release, remove_expired
 from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
-from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits
+from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits, work_of
 from lance_spark.backfill.driver.rate_limits import granting
 from lance_spark.backfill.driver.rounds import GONE_ERRORS, FollowUps, RoundLimit, is_gone
 from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, make_environment, raise_if_fatal
@@ -141,7 +141,7 @@ class BackfillJob:
 
     def _run(self) -> BackfillJobResult:
         spec = self._prepared.spec
-        work = self._prepared.work()
+        work = work_of(self._prepared)
         with_nulls = spec.where is not None
         self._stale = count_stale(self._prepared, with_nulls=with_nulls, but_selected=True)
         if not work:
@@ -153,7 +153,7 @@ class BackfillJob:
         when = f"since version {spec.snapshot.version}, which the job is to read"
         self._prepared.definition.refuse_changed(spec.snapshot, when)
         window = self._prepared.window
-        self._prepared = replace(self._prepared, plans=work)
+        self._prepared = replace(self._prepared.for_tasks(), plans=work)
         self._fragments = tuple(plan.fragment_id for plan in work)
         status: Status = "FAILED"
         message: str | None = None
@@ -271,7 +271,7 @@ class BackfillJob:
             self._is_early = scheduler.is_unfinished or request.is_sample
             self._check_skips(final=not self._is_early)
             group_commits.commit(computed)
-            group_commits.record_inherited(self._states.inherited)
+            group_commits.record_uncommitted(self._states)
         except BaseException:
             scheduler.stop()
             raise

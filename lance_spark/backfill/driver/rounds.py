@@ -214,9 +214,10 @@ class FollowUps:
         )
         self._versions = few_versions([dataset.version, *self._versions])
         records = RecordStore(latest).load(spec.column)
+        spec = replace(spec, records=records)
         entries = store_of(spec).find_all(spec.key)
         plans = plan_fragments(spec, dataset, records, entries, only=only)
-        return replace(self._first, spec=spec, dataset=dataset, records=records, entries=entries, plans=plans)
+        return replace(self._first, spec=spec, dataset=dataset, entries=entries, plans=plans).for_tasks()
 
     def _inputs_among(self, columns: Sequence[FieldIdentity]) -> tuple[FieldIdentity, ...]:
         """Returns the input columns among those of a later version.

@@ -19,7 +19,7 @@ import numpy as np
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.computed_rows import Records
 from lance_spark.backfill.reuse.prior_round_rows import first_round_rows
-from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of
+from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of, valued_rows
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.reuse.value_reuse import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task, TaskLimits
@@ -124,7 +124,7 @@ def plan_fragments(
                 physical_rows=fragment.physical_rows,
                 live_rows=live,
                 done=recorded_rows,
-                pending=_pending(spec, fragment, live, recorded_rows.skip),
+                pending=_pending(spec, fragment, live, records, recorded_rows.skip),
                 search=bool(spec.bases) or fragment.id in recorded or source_of(spec, fragment) in sources,
                 input_bytes=int(fragment.physical_rows * row_bytes),
             )
@@ -138,11 +138,12 @@ def _handles_of(dataset: lance.LanceDataset, window: slice, only: Collection[int
     return handles if only is None else [handle for handle in handles if handle.fragment_id in only]
 
 
-def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: RowSet) -> int | None:
+def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, records: Records, skip: RowSet) -> int | None:
     """Returns the number of rows to do, if the manifest and the records determine the number."""
     if spec.where is not None:
         return None
-    if len(skip) >= fragment.physical_rows:
+    settled = skip if spec.row_selector.selects_values else skip | valued_rows(spec, fragment, records)
+    if len(settled) >= fragment.physical_rows:
         return 0
     if not has_values(fragment, spec.target_ids):
         # The finished rows may include deleted rows.

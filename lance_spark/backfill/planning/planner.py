@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 MOST_BASES = 8
 """Maximum number of older versions to search for rows."""
 
+_SHIPPED_BYTES = 4 << 20
+"""Maximum bytes of records in the description of tasks, before compression."""
 
 SAMPLE_TASKS = 8
 """Tasks of a sample, at places of equal distance in the table."""
@@ -62,7 +64,6 @@ class PreparedBackfill:
     definition: Definition
     spec: BackfillSpec
     dataset: lance.LanceDataset
-    records: Records
     entries: Mapping[str, Sequence[CheckpointEntry]]
     plans: tuple[FragmentPlan, ...]
     resumed_jobs: frozenset[str]
@@ -80,10 +81,14 @@ class PreparedBackfill:
         return frozenset(plan.fragment_id for plan in self.plans)
 
     def work(self, *, scan: bool | None = None) -> tuple[FragmentPlan, ...]:
-        """Returns the fragments with work, with the counts of their rows.
+        """Returns the fragments with work, as :meth:`counted` does."""
+        return tuple(plan for plan in self.counted(scan=scan) if plan.rows_to_do)
 
-        `scan` counts the rows of the other fragments with a scan of the filter's columns, if the
-        manifest and the records do not determine the count. By default only quick scans run.
+    def counted(self, *, scan: bool | None = None) -> tuple[FragmentPlan, ...]:
+        """Returns the fragments with the counts of their rows.
+
+        `scan` counts the rows of fragments with a scan of the filter's columns, if the manifest and
+        the records do not determine the count. By default only quick scans run.
 
         Raises:
             FilterError: The filter fails on a value.
@@ -94,8 +99,7 @@ class PreparedBackfill:
         if unknown and (countable(unknown.values()) if scan is None else scan):
             text = self.spec.row_selector.filter_of(self.columns)
             counts = self._selected(unknown) if text is None else self._matching(unknown, text)
-        plans = [replace(plan, pending=counts.get(plan.fragment_id, plan.pending)) for plan in self.plans]
-        return tuple(plan for plan in plans if plan.rows_to_do)
+        return tuple(replace(plan, pending=counts.get(plan.fragment_id, plan.pending)) for plan in self.plans)
 
     def _matching(self, plans: Mapping[int, FragmentPlan], text: str) -> dict[int, int]:
         """Counts the rows of fragments that match a filter."""
@@ -113,6 +117,13 @@ class PreparedBackfill:
         """Counts the selected rows of fragments, by the history of their values."""
         history = ValueHistory(RoundContext(self.spec), SnapshotRows(self.dataset))
         return {number: len(self.spec.row_selector.select(plan.rows(history))) for number, plan in plans.items()}
+
+    def for_tasks(self) -> PreparedBackfill:
+        """Returns the backfill with the records for its tasks, if these are few."""
+        records = self.spec.records
+        if records is None or records.nbytes <= _SHIPPED_BYTES:
+            return self
+        return replace(self, spec=replace(self.spec, records=None))
 
     def task_rows(self, spark: SparkSession | None) -> int:
         """Returns the rows of a task on a cluster, or on the available slots without a cluster."""
@@ -164,14 +175,14 @@ def prepare(
         check_equal_inputs(spec, definition.loaded, dataset)
     records = RecordStore(ref).load(spec.column)
     entries = store_of(spec).find_all(spec.key)
-    spec = replace(spec, bases=_bases(ref, spec, dataset, records, entries, stale=request.stale))
+    bases = _bases(ref, spec, dataset, records, entries, stale=request.stale)
+    spec = replace(spec, records=records, bases=bases)
     window = slice(request.skip_frags, None if request.num_frags is None else request.skip_frags + request.num_frags)
     return PreparedBackfill(
         request=request,
         definition=definition,
         spec=spec,
         dataset=dataset,
-        records=records,
         entries=entries,
         plans=plan_fragments(spec, dataset, records, entries, window=window),
         resumed_jobs=resumed_jobs,
@@ -304,7 +315,13 @@ def _unmatched(entries: Mapping[str, Sequence[CheckpointEntry]], sources: Collec
 def _computed_at(ref: DatasetRef, records: Sequence[FragmentRecord], entries: Sequence[CheckpointEntry]) -> set[int]:
     """Returns the first versions of the jobs that computed some records and checkpoints."""
     first = JobHistory(ref).first_versions() if records or entries else {}
-    versions = {first.get(record.job_id, record.table_version) for record in records}
+    # The records of the earlier jobs have the versions of the rows without a job.
+    with_job = {(record.fragment_id, record.table_version) for record in records if record.job_id}
+    versions = {
+        first.get(record.job_id, record.table_version)
+        for record in records
+        if record.job_id or (record.fragment_id, record.table_version) not in with_job
+    }
     return versions | {first[entry.job_id] for entry in entries if entry.job_id in first}
 
 

@@ -100,9 +100,11 @@ class RowSelector(ABC):
 
     Attributes:
         where: The user's filter in Lance SQL, or None.
+        serving_jobs: Jobs whose results replace more calls than the results of other jobs.
     """
 
     where: str | None = None
+    serving_jobs: frozenset[str] = frozenset()
 
     selects_values: ClassVar[bool] = True
     """Whether a selected row may have a value. Otherwise a column file of NULLs is useless."""
@@ -186,12 +188,9 @@ class RowsWithoutValue(RowSelector):
 class MatchingRows(RowSelector):
     """Selects the rows that match the user's filter, with or without a value.
 
-    Attributes:
-        serving_jobs: The job and the jobs that it resumes. Their results replace calls. Results of
-            other jobs serve rows without a value, except rows computed as NULL.
+    The results of `serving_jobs`, the job and the jobs that it resumes, replace calls. Results of
+    other jobs serve rows without a value, except rows computed as NULL.
     """
-
-    serving_jobs: frozenset[str]
 
     def select(self, rows: RangeRows) -> RowSet:
         """Returns the matching rows of unfinished fragments, and the computed rows."""

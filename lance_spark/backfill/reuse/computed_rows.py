@@ -2,17 +2,20 @@
 
     <table>/_lance_spark/records.lance
 
-Every commit of a job appends a row per fragment and column to this Lance table. Equal records count
-once. Damaged rows are skipped with a warning, and their values count as not computed.
+Every commit of a job appends at most two rows per fragment and column to this Lance table: the rows
+of the job, and the rows of all earlier jobs together. Earlier records name the earlier jobs, so the
+number of records grows with the number of commits. Equal records count once. Damaged rows are
+skipped with a warning, and their values count as not computed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +59,10 @@ RECORDS = SystemTable(
 """`record_id` is a digest of the rest."""
 
 
+VALUES_OF = "values of "
+"""Prefix of `column` in records of rows with a value of any writer. Such a record has no job and no
+UDF. Its `target_file` is a digest of the column's files and the deletion file of the fragment."""
+
 LOAD_VERSION = "[0-9a-f]{16,}-(carry|error|null)"
 """Pattern of `udf_version` in records of `load_columns`, whose values no UDF made."""
 
@@ -67,6 +74,7 @@ class FragmentRecord:
     Attributes:
         column: The column's token.
         table_version: The version of the commit.
+        job_id: The job of the rows. Empty for the rows of all earlier jobs in the file of a commit.
         key: Digest of the checkpoint key: the dependencies of the values except the rows' data.
         source: Digest of the fragment's input files.
         computed: Rows with a result of the UDF, NULL included.
@@ -101,13 +109,27 @@ class FragmentRecord:
 
 
 class Records:
-    """The records of a column. Row sets are decoded on access."""
+    """The records of a column. Row sets are decoded on access. Picklable."""
 
     def __init__(self, rows: pa.Table) -> None:
         """Takes rows of :data:`RECORDS` in any order, maybe with duplicates."""
-        fragments = rows["fragment_id"].to_numpy()
-        order = np.lexsort((-rows["table_version"].to_numpy(), fragments))
-        self._rows, self._fragments = rows.take(order).combine_chunks(), fragments[order]
+        is_of_values = pc.starts_with(rows["column"], VALUES_OF)
+        self._values = _order(rows.filter(is_of_values))
+        self._rows = _order(rows.filter(pc.invert(is_of_values)))
+        self._spans, self._value_spans = _spans(self._rows), _spans(self._values)
+        self._latest: tuple[int, list[FragmentRecord]] | None = None
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Records], tuple[bytes]]:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(self._rows)
+            writer.write_table(self._values)
+        return _records_of, (sink.getvalue().to_pybytes(),)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the encoded records in memory."""
+        return int(self._rows.nbytes + self._values.nbytes)
 
     def __len__(self) -> int:
         """Returns the number of rows, duplicates included."""
@@ -115,17 +137,65 @@ class Records:
 
     def __iter__(self) -> Iterator[FragmentRecord]:
         """Yields all records, by fragment, the newest of each first."""
-        return self._usable(0, len(self))
+        return _usable(self._rows, (0, len(self)))
 
     def of(self, fragment_id: int) -> list[FragmentRecord]:
         """Returns the records of a fragment, the newest commit first."""
-        first, last = np.searchsorted(self._fragments, [fragment_id, fragment_id + 1]).tolist()
-        return list(self._usable(first, last))
+        latest = self._latest
+        if latest is None or latest[0] != fragment_id:
+            latest = self._latest = fragment_id, list(_usable(self._rows, self._spans.get(fragment_id)))
+        return latest[1]
+
+    def values_of(self, fragment_id: int) -> Iterator[FragmentRecord]:
+        """Yields the records of a fragment's rows with a value, the newest first."""
+        return _usable(self._values, self._value_spans.get(fragment_id))
+
+    def by_job(self, record: FragmentRecord, jobs: Collection[str]) -> Iterator[FragmentRecord]:
+        """Yields a record in parts: the rows of each of some jobs, and other rows without a job.
+
+        The newest earlier record of a job with a row decides about the row.
+        """
+        named = [] if record.job_id else [older for older in self.of(record.fragment_id) if older.job_id]
+        if not any(older.job_id in jobs for older in named):
+            yield record
+            return
+        undecided, others = record.computed, record.computed
+        for older in named:
+            if older.key != record.key or older.table_version > record.table_version:
+                continue
+            part = older.computed & undecided
+            undecided -= part
+            if part and older.job_id in jobs:
+                others -= part
+                yield replace(record, job_id=older.job_id, computed=part, nulls=record.nulls & part)
+        if others:
+            yield replace(record, computed=others, nulls=record.nulls & others)
+
+    def superseded(self) -> Iterator[FragmentRecord]:
+        """Yields the records whose rows and jobs newer records of the same inputs have, too."""
+        for fragment_id in sorted(self.fragment_ids):
+            newer_rows: dict[tuple[str, str, int], RowSet] = {}
+            newer_own: dict[str, RowSet] = {}
+            for record in self.of(fragment_id):
+                identity = record.key, record.source, record.physical_rows
+                rows, own = newer_rows.get(identity, RowSet.empty()), newer_own.get(record.key, RowSet.empty())
+                if record.computed <= rows and (not record.job_id or record.computed <= own):
+                    yield record
+                newer_rows[identity] = rows | record.computed
+                if record.job_id:
+                    newer_own[record.key] = own | record.computed
+
+    def values(self) -> Iterator[tuple[FragmentRecord, bool]]:
+        """Yields all records of rows with a value, and whether each is its fragment's newest."""
+        previous: int | None = None
+        for record in _usable(self._values, (0, self._values.num_rows)):
+            yield record, record.fragment_id != previous
+            previous = record.fragment_id
 
     @property
     def fragment_ids(self) -> set[int]:
         """The fragments with records."""
-        return set(self._fragments.tolist())
+        return set(self._spans)
 
     @property
     def has_udf_values(self) -> bool:
@@ -133,18 +203,41 @@ class Records:
         loads = pc.match_substring_regex(self._rows["udf_version"], f"^{LOAD_VERSION}$")
         return bool(pc.any(pc.invert(loads)).as_py())
 
-    def _usable(self, first: int, last: int) -> Iterator[FragmentRecord]:
-        record_ids = set()
-        for row in self._rows.slice(first, last - first).to_pylist():
-            record_id = row.pop("record_id")
-            try:
-                record = _intact(record_id, row)
-            except ValueError as error:
-                logger.warning("A record of fragment %s is damaged and not used: %s", row["fragment_id"], error)
-                continue
-            if record_id not in record_ids:
-                record_ids.add(record_id)
-                yield record
+
+def _order(rows: pa.Table) -> pa.Table:
+    """Returns records by fragment, the newest of each first."""
+    order = np.lexsort((-rows["table_version"].to_numpy(), rows["fragment_id"].to_numpy()))
+    return rows.take(order).combine_chunks()
+
+
+def _spans(rows: pa.Table) -> dict[int, tuple[int, int]]:
+    """Returns the first and the last position of each fragment's records, the last exclusive."""
+    fragments, starts = np.unique(rows["fragment_id"].to_numpy(), return_index=True)
+    bounds = itertools.pairwise([*starts.tolist(), rows.num_rows])
+    return dict(zip(fragments.tolist(), bounds, strict=True))
+
+
+def _usable(rows: pa.Table, span: tuple[int, int] | None) -> Iterator[FragmentRecord]:
+    """Yields the intact records between two positions, without duplicates."""
+    if span is None:
+        return
+    record_ids = set()
+    for row in rows.slice(span[0], span[1] - span[0]).to_pylist():
+        record_id = row.pop("record_id")
+        try:
+            record = _intact(record_id, row)
+        except ValueError as error:
+            logger.warning("A record of fragment %s is damaged and not used: %s", row["fragment_id"], error)
+            continue
+        if record_id not in record_ids:
+            record_ids.add(record_id)
+            yield record
+
+
+def _records_of(payload: bytes) -> Records:
+    """Returns pickled records."""
+    with pa.ipc.open_stream(payload) as reader:
+        return Records(reader.read_all())
 
 
 def check_record(row: Mapping[str, Any]) -> FragmentRecord:
@@ -189,22 +282,36 @@ class RecordStore:
             logger.warning("what was computed is not recorded: %s", error)
 
     def load(self, column: str) -> Records:
-        """Returns all records of a column.
+        """Returns all records of a column, and of its rows with a value.
 
         Rows of a damaged file count as never computed, with a warning in the log.
 
         Raises:
             TableUnreadableError: The store failed.
         """
-        rows, damaged = read_intact_rows(self.ref, RECORDS, f"column = {quote_text(column)}")
+        names = quote_text(column), quote_text(VALUES_OF + column)
+        rows, damaged = read_intact_rows(self.ref, RECORDS, f"column IN ({', '.join(names)})")
         for file in damaged:
             path = f"{self.ref.uri}/{RECORDS.name}/{file.path}"
             logger.warning("The file %s is damaged, and its records are not used: %s", path, file.reason)
         return Records(rows.drop_null())
 
-    def compact(self, column: str, *, keep: Callable[[FragmentRecord], bool]) -> int:
-        """Drops useless records of a column, and returns their number. Concurrent jobs may run."""
-        dropped = [_row(record)["record_id"] for record in self.load(column) if not keep(record)]
+    def compact(
+        self,
+        column: str,
+        *,
+        keep: Callable[[FragmentRecord], bool],
+        keep_superseded: Callable[[FragmentRecord], bool] = lambda _: True,
+    ) -> int:
+        """Drops useless records of a column, and returns their number. Concurrent jobs may run.
+
+        Keeps a record of :meth:`Records.superseded` only if both functions return True.
+        """
+        records = self.load(column)
+        useless = [record for record in records if not keep(record)]
+        useless += [record for record in records.superseded() if keep(record) and not keep_superseded(record)]
+        useless += [record for record, is_newest in records.values() if not is_newest or not keep(record)]
+        dropped = [_row(record)["record_id"] for record in useless]
         if dropped:
             delete_rows(self.ref, RECORDS, f"record_id IN ({', '.join(map(str, dropped))})")
         return len(dropped)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lance_spark.backfill.reuse.computed_rows import FragmentRecord, Records, RecordStore
+from lance_spark.backfill.reuse.computed_rows import VALUES_OF, FragmentRecord, Records, RecordStore
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
 from lance_spark.commit.conflicts.history import Change, event_of, events_between
 from lance_spark.commit.conflicts.identity import files_of
@@ -143,16 +143,18 @@ class RoundContext:
     def __init__(self, spec: BackfillSpec) -> None:
         self.spec = spec
         self.store = store_of(spec)
+        self._records = spec.records
         self._lineages: dict[int, Lineage] = {}
         self._bases: dict[int, lance.LanceDataset | None] = {}
 
     @functools.cached_property
     def records(self) -> Records:
         """Records of the column's earlier results."""
-        return RecordStore(self.spec.snapshot).load(self.spec.column)
+        return RecordStore(self.spec.snapshot).load(self.spec.column) if self._records is None else self._records
 
     def refresh(self) -> None:
         """Reads records again: another job may have committed the values of checkpoints."""
+        self._records = None
         vars(self).pop("records", None)
 
     def lineage(self, after: int) -> Lineage:
@@ -232,11 +234,18 @@ def target_files(spec: BackfillSpec, fragment: FragmentMetadata) -> frozenset[st
 
 
 def fitting_records(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> Iterator[FragmentRecord]:
-    """Returns the records of values of this UDF, computed from a fragment's current inputs."""
+    """Yields the records of values of this UDF, computed from a fragment's current inputs.
+
+    Rows of this job, or of a job that it resumes, have their job.
+    """
+    candidates = records.of(fragment.id)
+    if not candidates:
+        return
     identity = (spec.key.digest, source_of(spec, fragment), fragment.physical_rows)
-    return (
-        record for record in records.of(fragment.id) if (record.key, record.source, record.physical_rows) == identity
-    )
+    jobs = spec.row_selector.serving_jobs | {spec.job_id}
+    for record in candidates:
+        if (record.key, record.source, record.physical_rows) == identity:
+            yield from records.by_job(record, jobs)
 
 
 def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> FragmentRows:
@@ -251,6 +260,47 @@ def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) 
         skip = spec.row_selector.skipped(record, computed)
         results |= FragmentRows(computed=computed, nulls=record.nulls, skip=skip)
     return results
+
+
+def valued_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> RowSet:
+    """Returns rows of a fragment with a recorded value of any writer.
+
+    The rows may include deleted rows.
+    """
+    rows = RowSet.empty()
+    candidates = records.of(fragment.id)
+    holds = target_files(spec, fragment) if candidates else frozenset()
+    for record in candidates if len(holds) == 1 else ():
+        if record.physical_rows == fragment.physical_rows and record.target_file in holds:
+            rows |= record.computed - record.nulls
+    for record in records.values_of(fragment.id):
+        if record.target_file == _values_digest(spec, fragment):
+            rows |= record.computed
+    return rows
+
+
+def values_record(spec: BackfillSpec, fragment: FragmentMetadata, without_value: RowSet) -> FragmentRecord:
+    """Returns the record of a fragment whose other live rows have a value."""
+    return FragmentRecord(
+        column=f"{VALUES_OF}{spec.column}",
+        fragment_id=fragment.id,
+        physical_rows=fragment.physical_rows,
+        table_version=spec.snapshot.version or 0,
+        job_id="",
+        key="",
+        udf_version="",
+        source="",
+        target_file=_values_digest(spec, fragment),
+        computed=RowSet.span(0, fragment.physical_rows) - without_value,
+        nulls=RowSet.empty(),
+        failed=RowSet.empty(),
+    )
+
+
+def _values_digest(spec: BackfillSpec, fragment: FragmentMetadata) -> str:
+    """Returns the identity of the values and the live rows of a fragment."""
+    deletions = None if fragment.deletion_file is None else fragment.deletion_file.asdict()
+    return source_digest((*files_of(fragment, spec.target_ids), str(fragment.physical_rows), str(deletions)))
 
 
 def computed_once(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> RowSet:

@@ -24,6 +24,7 @@ from udf_runtime.checkpoint import CheckpointKey
 
 if TYPE_CHECKING:
     from lance_spark.backfill.planning.selection import RowSelector
+    from lance_spark.backfill.reuse.computed_rows import Records
     from lance_spark.backfill.reuse.prior_round_rows import FirstRound
     from lance_spark.backfill.task.source_reader import TableInputs
     from lance_spark.backfill.task.task_devices import TaskDevices
@@ -54,6 +55,7 @@ class BackfillSpec:
         outputs: Pairs of output field (empty for the whole value) and target column.
         target_ids: Field ids of the target columns and their nested fields.
         column: Identity of the target column in records.
+        records: Records of earlier results; None if tasks read the records themselves.
         checkpoints: Location of the checkpoints; None is next to the table.
         bases: Versions at which rows may have been computed before they moved or changed, the
             newest first.
@@ -82,6 +84,7 @@ class BackfillSpec:
     targets: Targets
     target_ids: tuple[int, ...] = ()
     column: str = ""
+    records: Records | None = None
     checkpoints: str | None
     bases: tuple[int, ...] = ()
     sizes: tuple[int, int, int]
