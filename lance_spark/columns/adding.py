@@ -223,9 +223,10 @@ def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Se
 
 def _has_tokens(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]) -> bool:
     """Tells whether a version has the columns with the tokens."""
+    fields = {field.name: field for field in head.schema}
     for column_group, token in zip(computed, tokens, strict=True):
         for _, name in column_group.columns:
-            field = head.schema.field(name) if name in head.schema.names else None
+            field = fields.get(name)
             if field is None or (field.metadata or {}).get(TOKEN_KEY) != token.encode():
                 return False
     return True

@@ -102,12 +102,12 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
     """
 
     def drop(head: lance.LanceDataset) -> LanceOperation.BaseOperation:
-        for column in columns:
-            if column not in head.schema.names:
-                raise ColumnNotFoundError(
-                    column, ref.uri, hint=f"its columns are {', '.join(head.schema.names)}; nothing was dropped"
-                )
-        if set(columns) == set(head.schema.names):
+        names = head.schema.names
+        absent = next((column for column in columns if column not in names), None)
+        if absent is not None:
+            hint = f"its columns are {', '.join(names)}; nothing was dropped"
+            raise ColumnNotFoundError(absent, ref.uri, hint=hint)
+        if set(columns) == set(names):
             raise SchemaMismatchError(
                 f"A table needs at least one column, and the call would drop all columns. Table: {ref.uri}. Nothing "
                 "was dropped. Add another column first, or drop the table."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +84,9 @@ def _check_names(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str], ou
 def _check_types(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str]) -> list[str]:
     """Compares annotations with columns, and returns the parameters without annotation."""
     unchecked = []
+    table = dataset.schema
     for parameter, name in zip(udf.parameters, names, strict=False):
-        field = dataset.schema.field(name)
+        field = table.field(name)
         if not _takes(parameter, field):
             raise RegistrationError(
                 f"Type mismatch: parameter {parameter.name!r} of UDF {udf.name!r} takes {_describe_type(parameter)}, "
@@ -198,5 +200,5 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
 
 def _find_repeated(names: Sequence[str]) -> str | None:
     """Returns the first name that another name repeats in any case, or None."""
-    lower = [name.lower() for name in names]
-    return next((name for name in names if lower.count(name.lower()) > 1), None)
+    counts = Counter(name.lower() for name in names)
+    return next((name for name in names if counts[name.lower()] > 1), None)

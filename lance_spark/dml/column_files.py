@@ -63,6 +63,7 @@ class ColumnFiles:
 def targets_of(dataset: lance.LanceDataset, columns: Sequence[str]) -> Targets:
     """Returns columns of a table as targets of column files."""
     schema = dataset.schema
-    fields = [row_field(schema.field(name)) for name in schema.names if name in columns]
+    chosen = frozenset(columns)
+    fields = [row_field(field) for field in schema if field.name in chosen]
     names = tuple(field.name for field in fields)
     return Targets(schema=pa.schema(fields), existing=names, format=dataset.data_storage_version)

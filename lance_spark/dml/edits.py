@@ -228,10 +228,13 @@ def _scan(
 def _values(spec: EditSpec, batch: pa.RecordBatch, schema: pa.Schema, fragment: int) -> pa.RecordBatch:
     """Returns rows with the columns of a schema, from constants and scanned columns."""
     arrays: list[Any] = []
+    constants = (
+        {} if spec.constants is None else dict(zip(spec.constants.schema.names, spec.constants.columns, strict=True))
+    )
     for target_field in schema:
-        if spec.constants is not None and target_field.name in spec.constants.schema.names:
+        if target_field.name in constants:
             nowhere: Any = pa.array(np.zeros(batch.num_rows, dtype=np.int64))
-            arrays.append(spec.constants.column(target_field.name).take(nowhere))
+            arrays.append(constants[target_field.name].take(nowhere))
             continue
         arrays.append(_as(batch.column(target_field.name), target_field, fragment))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

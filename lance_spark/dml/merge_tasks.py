@@ -175,6 +175,7 @@ class _Task:
 
 
 def _without(names: Sequence[str], excluded: Collection[str]) -> list[str]:
+    excluded = frozenset(excluded)
     return [name for name in names if name not in excluded]
 
 
@@ -182,10 +183,11 @@ class _RowConverter:
     """Converts some of the columns of Spark's rows to the types of the table."""
 
     def __init__(self, source: StructType, target: pa.Schema, names: Sequence[str]) -> None:
-        self._names = [field.name for field in source.fields if field.name in names]
-        chosen = StructType([field for field in source.fields if field.name in names])
+        chosen = frozenset(names)
+        fields = [field for field in source.fields if field.name in chosen]
+        self._names = [field.name for field in fields]
         schema = pa.schema([target.field(name) for name in names])
-        self._converter = WriteConverter(chosen, schema) if names else None
+        self._converter = WriteConverter(StructType(fields), schema) if names else None
 
     def convert(self, values: pa.RecordBatch) -> pa.RecordBatch:
         """Converts the chosen columns of a batch."""

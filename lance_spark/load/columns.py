@@ -79,13 +79,13 @@ def new_columns_of(dataset: lance.LanceDataset, source: Source, request: LoadReq
         ColumnExistsError: A new name differs from a name of the table only in capitals.
     """
     loaded = source.schema(request.columns)
-    existing = [name for name in request.columns if name in dataset.schema.names]
+    table = {field.name: field for field in dataset.schema}
+    existing = [field for field in loaded.fields if field.name in table]
     if existing:
-        stored = pa.schema([value_field(dataset.schema.field(name)) for name in existing])
-        check_writable(StructType([loaded[name] for name in existing]), stored)
+        check_writable(StructType(existing), pa.schema([value_field(table[field.name]) for field in existing]))
     if request.on_missing == "null":
-        _check_nullable(dataset, existing)
-    added = [field for field in loaded.fields if field.name not in existing]
+        _check_nullable([table[field.name] for field in existing], dataset.uri)
+    added = [field for field in loaded.fields if field.name not in table]
     return _new_schema(dataset, added) if added else pa.schema([])
 
 
@@ -97,12 +97,12 @@ def _new_schema(dataset: lance.LanceDataset, columns: Sequence[StructField]) -> 
     return new
 
 
-def _check_nullable(dataset: lance.LanceDataset, columns: Sequence[str]) -> None:
-    for name in columns:
-        if not dataset.schema.field(name).nullable:
+def _check_nullable(columns: Sequence[pa.Field[Any]], uri: str) -> None:
+    for column in columns:
+        if not column.nullable:
             raise SchemaMismatchError(
-                f"Column {name!r} cannot be NULL, and on_missing='null' makes rows without a match NULL. Use 'carry' "
-                f"or 'error' for {dataset.uri}."
+                f"Column {column.name!r} cannot be NULL, and on_missing='null' makes rows without a match NULL. Use "
+                f"'carry' or 'error' for {uri}."
             )
 
 
@@ -135,10 +135,10 @@ def add_new_columns(ref: DatasetRef, new: pa.Schema) -> None:
 
 def _not_there(head: lance.LanceDataset, fields: Sequence[pa.Field[Any]]) -> list[pa.Field[Any]]:
     """Returns the columns missing in the latest version. A concurrent load may add them, too."""
-    absent_fields = []
+    absent_fields, present = [], {field.name: field for field in head.schema}
     for field in fields:
-        if field.name not in head.schema.names:
+        if field.name not in present:
             absent_fields.append(field)
-        elif head.schema.field(field.name).type != field.type:
+        elif present[field.name].type != field.type:
             raise ColumnExistsError([field.name], head.uri, hint="a concurrent writer has added it; load again")
     return absent_fields

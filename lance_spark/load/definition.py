@@ -67,7 +67,8 @@ def define_load(
     without a match.
     """
     identities = {column.name: column for column in field_identities(dataset.lance_schema)}
-    kind = types_of([dataset.schema.field(name) for name in request.columns])
+    schema = dataset.schema
+    kind = types_of([schema.field(name) for name in request.columns])
     inputs = tuple(identities[name] for name in request.keys)
     version = f"{source.identity}-{request.on_missing}"
     key = CheckpointKey(

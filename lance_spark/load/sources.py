@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -334,11 +335,13 @@ class SparkSource:
     def schema(self, columns: Sequence[str]) -> StructType:
         """Returns some columns."""
         refuse_missing(columns, self.data.columns, self.name)
+        counts = Counter(name.lower() for name in self.data.columns)
         for name in columns:
-            if sum(column.lower() == name.lower() for column in self.data.columns) > 1:
+            if counts[name.lower()] > 1:
                 hint = "another one differs from it only in capitals, which Spark does not tell apart; rename one"
                 raise ColumnNotFoundError(name, self.name, hint=hint)
-        return StructType([self.data.schema[name] for name in columns])
+        fields = {field.name: field for field in self.data.schema.fields}
+        return StructType([fields[name] for name in columns])
 
     def frame(
         self,
@@ -379,8 +382,9 @@ def refuse_missing(columns: Sequence[str], present: Sequence[str], where: str) -
     Raises:
         ColumnNotFoundError: A name is missing or ambiguous.
     """
+    counts = Counter(present)
     for name in columns:
-        if list(present).count(name) != 1:
+        if counts[name] != 1:
             alike = [column for column in present if column.lower() == name.lower() and column != name]
             columns_there = ", ".join(map(str, present)) or "none at all"
             hint = f"did you mean {alike[0]!r}?" if alike else f"its columns are {columns_there}"

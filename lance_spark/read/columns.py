@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from lance_spark.errors import ColumnNotFoundError, OptionError, TableUnreadableError, ValueConversionError
 from lance_spark.types import to_spark_schema
-from lance_spark.types.fields import Array, BlobHandling, Kind, refuse_unreadable, requested_columns
+from lance_spark.types.fields import Array, BlobHandling, Kind, refuse_unreadable, scan_field
 
 if TYPE_CHECKING:
     import lance
@@ -58,17 +58,18 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
             without stable row ids.
         UnsupportedTypeError: Spark cannot hold a column, or Lance cannot read it.
     """
-    names = _selected_names(dataset, ref, options)
-    refuse_unreadable(names, dataset)
+    table = dataset.schema
+    names = _selected_names(table, ref, options)
+    refuse_unreadable(names, table)
     names += [name for name in _added_names(options) if name not in names]
-    stored = pa.schema([dataset.schema.field(name) for name in names if name not in META_COLUMNS])
+    stored = pa.schema([table.field(name) for name in names if name not in META_COLUMNS])
     fields = {field.name: field for field in to_spark_schema(stored, blob_handling=options.blob_handling).fields}
     return StructType([_meta_field(name, dataset, ref) if name in META_COLUMNS else fields[name] for name in names])
 
 
-def _selected_names(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOptions) -> list[str]:
+def _selected_names(table: pa.Schema, ref: DatasetRef, options: ReadOptions) -> list[str]:
     """Returns the columns of the option `columns`, or all columns, in the table's spelling."""
-    names = [resolve_name(name, dataset, ref.uri) for name in options.columns or dataset.schema.names]
+    names = resolve_names(options.columns or table.names, table, ref.uri)
     twice = [name for name, times in Counter(names).items() if times > 1]
     if options.columns and twice:
         raise OptionError(
@@ -103,33 +104,32 @@ def _meta_field(name: str, dataset: lance.LanceDataset, ref: DatasetRef) -> Stru
     return StructField(name, LongType(), False, metadata)
 
 
-def resolve_name(name: str, dataset: lance.LanceDataset, uri: str) -> str:
-    """Returns the table's spelling of a top-level column.
+def resolve_names(names: Iterable[str], table: pa.Schema, uri: str) -> list[str]:
+    """Returns the table's spelling of top-level columns.
 
     An exact match wins. Otherwise exactly one column may match case-insensitively.
 
     Raises:
-        ColumnNotFoundError: No column matches, or several columns do.
+        ColumnNotFoundError: No column matches a name, or several columns do.
     """
-    table_names = [*dataset.schema.names, *META_COLUMNS]
-    if name in table_names:
+    spellings: dict[str, list[str]] = {}
+    for spelling in (*table.names, *META_COLUMNS):
+        spellings.setdefault(spelling.lower(), []).append(spelling)
+    return [_resolve(name, spellings.get(name.lower(), []), table, uri) for name in names]
+
+
+def _resolve(name: str, alike: Sequence[str], table: pa.Schema, uri: str) -> str:
+    """Returns the table's spelling of a column among the columns that match case-insensitively."""
+    if name in alike:
         return name
-    alike = [k for k in table_names if k.lower() == name.lower()]
     if len(alike) == 1:
-        return str(alike[0])
+        return alike[0]
     if alike:
         hint = f"The name could be {' or '.join(map(repr, alike))}. Spell the column as in the table."
         raise ColumnNotFoundError(name, uri, hint=hint)
-    close = difflib.get_close_matches(name, table_names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, [*table.names, *META_COLUMNS], n=1, cutoff=0.6)
     hint = f"Did you mean {close[0]!r}? " if close else ""
-    raise ColumnNotFoundError(name, uri, hint=f"{hint}The columns are {', '.join(map(str, dataset.schema.names))}.")
-
-
-def _scan_schema(dataset: lance.LanceDataset, names: Sequence[str], handling: BlobHandling) -> pa.Schema:
-    """Returns the Arrow schema of a Lance scan of the stored columns among these."""
-    columns = requested_columns(name for name in names if name not in META_COLUMNS)
-    scanner = dataset.scanner(columns=columns, blob_handling=lance_blob_handling(handling))
-    return pa.schema(list(scanner.projected_schema))
+    raise ColumnNotFoundError(name, uri, hint=f"{hint}The columns are {', '.join(map(str, table.names))}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,9 @@ class Projection:
             ColumnNotFoundError: The table does not have a column.
             UnsupportedTypeError: Lance cannot read a column.
         """
-        names = [resolve_name(f.name, dataset, uri) for f in target.fields]
-        refuse_unreadable(names, dataset)
-        data = _scan_schema(dataset, names, handling)
+        table = dataset.schema
+        names = resolve_names(target.names, table, uri)
+        refuse_unreadable(names, table)
         self._trees: list[_Whole | _Struct] = []
         fields: list[pa.Field[Any]] = []
         for name, requested in zip(names, target.fields, strict=True):
@@ -185,11 +185,13 @@ class Projection:
                 self._trees.append(_Whole((name,)))
                 fields.append(pa.field(requested.name, pa.int64(), nullable=False))
                 continue
-            field = data.field(name)
+            stored = table.field(name)
+            # Lance takes a time quadratic in the columns for the schema of a scan.
+            field = scan_field(stored, handling)
             tree: _Whole | _Struct = _Whole((name,))
             # A blob is stored as bytes and read as a struct, so its fields cannot be fetched
             # separately.
-            if prune and dataset.schema.field(name).type.equals(field.type):
+            if prune and stored.type.equals(field.type):
                 tree = _pruned_tree(field.type, requested.dataType, name)
             self._trees.append(tree)
             nullable = field.nullable and isinstance(tree, _Whole)

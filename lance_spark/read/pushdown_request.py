@@ -213,6 +213,11 @@ class ScanSpec:
         """Whether the aggregates have grouping columns."""
         return any(call.fn == "group" for call in self.aggregate)
 
+    @property
+    def counts_only(self) -> bool:
+        """Whether the scan only returns numbers of rows."""
+        return bool(self.aggregate) and all(call.fn == "count_star" for call in self.aggregate)
+
     def __post_init__(self) -> None:
         if self.elements and (self.columns is None or self.aggregate):
             raise ValueError("The planner rule asks for elements of vectors without their columns.")

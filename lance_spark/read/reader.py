@@ -21,7 +21,7 @@ from lance_spark.read.scan_plan import (
     ScanPlan,
     aggregate_schema,
     check_selection,
-    find_field,
+    fields_by_name,
     plan_scan,
     target_columns,
 )
@@ -205,7 +205,7 @@ class LanceReader(DataSourceReader):
     @property
     def counts_only(self) -> bool:
         """Whether the scan only returns numbers of rows."""
-        return bool(self.spec.aggregate) and all(call.fn == "count_star" for call in self.spec.aggregate)
+        return self.spec.counts_only
 
     def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         blobs = self.options.blob_handling
@@ -243,7 +243,8 @@ class LanceReader(DataSourceReader):
 
     def _calls(self) -> list[AggregateCall]:
         """Returns the aggregates with the column names of a batch."""
-        return [call.renamed(lambda name: find_field(self.target, name).name) for call in self.spec.aggregate]
+        find = fields_by_name(self.target)
+        return [call.renamed(lambda name: find(name).name) for call in self.spec.aggregate]
 
 
 def _empty_batches(rows: int) -> Iterator[pa.RecordBatch]:

@@ -198,7 +198,7 @@ class _Scan:
                         selection, f"_rowaddr >= {first + task.start} AND _rowaddr < {first + task.stop}"
                     )
         return self.dataset.scanner(
-            columns=requested_columns(self.columns),
+            columns=self._requested_columns(),
             filter=selection,
             fragments=fragments,
             offset=offset,
@@ -211,6 +211,13 @@ class _Scan:
             row_addr_allowlist=mask,
             blob_handling=lance_blob_handling(self.blobs),
         )
+
+    def _requested_columns(self) -> dict[str, str] | list[str] | None:
+        """Returns the columns for Lance, None for all columns.
+
+        Lance parses each requested column against all columns: 0.5 s for 2,000 columns.
+        """
+        return None if self.columns == self.dataset.schema.names else requested_columns(self.columns)
 
     @contextlib.contextmanager
     def _explained(self, fragments: list[LanceFragment]) -> Iterator[None]:

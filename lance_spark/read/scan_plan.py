@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -317,7 +317,7 @@ def aggregate_schema(calls: Sequence[AggregateCall], columns: StructType) -> Str
 
     Counts are bigint, `min` and `max` keep the type of the column, and each sum has its own scale.
     """
-    fields = []
+    fields, find = [], fields_by_name(columns)
     for call in calls:
         if call.fn == "sum":
             kind = LongType() if call.scale is None else DecimalType(_SUM_DIGITS, call.scale)
@@ -325,35 +325,40 @@ def aggregate_schema(calls: Sequence[AggregateCall], columns: StructType) -> Str
         elif call.column is None or call.fn == "count":
             fields.append(StructField(call.name, LongType(), False))
         else:
-            field = find_field(columns, call.column)
+            field = find(call.column)
             fields.append(StructField(call.name, field.dataType, field.nullable or call.fn != "group"))
     return StructType(fields)
 
 
 def aggregate_inputs(calls: Sequence[AggregateCall], columns: StructType) -> StructType:
     """Returns the distinct input columns of aggregates, in order."""
-    return StructType(list({(f := find_field(columns, n)).name: f for c in calls for n in c.inputs}.values()))
+    find = fields_by_name(columns)
+    return StructType(list({(f := find(n)).name: f for c in calls for n in c.inputs}.values()))
 
 
-def find_field(columns: StructType, name: str) -> StructField:
-    """Returns the field with a name, which Spark may spell in another case."""
-    for field in columns.fields:
-        if field.name == name:
-            return field
-    return next(field for field in columns.fields if field.name.lower() == name.lower())
+def fields_by_name(columns: StructType) -> Callable[[str], StructField]:
+    """Returns a function from a name, which Spark may spell in another case, to its field.
+
+    The function raises a KeyError for an unknown name.
+    """
+    exact = {field.name: field for field in reversed(columns.fields)}
+    lower = {field.name.lower(): field for field in reversed(columns.fields)}
+    return lambda name: exact[name] if name in exact else lower[name.lower()]
 
 
 def target_columns(
     ref: DatasetRef, options: ReadOptions, spec: ScanSpec, schema: StructType | None = None
 ) -> StructType:
     """Returns the columns to read: the inputs of aggregates, else the requested columns."""
+    if spec.counts_only:
+        return StructType([])
     if spec.aggregate:
         base = (
             spec.columns if spec.columns is not None and spec.columns.fields else table_schema(ref.open(), ref, options)
         )
         try:
             return aggregate_inputs(spec.aggregate, base)
-        except StopIteration:
+        except KeyError:
             return aggregate_inputs(spec.aggregate, table_schema(ref.open(), ref, options))
     if schema is not None:
         return schema

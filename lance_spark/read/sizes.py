@@ -150,7 +150,8 @@ class _FileSizes:
         if shape is None:
             widths = self._measure(file, rows)
             shape = self._shapes[key] = self._shape(widths)
-            self.widths = {**widths, **self.widths}
+            for number, width in widths.items():
+                self.widths.setdefault(number, width)
         size = file.file_size_bytes
         return shape.read_bytes * (size / shape.row_bytes if size and shape.row_bytes else rows)
 
@@ -260,7 +261,7 @@ def _external_blob_widths(dataset: lance.LanceDataset, paths: Sequence[str]) -> 
     """Returns the average blob size of each column whose blobs may lie outside of data files."""
     widths = {}
     for field in dataset.schema:
-        if field.name in paths and is_blob(field) and extension_name(field) == BLOB_V2:
+        if is_blob(field) and extension_name(field) == BLOB_V2 and field.name in paths:
             try:
                 with panics_as_errors():
                     sizes = _first_blob_sizes(dataset, field.name)
@@ -317,7 +318,7 @@ def _leaves(dataset: lance.LanceDataset, paths: Sequence[str], blob_bytes: bool)
                 column=path[0],
                 width=None if repeated else width,
                 declared=_DECLARED_WIDTH if width is None else width,
-                read=any(path[: len(prefix)] == prefix for prefix in requested),
+                read=any(path[:depth] in requested for depth in range(1, len(path) + 1)),
                 blob=blob,
                 descriptor=blob and not blob_bytes,
             )

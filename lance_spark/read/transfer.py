@@ -60,7 +60,8 @@ def vector_sizes(dataset: lance.LanceDataset, columns: StructType) -> dict[str, 
 
 def dense_columns(columns: StructType, vectors: Iterable[str]) -> tuple[str, ...]:
     """Returns the names of the vectors that can be split."""
-    return tuple(name for name in vectors if name + SUFFIX not in columns.names)
+    names = frozenset(columns.names)
+    return tuple(name for name in vectors if name + SUFFIX not in names)
 
 
 def split_schema(columns: StructType, dense: Sequence[str]) -> StructType:
@@ -75,7 +76,8 @@ def split_schema(columns: StructType, dense: Sequence[str]) -> StructType:
         else f
         for f in columns.fields
     ]
-    return StructType([*first, *(StructField(name + SUFFIX, columns[name].dataType, True) for name in dense)])
+    kinds = {f.name: f.dataType for f in columns.fields}
+    return StructType([*first, *(StructField(name + SUFFIX, kinds[name], True) for name in dense)])
 
 
 def split_batch(batch: pa.RecordBatch, dense: Sequence[str]) -> pa.RecordBatch:
@@ -160,18 +162,21 @@ def unscaled_columns(columns: StructType) -> tuple[str, ...]:
 
 def long_schema(columns: StructType, names: Sequence[str]) -> StructType:
     """Returns the schema of the scan, with bigint for the named columns."""
+    chosen = frozenset(names)
     return StructType(
-        [StructField(f.name, LongType(), f.nullable, f.metadata) if f.name in names else f for f in columns.fields]
+        [StructField(f.name, LongType(), f.nullable, f.metadata) if f.name in chosen else f for f in columns.fields]
     )
 
 
 def decimals_to_longs(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """Returns a batch with its named decimal128 columns as unscaled integers."""
-    for name in names:
-        at = batch.schema.get_field_index(name)
-        field = batch.schema.field(at).with_type(pa.int64())
-        batch = batch.set_column(at, field, low_words(batch.column(at)))
-    return batch
+    if not names:
+        return batch
+    fields, arrays, chosen = list(batch.schema), list(batch.columns), frozenset(names)
+    for at, field in enumerate(fields):
+        if field.name in chosen:
+            fields[at], arrays[at] = field.with_type(pa.int64()), low_words(arrays[at])
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, batch.schema.metadata))  # type: ignore[arg-type]
 
 
 def low_words(column: Array) -> Array:

@@ -202,7 +202,8 @@ class CarryOver:
     ) -> FragmentColumns:
         """Streams values into a column file of a fragment, on top of its existing values."""
         schema = self._plan.targets.schema
-        existing = tuple(name for name in schema.names if name in head.dataset.schema.names)
+        table_names = frozenset(head.dataset.schema.names)
+        existing = tuple(name for name in schema.names if name in table_names)
         targets = Targets(schema=schema, existing=existing, format=self._plan.targets.format)
         file = ColumnFile(self._staging.begin_attempt(), head, handle, targets)
         try:

@@ -79,7 +79,8 @@ def _changed_live(
     old_names, new_names = (tuple(names) for names in zip(*pairs, strict=True))
     count = len(mapping.old)
     changed = np.zeros(count, dtype=np.bool_)
-    rows = _BLOB_ROWS if any(is_blob(head.dataset.schema.field(name)) for name in new_names) else _ROWS
+    schema = head.dataset.schema
+    rows = _BLOB_ROWS if any(is_blob(schema.field(name)) for name in new_names) else _ROWS
     # Each side reads in the order of its own rows. Rows in another order are read in chunks of
     # their new order.
     order = np.argsort(mapping.new, kind="stable")

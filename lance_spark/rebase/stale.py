@@ -47,7 +47,8 @@ def judge_stale(stale: RowMapping, *, current: Values, before: Values, staged: V
 
 def values_in(rows: SnapshotRows, fragment_id: int, targets: pa.Schema) -> Values:
     """Returns a reader of target columns of a fragment, with NULL for absent columns."""
-    names = tuple(name for name in targets.names if name in rows.dataset.schema.names)
+    table_names = frozenset(rows.dataset.schema.names)
+    names = tuple(name for name in targets.names if name in table_names)
 
     def read(offsets: Offsets) -> list[pa.Array[Any]]:
         columns = dict(zip(names, read_rows(rows, fragment_id, names, offsets) if names else (), strict=True))

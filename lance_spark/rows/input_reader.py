@@ -53,7 +53,8 @@ class InputReader:
         self._columns = columns
         # Two parameters may read the same column.
         self._scanned = list(dict.fromkeys(columns))
-        self._blobs = [name for name in self._scanned if is_blob(self._dataset.schema.field(name))]
+        schema = self._dataset.schema
+        self._blobs = [name for name in self._scanned if is_blob(schema.field(name))]
         self._strategy = blob_strategy
         self._blob_bytes = blob_buffer_bytes
 

@@ -158,7 +158,7 @@ def _add(ref: DatasetRef, changes: Sequence[_Change]) -> int:
     )
 
     def add(head: lance.LanceDataset) -> None:
-        present = [name for name in new_columns.names if name in head.schema.names]
+        present = sorted(set(new_columns.names).intersection(head.schema.names))
         if present:
             raise ColumnExistsError(present, ref.uri, hint="a concurrent writer added it; nothing was changed")
         check_storable(new_columns, head.data_storage_version)
@@ -170,7 +170,8 @@ def _add(ref: DatasetRef, changes: Sequence[_Change]) -> int:
 def _drop_and_alter(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.LanceDataset) -> None:
     table = open_table(ref.uri, storage_options=ref.storage)
     dropped = [change["column"][0] for change in changes if change["kind"] == "DeleteColumn"]
-    present = [name for name in dropped if name in dataset.schema.names]
+    names = frozenset(dataset.schema.names)
+    present = [name for name in dropped if name in names]
     if present:
         table.drop_columns(present)
     alterations = [alteration for change in changes if (alteration := _to_alteration(change, dataset)) is not None]

@@ -333,7 +333,8 @@ class NullColumnFiles:
     def _write(
         self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str], existing: tuple[str, ...]
     ) -> StagedColumns:
-        schema = pa.schema([row_field(dataset.schema.field(name)) for name in columns])
+        table = dataset.schema
+        schema = pa.schema([row_field(table.field(name)) for name in columns])
         targets = Targets(schema=schema, existing=existing, format=self._format)
         rows = SnapshotRows(dataset)
         fragment = rows.fragment(fragment_id)

@@ -71,7 +71,8 @@ class FileLayout:
     @staticmethod
     def of_table(dataset: lance.LanceDataset, columns: Collection[str]) -> FileLayout:
         """Returns the layout of new files with some columns of an existing table."""
-        schema = pa.schema([row_field(f) for f in dataset.schema if f.name in columns])
+        chosen = frozenset(columns)
+        schema = pa.schema([row_field(f) for f in dataset.schema if f.name in chosen])
         return _build_layout(schema, dataset.data_storage_version, dataset.lance_schema)
 
     def fragment(self, name: str, *, rows: int, size_bytes: int | None) -> FragmentMetadata:

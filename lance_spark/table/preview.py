@@ -61,7 +61,8 @@ class Preview:
     @staticmethod
     def of(name: str, dataset: lance.LanceDataset, n: int, columns: list[str]) -> Preview:
         """Reads the first rows of a version."""
-        fields = [dataset.schema.field(column) for column in columns]
+        schema = dataset.schema
+        fields = [schema.field(column) for column in columns]
         plain = [field.name for field in fields if not is_blob(field)]
         table = dataset.scanner(columns=requested_columns(plain), limit=n, with_row_address=True).to_table()
         addresses: list[int] = table["_rowaddr"].to_numpy().tolist()

@@ -184,11 +184,13 @@ class TableRows(TableVersions):
         try:
             return dataset.scanner(columns=requested, filter=filter, blob_handling=blobs).to_table()
         except (ValueError, OSError):
-            refuse_unreadable(dataset.schema.names if names is None else names, dataset)
+            table = dataset.schema
+            refuse_unreadable(table.names if names is None else names, table)
+            readable = {*table.names, *RESERVED}
             for name in names or ():
-                if name.partition(".")[0] not in dataset.schema.names and name not in RESERVED:
+                if readable.isdisjoint((name, name.partition(".")[0])):
                     raise ColumnNotFoundError(
-                        name, self.uri, hint=f"its columns are {', '.join(dataset.schema.names)}"
+                        name, self.uri, hint=f"its columns are {', '.join(table.names)}"
                     ) from None
             raise
 
@@ -288,8 +290,8 @@ class TableRows(TableVersions):
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= Preview.MOST_ROWS:
             raise OptionError("n", n, f"a number of rows, from 1 to {Preview.MOST_ROWS}")
         dataset = self.to_lance()
+        names = dataset.schema.names
         for name in columns or ():
-            if name not in dataset.schema.names:
-                columns_text = ", ".join(dataset.schema.names)
-                raise ColumnNotFoundError(name, self.uri, hint=f"its columns are {columns_text}")
-        return Preview.of(self.name, dataset, n, list(columns or dataset.schema.names))
+            if name not in names:
+                raise ColumnNotFoundError(name, self.uri, hint=f"its columns are {', '.join(names)}")
+        return Preview.of(self.name, dataset, n, list(columns or names))

@@ -12,14 +12,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from lance_spark.errors import ColumnNameError, UnsupportedTypeError
-
-if TYPE_CHECKING:
-    import lance
 
 RESERVED = frozenset({"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"})
 """Names of columns that Lance itself adds to a scan."""
@@ -87,7 +84,7 @@ def _problem_of_field(name: str) -> str | None:
     return None
 
 
-def refuse_unreadable(names: Iterable[str], dataset: lance.LanceDataset) -> None:
+def refuse_unreadable(names: Iterable[str], table: pa.Schema) -> None:
     """Raises an error for columns of another writer with names that Lance can store but not read.
 
     Raises:
@@ -95,10 +92,10 @@ def refuse_unreadable(names: Iterable[str], dataset: lance.LanceDataset) -> None
     """
     for name in names:
         if not name or "`" in name:
-            readable = ", ".join(candidate for candidate in dataset.schema.names if candidate and "`" not in candidate)
+            readable = ", ".join(candidate for candidate in table.names if candidate and "`" not in candidate)
             raise UnsupportedTypeError(
                 name,
-                str(dataset.schema.field(name).type),
+                str(table.field(name).type),
                 reason="Lance cannot read a top-level column whose name is empty or holds a backtick",
                 hint=f"leave it out with the option columns, which may name {readable or 'no other column here'}",
             )

@@ -8,6 +8,7 @@ failed conversion is repeated on an array with NULL for all hidden values.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -150,10 +151,10 @@ class ConversionPlanner:
             else:
                 node = self.plan(have[position], child, inner)
             children.append(ChildPlan(source=position, node=node, missing_as=plain_type(child.type)))
-        paired = frozenset(positions.values())
+        paired, counts = frozenset(positions.values()), Counter(names)
         for position, name in enumerate(names):
             if self.writing and position not in paired:
-                twice = names.count(name) > 1
+                twice = counts[name] > 1
                 self.problems[f"{prefix}{name}"] = "is there twice" if twice else f"the table has no such {noun}"
         return tuple(children)
 
@@ -228,7 +229,9 @@ def pair_names(have: list[str], want: list[str]) -> dict[str, int]:
     An exact match wins. Otherwise names match case-insensitively unless that is ambiguous, as in
     Spark.
     """
-    exact = {name: have.index(name) for name in want if name in have}
+    # Of several columns with one name, the first is the source.
+    first = {name: i for i, name in reversed(list(enumerate(have)))}
+    exact = {name: first[name] for name in want if name in first}
     positions = frozenset(exact.values())
     sources = _unique_lower((name, i) for i, name in enumerate(have) if i not in positions)
     targets = _unique_lower((name, name) for name in want if name not in exact)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -225,8 +226,8 @@ def _selected_columns(query: Query, function: UDF | None, dataset: lance.LanceDa
 
 
 def _refuse_names(names: Sequence[str]) -> None:
-    lower = [name.lower() for name in names]
-    twice = next((name for name in names if lower.count(name.lower()) > 1), None)
+    counts = Counter(name.lower() for name in names)
+    twice = next((name for name in names if counts[name.lower()] > 1), None)
     if twice is not None:
         raise RegistrationError(f"Two columns of the view have the name {twice!r}. Rename one of them.")
     for name in names:
@@ -239,11 +240,11 @@ def _expression_fields(
     dataset: lance.LanceDataset, columns: Sequence[tuple[str, str]], uri: str
 ) -> list[pa.Field[Any]]:
     """Returns nullable fields for columns. The metadata of a field is the column's expression."""
-    plain_columns = {quote_identifier(name): name for name in dataset.schema.names}
+    plain_columns = {quote_identifier(field.name): field for field in dataset.schema}
     fields: list[pa.Field[Any]] = []
     for name, expression in columns:
         if expression in plain_columns:
-            fields.append(_plain_field(dataset.schema.field(plain_columns[expression]), name, expression, uri))
+            fields.append(_plain_field(plain_columns[expression], name, expression, uri))
             continue
         if expression == quote_identifier(name):
             raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(dataset.schema.names)}")

@@ -228,17 +228,18 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
             "computed columns of a table, use backfill.",
             uri=dataset.uri,
         )
+    schema = dataset.schema
     for name in definition.row_columns:
-        if name not in dataset.schema.names:
+        if name not in schema.names:
             raise ViewError(
                 f"The view {dataset.uri} lacks its column {name!r}, which identifies rows. Restore the version before, "
                 "or make the view again.",
                 uri=dataset.uri,
             )
     # A cast replaces the column, and drops the metadata about its expression or UDF.
-    for field in dataset.schema:
-        marks = {EXPRESSION_KEY, BINDING_KEY.encode(), MADE_KEY}
-        if field.name in definition.columns and marks.isdisjoint(field.metadata or {}):
+    marks, computed = {EXPRESSION_KEY, BINDING_KEY.encode(), MADE_KEY}, frozenset(definition.columns)
+    for field in schema:
+        if field.name in computed and marks.isdisjoint(field.metadata or {}):
             raise ViewError(
                 f"Column {field.name!r} of the view {dataset.uri} was cast or created again, so its expression is "
                 "unknown. Drop the column, restore the version before, or make the view again.",

@@ -122,7 +122,8 @@ def _with_new_columns(ref: DatasetRef, schema: StructType, options: WriteOptions
     def add(head: lance.LanceDataset) -> None:
         check_storable(new, head.data_storage_version)
         # Columns added by a concurrent writer get the same checks as all columns.
-        unadded = [field for field in new if field.name not in head.schema.names]
+        present_names = frozenset(head.schema.names)
+        unadded = [field for field in new if field.name not in present_names]
         if unadded:
             head.add_columns(pa.schema(unadded))
 

@@ -202,8 +202,9 @@ def slots_of(spark: SparkSession, limit: int | None) -> int:
 
 def targets_of(dataset: lance.LanceDataset, columns: Sequence[str]) -> Targets:
     """Returns columns of a version in the form of files."""
+    table = dataset.schema
     return Targets(
-        schema=pa.schema([row_field(dataset.schema.field(column)) for column in columns]),
+        schema=pa.schema([row_field(table.field(column)) for column in columns]),
         existing=tuple(columns),
         format=dataset.data_storage_version,
     )

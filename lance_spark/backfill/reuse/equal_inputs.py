@@ -62,7 +62,8 @@ def check_equal_inputs(spec: BackfillSpec, udf: UDF, dataset: lance.LanceDataset
             f"{what}, and its inputs are columns of a view's source. View: {spec.snapshot.uri}. Use deduplicate=True."
         )
     columns = [*spec.input_names, *(column for _, column in spec.outputs)]
-    blobs = [name for name in columns if is_blob(dataset.schema.field(name))]
+    schema = dataset.schema
+    blobs = [name for name in columns if is_blob(schema.field(name))]
     if blobs:
         raise UnsupportedOperationError(
             f"{what}, and column {blobs[0]!r} of {spec.snapshot.uri} has blobs. Use deduplicate=True."

@@ -286,8 +286,9 @@ def _leaf_schema(dataset: lance.LanceDataset, names: Collection[str]) -> StructT
 
 
 def _refuse_unreadable(dataset: lance.LanceDataset, used: Sequence[UsedField]) -> None:
+    schema = dataset.schema
     for column in used:
-        field: pa.Field[Any] = dataset.schema.field(column.name)
+        field: pa.Field[Any] = schema.field(column.name)
         if is_blob(field):
             raise RegistrationError(
                 f"The query of a view in Spark SQL cannot use blobs, as in column {column.name!r}. Name the other "

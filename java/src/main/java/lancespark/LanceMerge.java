@@ -6,7 +6,6 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.stream.Stream;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.MergeRows;
 import scala.Product;
@@ -19,6 +18,12 @@ import scala.Product;
 final class LanceMerge {
   private final MergeRows rows;
 
+  /** The new values of each clause that updates a row, and the actions of all clauses. */
+  private final List<List<Expression>> updates = new ArrayList<>();
+
+  private final Set<Integer> actions = new HashSet<>();
+  private final ColumnOrigins origins;
+
   /** Position of the row address in the values of a clause. */
   private final int address;
 
@@ -28,14 +33,16 @@ final class LanceMerge {
   LanceMerge(MergeRows rows, int address) {
     this.rows = rows;
     this.address = address;
+    this.origins = ColumnOrigins.of(rows.child());
+    for (MergeRows.Instruction clause : Scala.<MergeRows.Instruction>list(rows.instructions())) {
+      List<Expression> values = valuesOf(clause);
+      actions.add(actionOf(values));
+      if (actionOf(values) == RowLevelCommand.UPDATES) updates.add(values);
+    }
   }
 
   boolean inserts() {
-    return has(RowLevelCommand.INSERTS);
-  }
-
-  private boolean has(int action) {
-    return clauses().anyMatch(clause -> actionOf(valuesOf(clause)) == action);
+    return actions.contains(RowLevelCommand.INSERTS);
   }
 
   /**
@@ -43,23 +50,20 @@ final class LanceMerge {
    * the column for updates.
    */
   boolean skips(int position, String name) {
-    if (!has(RowLevelCommand.UPDATES) || changes(position, name)) return false;
+    if (updates.isEmpty() || changes(position, name)) return false;
     unchangedPositions.add(position);
     return true;
   }
 
   /** Tells whether an update changes the column at a position. */
   boolean changes(int position, String name) {
-    return clauses()
-        .map(LanceMerge::valuesOf)
-        .filter(values -> actionOf(values) == RowLevelCommand.UPDATES)
-        .anyMatch(values -> !copiesColumn(values, position, name));
+    return updates.stream().anyMatch(values -> !copiesColumn(values, position, name));
   }
 
   private boolean copiesColumn(List<Expression> values, int position, String name) {
     return values.get(position) instanceof Attribute value
         && values.get(address) instanceof Attribute row
-        && RowLevelCommand.copiesColumn(rows.child(), value, name, row);
+        && origins.isCopy(value, name, row);
   }
 
   /** Returns the merge without unchanged values and without values at unused positions. */
@@ -82,19 +86,16 @@ final class LanceMerge {
   private Object pruned(MergeRows.Instruction clause, Set<Integer> usedPositions) {
     List<Expression> values = valuesOf(clause);
     if (values.isEmpty()) return clause;
-    boolean updates = actionOf(values) == RowLevelCommand.UPDATES;
+    boolean isUpdate = actionOf(values) == RowLevelCommand.UPDATES;
     List<Expression> prunedValues = new ArrayList<>();
+    int count = rows.output().size();
     // A clause repeats its row columns after the columns of the output.
-    for (int i = 0; i < rows.output().size(); i++) {
-      boolean isNeeded = usedPositions.contains(i) && !(updates && unchangedPositions.contains(i));
+    for (int i = 0; i < count; i++) {
+      boolean isNeeded = usedPositions.contains(i) && !(isUpdate && unchangedPositions.contains(i));
       Expression value = values.get(i);
       prunedValues.add(isNeeded ? value : Literal$.MODULE$.create((Object) null, value.dataType()));
     }
     return SparkRelease.copy((Product) clause, "output", Scala.seq(prunedValues));
-  }
-
-  private Stream<MergeRows.Instruction> clauses() {
-    return Scala.<MergeRows.Instruction>list(rows.instructions()).stream();
   }
 
   /**

@@ -3,6 +3,7 @@ package lancespark;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -363,13 +364,14 @@ public class LancePushdown extends Rule<LogicalPlan> {
     if (scan.dense.isEmpty() && scan.unscaled.isEmpty()) {
       return joined(withScan(relation, scan, checked(columns, scan.readSchema(), snapshot)), joins);
     }
+    StructField[] answered = scan.readSchema().fields();
     List<AttributeReference> scanned = new ArrayList<>();
     List<AttributeReference> secondHalves = new ArrayList<>();
     for (AttributeReference column : columns) {
       if (scan.dense.contains(column.name())) {
         ArrayType type = (ArrayType) column.dataType();
         scanned.add(newAttribute(column, new ArrayType(type.elementType(), false), true));
-        String name = scan.readSchema().fields()[columns.size() + secondHalves.size()].name();
+        String name = answered[columns.size() + secondHalves.size()].name();
         secondHalves.add(Trees.attribute(name, type, true).withQualifier(column.qualifier()));
       } else if (scan.unscaled.contains(column.name())) {
         scanned.add(newAttribute(column, LongType$.MODULE$, column.nullable()));
@@ -377,7 +379,7 @@ public class LancePushdown extends Rule<LogicalPlan> {
         scanned.add(column);
       }
     }
-    List<AttributeReference> halves = new ArrayList<>(secondHalves);
+    Iterator<AttributeReference> halves = secondHalves.iterator();
     scanned.addAll(secondHalves);
     List<AttributeReference> output = checked(scanned, scan.readSchema(), snapshot);
     List<Expression> restoredColumns = new ArrayList<>();
@@ -385,7 +387,7 @@ public class LancePushdown extends Rule<LogicalPlan> {
       AttributeReference column = columns.get(i);
       AttributeReference value = output.get(i);
       if (scan.dense.contains(column.name())) {
-        Seq<Expression> both = Scala.seqOf(value, halves.remove(0));
+        Seq<Expression> both = Scala.seqOf(value, halves.next());
         restoredColumns.add(Trees.aliasAs(new Coalesce(both), column));
       } else if (scan.unscaled.contains(column.name())) {
         DecimalType type = (DecimalType) column.dataType();
@@ -480,11 +482,10 @@ public class LancePushdown extends Rule<LogicalPlan> {
   }
 
   static StructType schemaOf(List<? extends Attribute> attributes) {
-    StructType schema = new StructType();
-    for (Attribute a : attributes) {
-      schema = schema.add(a.name(), a.dataType(), a.nullable(), a.metadata());
-    }
-    return schema;
+    return new StructType(
+        attributes.stream()
+            .map(a -> new StructField(a.name(), a.dataType(), a.nullable(), a.metadata()))
+            .toArray(StructField[]::new));
   }
 
   /**

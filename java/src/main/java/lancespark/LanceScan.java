@@ -3,6 +3,7 @@ package lancespark;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
@@ -50,10 +51,10 @@ public final class LanceScan
   final boolean splits;
 
   /** Names of the columns in two halves. */
-  final List<String> dense;
+  final Set<String> dense;
 
   /** Names of the decimals in the form of integers. */
-  final List<String> unscaled;
+  final Set<String> unscaled;
 
   /** Numbers of elements of whole vectors, by the name of a column shortened by the scan. */
   final Map<String, Integer> elements = new HashMap<>();
@@ -93,8 +94,8 @@ public final class LanceScan
     this.bytes = reply.number("bytes");
     this.limited = reply.isTrue("limited");
     this.splits = reply.isTrue("splits");
-    this.dense = reply.texts("dense");
-    this.unscaled = reply.texts("unscaled");
+    this.dense = Set.copyOf(reply.texts("dense"));
+    this.unscaled = Set.copyOf(reply.texts("unscaled"));
     if (reply.get("elements") != null) {
       reply.object("elements").forEach((name, size) -> elements.put(name, (Integer) size));
     }

@@ -100,15 +100,16 @@ final class LanceWrites {
    */
   private static StructType withSnapshot(StructType schema, String snapshot) {
     if (snapshot == null) return schema;
-    StructType fresh = new StructType();
-    for (StructField field : schema.fields()) {
+    StructField[] fields = schema.fields().clone();
+    for (int i = 0; i < fields.length; i++) {
+      StructField field = fields[i];
       Metadata metadata = field.metadata();
       if (LanceReads.isRowColumn(field.name()) && metadata.contains(LanceSource.TABLE_METADATA)) {
         metadata = LanceSource.withSnapshot(metadata, snapshot);
+        fields[i] = new StructField(field.name(), field.dataType(), field.nullable(), metadata);
       }
-      fresh = fresh.add(field.name(), field.dataType(), field.nullable(), metadata);
     }
-    return fresh;
+    return new StructType(fields);
   }
 
   /**
@@ -164,12 +165,16 @@ final class LanceWrites {
    */
   static Attribute sourceOf(Project project, Attribute attribute) {
     for (NamedExpression projection : Scala.list(project.projectList())) {
-      if (!projection.exprId().equals(attribute.exprId())) continue;
-      if (projection instanceof Attribute column) return column;
-      return projection instanceof Alias alias && alias.child() instanceof Attribute column
-          ? column
-          : null;
+      if (projection.exprId().equals(attribute.exprId())) return sourceOf(projection);
     }
     return null;
+  }
+
+  /** Returns the attribute behind a projection, or null for a computed value. */
+  static Attribute sourceOf(NamedExpression projection) {
+    if (projection instanceof Attribute column) return column;
+    return projection instanceof Alias alias && alias.child() instanceof Attribute column
+        ? column
+        : null;
   }
 }

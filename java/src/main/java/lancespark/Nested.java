@@ -2,7 +2,6 @@ package lancespark;
 
 import java.util.ArrayDeque;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -42,7 +41,9 @@ final class Nested {
     for (AttributeReference column : columns) {
       Set<List<String>> paths = used.get(column.exprId());
       DataType type = column.dataType();
-      if (paths != null) type = pruned(type, column.nullable(), List.of(), paths);
+      if (paths != null) {
+        type = pruned(type, column.nullable(), List.of(), paths, prefixes(paths));
+      }
       boolean same = DataType.equalsIgnoreNullability(type, column.dataType());
       changed |= !same;
       result.add(same ? column : LancePushdown.attribute(column, type, column.metadata()));
@@ -77,26 +78,32 @@ final class Nested {
    * be NULL, because the remaining fields are then NULL.
    */
   private static DataType pruned(
-      DataType type, boolean nullable, List<String> path, Set<List<String>> used) {
+      DataType type,
+      boolean nullable,
+      List<String> path,
+      Set<List<String>> used,
+      Set<List<String>> prefixes) {
     if (used.contains(path) || !(type instanceof StructType struct)) return type;
     Set<String> names = new HashSet<>();
-    StructType result = new StructType();
+    List<StructField> result = new ArrayList<>();
     for (StructField field : struct.fields()) {
       if (!names.add(field.name())) return type;
       List<String> below = new ArrayList<>(path);
       below.add(field.name());
-      if (!isPrefixOfAny(below, used)) continue;
+      if (!prefixes.contains(below)) continue;
       boolean optional = nullable || field.nullable();
-      DataType fieldType = pruned(field.dataType(), optional, below, used);
-      result = result.add(field.name(), fieldType, optional, field.metadata());
+      DataType fieldType = pruned(field.dataType(), optional, below, used, prefixes);
+      result.add(new StructField(field.name(), fieldType, optional, field.metadata()));
     }
-    return result.length() == 0 ? type : result;
+    return result.isEmpty() ? type : new StructType(result.toArray(StructField[]::new));
   }
 
-  private static boolean isPrefixOfAny(List<String> prefix, Collection<List<String>> paths) {
-    int length = prefix.size();
-    return paths.stream()
-        .anyMatch(path -> path.size() >= length && path.subList(0, length).equals(prefix));
+  private static Set<List<String>> prefixes(Set<List<String>> paths) {
+    Set<List<String>> prefixes = new HashSet<>();
+    for (List<String> path : paths) {
+      for (int i = 1; i <= path.size(); i++) prefixes.add(path.subList(0, i));
+    }
+    return prefixes;
   }
 
   /** Returns an expression over the narrowed columns. */

@@ -1,8 +1,10 @@
 package lancespark;
 
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
-import java.util.stream.IntStream;
+import java.util.Map;
+import java.util.Set;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.expressions.aggregate.*;
 import org.apache.spark.sql.types.*;
@@ -36,7 +38,10 @@ final class Partials {
   /** Columns of the answer, in the order of the requests. */
   final List<AttributeReference> attributes = new ArrayList<>();
 
-  private final List<? extends Attribute> columns;
+  /** Positions of the requests for values, by their JSON without a name. */
+  private final Map<Json, Integer> positions = new HashMap<>();
+
+  private final Set<ExprId> columns;
   private final List<? extends Expression> grouping;
   private final boolean ansi;
   private final Terms terms;
@@ -46,7 +51,7 @@ final class Partials {
   long mostRows = Long.MAX_VALUE;
 
   Partials(List<? extends Attribute> columns, List<? extends Expression> grouping, boolean ansi) {
-    this.columns = columns;
+    this.columns = Trees.ids(columns);
     this.grouping = grouping;
     this.ansi = ansi;
     this.terms = new Terms(columns, ansi);
@@ -84,7 +89,7 @@ final class Partials {
   private Expression rewrite(Expression e) {
     if (e instanceof AggregateExpression aggregate) return finalAggregate(aggregate);
     if (e instanceof AttributeReference)
-      return Trees.contains(attributesOf(grouping), e) ? e : null;
+      return Trees.contains(Trees.ids(attributesOf(grouping)), e) ? e : null;
     List<Expression> children = rewriteAll(Trees.children(e));
     if (children == null) return null;
     return children.isEmpty() ? e : e.withNewChildren(Scala.seq(children));
@@ -140,10 +145,9 @@ final class Partials {
   /** Counts the values of a column without NULLs; without a column, counts rows. */
   private Expression count(Attribute column) {
     String function = column == null ? "count_star" : "count";
-    Attribute partial = partial(call(function, column), LongType$.MODULE$);
-    if (values != null) {
-      return longLiteral(((Number) values.get(attributes.indexOf(partial))).longValue());
-    }
+    int position = position(call(function, column), LongType$.MODULE$);
+    if (values != null) return longLiteral(((Number) values.get(position)).longValue());
+    Attribute partial = attributes.get(position);
     return new Coalesce(Scala.seqOf(new Sum(partial).toAggregateExpression(), longLiteral(0L)));
   }
 
@@ -213,7 +217,7 @@ final class Partials {
   }
 
   /** Tells whether an expression is a stored column of a table. */
-  static boolean isColumnOf(List<? extends Attribute> columns, Expression e) {
+  static boolean isColumnOf(Set<ExprId> columns, Expression e) {
     return Trees.contains(columns, e) && !((Attribute) e).name().startsWith("_row");
   }
 
@@ -234,22 +238,18 @@ final class Partials {
 
   /** Adds a request unless an equal request exists. Returns the column of the answer. */
   private Attribute partial(Json call, DataType type) {
-    int index =
-        IntStream.range(0, calls.size())
-            .filter(i -> withoutName(calls.get(i)).equals(call))
-            .findFirst()
-            .orElse(-1);
-    if (index >= 0) return attributes.get(index);
-    String name = "__agg_" + calls.size();
-    calls.add(call.with("name", name));
-    AttributeReference attribute = Trees.attribute(name, type, true);
-    attributes.add(attribute);
-    return attribute;
+    return attributes.get(position(call, type));
   }
 
-  private static Json withoutName(Json call) {
-    Json copy = new Json(call);
-    copy.remove("name");
-    return copy;
+  /** Adds a request unless an equal request exists. Returns the position in the answer. */
+  private int position(Json call, DataType type) {
+    return positions.computeIfAbsent(
+        call,
+        added -> {
+          String name = "__agg_" + calls.size();
+          calls.add(new Json(added).with("name", name));
+          attributes.add(Trees.attribute(name, type, true));
+          return calls.size() - 1;
+        });
   }
 }

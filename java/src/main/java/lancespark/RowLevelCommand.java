@@ -11,7 +11,6 @@ import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.util.WriteDeltaProjections;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
-import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.types.LongType$;
 import scala.collection.immutable.Seq;
 
@@ -81,14 +80,16 @@ public final class RowLevelCommand extends LanceCommand {
     List<String> insertedOnly = new ArrayList<>();
     LanceMerge merge =
         query instanceof MergeRows mergeRows ? new LanceMerge(mergeRows, addressPosition) : null;
+    ColumnOrigins origins = operation.equals("update") ? ColumnOrigins.of(query) : null;
     if (projections.rowProjection().isDefined()) {
       ProjectingInternalRow row = projections.rowProjection().get();
       List<Integer> ordinals = ordinals(row);
+      String[] names = row.schema().names();
       for (int i = 0; i < ordinals.size(); i++) {
         int position = ordinals.get(i);
         Attribute value = output.get(position);
-        String name = row.schema().fields()[i].name();
-        if (operation.equals("update") && copiesColumn(query, value, name, address)) continue;
+        String name = names[i];
+        if (origins != null && origins.isCopy(value, name, address)) continue;
         if (table.schema().getFieldIndex(name).isEmpty()) {
           // A row column in a statement. Spark lists the column among the columns of the values.
           if (merge == null || merge.changes(position, name)) {
@@ -186,31 +187,6 @@ public final class RowLevelCommand extends LanceCommand {
       if (column.name().equals(name)) return column;
     }
     throw new IllegalStateException("the query of a statement has no column " + name);
-  }
-
-  /** Tells whether a new value is the present value of a column of the same row. */
-  static boolean copiesColumn(LogicalPlan query, Attribute value, String name, Attribute address) {
-    Origin source = origin(query, value);
-    Origin row = origin(query, address);
-    return source != null
-        && row != null
-        && source.scan() == row.scan()
-        && source.column().equals(name);
-  }
-
-  /** A column of a scan. */
-  private record Origin(LogicalPlan scan, String column) {}
-
-  /** Returns the origin of an attribute, or null for a computed attribute. */
-  private static Origin origin(LogicalPlan plan, Attribute attribute) {
-    if (plan instanceof DataSourceV2ScanRelation) return new Origin(plan, attribute.name());
-    Attribute source =
-        plan instanceof Project project ? LanceWrites.sourceOf(project, attribute) : attribute;
-    if (source == null) return null;
-    for (LogicalPlan child : Trees.children(plan)) {
-      if (child.outputSet().contains(source)) return origin(child, source);
-    }
-    return null;
   }
 
   /** Runs the statement. Called by Spark. */

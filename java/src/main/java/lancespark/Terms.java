@@ -3,6 +3,7 @@ package lancespark;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.util.List;
+import java.util.Set;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.types.*;
 
@@ -20,11 +21,11 @@ final class Terms {
   /** Digits of a decimal of 64 bits. */
   private static final int STORED_DIGITS = 18;
 
-  private final List<? extends Attribute> columns;
+  private final Set<ExprId> columns;
   private final boolean ansi;
 
   Terms(List<? extends Attribute> columns, boolean ansi) {
-    this.columns = columns;
+    this.columns = Trees.ids(columns);
     this.ansi = ansi;
   }
 

@@ -2,13 +2,16 @@ package lancespark;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import java.util.function.Function;
 import java.util.function.Predicate;
 import java.util.function.UnaryOperator;
+import java.util.stream.Collectors;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -105,10 +108,14 @@ final class Trees {
     return left.exprId().equals(right.exprId());
   }
 
-  /** Tells whether the attributes contain an expression. */
-  static boolean contains(List<? extends Attribute> attributes, Expression e) {
-    return e instanceof AttributeReference column
-        && attributes.stream().anyMatch(attribute -> isSame(attribute, column));
+  /** Returns the ids of attributes. */
+  static Set<ExprId> ids(List<? extends Attribute> attributes) {
+    return attributes.stream().map(Attribute::exprId).collect(Collectors.toSet());
+  }
+
+  /** Tells whether an expression is an attribute with one of the ids. */
+  static boolean contains(Set<ExprId> ids, Expression e) {
+    return e instanceof AttributeReference column && ids.contains(column.exprId());
   }
 
   /** A partial function over plans, for `transformDownWithSubqueries` and `resolveOperators`. */
