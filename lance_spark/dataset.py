@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import json
 import os
 import re
@@ -34,13 +33,13 @@ from lance_spark.lance_compat import (
     is_denied,
     is_missing,
     is_missing_bucket,
-    is_spark_worker,
     is_unknown_scheme,
     load_lance,
     plain,
     version_of,
     versions_of,
 )
+from lance_spark.lance_sessions import forget_sessions, note_size, session_of
 from lance_spark.options import STORAGE_PREFIX, ReadOptions
 
 if TYPE_CHECKING:
@@ -470,22 +469,10 @@ def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:
     return True
 
 
-@functools.cache
-def _session() -> Any:  # noqa: ANN401 - pylance's stubs do not have the class
-    import lance
-
-    if is_spark_worker():
-        # Spark's worker processes collect garbage after every task and every planning step, before
-        # the next task. Each collection visits all imported objects, and takes longer than planning
-        # a scan. Imported objects live as long as the process anyway.
-        gc.freeze()
-    return lance.Session()  # type: ignore[attr-defined]
-
-
 def forget_open_datasets() -> None:
     """Closes the cached datasets of this process, and empties Lance's caches."""
     _open_pinned.cache_clear()
-    _session.cache_clear()
+    forget_sessions()
 
 
 def recreated_error(ref: DatasetRef) -> SnapshotError:
@@ -539,7 +526,7 @@ def _open(
     options = retry_options(uri, dict(storage_options))
     try:
         with panics_as_errors():
-            dataset = lance.dataset(uri, version=version, storage_options=options, session=_session())
+            dataset = lance.dataset(uri, version=version, storage_options=options, session=session_of(uri))
     except (ValueError, OSError, RuntimeError) as error:
         note_failure(uri, dict(storage_options), error)
         raise _explain(error, uri, branch, version, storage_options) from error
@@ -547,6 +534,7 @@ def _open(
         # Measured: a manifest of zero bytes reads as a table without columns at version 0. No
         # commit makes version 0.
         raise TableUnreadableError(uri, "its manifest is empty", hint="restore the file, or the table from a copy")
+    note_size(uri, dataset)
     return dataset
 
 

@@ -15,6 +15,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lance_spark import lance_sessions
 from lance_spark.dataset import DatasetRef, incarnation_of, normalize_uri, table_exists
 from lance_spark.errors import (
     OptionError,
@@ -185,6 +186,24 @@ def test_the_dataset_is_opened_once_per_process(table: str) -> None:
     ref.open()
     shutil.rmtree(table)
     assert pickle.loads(pickle.dumps(ref)).open().version == 3
+
+
+def test_cached_metadata_has_a_limit_in_bytes(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lance_sessions, "_METADATA_BYTES", 64 << 10)
+    ref = DatasetRef.at(table)
+    for _ in range(20):
+        lance.write_dataset(pa.table({"id": range(10)}), table, mode="append")
+        assert ref.open_latest().count_rows("id > 5") > 0
+    assert lance_sessions.session_of(ref.uri).size_bytes() < 80 << 10
+
+
+def test_the_cache_of_a_large_table_holds_its_metadata(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = DatasetRef.at(table)
+    ref.open_latest()
+    small = lance_sessions.session_of(ref.uri)
+    monkeypatch.setattr(lance_sessions, "_LARGE_TABLE", 3)
+    ref.open_latest()
+    assert lance_sessions.session_of(ref.uri) is not small
 
 
 def test_other_folders_are_distinguished_from_tables(tmp_path: Path, table: str) -> None:
