@@ -29,8 +29,21 @@ BlobReadStrategy = Literal["auto", "legacy", "range"]
 _SCAN_ROWS = 1 << 15
 """Several batches of the UDF's default size. Joining smaller batches costs as much as reading
 narrow columns."""
+_WIDE_ROW_BYTES = 4096
+"""Minimum stored bytes of a wide row. Lance decodes all rows of a batch before it cuts the batch to
+the requested bytes, so a scan of wide rows has few rows in a batch."""
+
+_WIDE_SCAN_BYTES = 8 << 20
+"""Stored bytes of a batch of wide rows. Lance holds several such batches."""
+
 _TAKE_ROWS = 8192
 _SCAN_BYTES = 32 << 20
+_SCAN_BUFFER_BYTES = 32 << 20
+"""Maximum bytes that Lance reads ahead of a scan. By default Lance reads 2 GiB ahead."""
+
+_BLOB_READ_BYTES = 16 << 20
+"""Maximum bytes of blobs that exist twice: as Python's bytes and in an Arrow array."""
+
 BATCH_BYTES = 128 << 20
 """Maximum size of a batch for the UDF. Rows may be much wider than expected."""
 
@@ -72,7 +85,8 @@ class InputReader:
             for part in self._parts(batch):
                 addresses = part.column(ROW_ADDRESS)
                 arrays = [
-                    self._bytes(name, addresses) if name in self._blobs else part.column(name) for name in self._columns
+                    self._bytes(part.column(name), name, addresses) if name in self._blobs else part.column(name)
+                    for name in self._columns
                 ]
                 yield pa.RecordBatch.from_arrays([*arrays, self._addresses(part)], names=[*self._columns, ROW_ADDRESS])
 
@@ -98,13 +112,22 @@ class InputReader:
                     row_addr_allowlist=mask,
                     with_row_address=True,
                     scan_in_order=True,
-                    batch_size=_SCAN_ROWS,
+                    batch_size=self._batch_rows(),
                     batch_size_bytes=_SCAN_BYTES,
+                    batch_readahead=1,
+                    io_buffer_size=_SCAN_BUFFER_BYTES,
                     blob_handling="blobs_descriptions" if self._blobs else None,
                 )
                 yield from scanner.to_reader()
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
             raise as_filter_error(error, self._dataset, self._fragment.fragment_id) from error
+
+    def _batch_rows(self) -> int:
+        """Returns the rows of a batch, from the sizes of the files in the manifest."""
+        file = self._fragment.metadata
+        stored_bytes = sum(data_file.file_size_bytes or 0 for data_file in file.files)
+        row_bytes = stored_bytes // max(1, file.physical_rows)
+        return _SCAN_ROWS if row_bytes < _WIDE_ROW_BYTES else max(1, _WIDE_SCAN_BYTES // row_bytes)
 
     def _take(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         """Takes rows by position if no mask exists, because a separate file holds the row ids."""
@@ -120,30 +143,76 @@ class InputReader:
         if not self._blobs:
             yield batch
             return
-        sizes = np.zeros(batch.num_rows, dtype=np.int64)
-        for name in self._blobs:
-            size: Any = pc.struct_field(batch.column(name), "size")
-            sizes += np.asarray(size.cast(pa.int64()).fill_null(0))
-        first, buffered = 0, 0
-        for row, size in enumerate(sizes.tolist()):
-            if row > first and buffered + size > self._blob_bytes:
-                yield batch.slice(first, row - first)
-                first, buffered = row, 0
-            buffered += size
-        yield batch.slice(first)
+        sizes = np.sum([_blob_sizes(batch.column(name)) for name in self._blobs], axis=0)
+        for first, end in _cut(sizes, self._blob_bytes):
+            yield batch.slice(first, end - first)
 
-    def _bytes(self, column: str, addresses: pa.Array[Any]) -> pa.Array[Any]:
+    def _bytes(self, descriptors: pa.Array[Any], column: str, addresses: pa.Array[Any]) -> pa.Array[Any]:
         """Returns the bytes of a blob column instead of its descriptors."""
+        sizes = _blob_sizes(descriptors)
         try:
             with panics_as_errors():
-                if self._strategy == "legacy":
-                    files = self._dataset.take_blobs(column, addresses=addresses)
-                    values = [None if file is None else file.readall() for file in files]
-                else:
-                    pairs = self._dataset.read_blobs(
-                        column, addresses=addresses, preserve_order=True, io_buffer_size=self._blob_bytes
-                    )
-                    values = [value for _, value in pairs]
+                return _join_bytes(self._read_blobs(column, addresses, sizes), len(sizes), int(sizes.sum()))
         except (ValueError, OSError, RuntimeError) as error:
             raise as_filter_error(error, self._dataset, self._fragment.fragment_id) from error
-        return pa.array(values, type=pa.large_binary())
+
+    def _read_blobs(self, column: str, addresses: pa.Array[Any], sizes: np.ndarray) -> Iterator[bytes | None]:
+        """Yields the bytes of each blob, a few MiB at a time."""
+        if self._strategy == "legacy":
+            for file in self._dataset.take_blobs(column, addresses=addresses):
+                yield None if file is None else file.readall()
+            return
+        for first, end in _cut(sizes, _BLOB_READ_BYTES):
+            part = addresses.slice(first, end - first)
+            # Without a variable for the pairs: the next read begins after their end.
+            yield from (
+                value
+                for _, value in self._dataset.read_blobs(
+                    column, addresses=part, preserve_order=True, io_buffer_size=self._blob_bytes
+                )
+            )
+
+
+def _blob_sizes(descriptors: pa.Array[Any]) -> np.ndarray:
+    """Returns the bytes of each blob, 0 for NULL."""
+    size: Any = pc.struct_field(descriptors, "size")
+    return np.asarray(size.cast(pa.int64()).fill_null(0))
+
+
+def _cut(sizes: np.ndarray, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yields the first row and the end of parts with at most `most_bytes`, or with a single row."""
+    first, part_bytes = 0, 0
+    for row, size in enumerate(sizes.tolist()):
+        if row > first and part_bytes + size > most_bytes:
+            yield first, row
+            first, part_bytes = row, 0
+        part_bytes += size
+    if first < len(sizes):
+        yield first, len(sizes)
+
+
+def _join_bytes(values: Iterator[bytes | None], count: int, most_bytes: int) -> pa.Array[Any]:
+    """Returns values as an array, without a second copy of all values.
+
+    Args:
+        values: The values.
+        count: Number of values.
+        most_bytes: Bytes of all values. More bytes cost a copy.
+    """
+    ends, is_valid = np.zeros(count + 1, dtype=np.int64), np.ones(count, dtype=np.bool_)
+    data = memoryview(pa.allocate_buffer(most_bytes)).cast("B")
+    end = 0
+    for row, value in enumerate(values):
+        if value is None:
+            is_valid[row] = False
+        else:
+            if end + len(value) > len(data):  # the size of a blob in another file is unknown
+                larger = memoryview(bytearray(end + max(len(value), end)))
+                larger[:end] = data[:end]
+                data = larger
+            data[end : end + len(value)] = value
+            end += len(value)
+        ends[row + 1] = end
+    validity = None if is_valid.all() else pa.array(is_valid).buffers()[1]
+    buffers = [validity, pa.py_buffer(ends.tobytes()), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), count, buffers)

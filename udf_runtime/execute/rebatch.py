@@ -18,13 +18,14 @@ class Rebatcher:
     copied. Not thread-safe.
     """
 
-    __slots__ = ("_batches", "_held", "_max_bytes", "_size_of")
+    __slots__ = ("_batches", "_held", "_max_bytes", "_max_joined_bytes", "_size_of")
 
     def __init__(
         self,
         batches: Iterable[pa.RecordBatch],
         *,
         max_bytes: int | None = None,
+        max_joined_bytes: int | None = None,
         size_of: Callable[[pa.RecordBatch], int] = operator.attrgetter("nbytes"),
     ) -> None:
         """Begins with the first row.
@@ -32,6 +33,8 @@ class Rebatcher:
         Args:
             batches: Batches of a single schema; consumed only as far as `take` needs.
             max_bytes: Maximum bytes per batch, unless a single row has more; None: no limit.
+            max_joined_bytes: Maximum bytes of a batch joined from several batches, because a join
+                holds all rows twice; None: `max_bytes`.
             size_of: Returns the bytes of a batch, by default of its Arrow data.
         """
         if max_bytes is not None and max_bytes < 1:
@@ -41,7 +44,8 @@ class Rebatcher:
             )
         self._batches = iter(batches)
         self._held: deque[pa.RecordBatch] = deque()
-        self._max_bytes = max_bytes
+        self._max_bytes = math.inf if max_bytes is None else max_bytes
+        self._max_joined_bytes = self._max_bytes if max_joined_bytes is None else max_joined_bytes
         self._size_of = size_of
 
     def take(self, rows: int) -> pa.RecordBatch | None:
@@ -59,13 +63,13 @@ class Rebatcher:
 
     def _take_parts(self, rows: int) -> Iterator[pa.RecordBatch]:
         """Yields slices with at most `rows` rows together; a first row may exceed `max_bytes`."""
-        missing_rows, free = rows, math.inf if self._max_bytes is None else self._max_bytes
-        while missing_rows > 0 and free > 0:
+        missing_rows, taken_bytes, most_bytes = rows, 0, self._max_bytes
+        while missing_rows > 0 and taken_bytes < most_bytes:
             batch = self._take_batch()
             if batch is None:
                 return
             most_rows = min(missing_rows, batch.num_rows)
-            count = self._count_rows_within(batch, most_rows, free)
+            count = self._count_rows_within(batch, most_rows, most_bytes - taken_bytes)
             if count == 0 and missing_rows == rows:
                 count = 1  # a single row may exceed the limit
             if count < batch.num_rows:
@@ -73,10 +77,11 @@ class Rebatcher:
             if count:
                 part = batch.slice(0, count)
                 yield part
-                free -= self._size_of(part)
+                taken_bytes += self._size_of(part)
             if count < most_rows:
                 return
             missing_rows -= count
+            most_bytes = min(self._max_bytes, self._max_joined_bytes)
 
     def _take_batch(self) -> pa.RecordBatch | None:
         if self._held:

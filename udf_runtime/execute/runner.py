@@ -113,6 +113,15 @@ class UdfRunner:
     ) -> None:
         self.close()
 
+    @property
+    def most_batches(self) -> int:
+        """Maximum number of batches in progress during a run, without a limit for calls of rows."""
+        udf = self._context.udf
+        if udf.is_async and not self._isolate and udf.kind is not Kind.SCALAR:
+            return udf.calls_in_flight + 1
+        at_once = max(self._threads, AsyncScalarCalls.batches_at_once) if udf.is_async else self._threads
+        return 1 if at_once == 1 else at_once + 1
+
     def load(self) -> None:
         """Loads the UDF in this process now instead of with the first batch, unless it is isolated.
 

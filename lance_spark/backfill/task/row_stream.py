@@ -34,6 +34,12 @@ _READ_ROWS = 1 << 15
 _READ_BYTES = 32 << 20
 """Maximum rows and bytes of a read without blobs."""
 
+_JOINED_BLOB_BYTES = 16 << 20
+"""Maximum bytes of blobs from several reads in a batch. A join holds the rows twice."""
+
+_COPIED_BLOB_BYTES = 32 << 20
+"""Part of the buffer for blobs that exist twice: in a read, and in a join of reads."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StreamedRange:
@@ -76,17 +82,28 @@ class BatchSize:
     Attributes:
         blobs: Positions of the inputs with blobs.
         most_bytes: Maximum bytes of blobs, or of Arrow data without blobs.
+        most_joined_bytes: Maximum bytes of a batch from several reads.
     """
 
     blobs: tuple[int, ...]
     most_bytes: int
+    most_joined_bytes: int
 
     @staticmethod
-    def of(spec: BackfillSpec) -> BatchSize:
-        """Returns the size of a job's batches."""
+    def of(spec: BackfillSpec, *, read_bytes: int, is_single: bool) -> BatchSize:
+        """Returns the size of a job's batches.
+
+        Args:
+            spec: The job.
+            read_bytes: Maximum bytes of blobs in a read.
+            is_single: Whether the UDF has a single batch at a time.
+        """
         schema, names = spec.input_source.table(spec).open().schema, spec.input_names
         blobs = tuple(position for position, name in enumerate(names) if is_blob(schema.field(name)))
-        return BatchSize(blobs=blobs, most_bytes=spec.blob_buffer_bytes if blobs else BATCH_BYTES)
+        if not blobs:
+            return BatchSize(blobs=(), most_bytes=BATCH_BYTES, most_joined_bytes=BATCH_BYTES)
+        joined_bytes = min(spec.blob_buffer_bytes if is_single else read_bytes, _JOINED_BLOB_BYTES)
+        return BatchSize(blobs=blobs, most_bytes=max(read_bytes, joined_bytes), most_joined_bytes=joined_bytes)
 
     def measure(self, batch: pa.RecordBatch) -> int:
         """Returns the bytes of a batch. Without blobs, `BATCH_BYTES` is the limit."""
@@ -106,8 +123,8 @@ _Part: TypeAlias = "tuple[StreamedRange, pa.RecordBatch | Exception | None, floa
 class RowStream:
     """Runs the UDF over the rows of ranges, in the order of their addition. Belongs to one task.
 
-    Memory: `prefetch_batches` reads of at most 32 MiB, or of the buffer for blobs together, a batch
-    for the UDF, and the values of one batch.
+    Memory: `prefetch_batches` reads of at most 32 MiB, the batches of the UDF, and the values of a
+    batch. Blobs of reads and batches together fit the buffer for blobs.
 
     Attributes:
         calls: The calls of the UDF.
@@ -119,7 +136,9 @@ class RowStream:
         self._spec = spec
         self.calls = calls
         self._spans = calls.spans and spec.sizes[1] < WHOLE_FRAGMENT_ROWS
-        blob_bytes = max(1, spec.blob_buffer_bytes // (calls.prefetch_batches + 1))
+        most_batches = calls.prefetch_batches + calls.runner.most_batches
+        buffer_bytes = max(spec.blob_buffer_bytes // 2, spec.blob_buffer_bytes - _COPIED_BLOB_BYTES)
+        blob_bytes = max(1, buffer_bytes // most_batches)
         self._read_spec = replace(spec, blob_buffer_bytes=blob_bytes)
         self._sizer = self._make_sizer()
         self._ranges: dict[int, StreamedRange] = {}
@@ -256,11 +275,17 @@ class RowStream:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """Yields batches for the UDF, and appends their addresses to `_taken`."""
-        size = BatchSize.of(self._spec)
+        read_bytes, is_single = self._read_spec.blob_buffer_bytes, self.calls.runner.most_batches == 1
+        size = BatchSize.of(self._spec, read_bytes=read_bytes, is_single=is_single)
         while self._has_unread():
             if not self._spans or self._unread[0].is_alone:
                 self._sizer = self._make_sizer()
-            source = Rebatcher(self._read_group(), max_bytes=size.most_bytes, size_of=size.measure)
+            source = Rebatcher(
+                self._read_group(),
+                max_bytes=size.most_bytes,
+                max_joined_bytes=size.most_joined_bytes,
+                size_of=size.measure,
+            )
             while (batch := self._take(source)) is not None:
                 *columns, addresses = batch.columns
                 self._taken.append(addresses.to_numpy())

@@ -52,6 +52,12 @@ def test_a_byte_limit_holds_over_the_batches_that_are_joined():
     assert [rebatcher.take(10).num_rows for _ in range(3)] == [4, 4, 2]
 
 
+def test_a_large_batch_is_not_joined_with_the_next_batch():
+    batches = batches_of(list(range(9)), [9], [10], list(range(11, 20)))
+    rebatcher = Rebatcher(batches, max_bytes=100, max_joined_bytes=33)
+    assert [rebatcher.take(12).num_rows for _ in range(3)] == [9, 4, 7]
+
+
 def test_nothing_is_pulled_before_it_is_needed():
     source = Pulled(batches_of([1, 2, 3], [4, 5], [6]))
     rebatcher = Rebatcher(source)

@@ -18,7 +18,7 @@ from udf_runtime.event_loop import Coroutines
 from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.calls.vector import BatchBisection
-from udf_runtime.execute.inputs import scalar_columns, scalar_rows, vector_arguments
+from udf_runtime.execute.inputs import has_large_rows, scalar_columns, scalar_rows, vector_arguments
 from udf_runtime.execute.result import BatchResult, RowFailure, find_cause
 
 
@@ -215,13 +215,18 @@ class AsyncBatchCalls(AsyncCalls):
 
 
 def _make_columns(context: CallContext, batch: pa.RecordBatch) -> list[Sequence[object]] | None:
-    """Returns the Python values of a batch; None if a row's conversion fails, for its policy."""
+    """Returns the Python values of a batch; None if each call makes its own.
+
+    That is, the rows are large, or a row's conversion fails, for its policy.
+    """
+    is_by_row = has_large_rows(batch)
     try:
-        return scalar_columns(batch, context.udf.parameters)
+        columns = scalar_columns(batch.slice(0, 0) if is_by_row else batch, context.udf.parameters)
     except UdfDefinitionError:
         raise
     except Exception:  # noqa: BLE001 - the row with the failed conversion raises again, and its policy decides
         return None
+    return None if is_by_row else columns
 
 
 def _is_cancelled(error: BaseException) -> bool:

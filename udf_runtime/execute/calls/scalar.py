@@ -11,7 +11,7 @@ from udf_runtime.errors import UdfDefinitionError, UdfOutputError
 from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.calls.time_limit import TimeLimit
-from udf_runtime.execute.inputs import scalar_columns, scalar_rows
+from udf_runtime.execute.inputs import has_large_rows, scalar_columns, scalar_rows
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import BatchResult, RowFailure, find_cause
 
@@ -85,11 +85,14 @@ class _Batch:
     def _make_caller(self, batch: pa.RecordBatch, results: list[object]) -> Callable[[], None]:
         """Returns a function that calls the remaining rows, and continues after a failed row."""
         parameters = self.context.udf.parameters
+        is_by_row = has_large_rows(batch)
         try:
-            columns = scalar_columns(batch, parameters)
+            columns = scalar_columns(batch.slice(0, 0) if is_by_row else batch, parameters)
         except UdfDefinitionError:
             raise
         except Exception:  # noqa: BLE001 - the row with the failed conversion raises again, and its policy decides
+            is_by_row = True
+        if is_by_row:
             return self._make_extender(scalar_rows(batch, parameters), results)
         if self.calls.time_limit is not None or self.context.gate is not None:
             return self._make_extender(zip(*columns, strict=True) if columns else iter([()] * batch.num_rows), results)

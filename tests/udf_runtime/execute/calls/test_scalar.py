@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import random
 import time
+import tracemalloc
 from collections import Counter
 from typing import BinaryIO, NamedTuple
 
@@ -39,6 +40,27 @@ def test_rows_come_in_order_and_null_arrives_as_none():
     results = run(make(lambda x: -1 if x is None else x * 2), *batches_of([1, None, 3], [4]))
     assert values_of(results) == [[2, -1, 6], [8]]
     assert all(result.values.type == INT and not result.failures for result in results)
+
+
+@pytest.mark.parametrize("value", [b"x" * (1 << 20), "x" * (1 << 20), [1.0] * 50_000], ids=["bytes", "text", "list"])
+def test_python_has_the_values_of_a_single_large_row(value):
+    batch = batches_of(pa.array([value] * 20))[0]
+    tracemalloc.start()
+    try:
+        results = run(make(len), batch)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert values_of(results) == [[len(value)] * 20]
+    assert peak_bytes < 6 << 20
+
+
+def test_a_large_row_of_invalid_text_fails_alone():
+    texts = pa.array([b"x" * 20_000, b"\xff" * 20_000, b"y" * 20_000])
+    batch = batches_of(pa.Array.from_buffers(pa.string(), 3, texts.buffers()))[0]
+    results = run(make(len, on_error=skip_on_error()), batch)
+    assert values_of(results) == [[20_000, None, 20_000]]
+    assert failed_rows(results[0]) == [1]
 
 
 def test_several_inputs_arrive_by_position_and_a_batch_without_rows_needs_no_call():
