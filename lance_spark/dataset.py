@@ -8,11 +8,13 @@ pylance refuses an object in two threads at once ("Already borrowed").
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
 import os
 import re
+from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -132,8 +134,10 @@ MAIN_BRANCH = "main"
 _TREE = "/tree/"
 
 _OPEN_DATASETS = 16
-"""Datasets kept open per process; each holds its manifest (about 200 bytes a fragment)."""
+"""Maximum number of pinned versions that a process keeps open."""
 
+_OPEN_FILES = 400_000
+"""Maximum number of data files of these versions. A manifest takes about 700 bytes a file."""
 
 _MOST_DIGITS = 19
 """Digits of the largest version."""
@@ -472,6 +476,7 @@ def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:
 def forget_open_datasets() -> None:
     """Closes the cached datasets of this process, and empties Lance's caches."""
     _open_pinned.cache_clear()
+    _opened.clear()
     forget_sessions()
 
 
@@ -493,6 +498,17 @@ class _PinnedDataset:
         """Takes the version from :meth:`DatasetRef.pin`, which has just opened the version."""
         if self._dataset is None:
             self._dataset = dataset
+        _note_use(self)
+
+    def close(self) -> None:
+        """Forgets the version. The next use opens the version again."""
+        self._dataset = None
+
+    @property
+    def files(self) -> int:
+        """Number of data files of the version, by its identity."""
+        count = (self._ref.incarnation or "").rpartition("-")[2]
+        return int(count) if count.isdecimal() else 0
 
     def open(self) -> lance.LanceDataset:
         """Returns the open version.
@@ -500,13 +516,29 @@ class _PinnedDataset:
         Raises:
             SnapshotError: The table was created again since the version was pinned.
         """
-        if self._dataset is None:
+        dataset = self._dataset
+        if dataset is None:
             ref = self._ref
             dataset = _open(ref.uri, ref.branch, ref.version, ref.storage_options)
             if incarnation_of(dataset) != ref.incarnation:
                 raise recreated_error(ref)
             self._dataset = dataset
-        return self._dataset
+        _note_use(self)
+        return dataset
+
+
+_opened: OrderedDict[_PinnedDataset, int] = OrderedDict()
+"""The open pinned versions and their numbers of files, the latest used last."""
+
+
+def _note_use(pinned: _PinnedDataset) -> None:
+    """Closes the versions with the oldest use while the open versions have too many files."""
+    # Threads may use versions at once: a version that another thread has closed is missing here.
+    _opened.pop(pinned, None)
+    _opened[pinned] = pinned.files
+    while len(_opened) > 1 and (len(_opened) > _OPEN_DATASETS or sum(list(_opened.values())) > _OPEN_FILES):
+        with contextlib.suppress(KeyError):
+            _opened.popitem(last=False)[0].close()
 
 
 @functools.lru_cache(maxsize=_OPEN_DATASETS)
