@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -72,20 +72,22 @@ class JobCommits:
             self.versions.append(outcome.result.version)
 
 
-def work_of(prepared: PreparedBackfill) -> tuple[FragmentPlan, ...]:
+def work_of(prepared: PreparedBackfill, current: Collection[int]) -> tuple[FragmentPlan, ...]:
     """Returns the fragments with work, and records the other fragments that a scan has counted.
+
+    `current` are the fragments with up-to-date values of other writers.
 
     Raises:
         As :meth:`PreparedBackfill.counted`.
     """
     plans = prepared.counted()
     unknown = {plan.fragment_id for plan in prepared.plans if plan.pending is None}
-    settled = [plan for plan in plans if plan.pending == 0 and plan.fragment_id in unknown]
-    record_values(prepared, {plan.fragment_id: plan.done.skip for plan in settled})
+    settled = [plan for plan in plans if plan.pending == 0 and plan.fragment_id in unknown.union(current)]
+    record_values(prepared, {plan.fragment_id: plan.done.skip for plan in settled}, current)
     return tuple(plan for plan in plans if plan.rows_to_do)
 
 
-def record_values(prepared: PreparedBackfill, nulls: Mapping[int, RowSet]) -> None:
+def record_values(prepared: PreparedBackfill, nulls: Mapping[int, RowSet], current: Collection[int] = ()) -> None:
     """Records fragments whose live rows all have a value of any writer, except computed NULLs.
 
     The next backfill reads the record instead of the values. A failure of the store only logs.
@@ -93,12 +95,17 @@ def record_values(prepared: PreparedBackfill, nulls: Mapping[int, RowSet]) -> No
     Args:
         prepared: The first round of a job.
         nulls: The rows computed as NULL, by fragment.
+        current: Fragments with up-to-date values.
     """
     spec = prepared.spec
     if spec.row_selector.selects_values or spec.round:
         return
     handles = [prepared.dataset.get_fragment(number) for number in nulls]
-    records = [values_record(spec, handle.metadata, nulls[handle.fragment_id]) for handle in handles if handle]
+    records = [
+        values_record(spec, handle.metadata, nulls[handle.fragment_id], are_current=handle.fragment_id in current)
+        for handle in handles
+        if handle is not None
+    ]
     try:
         RecordStore(spec.snapshot).append(records)
     except (OSError, LanceSparkError) as error:

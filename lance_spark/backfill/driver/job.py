@@ -141,9 +141,9 @@ class BackfillJob:
 
     def _run(self) -> BackfillJobResult:
         spec = self._prepared.spec
-        work = work_of(self._prepared)
         with_nulls = spec.where is not None
         self._stale = count_stale(self._prepared, with_nulls=with_nulls, but_selected=True)
+        work = work_of(self._prepared, self._stale.current)
         if not work:
             result = self._result("DONE")
             if self._prepared.resumed_jobs - {spec.job_id}:

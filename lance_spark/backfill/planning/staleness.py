@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable
 from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.planning.selection import has_values
-from lance_spark.backfill.reuse.round_context import RoundContext, computed_once
+from lance_spark.backfill.reuse.round_context import RoundContext, computed_once, current_rows
 from lance_spark.backfill.reuse.value_history import OutOfDate, ValueHistory
 from lance_spark.rows.row_addresses import SnapshotRows
+from lance_spark.rows.row_set import RowSet
 
 MAX_COMPARED_BYTES = 1 << 30
 """Maximum bytes of input that the driver compares. Beyond this limit all rows of a changed fragment
@@ -23,13 +24,15 @@ count."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleCount:
-    """Number of rows with an outdated value. The `unverified` rows may be up to date."""
+    """Number of rows with an outdated value. The `unverified` rows may be up to date.
+
+    Attributes:
+        current: Fragments whose values were compared and are all up to date.
+    """
 
     rows: int = 0
     unverified: int = 0
-
-    def __add__(self, other: StaleCount) -> StaleCount:
-        return StaleCount(rows=self.rows + other.rows, unverified=self.unverified + other.unverified)
+    current: frozenset[int] = frozenset()
 
 
 def count_stale(prepared: PreparedBackfill, *, with_nulls: bool, but_selected: bool = False) -> StaleCount:
@@ -52,12 +55,17 @@ def count_stale(prepared: PreparedBackfill, *, with_nulls: bool, but_selected: b
     if not _are_comparable(suspects):
         most = sum(max(0, plan.live_rows - len(plan.done.computed)) for plan in suspects)
         return StaleCount(rows=most, unverified=most)
-    count, context = StaleCount(), RoundContext(spec)
+    context = RoundContext(spec)
     history = ValueHistory(context, SnapshotRows(prepared.dataset))
-    for plan in suspects:
-        stale = _stale_rows(context, history, plan, with_nulls=with_nulls, but_selected=but_selected)
-        count += StaleCount(rows=len(stale.rows), unverified=len(stale.unverified))
-    return count
+    stale = {
+        plan.fragment_id: _stale_rows(context, history, plan, with_nulls=with_nulls, but_selected=but_selected)
+        for plan in suspects
+    }
+    return StaleCount(
+        rows=sum(len(rows.rows) for rows in stale.values()),
+        unverified=sum(len(rows.unverified) for rows in stale.values()),
+        current=frozenset(number for number, rows in stale.items() if not rows.rows),
+    )
 
 
 def _are_comparable(suspects: Sequence[FragmentPlan]) -> bool:
@@ -68,7 +76,11 @@ def _is_suspect(prepared: PreparedBackfill, plan: FragmentPlan) -> bool:
     handle = prepared.dataset.get_fragment(plan.fragment_id)
     if handle is None or not has_values(handle.metadata, prepared.spec.target_ids):
         return False
-    return len(plan.done.computed) < plan.physical_rows
+    if len(plan.done.computed) >= plan.physical_rows:
+        return False
+    records = prepared.spec.records
+    current = RowSet.empty() if records is None else current_rows(prepared.spec, handle.metadata, records)
+    return len(plan.done.computed | current) < plan.physical_rows
 
 
 def _stale_rows(

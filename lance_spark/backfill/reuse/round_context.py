@@ -279,8 +279,22 @@ def valued_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records
     return rows
 
 
-def values_record(spec: BackfillSpec, fragment: FragmentMetadata, without_value: RowSet) -> FragmentRecord:
-    """Returns the record of a fragment whose other live rows have a value."""
+def current_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> RowSet:
+    """Returns rows of a fragment whose values of other writers are recorded as up to date."""
+    rows = RowSet.empty()
+    for record in records.values_of(fragment.id):
+        if record.target_file == _values_digest(spec, fragment) and record.source == _inputs_digest(spec, fragment):
+            rows |= record.computed
+    return rows
+
+
+def values_record(
+    spec: BackfillSpec, fragment: FragmentMetadata, without_value: RowSet, *, are_current: bool
+) -> FragmentRecord:
+    """Returns the record of a fragment whose other live rows have a value.
+
+    `are_current` tells whether the values were compared with their inputs.
+    """
     return FragmentRecord(
         column=f"{VALUES_OF}{spec.column}",
         fragment_id=fragment.id,
@@ -289,12 +303,17 @@ def values_record(spec: BackfillSpec, fragment: FragmentMetadata, without_value:
         job_id="",
         key="",
         udf_version="",
-        source="",
+        source=_inputs_digest(spec, fragment) if are_current else "",
         target_file=_values_digest(spec, fragment),
         computed=RowSet.span(0, fragment.physical_rows) - without_value,
         nulls=RowSet.empty(),
         failed=RowSet.empty(),
     )
+
+
+def _inputs_digest(spec: BackfillSpec, fragment: FragmentMetadata) -> str:
+    """Returns the identity of the UDF and of the inputs of a fragment's values."""
+    return source_digest((spec.key.digest, str(spec.bound_at), source_of(spec, fragment)))
 
 
 def _values_digest(spec: BackfillSpec, fragment: FragmentMetadata) -> str:
