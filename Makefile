@@ -71,6 +71,7 @@ bench: require-java $(VENV)/.ready-dev $(JAR) ## benchmarks beside Parquet, pyla
 	$(BIN)/python -m benchmarks.ingest $(INGEST_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.sql $(SQL_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.models $(MODELS_BENCH_ARGS)
+	$(BIN)/python -m benchmarks.remote $(REMOTE_BENCH_ARGS)
 
 lint: lint-java lint-python lint-workflows ## formatting, lint rules and types
 
