@@ -14,7 +14,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from lance_spark.errors import TableUnreadableError
@@ -118,13 +118,21 @@ def _mark(store: _Store) -> str | None:
 
     None outside of Spark. The name shows no credentials.
     """
+    scheme, netloc, options = store
+    endpoints = [value for name, value in options if "endpoint" in name.lower()]
+    return application_file("answered", [scheme, netloc, *endpoints])
+
+
+def application_file(kind: str, texts: Iterable[str]) -> str | None:
+    """Returns the path of a file shared by the processes of a Spark application on this machine.
+
+    None outside of Spark. The name has a digest of the texts.
+    """
     folder = os.environ.get(_LOCAL_DIRS, "").partition(",")[0]
     if not folder:
         return None
-    scheme, netloc, options = store
-    endpoints = [value for name, value in options if "endpoint" in name.lower()]
-    digest = hashlib.sha256("\n".join([scheme, netloc, *endpoints]).encode()).hexdigest()
-    return os.path.join(folder, f"lance-spark-answered-{digest}")
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    return os.path.join(folder, f"lance-spark-{kind}-{digest}")
 
 
 def _ask(store: _Store, uri: str, storage: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ that accepts both ignores conditions.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 
 from lance_spark.commit.attempt import Landed, Lost, attempt_commit
 from lance_spark.dataset import FOLDER
+from lance_spark.dataset_retries import application_file
 from lance_spark.errors import CommitError, UnsafeStoreError
 from lance_spark.lance_compat import is_denied, plain
 from lance_spark.objects import LanceObjects
@@ -68,9 +70,10 @@ _lock = threading.Lock()
 def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) -> None:
     """Raises if the store of a location ignores conditional puts.
 
-    Runs in the committing process, and probes each location once per process. A probe costs about
-    16 small requests, or 12 on an unsafe store. Local paths and known safe stores cost none. With
-    `allow`, the user takes the risk, and the store is not probed.
+    Runs in the committing process, and probes each location once per process. The Python processes
+    of a Spark application share the answer of a safe store. A probe costs about 16 small requests,
+    or 12 on an unsafe store. Local paths and known safe stores cost none. With `allow`, the user
+    takes the risk, and the store is not probed.
 
     Raises:
         UnsafeStoreError: The store ignores conditional puts.
@@ -84,7 +87,7 @@ def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) ->
     with _lock:
         safe = _verdicts.get(location)
         if safe is None:
-            safe = _verdicts[location] = keeps_conditions(f"{uri.rstrip('/')}/{PROBES}/{uuid.uuid4().hex}", storage)
+            safe = _verdicts[location] = _ask_application(location, uri, storage)
     if not safe:
         parts = urlsplit(uri)
         raise UnsafeStoreError(
@@ -94,6 +97,18 @@ def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) ->
             f"allow the store with option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true.",
             uri=uri,
         )
+
+
+def _ask_application(location: tuple[object, ...], uri: str, storage: Mapping[str, str]) -> bool:
+    """Tells whether a store keeps conditions, by the answer to another process, or by a probe."""
+    mark = application_file("safe", map(repr, location))
+    if mark is not None and os.path.exists(mark):
+        return True
+    safe = keeps_conditions(f"{uri.rstrip('/')}/{PROBES}/{uuid.uuid4().hex}", storage)
+    if safe and mark is not None:
+        with contextlib.suppress(OSError), open(mark, "xb"):
+            pass
+    return safe
 
 
 def _renew_lock() -> None:

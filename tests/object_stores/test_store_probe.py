@@ -8,6 +8,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -58,6 +59,21 @@ def test_a_store_with_conditional_puts_is_safe_and_nothing_is_left_there(store: 
     place = store.place()
     refuse(place)
     assert place.objects() == []
+
+
+def test_the_processes_of_an_application_probe_a_safe_store_once(
+    store: Store, unsafe: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/another")
+    refuse(store.place())
+    store_check._verdicts.clear()  # the next process
+    with monkeypatch.context() as patch:
+        patch.setattr(store_check, "keeps_conditions", lambda *_: pytest.fail("it was asked"))
+        refuse(store.place())
+    for _ in range(2):
+        store_check._verdicts.clear()
+        with pytest.raises(UnsafeStoreError):
+            refuse(unsafe.place())
 
 
 def test_a_store_that_ignores_them_is_refused_and_nothing_is_left_there(unsafe: Store):
