@@ -131,6 +131,19 @@ class LanceObjects:
             paths = self._session.list_with_delimiter(prefix).common_prefixes
         return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
+    def list_names(self, folder: str) -> frozenset[str]:
+        """Returns the names of the objects in a folder, without those of its subfolders.
+
+        Raises:
+            OSError: The store refused.
+        """
+        if self._local is not None:
+            paths = [path for path in self._local.list(folder) if "/" not in path.removeprefix(f"{folder}/")]
+        else:
+            with self._typed_failures():
+                paths = self._session.list_with_delimiter(folder).objects
+        return frozenset(path.rpartition("/")[2] for path in paths)
+
     def list(self, prefix: str) -> list[str]:
         """Returns the paths of all objects below a folder, sorted; empty for a missing folder.
 

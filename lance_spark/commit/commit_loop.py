@@ -151,11 +151,13 @@ def commit_job(
     *,
     events: dict[int, Event] | None = None,
     check: Check | None = None,
+    head: lance.LanceDataset | None = None,
 ) -> CommitResult:
     """Commits the result of a job, as :func:`commit_with_retries` does.
 
     Each round first searches the versions after `since` for the job's own transaction, and adds the
-    transactions read to `events`. `check` validates a commit whose reply was lost.
+    transactions read to `events`. `check` validates a commit whose reply was lost. `head` is the
+    latest version, if the caller has just opened the table.
     """
     looked_at: dict[int, int] = {}
 
@@ -177,7 +179,7 @@ def commit_job(
         f"The files of job {job_id} are kept. Call lance_spark.last_commit(path) when the store answers again. Write "
         "again unless the last commit is of this job."
     )
-    return commit_with_retries(ref, noted_round, find, policy, since=since, advice=advice)
+    return commit_with_retries(ref, noted_round, find, policy, since=since, advice=advice, head=head)
 
 
 def commit_with_retries(
@@ -259,7 +261,7 @@ class _CommitLoop(Generic[_T]):
         ) from outcome.error
 
     def _run_round(self) -> _T | Lost | Unknown:
-        head = _open_head(self.ref) if self.head is None else self.head
+        head = open_head(self.ref) if self.head is None else self.head
         self.head = None
         if head is not None:
             prior_result = self.find(head, self.since)
@@ -284,7 +286,7 @@ class _CommitLoop(Generic[_T]):
         """
         uri = self.ref.uri
         try:
-            head = _open_head(self.ref)
+            head = open_head(self.ref)
             prior_result = None if head is None else self.find(head, self.since)
         except OSError as second_error:
             error = second_error
@@ -304,7 +306,8 @@ class _CommitLoop(Generic[_T]):
         ) from error
 
 
-def _open_head(ref: DatasetRef) -> lance.LanceDataset | None:
+def open_head(ref: DatasetRef) -> lance.LanceDataset | None:
+    """Opens the latest version, or returns None without a table."""
     try:
         return ref.open_latest()
     except TableNotFoundError:

@@ -20,6 +20,10 @@ their job. The process that ends the job deletes `open` first. An attempt checks
 attempt begins and after each finished file. If `open` is gone, the attempt deletes its own files.
 No file is left in either order of events.
 
+On an object store each check is a request. An attempt of a DataFrame write therefore relies on a
+check for :data:`CHECK_S` seconds. In return, the end of the job waits as long before the search for
+files of attempts that did not report their files.
+
 A commit and an abort of a job run in two processes, maybe at the same time. A commit creates
 `committing` and then checks for `open`. An abort deletes `open` and then checks for `committing`.
 At least one of the two therefore sees the other: an abort keeps all files during a commit, and no
@@ -35,9 +39,10 @@ import logging
 import os
 import re
 import socket
+import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -60,6 +65,7 @@ from lance_spark.staging.data_file import StagedFile
 from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:
+    import lance
     import pyarrow as pa
     from lance.file import LanceFileSession
 
@@ -78,8 +84,15 @@ _ID = re.compile("[0-9a-f]{40}")
 _PARALLEL_REQUESTS = 16
 _SHOWN_FILES = 3
 _PROBED_ATTEMPTS = 1000
-"""From this many attempts on, one listing of `data/` replaces a request per attempt and file. A
-listing returns 1,000 names per request."""
+"""From this many attempts on, one listing of `data/` replaces a request per attempt and file."""
+_LISTED_NAMES = 1000
+"""Names per request of a listing."""
+
+OPEN_FILES = 4
+"""Maximum number of open files of an attempt. The files may end in any order."""
+
+CHECK_S = 1.0
+"""How long an attempt of a pipelined job relies on its last check of the job."""
 
 
 def new_id() -> str:
@@ -110,21 +123,36 @@ class Staging:
     Attributes:
         made_folder: Topmost folder of a local file system created by the job. A failed job removes
             the folder again.
+        table_files: Number of data files of the table's version at the start of the job. None if
+            unknown.
+        open_files: Maximum number of open files of an attempt.
+        check_s: Seconds for which an attempt relies on its last check of the job.
     """
 
     uri: str
     storage_options: tuple[tuple[str, str], ...] = ()
     job_id: str
     made_folder: str | None = None
+    table_files: int | None = None
+    open_files: int = 1
+    check_s: float = 0.0
 
     @staticmethod
-    def of_new_job(ref: DatasetRef) -> Staging:
-        """Returns the staging area of a new job in a table, which may be absent."""
+    def of_new_job(ref: DatasetRef, *, table_files: int | None = None, pipelined: bool = False) -> Staging:
+        """Returns the staging area of a new job in a table, which may be absent.
+
+        On an object store, attempts of a `pipelined` job rely on their checks for :data:`CHECK_S`,
+        and may have :data:`OPEN_FILES` open files.
+        """
+        is_pipelined = pipelined and not is_local(ref.uri)
         return Staging(
             uri=ref.uri,
             storage_options=ref.storage_options,
             job_id=new_id(),
             made_folder=_find_missing_folder(ref.uri),
+            table_files=table_files,
+            open_files=OPEN_FILES if is_pipelined else 1,
+            check_s=CHECK_S if is_pipelined else 0.0,
         )
 
     @property
@@ -159,40 +187,55 @@ class Staging:
         """
         attempt = Attempt(self, new_id())
         with refusals_as_errors(self.uri):
-            if self.is_open():
+            # A local check is cheap, and a late attempt makes no folder of a deleted table.
+            if not is_local(self.uri) or self.is_open():
                 self._mark(attempt.marker)
                 if not attempt.clear_if_over():
                     return attempt
         raise attempt.too_late()
 
-    def sweep(self, keep: Collection[str] = ()) -> int:
-        """Deletes all data files but those in `keep`, at the job's end, and returns their number.
+    def sweep(self, keep: Collection[str] = (), *, reported: Collection[str] = ()) -> int:
+        """Deletes the other data files at the job's end, and returns their number.
 
         A running attempt, for example a killed speculative attempt, notices the end of the job when
         closing its file, and deletes the file itself.
+
+        Args:
+            keep: Names of the data files that stay.
+            reported: All files of attempts that have ended: names of data files, and paths of run
+                files. Only the files of other attempts are searched for.
         """
         # The marker goes first: from here on no attempt begins, and a running attempt deletes each
         # file after finishing the file.
         self.objects.delete(f"{self.folder}/{_OPEN}")
         committed = frozenset(keep)
-        files = _find_data_files(self.objects, self._list_attempts())
+        paths = self.objects.list(self.folder)
+        files = _group_by_attempt(name for name in reported if "/" not in name)
+        unreported = self._attempts_in(paths) - files.keys() - self._attempts_in(reported)
+        if unreported:
+            time.sleep(self.check_s)
+        files |= self._find_data_files(unreported, len(committed))
         leftovers = {attempt: [name for name in names if name not in committed] for attempt, names in files.items()}
-        in_parallel(self.objects, lambda attempt: self.delete_attempt(attempt, leftovers[attempt]), leftovers)
-        self.objects.delete_folder(self.folder)
+        in_parallel(self.objects, self._delete_in_order, [names for names in leftovers.values() if names])
+        _delete_folder(self.objects, self.folder, paths)
         deleted = sum(len(names) for names in leftovers.values())
         if deleted:
             logger.info("Deleted %s uncommitted data files of job %s in %s.", deleted, self.job_id, self.uri)
         return deleted
 
     def delete_attempt(self, attempt: str, data_files: Sequence[str]) -> None:
-        """Deletes data files of an attempt, and then its folder.
+        """Deletes data files of an attempt, and then its folder."""
+        self._delete_in_order(data_files)
+        folder = f"{self.folder}/{attempt}"
+        _delete_folder(self.objects, folder, self.objects.list(folder))
 
-        The last file goes first. Counting up from 0 therefore finds the remaining files of an
-        interrupted deletion.
+    def _delete_in_order(self, data_files: Sequence[str]) -> None:
+        """Deletes data files of an attempt, the last file first.
+
+        Counting up from 0 therefore finds the remaining files of an interrupted deletion.
         """
         for name in reversed(data_files):
             _delete_data_file(self.objects, name)
-        self.objects.delete_folder(f"{self.folder}/{attempt}")
 
     def begin_commit(self) -> None:
         """Records the start of the first try to commit.
@@ -225,7 +268,7 @@ class Staging:
 
     def refuse_missing(self, names: Sequence[str], fragments: Sequence[int] = ()) -> None:
         """Raises if a cleanup deleted files before their commit; `fragments` are the files' own."""
-        lost = missing_data_files(self.uri, self.storage_options, names)
+        lost = self.find_missing(names)
         if lost:
             raise CommitConflictError(
                 f"{len(lost)} of {len(names)} data files of this job were deleted before their commit "
@@ -234,6 +277,13 @@ class Staging:
                 uri=self.uri,
                 fragments=[fragment for fragment, name in zip(fragments, names, strict=False) if name in lost],
             )
+
+    def find_missing(self, names: Collection[str]) -> list[str]:
+        """Returns the names of files absent from the table's `data/`."""
+        if not self._prefers_listing(len(names)):
+            return missing_data_files(self.uri, self.storage_options, names)
+        present_names = self.objects.list_names("data")
+        return [name for name in names if name not in present_names]
 
     def has_begun_commit(self) -> bool:
         """Tells whether any process has begun a commit of this job."""
@@ -260,7 +310,7 @@ class Staging:
 
     def find_data_files(self) -> list[str]:
         """Returns the names of all data files of the job, including files with sidecars only."""
-        files = _find_data_files(self.objects, self._list_attempts())
+        files = self._find_data_files(self._attempts_in(self.objects.list(self.folder)))
         return [name for names in files.values() for name in names]
 
     def remove_empty_folders(self) -> None:
@@ -278,10 +328,24 @@ class Staging:
         owner = {"host": socket.gethostname(), "pid": os.getpid()}
         self.objects.put(path, json.dumps(owner).encode())
 
-    def _list_attempts(self) -> set[str]:
+    def _find_data_files(self, attempts: Collection[str], known: int = 0) -> dict[str, list[str]]:
+        """Returns the files of attempts; `known` is the number of files that exist."""
+        is_listed = self._prefers_listing(2 * self.open_files * len(attempts) + known)
+        return _find_data_files(self.objects, attempts, self.open_files, is_listed=is_listed)
+
+    def _prefers_listing(self, requests: int) -> bool:
+        """Tells whether a listing of `data/` takes fewer requests.
+
+        Other versions have files, too.
+        """
+        if is_local(self.uri) or self.table_files is None:
+            return False
+        return requests > 1 + 2 * self.table_files // _LISTED_NAMES
+
+    def _attempts_in(self, paths: Iterable[str]) -> set[str]:
         """Returns the ids of the attempts: the names of the job's subfolders."""
-        paths = (path.removeprefix(f"{self.folder}/") for path in self.objects.list(self.folder))
-        return {attempt for path in paths if "/" in path and is_id(attempt := path.split("/")[0])}
+        names = (path.removeprefix(f"{self.folder}/") for path in paths)
+        return {attempt for name in names if "/" in name and is_id(attempt := name.split("/")[0])}
 
 
 def _find_missing_folder(uri: str) -> str | None:
@@ -310,8 +374,13 @@ class Attempt:
     def __init__(self, staging: Staging, attempt_id: str) -> None:
         self.staging = staging
         self.id = attempt_id
-        self._data_files: list[str] = []
+        self._data_files = 0
+        self._unconfirmed: list[str] = []
         self._run_files = 0
+        self._checking = threading.Lock()
+        self._checks = 0
+        self._was_open = True
+        self._checked_until = 0.0
 
     @property
     def folder(self) -> str:
@@ -326,10 +395,12 @@ class Attempt:
     def open_data_file(self, schema: pa.Schema, *, version: str) -> StagedFile:
         """Opens the attempt's next data file, for rows of a schema and in a format such as `2.2`.
 
-        Close the file before opening the next: leftovers are found by counting up.
+        At most `open_files` files of the staging area are open at once. Open no file after a
+        discarded file: leftovers are found by counting up.
         """
-        name = f"{self.id}-{len(self._data_files)}.lance"
-        self._data_files.append(name)
+        name = f"{self.id}-{self._data_files}.lance"
+        self._data_files += 1
+        self._unconfirmed.append(name)
         return StagedFile(self, name, schema, version=version)
 
     def next_run_file(self) -> str:
@@ -337,19 +408,51 @@ class Attempt:
         self._run_files += 1
         return f"{self.folder}/run-{self._run_files - 1}"
 
+    def confirm(self, name: str) -> None:
+        """Leaves a finished file to the end of the job, which may commit the file.
+
+        Call this method after :meth:`clear_if_over` has found a running job.
+        """
+        self._unconfirmed.remove(name)
+
     def clear_if_over(self) -> bool:
         """Deletes the attempt's files if its job has ended, and tells whether the job has ended.
 
-        Call this method after the last change, and after an error.
+        Confirmed files stay: the job may have committed them. Call this method after the last
+        change, and after an error.
         """
         staging = self.staging
-        if staging.objects.contains(self.marker) and staging.is_open():
+        # The end of a job deletes `open` before any marker.
+        if time.monotonic() < self._checked_until or self._is_open():
             return False
         # Only this attempt's files: at the end of the job, files of other attempts are found by
         # their markers.
-        staging.delete_attempt(self.id, self._data_files)
+        if len(self._unconfirmed) == self._data_files:
+            staging.delete_attempt(self.id, self._unconfirmed)
+        else:
+            # The marker was there while the job ran, and leads the end of the job to other files.
+            delete_data_files(staging.uri, staging.storage_options, self._unconfirmed)
+            for path in staging.objects.list_files(self.folder):
+                if path != self.marker:
+                    staging.objects.delete(path)
+            if is_local(staging.uri):
+                # Empty after the end of the job, which has deleted the marker.
+                _remove_if_empty(os.path.join(staging.uri, self.folder))
+                _remove_if_empty(os.path.join(staging.uri, staging.folder))
         staging.remove_empty_folders()
         return True
+
+    def _is_open(self) -> bool:
+        """Tells whether the job is running. Threads that ask during a request share the next."""
+        checks = self._checks
+        with self._checking:
+            if self._checks == checks:
+                self._checks += 1
+                began = time.monotonic()
+                self._was_open = self.staging.is_open()
+                # Counted from before the request: the store may have answered at once.
+                self._checked_until = began + self.staging.check_s if self._was_open else 0.0
+            return self._was_open
 
     def too_late(self) -> CommitError:
         """Returns the error of an attempt whose job ended before the attempt finished."""
@@ -381,29 +484,47 @@ def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], na
     in_parallel(objects, functools.partial(_delete_data_file, objects), names)
 
 
-def _find_data_files(objects: LanceObjects, attempts: Collection[str]) -> dict[str, list[str]]:
+def _find_data_files(
+    objects: LanceObjects, attempts: Collection[str], open_files: int, *, is_listed: bool
+) -> dict[str, list[str]]:
     """Returns the names of the data files of each attempt, in the order of their opening."""
-    if len(attempts) < _PROBED_ATTEMPTS:
-        return dict(
-            zip(attempts, in_parallel(objects, functools.partial(_probe_attempt, objects), attempts), strict=True)
-        )
+    if not is_listed and len(attempts) < _PROBED_ATTEMPTS:
+        probe = functools.partial(_probe_attempt, objects, open_files)
+        return dict(zip(attempts, in_parallel(objects, probe, attempts), strict=True))
     # A stem is the attempt's id, a dash and a number; sidecars are one folder deeper.
-    stems = {path.split("/")[1].removesuffix(".lance") for path in objects.list("data")}
-    ours = [stem.split("-") for stem in stems if stem.split("-")[0] in attempts]
-    names: dict[str, list[str]] = {attempt: [] for attempt in attempts}
-    for attempt, number in sorted(ours, key=lambda parts: int(parts[1])):
-        names[attempt].append(f"{attempt}-{number}.lance")
+    stems = {path.split("/")[1].removesuffix(".lance") for path in objects.list("data")} if attempts else set()
+    ours = _group_by_attempt(f"{stem}.lance" for stem in stems if stem.split("-")[0] in attempts)
+    return {attempt: ours.get(attempt, []) for attempt in attempts}
+
+
+def _group_by_attempt(names: Iterable[str]) -> dict[str, list[str]]:
+    """Returns data files by the ids of their attempts, in the order of their opening."""
+    stems = [(name, *name.removesuffix(".lance").split("-")) for name in names]
+    files: dict[str, list[str]] = {}
+    for name, attempt, _ in sorted(stems, key=lambda parts: int(parts[2])):
+        files.setdefault(attempt, []).append(name)
+    return files
+
+
+def _probe_attempt(objects: LanceObjects, open_files: int, attempt: str) -> list[str]:
+    names: list[str] = []
+    number = absent = 0
+    while absent < open_files:
+        stem = f"{attempt}-{number}"
+        number, absent = number + 1, absent + 1
+        # Lance writes sidecars first, so sidecars may exist without their data file.
+        if objects.contains(f"data/{stem}.lance") or objects.list(f"data/{stem}"):
+            names.append(f"{stem}.lance")
+            absent = 0
     return names
 
 
-def _probe_attempt(objects: LanceObjects, attempt: str) -> list[str]:
-    names: list[str] = []
-    while True:
-        stem = f"{attempt}-{len(names)}"
-        # Lance writes sidecars first, so sidecars may exist without their data file.
-        if not objects.contains(f"data/{stem}.lance") and not objects.list(f"data/{stem}"):
-            return names
-        names.append(f"{stem}.lance")
+def _delete_folder(objects: LanceObjects, folder: str, paths: Collection[str]) -> None:
+    """Deletes a folder with its objects `paths`; on an object store, several objects at once."""
+    if is_local(objects.uri):
+        objects.delete_folder(folder)
+    else:
+        in_parallel(objects, objects.delete, paths)
 
 
 def _delete_data_file(objects: LanceObjects, name: str) -> None:
@@ -481,24 +602,33 @@ def abort(staging: Staging, ref: DatasetRef) -> None:
         _give_up(staging, ref)
 
 
-def find_commit(staging: Staging, ref: DatasetRef) -> CommitResult | None:
-    """Returns the commit of this job, or None."""
+def find_commit(staging: Staging, ref: DatasetRef, head: lance.LanceDataset | None = None) -> CommitResult | None:
+    """Returns the commit of this job, or None. `head` is the latest version, if just opened."""
     try:
-        commit = find_job(ref.open_latest(), staging.job_id, after=ref.version or 0)
+        latest = ref.open_latest() if head is None else head
+        commit = find_job(latest, staging.job_id, after=ref.version or 0)
     except TableNotFoundError:
         return None
     return None if commit is None else replace(commit, uri=ref.uri)
 
 
-def finish(staging: Staging, ref: DatasetRef, keep: Collection[str], *, unless_named: Collection[str] = ()) -> None:
+def finish(
+    staging: Staging,
+    ref: DatasetRef,
+    keep: Collection[str],
+    *,
+    unless_named: Collection[str] = (),
+    reported: Collection[str] = (),
+) -> None:
     """Deletes the remaining files of other attempts of a committed job.
 
     The files of `keep` were committed. Files of `unless_named` stay if they belong to a version.
+    `reported` are all files of attempts that have ended, as in :meth:`Staging.sweep`.
     """
     # The version exists, so a failed deletion of other files must not make the job fail.
     with _deletes_later(staging):
         referenced = named_files(ref.open_latest(), unless_named, after=ref.version or 0) if unless_named else ()
-        staging.sweep([*keep, *referenced])
+        staging.sweep([*keep, *referenced], reported=reported)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ windows with gaps. A window bounds the memory, regardless of the fragment's size
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from lance_spark.rows.row_addresses import (
     runs_of,
 )
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.area import Attempt, Staging, missing_data_files
+from lance_spark.staging.area import OPEN_FILES, Attempt, Staging
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.types.fields import requested_columns
 
@@ -43,6 +44,9 @@ _FIRST_WINDOW_ROWS = 256
 because storage is compressed."""
 _FIRST_BLOBS = 8
 """The same for columns with blobs."""
+_CLOSED_BEHIND_BYTES = 8 << 20
+"""Most bytes of values in a file that is finished behind the next rows. A larger file is uploaded
+while its rows arrive, and its end would keep several such files in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,7 @@ class ColumnFile:
         self._next = 0
         self._pending: list[tuple[NDArray[np.int64], pa.RecordBatch]] = []
         self._pending_bytes = 0
+        self._written_bytes = 0
 
     @property
     def rows(self) -> int:
@@ -96,9 +101,22 @@ class ColumnFile:
         if self._pending_bytes >= _WINDOW_BYTES or int(offsets[-1]) + 1 - self._next >= _MOST_WINDOW_ROWS:
             self._flush(int(offsets[-1]) + 1)
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the file may be finished behind the next rows."""
+        return self._written_bytes <= _CLOSED_BEHIND_BYTES
+
     def close(self) -> FragmentColumns:
         """Fills the remaining rows and finishes the file."""
+        self.fill()
+        return self.finish()
+
+    def fill(self) -> None:
+        """Writes the remaining rows. Reads the snapshot, in the thread of the task."""
         self._flush(self._physical_rows)
+
+    def finish(self) -> FragmentColumns:
+        """Finishes the file after its last row, in any thread."""
         rows = self._file.close()
         if rows != self._physical_rows:
             raise CommitError(
@@ -167,6 +185,7 @@ class ColumnFile:
             self._write(batch)
 
     def _write(self, batch: pa.RecordBatch) -> None:
+        self._written_bytes += batch.nbytes
         try:
             self._file.write_batch(batch)
         except ValueError as error:
@@ -218,6 +237,49 @@ class ColumnFile:
         return table
 
 
+class _FileCloser:
+    """Finishes the column files of an attempt, in the order of their fragments.
+
+    On an object store, the task takes the next rows at the same time, with up to
+    :data:`~lance_spark.staging.area.OPEN_FILES` small files in progress.
+    """
+
+    def __init__(self, staging: Staging) -> None:
+        self._pool = ThreadPoolExecutor(OPEN_FILES, "lance-spark-close") if staging.open_files > 1 else None
+        self._files: list[Future[FragmentColumns]] = []
+
+    def add(self, file: ColumnFile) -> None:
+        """Finishes a file, or has the file finished.
+
+        Raises:
+            Exception: The error of this file or of an earlier file.
+        """
+        file.fill()
+        if self._pool is not None and file.is_small:
+            for unfinished in self._files[-OPEN_FILES:][:1]:
+                unfinished.result()
+            self._files.append(self._pool.submit(file.finish))
+            return
+        for unfinished in self._files[-OPEN_FILES:]:
+            unfinished.result()
+        finished: Future[FragmentColumns] = Future()
+        finished.set_result(file.finish())
+        self._files.append(finished)
+
+    def results(self) -> tuple[FragmentColumns, ...]:
+        """Waits for all files.
+
+        Raises:
+            Exception: The first error of a file.
+        """
+        return tuple(file.result() for file in self._files)
+
+    def end(self) -> None:
+        """Waits until no file is being finished."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
 class ColumnFileWriter:
     """Writes the column files of successive fragments. Belongs to a single task.
 
@@ -233,7 +295,7 @@ class ColumnFileWriter:
         self._current = -1
         self._file: ColumnFile | None = None
         self._last = -1
-        self._done: list[FragmentColumns] = []
+        self._closer = _FileCloser(attempt.staging)
 
     def write(self, batches: Iterable[tuple[Addresses, pa.RecordBatch]]) -> tuple[FragmentColumns, ...]:
         """Writes live rows of the snapshot, and counts rows that repeat the row before.
@@ -245,11 +307,13 @@ class ColumnFileWriter:
             for addresses, values in batches:
                 self._append(addresses, values)
             self._close_file()
+            return self._closer.results()
         except BaseException:
             if self._file is not None:
                 self._file.discard()
             raise
-        return tuple(self._done)
+        finally:
+            self._closer.end()
 
     def _append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
         offsets = offsets_of(addresses)
@@ -281,7 +345,7 @@ class ColumnFileWriter:
 
     def _close_file(self) -> None:
         if self._file is not None:
-            self._done.append(self._file.close())
+            self._closer.add(self._file)
             self._file = None
 
     def _order_error(self, fragment_id: int) -> CommitError:
@@ -328,7 +392,7 @@ class NullColumnFiles:
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Returns the names of absent data files."""
-        return missing_data_files(self._staging.uri, self._staging.storage_options, names)
+        return self._staging.find_missing(names)
 
     def _write(
         self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str], existing: tuple[str, ...]

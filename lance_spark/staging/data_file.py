@@ -84,6 +84,7 @@ class StagedFile:
             raise
         if self._attempt.clear_if_over():
             raise self._attempt.too_late()
+        self._attempt.confirm(self.name)
         self.size_bytes = self._writer.size_bytes
         return rows or 0
 

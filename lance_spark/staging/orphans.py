@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from lance_spark.commit.conflicts.history import named_files
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
-from lance_spark.staging.area import Staging, made_at, staged_jobs
+from lance_spark.staging.area import OPEN_FILES, Staging, made_at, staged_jobs
 
 
 def remove_orphans(
@@ -39,7 +39,7 @@ def remove_orphans(
     for job in staged_jobs(ref.uri, ref.storage_options):
         if made_at(job) > before:
             continue
-        staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=job)
+        staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=job, open_files=OPEN_FILES)
         # The job is closed before any check: a job that lives longer than expected must not begin
         # its commit now.
         staging.close_job()
@@ -47,7 +47,7 @@ def remove_orphans(
         keep = referenced_files(ref, candidates)
         if not (candidates - keep).isdisjoint(needed):
             continue  # its markers list its files for a later cleanup
-        deleted += staging.sweep(keep=keep)
+        deleted += staging.sweep(keep=keep, reported=candidates)
     return deleted
 
 

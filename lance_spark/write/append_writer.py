@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef
-from lance_spark.errors import OptionError, SchemaMismatchError, TableExistsError
+from lance_spark.dataset import DatasetRef, count_data_files
+from lance_spark.errors import OptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
 from lance_spark.options import WriteOptions
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import is_logical_blob, row_field
@@ -58,13 +58,13 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
         policy = CommitPolicy.of(
             options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
         )
-        exists = ref.exists()
-        if not exists:
+        present = pin_present(ref)
+        if present is None:
             check_new_table(ref)
         refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
         dataset = None
-        if exists:
-            ref = ref.pin(None)
+        if present is not None:
+            ref = present
             if options.create_only:
                 raise TableExistsError(ref.uri, hint="leave the option create_only out, or drop the table first")
             dataset = ref.open()
@@ -80,7 +80,9 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
             else _plan_append(dataset, schema, options),
             mode="overwrite" if overwrite else "create" if options.create_only else "append",
             options=options,
-            staging=Staging.of_new_job(ref),
+            staging=Staging.of_new_job(
+                ref, table_files=None if dataset is None else count_data_files(dataset), pipelined=True
+            ),
             policy=policy,
         )
 
@@ -95,6 +97,14 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
         """
         converter = WriteConverter(self.source, self.layout.row_schema)
         return self.write_fragments(converter.convert(batch) for batch in iterator if batch.num_rows)
+
+
+def pin_present(ref: DatasetRef) -> DatasetRef | None:
+    """Returns a table at its latest version, or None without a table."""
+    try:
+        return ref.pin(None)
+    except TableNotFoundError:
+        return None
 
 
 def _plan_new_table(dataset: lance.LanceDataset | None, schema: StructType, options: WriteOptions) -> FileLayout:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.errors import (
     SchemaMismatchError,
     TableExistsError,
@@ -20,7 +20,7 @@ from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.table_folder import check_new_table
-from lance_spark.write.append_writer import refuse_other_settings
+from lance_spark.write.append_writer import pin_present, refuse_other_settings
 from lance_spark.write.row_write import RowMode, RowWrite
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, option
         CommitOutcomeUnknownError: The store did not answer.
     """
     policy = CommitPolicy.of(options.commit_max_retries, options.commit_timeout)
-    exists = ref.branch is not None or ref.exists()
-    if not exists:
+    present = ref.pin(None) if ref.branch is not None else pin_present(ref)
+    if present is None:
         check_new_table(ref)
     refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
     dataset = None
-    if exists:
+    if present is not None:
+        ref = present
         if mode == "create":
             raise TableExistsError(ref.uri, hint="open it, or replace its rows with mode='overwrite'")
-        ref = ref.pin(None)
         dataset = ref.open()
         refuse_other_settings(dataset, options, ref.uri)
     appended_to = dataset if mode == "append" else None
@@ -65,7 +65,9 @@ def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, option
         layout=_plan_layout(reader.schema, appended_to, dataset, options, ref.uri),
         mode=mode,
         options=options,
-        staging=Staging.of_new_job(ref),
+        staging=Staging.of_new_job(
+            ref, table_files=None if dataset is None else count_data_files(dataset), pipelined=True
+        ),
         policy=policy,
     )
     write.staging.open_job()

@@ -20,12 +20,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_commit import Outcome, commit_columns
-from lance_spark.commit.commit_loop import CommitPolicy
+from lance_spark.commit.commit_loop import CommitPolicy, open_head
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity, ids_of
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import refuse_other_columns, refuse_renamed
 from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.errors import CommitError, CommitImpossibleError, SnapshotError, VersionNotFoundError
 from lance_spark.lance_compat import plain
 from lance_spark.options import WriteOptions
@@ -76,7 +76,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
     def __init__(self, backfill: ColumnWritePlan, policy: CommitPolicy) -> None:
         snapshot = backfill.snapshot
         self.backfill = backfill
-        self.staging = Staging.of_new_job(snapshot)
+        table_files = count_data_files(snapshot.open())
+        self.staging = Staging.of_new_job(snapshot, table_files=table_files, pipelined=True)
         self._policy = policy
         self._untouched = NullColumnFiles(self.staging, backfill.targets.format)
 
@@ -218,13 +219,17 @@ class LanceBackfillWriter(DataSourceArrowWriter):
     def commit_result(self, messages: Sequence[ColumnsWritten]) -> CommitResult:
         """Commits as :meth:`commit` does; returns the earlier result if the job has committed."""
         snapshot = self.backfill.snapshot
-        earlier = find_commit(self.staging, snapshot)
+        head = open_head(snapshot)
+        earlier = None if head is None else find_commit(self.staging, snapshot, head)
         if earlier is not None:
             return earlier
-        fragments, outcome = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages))
+        exists = head is not None
+        fragments, outcome = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages, exists=exists))
         keep = outcome.files or frozenset()
         unless_named = [*self._untouched.names, *([] if keep else [part.staged.name for part in fragments])]
-        finish(self.staging, snapshot, keep, unless_named=unless_named)
+        files = [*self._untouched.names, *(part.staged.name for part in fragments)]
+        runs = [run.path for message in messages for run in message.runs]
+        finish(self.staging, snapshot, keep, unless_named=unless_named, reported=[*files, *runs])
         return outcome.result
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -232,13 +237,17 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         del messages
         abort(self.staging, self.backfill.snapshot)
 
-    def _commit(self, messages: Sequence[ColumnsWritten]) -> tuple[tuple[FragmentColumns, ...], Outcome]:
+    def _commit(
+        self, messages: Sequence[ColumnsWritten], *, exists: bool
+    ) -> tuple[tuple[FragmentColumns, ...], Outcome]:
         plan = self.backfill
-        if not plan.snapshot.exists():
+        if not exists:
             raise CommitImpossibleError(
                 f"The table was deleted. Table: {plan.snapshot.uri}. Nothing was committed.", uri=plan.snapshot.uri
             )
-        self.staging.check_open()
+        if any(message.runs for message in messages):
+            # Before the merge of the runs, which takes long.
+            self.staging.check_open()
         fragments = self._collect(messages)
         self.staging.begin_commit()
         self.staging.refuse_missing([p.staged.name for p in fragments], [p.fragment_id for p in fragments])

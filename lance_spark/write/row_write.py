@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql.datasource import WriterCommitMessage
 
 from lance_spark.commit.changes import CommitResult, RowsToCommit
-from lance_spark.commit.commit_loop import CommitPolicy
+from lance_spark.commit.commit_loop import CommitPolicy, open_head
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError
@@ -25,6 +25,7 @@ from lance_spark.staging.file_layout import FileLayout
 from lance_spark.write.planned import fragment_from_json, fragment_to_json
 
 if TYPE_CHECKING:
+    import lance
     import pyarrow as pa
     from lance.fragment import FragmentMetadata
 
@@ -112,26 +113,29 @@ class RowWrite:
             CommitError: The commit made no version. No file is left.
         """
         task_results = [message for message in messages if isinstance(message, RowsWritten)]
-        if find_commit(self.staging, self.ref) is None:
-            commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results))
-        finish(self.staging, self.ref, _list_files(task_results))
+        files = _list_files(task_results)
+        # A single opening serves the search for an earlier commit, and the commit.
+        head = open_head(self.ref)
+        if head is None or find_commit(self.staging, self.ref, head) is None:
+            commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results, head))
+        finish(self.staging, self.ref, files, reported=files)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes the job's files, unless the job has committed or may still commit."""
         del messages
         abort(self.staging, self.ref)
 
-    def _commit(self, task_results: Sequence[RowsWritten]) -> CommitResult | None:
+    def _commit(self, task_results: Sequence[RowsWritten], head: lance.LanceDataset | None) -> CommitResult | None:
         rows = sum(message.rows for message in task_results)
         is_append = self.mode == "append"
-        if is_append and rows == 0 and self._exists():
+        if is_append and rows == 0 and head is not None:
             logger.info(
                 "No rows were written, so no version was made. Table: %s. Job: %s.", self.ref.uri, self.staging.job_id
             )
             return None
         self.staging.begin_commit()
         self.staging.refuse_missing(_list_files(task_results))
-        if is_append and self.ref.version is not None and not self._exists():
+        if is_append and self.ref.version is not None and head is None:
             raise CommitConflictError(
                 f"The table was deleted while its rows were written. Table: {self.ref.uri}. Nothing was committed. "
                 "Write again.",
@@ -149,10 +153,7 @@ class RowWrite:
             commit_message=self.options.commit_message,
             properties=self.options.properties,
         )
-        return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy)
-
-    def _exists(self) -> bool:
-        return self.ref.exists()
+        return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy, head=head)
 
 
 def _list_files(task_results: Iterable[RowsWritten]) -> list[str]:

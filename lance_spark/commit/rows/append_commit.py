@@ -26,12 +26,19 @@ _logger = logging.getLogger(__name__)
 
 
 def commit_rows(
-    ref: DatasetRef, change: RowsToCommit, *, job_id: str, policy: CommitPolicy | None = None
+    ref: DatasetRef,
+    change: RowsToCommit,
+    *,
+    job_id: str,
+    policy: CommitPolicy | None = None,
+    head: lance.LanceDataset | None = None,
 ) -> CommitResult:
     """Commits new fragments as a single version on top of the latest version.
 
     Runs on the driver without a session. Ignores the version of `ref`. A second commit with the
     same `job_id` returns the result of the first. By default, the environment bounds the retries.
+    `head` is the latest version, if the caller has just opened the table and found no commit of the
+    job.
 
     Raises:
         CommitConflictError: A concurrent writer deleted the branch, or dropped or changed columns
@@ -44,7 +51,8 @@ def commit_rows(
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_rows_once, ref, change, job_id, policy)
     check = functools.partial(_refuse_slipped, change=change, ref=ref, job_id=job_id, policy=policy)
-    result = commit_job(ref, job_id, change.read_version or 0, one_round, policy, check=check)
+    since = (change.read_version or 0) if head is None else head.version
+    result = commit_job(ref, job_id, since, one_round, policy, check=check, head=head)
     _logger.info(
         "%s of %d rows in %d fragments committed to %s as version %d after %d retries (job %s)",
         result.operation, result.rows, result.fragments, result.uri, result.version, result.retries, job_id,

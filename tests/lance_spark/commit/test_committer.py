@@ -258,7 +258,7 @@ def test_where_even_looking_fails_the_outcome_is_unknown(path: str, monkeypatch:
         except StopIteration:
             raise OSError("gone") from None
 
-    monkeypatch.setattr(commit_loop, "_open_head", look)
+    monkeypatch.setattr(commit_loop, "open_head", look)
     with pytest.raises(CommitOutcomeUnknownError, match="last_commit"):
         commit(path, change, "two", max_retries=0)
 

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -54,6 +55,8 @@ STORES = {"local": "", "object store": "file-object-store://"}
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A location without a table, on a local file system and on an object store."""
     monkeypatch.setattr(appends, "prefix", STORES[request.param])
+    # Attempts check the job after each file, as on a local file system.
+    monkeypatch.setattr(area, "CHECK_S", 0.0)
     return tmp_path / "folder" / "table.lance"
 
 
@@ -265,8 +268,8 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
     late.write_batch(pa.record_batch({"id": pa.array([2])}))
     find = area._find_data_files
 
-    def find_then_close(*arguments: Any) -> dict[str, list[str]]:
-        files = find(*arguments)
+    def find_then_close(*arguments: Any, **options: Any) -> dict[str, list[str]]:
+        files = find(*arguments, **options)
         with pytest.raises(CommitError, match="came too late"):
             late.close()
         return files
@@ -290,6 +293,50 @@ def test_an_attempt_that_notices_the_end_of_its_job_first_leaves_the_others_to_b
     assert ids_in(path) == [0]
     assert unused_files(path) == set()
     assert appends.prefix or not (path / "_lance_spark").exists()
+
+
+def test_the_end_of_a_job_waits_for_attempts_that_rely_on_their_last_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appends, "prefix", STORES["object store"])
+    monkeypatch.setattr(area, "CHECK_S", 1.0)
+    path = tmp_path / "table.lance"
+    write(path, 0)
+    job = plan(path)
+    attempt = job.staging.begin_attempt()
+    schema = pa.schema([("id", pa.int64())])
+    files = [attempt.open_data_file(schema, version="2.2") for _ in range(3)]
+    files[0].write_batch(pa.record_batch({"id": [1]}))
+    assert not job.staging.close_job()  # the first step of an abort
+    assert files[0].close() == 1, "the check at the begin of the attempt still holds"
+    began = time.monotonic()
+    job.abort([])
+    assert time.monotonic() - began >= 1.0
+    assert unused_files(path) == set()
+    files[2].write_batch(pa.record_batch({"id": [2]}))
+    with pytest.raises(CommitError, match="came too late"):
+        files[2].close()
+    assert unused_files(path) == set()
+
+
+@pytest.mark.parametrize("end", ["abort", "cleanup"])
+def test_files_of_an_attempt_are_found_beside_its_unfinished_files(
+    end: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appends, "prefix", STORES["object store"])
+    write(path, 0)
+    job = plan(path)
+    attempt = job.staging.begin_attempt()
+    schema = pa.schema([("id", pa.int64())])
+    files = [attempt.open_data_file(schema, version="2.2") for _ in range(area.OPEN_FILES)]
+    files[-1].write_batch(pa.record_batch({"id": [1]}))
+    files[-1].close()  # and then its process dies
+    assert len(unused_files(path)) == 3, "the file and two markers"
+    if end == "abort":
+        job.abort([])
+    else:
+        assert remove_orphans(uri_of(path), older_than=LATER) == 1
+    assert unused_files(path) == set()
 
 
 def test_many_attempts_are_swept_by_one_listing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +388,7 @@ def test_an_abort_after_a_commit_keeps_the_version_and_deletes_the_rest(
     job.write(batches(1))  # a duplicate
     message = job.write(batches(1))
     with monkeypatch.context() as patch:
-        patch.setattr(row_write, "finish", lambda *_: None)
+        patch.setattr(row_write, "finish", lambda *_, **__: None)
         job.commit([message])  # and then its process dies, so Spark takes the job for failed
     assert unused_files(path)
     job.abort([message])

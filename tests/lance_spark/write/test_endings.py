@@ -195,7 +195,7 @@ def test_a_store_that_fails_after_a_commit_without_an_answer_leaves_the_outcome_
             raise TableUnreadableError(ref.uri, "no answer", hint="wait")
         return ref.open_latest()
 
-    monkeypatch.setattr(commit_loop, "_open_head", open_head)
+    monkeypatch.setattr(commit_loop, "open_head", open_head)
     monkeypatch.setattr(commit_loop, "Rounds", functools.partial(Rounds, sleep=lambda _: None))
     with pytest.raises(CommitOutcomeUnknownError):
         commit_loop.commit_job(
