@@ -51,6 +51,7 @@ class EditSpec:
     Attributes:
         table: The version of the statement.
         where: Condition on rows in Lance SQL; None for all rows.
+        mask: Mask of the matching rows, if an index of the driver has found all of them.
         expressions: Columns with their expressions in Lance SQL.
         constants: A row with the values of the other columns.
         targets: The assigned columns.
@@ -60,6 +61,7 @@ class EditSpec:
     table: DatasetRef
     staging: Staging
     where: str | None
+    mask: bytes | None = None
     expressions: tuple[tuple[str, str], ...] = ()
     constants: pa.RecordBatch | None = None
     targets: Targets | None = None
@@ -123,7 +125,7 @@ def _matching(
     """Yields the matching rows by fragment. One scan serves all, and queries an index once."""
     parts = (
         (number, offsets_of(addresses[start:end]))
-        for addresses in matching_addresses(rows.dataset, fragments, spec.where)
+        for addresses in matching_addresses(rows.dataset, fragments, spec.where, spec.mask, use_index=spec.mask is None)
         for number, start, end in runs_of(fragments_of(addresses))
     )
     for number, group in itertools.groupby(parts, key=itemgetter(0)):
@@ -219,7 +221,8 @@ def _scan(
     spec: EditSpec, rows: SnapshotRows, fragments: Sequence[LanceFragment], columns: dict[str, str]
 ) -> Iterator[tuple[int, np.ndarray, pa.RecordBatch]]:
     """Yields the matching rows: fragment, offsets, and expressions with address and id."""
-    for batch in matching_rows(rows.dataset, fragments, spec.where, columns):
+    batches = matching_rows(rows.dataset, fragments, spec.where, columns, spec.mask, use_index=spec.mask is None)
+    for batch in batches:
         addresses = batch.column(ROW_ADDRESS).to_numpy()
         for number, start, end in runs_of(fragments_of(addresses)):
             yield number, offsets_of(addresses[start:end]), batch.slice(start, end - start)

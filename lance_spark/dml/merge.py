@@ -128,17 +128,18 @@ class Merge:
         if where is None or clauses.update_where is not None:
             return None
         metadata_by_number = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
-        indexed_matches, unknown = known_matches(ref, where, metadata_by_number)
-        physical = {number: metadata_by_number[number].physical_rows for number in sorted((*indexed_matches, *unknown))}
+        matches = known_matches(ref, where, metadata_by_number)
+        numbers = sorted((*matches.matched, *matches.unknown))
+        physical = {number: metadata_by_number[number].physical_rows for number in numbers}
         if sum(work for _, work in work_of(ref, dataset, clauses.on, physical)) > TASK_BYTES:
             return None
-        source = self._source.staged(ref, self._staging)
-        assert source is not None
+        source = self._source.sent(ref, self._staging)
         return MergeSmall(
-            apply=self._apply(ref, dataset, self._source.values(ref)),
+            apply=self._apply(ref, dataset, self._source.values),
             source=source,
             key=clauses.on[0],
             where=where,
+            mask=matches.mask,
             fragments=tuple(physical),
             updates=clauses.updates,
             inserts=clauses.inserts,

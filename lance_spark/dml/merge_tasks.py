@@ -270,16 +270,18 @@ class MergeSmall:
     Memory: these rows, and the keys of their matches.
 
     Attributes:
-        source: Location of the rows, as a table.
+        source: The rows as a stream of Arrow, or the location of the rows as a table.
         key: Column of the compared integers or texts.
         where: Condition in Lance SQL on the table's rows: their key is in the source.
+        mask: Mask of these rows, if an index of the driver has found all of them.
         fragments: Ids of the fragments that may have a match.
     """
 
     apply: Apply
-    source: str
+    source: bytes | str
     key: str
     where: str
+    mask: bytes | None
     fragments: tuple[int, ...]
     updates: bool
     inserts: bool
@@ -290,10 +292,7 @@ class MergeSmall:
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """Yields rows with actions for :class:`Apply`."""
-        import lance
-
-        table = self.apply.table
-        rows = lance.dataset(self.source, storage_options=table.lance_options).to_table()
+        rows = self._source_rows()
         keys, codes = _codes(rows[self.key])
         addresses, matched_codes = self._matches(keys)
         order = np.argsort(codes, kind="stable")
@@ -313,6 +312,13 @@ class MergeSmall:
             arrays = [pa.array(places[part], mask=places[part] < 0), pa.array(actions[part]), *values.columns]
             yield pa.RecordBatch.from_arrays(arrays, names=["", "", *values.schema.names])
 
+    def _source_rows(self) -> pa.Table:
+        if isinstance(self.source, bytes):
+            return pa.ipc.open_stream(self.source).read_all()
+        import lance
+
+        return lance.dataset(self.source, storage_options=self.apply.table.lance_options).to_table()
+
     def _matches(self, keys: pa.Array[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Returns ascending addresses of matching rows of the table, and the index of each key."""
         rows = SnapshotRows(self.apply.table.open())
@@ -325,6 +331,8 @@ class MergeSmall:
             fragments=handles,
             with_row_address=True,
             scan_in_order=True,
+            row_addr_allowlist=self.mask,
+            use_scalar_index=self.mask is None,
         )
         table_rows = scanner.to_table()
         codes = pc.index_in(_combine_chunks(table_rows[self.key].cast(keys.type)), value_set=keys)

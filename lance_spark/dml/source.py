@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_SENT_BYTES = 1 << 20
+"""Maximum bytes of rows that travel with a task. Spark sends larger tasks as a broadcast."""
+
 _LISTED_KEYS = 10_000
 """Maximum keys of a source in this process for a filter on the table."""
 
@@ -27,9 +31,15 @@ _LISTED_KEYS = 10_000
 class MergeSource:
     """The source of a merge: a Spark DataFrame, or rows of this process.
 
-    Rows of this process are staged next to the table for tasks. Python values get the types of the
-    table's columns.
+    Few rows of this process travel with their task. Other rows are staged next to the table. Python
+    values get the types of the table's columns.
+
+    Attributes:
+        names: Names of the columns.
+        values: Spark's schema of sent or staged rows.
     """
+
+    values: StructType
 
     def __init__(self, spark: SparkSession, data: Data, table: pa.Schema) -> None:
         self._frame = cast("DataFrame", data) if is_spark(data) else None
@@ -59,33 +69,40 @@ class MergeSource:
         if self._frame is not None:
             check_writable(self._frame.schema, self._columns)
 
-    def staged(self, ref: DatasetRef, staging: Staging) -> str | None:
-        """Returns the location of the staged rows of this process; None for a DataFrame.
+    def sent(self, ref: DatasetRef, staging: Staging) -> bytes | str:
+        """Returns the rows of this process for a task: a stream of Arrow, or a staged table."""
+        assert self._rows is not None
+        if self._rows.nbytes > _SENT_BYTES or any(isinstance(f.type, pa.BaseExtensionType) for f in self._rows.schema):
+            return self._staged(ref, staging)
+        self._check_values(self._rows.schema)
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, self._rows.schema) as writer:
+            writer.write_table(self._rows)
+        return sink.getvalue()
+
+    def _staged(self, ref: DatasetRef, staging: Staging) -> str:
+        """Returns the location of the staged rows of this process.
 
         The end of the job deletes the rows with the job's files.
         """
-        if self._place is None and self._rows is not None:
+        if self._place is None:
             import lance
 
             self._place = f"{ref.uri}/{staging.folder}/source"
+            assert self._rows is not None
             with refusals_as_errors(ref.uri):
                 staged_dataset = lance.write_dataset(self._rows, self._place, storage_options=ref.lance_options)
-            check_writable(to_spark_schema(staged_dataset.schema), self._columns)
+            self._check_values(staged_dataset.schema)
         return self._place
 
-    def values(self, ref: DatasetRef) -> StructType:
-        """Returns Spark's schema of the staged rows."""
-        import lance
-
-        assert self._place is not None
-        return to_spark_schema(lance.dataset(self._place, storage_options=ref.lance_options).schema)
+    def _check_values(self, rows: pa.Schema) -> None:
+        self.values = to_spark_schema(rows)
+        check_writable(self.values, self._columns)
 
     def frame(self, ref: DatasetRef, staging: Staging) -> DataFrame:
         """Returns the rows as a DataFrame. Stages rows of this process."""
-        place = self.staged(ref, staging)
-        if self._frame is None and place is not None:
-            self._frame = read_table(self.spark, ref, place, {})
-        assert self._frame is not None
+        if self._frame is None:
+            self._frame = read_table(self.spark, ref, self._staged(ref, staging), {})
         return self._frame
 
     def listed(self, key: str) -> list[str] | None:

@@ -157,6 +157,8 @@ class Statement:
         """Runs tasks over some fragments."""
         physical = {number: fragment.physical_rows for number, fragment in fragments.items()}
         columns = self._read_columns(dataset)
+        matches = known_matches(spec.table, spec.where, fragments)
+        spec = replace(spec, mask=matches.mask)
 
         def run(task: Callable[[int], Task], numbers: Iterable[int]) -> list[RowEditResult]:
             work = work_of(spec.table, dataset, columns, {number: physical[number] for number in numbers})
@@ -164,15 +166,16 @@ class Statement:
             edits = [Edit(spec=spec, task=task(len(packs)), fragments=pack) for pack in packs]
             return self._jobs.results(edits, RowEditResult)
 
-        matched, unknown = known_matches(spec.table, spec.where, fragments)
-        if self._strategy is None and unknown:
-            results = run(lambda tasks: "count" if tasks > 1 else "cheaper", sorted((*matched, *unknown)))
+        if self._strategy is None and matches.unknown:
+            results = run(
+                lambda tasks: "count" if tasks > 1 else "cheaper", sorted((*matches.matched, *matches.unknown))
+            )
             if len(results) == 1:
                 self._strategy = results[0].strategy
                 return results
             matched = {number: rows for result in results for number, rows in sorted(result.counts.items())}
         else:
-            matched = dict(sorted((matched | unknown).items()))
+            matched = dict(sorted((matches.matched | matches.unknown).items()))
         if not matched:
             return []
         if self._strategy is None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.read.filtering import ask_index
-from lance_spark.read.sizes import measure_row
+from lance_spark.read.sizes import bound_row, measure_row
 from lance_spark.session.sessions import known_slots
 from lance_spark.types.fields import is_blob
 
@@ -55,10 +56,14 @@ def choose_strategy(
     if any(is_blob(field) for field in dataset.schema):
         return "columns"
     column_bytes = measure_row(dataset, columns, ref.storage_options)
-    row_bytes = measure_row(dataset, dataset.schema.names, ref.storage_options)
     in_place = column_bytes * sum(physical[number] for number in matched)
-    move_cost = row_bytes * sum(matched.values()) * _FULL_ROWS_COST
-    return "rows" if move_cost < in_place else "columns"
+    moved_rows = sum(matched.values()) * _FULL_ROWS_COST
+    # On an object store, each footer of a data file costs two requests.
+    bound = bound_row(dataset)
+    if bound is not None and bound * moved_rows < in_place:
+        return "rows"
+    row_bytes = measure_row(dataset, dataset.schema.names, ref.storage_options)
+    return "rows" if row_bytes * moved_rows < in_place else "columns"
 
 
 def work_of(
@@ -82,18 +87,32 @@ def named_columns(schema: pa.Schema, *texts: str) -> list[str]:
     return [name for name in schema.names if words.intersection(re.findall(r"\w+", name.lower()))]
 
 
-def known_matches(
-    ref: DatasetRef, where: str | None, fragments: Mapping[int, FragmentMetadata]
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Returns known numbers of matching rows by fragment, and the rows of other fragments.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownMatches:
+    """Matching rows of a condition, as known on the driver.
+
+    Attributes:
+        matched: Number of matching rows of each fragment with a known match.
+        unknown: Number of rows of each fragment without a known answer.
+        mask: Mask of all matching rows, for scans by tasks; None if unknown.
+    """
+
+    matched: dict[int, int]
+    unknown: dict[int, int]
+    mask: bytes | None = None
+
+
+def known_matches(ref: DatasetRef, where: str | None, fragments: Mapping[int, FragmentMetadata]) -> KnownMatches:
+    """Returns the known matches in some fragments of a version.
 
     Runs on the driver. An index determines the matches, or the condition is missing.
     """
     rows = {number: fragment.num_rows for number, fragment in fragments.items() if fragment.num_rows}
     if where is None:
-        return rows, {}
+        return KnownMatches(matched=rows, unknown={})
     index = ask_index(ref, where) if rows else None
     if index is None or not index.exact or index.matches is None:
-        return {}, rows
+        return KnownMatches(matched={}, unknown=rows)
     matches = {number: index.matches[number] for number in index.matches.keys() & rows.keys()}
-    return matches, {number: rows[number] for number in rows.keys() - index.covered}
+    unknown = {number: rows[number] for number in rows.keys() - index.covered}
+    return KnownMatches(matched=matches, unknown=unknown, mask=None if unknown else index.mask)

@@ -21,7 +21,10 @@ _LOG = logging.getLogger(__name__)
 
 MAX_INDEX_MATCHES = 1 << 20
 """Maximum number of matches of an index look-up on the driver. With more matches, the executors
-scan. The addresses take 8 MiB."""
+scan. The addresses and ids take 16 MiB."""
+
+MAX_MASKED_MATCHES = 1 << 10
+"""Maximum number of matches that travel with the tasks. Executors then do not search the index."""
 
 MIN_LISTED_ROWS = 1 << 15
 """Rows that a scan reads by address, for tables of any size."""
@@ -139,6 +142,8 @@ class IndexAnswer:
         covered: Ids of the fragments that the indexes cover. The remaining fragments are scanned.
         names: Names of the indexes.
         rows: Number of rows of the covered fragments.
+        mask: Mask of the matching rows in covered fragments (:mod:`lance_spark.read.masks`), for at
+            most MAX_MASKED_MATCHES matches.
     """
 
     exact: bool
@@ -146,6 +151,7 @@ class IndexAnswer:
     covered: frozenset[int]
     names: tuple[str, ...]
     rows: int = 0
+    mask: bytes | None = None
 
     @property
     def serves(self) -> bool:
@@ -183,6 +189,8 @@ def ask_index(ref: DatasetRef, filter: str) -> IndexAnswer | None:
 def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
     import numpy as np
 
+    from lance_spark.read.masks import serialize_ids
+
     indexes = {index.name: index for index in dataset.describe_indices()}
     if not indexes:
         return None
@@ -194,14 +202,18 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
         return IndexAnswer(exact=False, matches=None, covered=frozenset(), names=tuple(used))
     covered = frozenset.intersection(*(indexed_fragments(indexes[name]) for name in used))
     handles = [f for f in dataset.get_fragments() if f.fragment_id in covered]
-    scanner = dataset.scanner(columns=["_rowaddr"], filter=filter, fragments=handles, limit=MAX_INDEX_MATCHES + 1)
-    addresses = scanner.to_table().column(0).to_numpy()
+    # A mask holds row ids. Without stable ids, these are the addresses.
+    columns = ["_rowaddr", "_rowid"] if dataset.has_stable_row_ids else ["_rowaddr"]
+    scanner = dataset.scanner(columns=columns, filter=filter, fragments=handles, limit=MAX_INDEX_MATCHES + 1)
+    table = scanner.to_table()
+    addresses = table.column(0).to_numpy()
     if len(addresses) > MAX_INDEX_MATCHES:
         return IndexAnswer(exact=True, matches=None, covered=covered, names=tuple(used))
     ids, counts = np.unique(addresses >> np.uint64(32), return_counts=True)
     matches = dict(zip(ids.tolist(), counts.tolist(), strict=True))
     rows = sum(handle.metadata.num_rows for handle in handles)
-    return IndexAnswer(exact=True, matches=matches, covered=covered, names=tuple(used), rows=rows)
+    mask = serialize_ids(table.column(columns[-1]).to_numpy()) if 0 < len(addresses) <= MAX_MASKED_MATCHES else None
+    return IndexAnswer(exact=True, matches=matches, covered=covered, names=tuple(used), rows=rows, mask=mask)
 
 
 def indexed_fragments(index: lance.IndexDescription) -> frozenset[int]:

@@ -50,6 +50,8 @@ class ScanTask(InputPartition):
             pickles the reader before it asks for the partitions.
         limit: Maximum number of rows to return after the filter, or None.
         use_index: Whether scalar indexes may evaluate the filter.
+        mask: Mask of the rows that may match the filter, or None for all rows. An index of the
+            driver has found these rows.
         batch_rows: Maximum number of rows per batch.
         late: Columns fetched only for matching rows of the filter. None lets Lance choose.
         nearest: Vector search for all required rows, or None.
@@ -63,6 +65,7 @@ class ScanTask(InputPartition):
     filter: str | None = None
     limit: int | None = None
     use_index: bool = True
+    mask: bytes | None = None
     batch_rows: int = 8192
     late: tuple[str, ...] | None = None
     nearest: IndexedSort | None = None

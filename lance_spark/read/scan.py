@@ -186,7 +186,7 @@ class _Scan:
     def scanner(self, fragments: list[LanceFragment]) -> lance.LanceScanner:
         """Returns the scanner of the task over these fragments."""
         task = self.task
-        offset, limit, mask, selection = None, task.limit, None, task.filter
+        offset, limit, mask, selection = None, task.limit, task.mask, task.filter
         if task.start is not None and task.stop is not None:
             if selection is None:
                 offset, limit = task.start, task.stop - task.start

@@ -250,7 +250,7 @@ class _Planner:
                 filter=sql,
                 limit=limit,
                 batch_rows=min(self.options.batch_size, batch_rows),
-                late=None if task.use_index else late,
+                late=None if task.use_index or task.mask is not None else late,
                 nearest=nearest,
                 top=top,
             )
@@ -278,7 +278,10 @@ class _Planner:
             if f.fragment_id in answer.matches
         ]
         unknown = [fragment for fragment in fragments if fragment.fragment_id not in answer.covered]
-        return plan_scan_tasks(matching, self._rule(splittable=False)) + self._scanned(unknown)
+        tasks = plan_scan_tasks(matching, self._rule(splittable=False))
+        if answer.mask is not None:
+            tasks = [replace(task, use_index=False, mask=answer.mask) for task in tasks]
+        return tasks + self._scanned(unknown)
 
     def _scanned(self, fragments: Sequence[FragmentSize]) -> list[ScanTask]:
         """Cuts fragments whose filter uses no index."""

@@ -250,11 +250,35 @@ def _spark_width(leaves: Mapping[int, _Leaf]) -> float:
 def measure_row(dataset: lance.LanceDataset, columns: Sequence[str], storage: tuple[tuple[str, str], ...]) -> float:
     """Estimates the bytes of memory per row of some columns, with blobs as descriptors.
 
-    Runs on the driver. Samples at most 1,000 fragments, evenly spread.
+    Runs on the driver. Samples at most 1,000 fragments, evenly spread. Columns of fixed width need
+    no footer.
     """
+    leaves = [leaf for leaf in _leaves(dataset, columns, False).values() if leaf.read]
+    if all(leaf.descriptor or leaf.width is not None for leaf in leaves):
+        return sum(leaf.memory(0.0) for leaf in leaves)
+    return measure(dataset, columns, _sampled_fragments(dataset), storage=storage).row_bytes
+
+
+def bound_row(dataset: lance.LanceDataset) -> float | None:
+    """Returns an upper bound of :func:`measure_row` for all columns, from the manifest alone.
+
+    The bound counts all bytes of the files for columns of variable width. Returns None without the
+    sizes of all files.
+    """
+    file_bytes = rows = 0
+    for metadata in _live_fragments(dataset, _sampled_fragments(dataset)):
+        sizes = [file.file_size_bytes or 0 for file in metadata.files]
+        if 0 in sizes:
+            return None
+        file_bytes += sum(sizes)
+        rows += metadata.physical_rows
+    fixed = sum(leaf.memory(0.0) for leaf in _leaves(dataset, dataset.schema.names, False).values())
+    return fixed + file_bytes / max(rows, 1)
+
+
+def _sampled_fragments(dataset: lance.LanceDataset) -> list[int]:
     numbers = sorted(dataset.fragment_ids())
-    some = numbers[:: math.ceil(len(numbers) / _SAMPLED_FRAGMENTS) or 1]
-    return measure(dataset, columns, some, storage=storage).row_bytes
+    return numbers[:: math.ceil(len(numbers) / _SAMPLED_FRAGMENTS) or 1]
 
 
 def _external_blob_widths(dataset: lance.LanceDataset, paths: Sequence[str]) -> dict[str, float]:

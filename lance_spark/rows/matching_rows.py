@@ -20,15 +20,22 @@ _SCAN_BYTES = 16 << 20
 
 
 def matching_addresses(
-    dataset: lance.LanceDataset, fragments: Sequence[LanceFragment], text: str | None, mask: bytes | None = None
+    dataset: lance.LanceDataset,
+    fragments: Sequence[LanceFragment],
+    text: str | None,
+    mask: bytes | None = None,
+    *,
+    use_index: bool = True,
 ) -> Iterator[Addresses]:
     """Yields the addresses of the live rows that match a filter in Lance SQL, in order.
+
+    Scalar indexes may evaluate the filter, unless `use_index` is false.
 
     Raises:
         FilterError: The filter fails on a value.
         TableUnreadableError: A file is missing or damaged.
     """
-    for batch in _scan(dataset, fragments, text, columns=[], row_addr_allowlist=mask):
+    for batch in _scan(dataset, fragments, text, columns=[], row_addr_allowlist=mask, use_scalar_index=use_index):
         yield batch.column(ROW_ADDRESS).to_numpy()
 
 
@@ -38,8 +45,12 @@ def matching_rows(
     text: str | None,
     columns: Mapping[str, str],
     mask: bytes | None = None,
+    *,
+    use_index: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Yields expressions with row ids and addresses of the live rows that match a filter, in order.
+
+    Scalar indexes may evaluate the filter, unless `use_index` is false.
 
     Raises:
         FilterError: The filter fails on a value.
@@ -51,6 +62,7 @@ def matching_rows(
         text,
         columns=dict(columns) or [],
         row_addr_allowlist=mask,
+        use_scalar_index=use_index,
         with_row_id=True,
         batch_size=_SCAN_ROWS,
         batch_size_bytes=_SCAN_BYTES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import lance
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from lance_spark.dml import source as merge_source
 from lance_spark.errors import MergeError
 from tests.support import inline_rows
 
@@ -38,6 +40,7 @@ def merges(draw: st.DrawFn) -> dict[str, Any]:
         "stable": draw(st.booleans()),
         "indexed": draw(st.booleans()),
         "gone": draw(st.sets(st.integers(0, 11))),
+        "is_staged": draw(st.booleans()),
     }
 
 
@@ -83,13 +86,15 @@ def test_a_small_merge_is_that_of_rows_one_by_one(
     if inserts:
         added = [{"s": None, **row} for row in source_rows if row["k"] not in present_keys]
     version = lance.dataset(uri).version
+    sent_bytes = patch.object(merge_source, "_SENT_BYTES", -1 if merge["is_staged"] else 1 << 20)
     if twice:
         event("two rows of the source match one")
-        with pytest.raises(MergeError, match="Several rows of the source match the row"):
+        with sent_bytes, pytest.raises(MergeError, match="Several rows of the source match the row"):
             inline_rows.merge_small(uri, "k", source, updates=updates, inserts=inserts)
         assert lance.dataset(uri).version == version
         return
-    result = inline_rows.merge_small(uri, "k", source, updates=updates, inserts=inserts)
+    with sent_bytes:
+        result = inline_rows.merge_small(uri, "k", source, updates=updates, inserts=inserts)
     assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (len(added), changed, 0)
     dataset = lance.dataset(uri)
     dataset.validate()

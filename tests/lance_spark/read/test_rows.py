@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import lance
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from lance_spark.dataset import forget_open_datasets
 from lance_spark.read.filtering import ask_index
 from lance_spark.read.pushdown_request import ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
@@ -197,8 +199,32 @@ def test_an_index_serves_a_scan_of_few_rows(make_table: MakeTable, table_path: s
     dataset.create_scalar_index("id", "BTREE")
     for limit, serves in ((50, True), (51, False)):
         tasks = partitions(make_reader(table_path, filter=f"id < {limit}"))
-        assert all(task.use_index == serves for task in tasks)
+        assert all((task.use_index or task.mask is not None) == serves for task in tasks)
         assert ids(read(table_path, filter=f"id < {limit}")) == list(range(limit))
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_only_the_driver_searches_the_index_of_a_look_up(make_table: MakeTable, table_path: str, stable: bool):
+    dataset = make_table(stable=stable)
+    dataset.create_scalar_index("id", "BTREE")
+    text = "id IN (7, 450, 777, 778)"
+    reader = make_reader(table_path, filter=text)
+    tasks = partitions(reader)
+    shutil.rmtree(f"{table_path}/_indices")
+    forget_open_datasets()
+    assert [row for task in tasks for batch in reader.read(task) for row in batch["id"].to_pylist()] == lance_ids(
+        table_path, filter=text, use_scalar_index=False
+    )
+
+
+def test_many_matches_of_an_index_are_searched_by_the_tasks(make_table: MakeTable, table_path: str, monkeypatch):
+    monkeypatch.setattr("lance_spark.read.filtering.MAX_MASKED_MATCHES", 9)
+    dataset = make_table(dirty=False)
+    dataset.create_scalar_index("id", "BTREE")
+    for matches in (9, 10):
+        tasks = partitions(make_reader(table_path, filter=f"id < {matches}"))
+        assert [(task.use_index, task.mask is None) for task in tasks] == [(matches == 10, matches == 10)]
+        assert ids(read(table_path, filter=f"id < {matches}")) == list(range(matches))
 
 
 def test_a_filter_that_an_index_answers_in_part_is_right(make_table: MakeTable, table_path: str):

@@ -502,6 +502,24 @@ def test_a_merge_reads_no_column_that_it_leaves(sql: Sql, db: Connection) -> Non
     assert {row[0]: row[1:] for row in sql("SELECT id, a, v[0], size(v) FROM {c}.t")} == expected
 
 
+def test_a_merge_with_constant_keys_reads_the_fragments_of_an_index(sql: Sql, db: Connection) -> None:
+    table = db.create_table("t", pa.table({"id": range(10), "x": range(10)}))
+    table.add(pa.table({"id": range(10, 20), "x": range(10)}))
+    table.create_scalar_index("id")
+    lost_fragment = table.to_lance().get_fragments()[1]
+    lost_file = Path(table.uri, "data", lost_fragment.data_files()[0].path)
+    content = lost_file.read_bytes()
+    lost_file.unlink()
+    for key in (7, 99):
+        sql(
+            f"MERGE INTO {{c}}.t USING (SELECT {key}L AS id, -1L AS x) s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET x = s.x WHEN NOT MATCHED THEN INSERT (id, x) VALUES (s.id, s.x)"
+        )
+    lost_file.write_bytes(content)
+    assert sorted(sql("SELECT id FROM {c}.t WHERE x = -1")) == [(7,), (99,)]
+    assert sql("SELECT count(*), count(DISTINCT id) FROM {c}.t") == [(21, 21)]
+
+
 def test_an_update_of_a_merge_that_changes_nothing(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(10)")
     sql("MERGE INTO {c}.t USING (SELECT 5L AS id) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = t.a")

@@ -35,7 +35,8 @@ public final class LanceRows {
   public Dataset<Row> at(String opened, boolean byFragment) {
     LanceTable version = SparkRelease.table(table.catalog, table.identifier, Json.parse(opened));
     var classic = (org.apache.spark.sql.classic.SparkSession) session;
-    Dataset<Row> rows = Dataset$.MODULE$.ofRows(classic, analyzed(statement.at(version)));
+    LogicalPlan query = MergeTarget.filtered(statement.at(version));
+    Dataset<Row> rows = Dataset$.MODULE$.ofRows(classic, analyzed(query));
     LogicalPlan plan = rows.queryExecution().optimizedPlan();
     calls =
         plan.containsPattern(TreePattern$.MODULE$.PYTHON_UDF())
