@@ -129,10 +129,19 @@ class CatalogLocation:
         Raises:
             TableNotFoundError: The table does not exist.
         """
+        return replace(self.latest(name), version=None, incarnation=None)
+
+    def latest(self, name: str) -> DatasetRef:
+        """Returns an existing table, pinned at its latest version.
+
+        Raises:
+            TableNotFoundError: The table does not exist.
+        """
         ref = self.ref(name)
-        if not ref.exists():
-            raise TableNotFoundError(ref.uri)
-        return DatasetRef.find(ref.uri, ref.storage)
+        try:
+            return DatasetRef.find(ref.uri, ref.storage).pin(None)
+        except TableNotFoundError as error:
+            raise TableNotFoundError(ref.uri) from error
 
     def folders(self) -> list[str]:
         """Returns the names of the namespaces below this namespace, sorted."""

@@ -89,7 +89,7 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if arguments.get("microseconds") is not None:
         moment["timestamp"] = _to_timestamp(arguments["microseconds"]).isoformat()
     options = ReadOptions.parse({"path": ref.uri, **moment, **ref.storage_settings})
-    pinned = DatasetRef.resolve(options)
+    pinned = DatasetRef.resolve(options) if moment or ref.version is None else ref
     shape = {name: arguments[name] for name in SHAPE_OPTIONS if arguments.get(name) is not None}
     if metadata_name is None:
         return describe_version(pinned, travelled=bool(moment.keys() - {"branch"}), shape=shape)
@@ -131,13 +131,13 @@ def _find_metadata_table(location: CatalogLocation, name: str) -> tuple[DatasetR
 
 
 def _find_table(location: CatalogLocation, name: str) -> DatasetRef:
-    """Returns a table of the catalog.
+    """Returns a table of the catalog at its latest version.
 
     In a namespace, an invalid name is the name of no table: after `USE lance`, Spark then reads the
     file of ``parquet.`path` ``.
     """
     try:
-        return location.existing(name)
+        return location.latest(name)
     except OptionError as error:
         if not location.namespace:
             raise
