@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, moment_of
 from lance_spark.errors import panics_as_errors
-from lance_spark.lance_compat import plain
+from lance_spark.lance_compat import plain, version_of
 
 if TYPE_CHECKING:
     import lance
+
+KEPT_VERSIONS = 64
+"""Number of versions between two removals of old versions: each append makes a version."""
 
 _READERS_TAKE = timedelta(minutes=10)
 """Minimum age of versions removed by compaction. A reader finishes within this time."""
@@ -103,7 +106,19 @@ def compact(at: DatasetRef, most_fragments: int = _MOST_FRAGMENTS) -> None:
     with panics_as_errors():
         if len(dataset.get_fragments()) > most_fragments:
             dataset.optimize.compact_files(target_rows_per_fragment=_FRAGMENT_ROWS)
-        dataset.cleanup_old_versions(older_than=_READERS_TAKE)
+        if _has_old_versions(dataset):
+            dataset.cleanup_old_versions(older_than=_READERS_TAKE)
+
+
+def _has_old_versions(dataset: lance.LanceDataset) -> bool:
+    """Tells whether a removal of old versions leaves few versions.
+
+    A removal reads the manifest of each version, of young versions, too.
+    """
+    older = [ref["version"] for ref in dataset.version_refs() if ref["version"] <= dataset.version - KEPT_VERSIONS]
+    return (
+        bool(older) and moment_of(version_of(dataset.checkout_version(max(older)))) < datetime.now(UTC) - _READERS_TAKE
+    )
 
 
 def paths_of(fragment: lance.LanceFragment) -> Iterator[str]:

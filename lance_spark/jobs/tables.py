@@ -29,16 +29,13 @@ from lance_spark.errors import (
 )
 from lance_spark.jobs.merging_append import MergingAppend
 from lance_spark.jobs.reader_process import ReaderEndedError, RefusedError, change_in_child, read_in_child
-from lance_spark.jobs.table_files import DamagedFile, paths_of
+from lance_spark.jobs.table_files import KEPT_VERSIONS, DamagedFile, paths_of
 from lance_spark.objects import LanceObjects
 
 if TYPE_CHECKING:
     import lance
 
 logger = logging.getLogger(__name__)
-
-_KEPT_VERSIONS = 64
-"""Number of versions between two removals of old versions: each append makes a version."""
 
 _POLICY = CommitPolicy(timeout_s=300.0, max_retries=1000, allow_unsafe=True)
 """Appends yield to every other writer. The commit of the table's own rows has checked the store."""
@@ -168,7 +165,7 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
             raise TableUnreadableError(at.uri, "it has other columns", hint="move away what is there")
         append = MergingAppend(at, rows)
         landed = change_schema(at, append.operation, _POLICY, discard=append.discard, head=dataset)
-    if landed.version % _KEPT_VERSIONS == 0:
+    if landed.version % KEPT_VERSIONS == 0:
         _change(at, "compact")
 
 

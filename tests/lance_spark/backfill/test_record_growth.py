@@ -172,3 +172,16 @@ def test_values_of_other_writers_are_read_once(
     scans.clear()
     table.backfill("double", udf=call_log.times(2))
     assert scans == []
+
+
+def test_values_of_other_writers_in_many_fragments_start_one_job(
+    db: Connection, call_log: CallLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lance_spark.backfill.planning.fragment_plan.COUNTED_FRAGMENTS", 1)
+    ids = pa.array(range(ROWS), pa.int64())
+    table = db.create_table("many", pa.table({"id": ids, "double": ids}))
+    table.add(pa.table({"id": ids, "double": ids}))
+    for _ in range(2):
+        assert table.backfill("double", udf=call_log.times(2)).status == "DONE"
+        assert len(table.list_jobs()) == 1
+    assert call_log.take() == []

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import lance
@@ -26,6 +27,7 @@ import pytest
 from lance_spark.backfill.reuse.computed_rows import RECORDS, RecordStore
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
+from lance_spark.jobs import table_files
 from lance_spark.rows.row_set import RowSet
 from tests.support.records import record
 
@@ -75,6 +77,24 @@ def test_many_commits_end_in_few_fragments(store: RecordStore, folder: Path) -> 
         store.append([fragment_record])
     assert sorted(store.load("token"), key=lambda r: r.table_version) == records
     assert len(lance.dataset(folder).get_fragments()) <= 3
+
+
+def test_old_versions_are_removed_together(store: RecordStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "KEPT_VERSIONS", 4)
+    at = DatasetRef.at(str(folder))
+    for version in range(1, 4):
+        store.append([record(1, version)])
+    monkeypatch.setattr(table_files, "_READERS_TAKE", timedelta(0))
+    table_files.compact(at)
+    assert len(lance.dataset(folder).versions()) == 4, "too few to read their manifests"
+    store.append([record(1, 4)])
+    monkeypatch.setattr(table_files, "_READERS_TAKE", timedelta(minutes=10))
+    table_files.compact(at)
+    assert len(lance.dataset(folder).versions()) == 5, "readers may use them"
+    monkeypatch.setattr(table_files, "_READERS_TAKE", timedelta(0))
+    table_files.compact(at)
+    assert len(lance.dataset(folder).versions()) == 1
+    assert len(store.load("token")) == 4
 
 
 APPENDING = """
