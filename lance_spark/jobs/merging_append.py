@@ -92,10 +92,12 @@ class MergingAppend:
         """Returns the rows of fragments; None for no fragment, or an unreadable fragment."""
         if not fragments:
             return None
-        parts = [_written.get(self._key_of(fragment)) for fragment in fragments if not fragment.num_deletions]
-        known_rows = [part for part in parts if part is not None]
-        if len(known_rows) == len(fragments):
-            return pa.concat_tables(known_rows)
+        written = [_written.get(self._key_of(fragment)) for fragment in fragments if not fragment.num_deletions]
+        known_rows = [rows for rows in written if rows is not None]
+        return pa.concat_tables(known_rows) if len(known_rows) == len(fragments) else self._read(head, fragments)
+
+    def _read(self, head: lance.LanceDataset, fragments: list[FragmentMetadata]) -> pa.Table | None:
+        """Reads the rows of fragments; None for an unreadable fragment."""
         try:
             rows, damaged = read_in_child(self._at, head.schema, None, [fragment.id for fragment in fragments])
         except (ReaderEndedError, RefusedError, LanceSparkError):

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,19 +150,17 @@ class Records:
         """Yields the records of a fragment's rows with a value, the newest first."""
         return _usable(self._values, self._value_spans.get(fragment_id))
 
-    def by_job(self, record: FragmentRecord, jobs: Collection[str]) -> Iterator[FragmentRecord]:
+    def by_job(self, record: FragmentRecord, jobs: frozenset[str]) -> Iterator[FragmentRecord]:
         """Yields a record in parts: the rows of each of some jobs, and other rows without a job.
 
         The newest earlier record of a job with a row decides about the row.
         """
-        named = [] if record.job_id else [older for older in self.of(record.fragment_id) if older.job_id]
-        if not any(older.job_id in jobs for older in named):
+        named = self._older_with_job(record)
+        if record.job_id or jobs.isdisjoint(older.job_id for older in named):
             yield record
             return
-        undecided, others = record.computed, record.computed
+        undecided = others = record.computed
         for older in named:
-            if older.key != record.key or older.table_version > record.table_version:
-                continue
             part = older.computed & undecided
             undecided -= part
             if part and older.job_id in jobs:
@@ -170,6 +168,14 @@ class Records:
                 yield replace(record, job_id=older.job_id, computed=part, nulls=record.nulls & part)
         if others:
             yield replace(record, computed=others, nulls=record.nulls & others)
+
+    def _older_with_job(self, record: FragmentRecord) -> list[FragmentRecord]:
+        """Returns the records of the same fragment and UDF up to a record's version, with a job."""
+        return [
+            older
+            for older in self.of(record.fragment_id)
+            if older.job_id and older.key == record.key and older.table_version <= record.table_version
+        ]
 
     def superseded(self) -> Iterator[FragmentRecord]:
         """Yields the records whose rows and jobs newer records of the same inputs have, too."""
@@ -308,9 +314,11 @@ class RecordStore:
         Keeps a record of :meth:`Records.superseded` only if both functions return True.
         """
         records = self.load(column)
-        useless = [record for record in records if not keep(record)]
-        useless += [record for record in records.superseded() if keep(record) and not keep_superseded(record)]
-        useless += [record for record, is_newest in records.values() if not is_newest or not keep(record)]
+        useless = itertools.chain(
+            itertools.filterfalse(keep, records),
+            itertools.filterfalse(keep_superseded, filter(keep, records.superseded())),
+            (record for record, is_newest in records.values() if not (is_newest and keep(record))),
+        )
         dropped = [_row(record)["record_id"] for record in useless]
         if dropped:
             delete_rows(self.ref, RECORDS, f"record_id IN ({', '.join(map(str, dropped))})")

@@ -78,7 +78,7 @@ def test_a_cleanup_drops_records_of_deleted_files_that_newer_records_replace(tab
     assert not table.plan_backfill("double", stale=True).has_work
 
 
-def job_rows(records: Records, jobs: set[str]) -> dict[str, list[int]]:
+def job_rows(records: Records, jobs: frozenset[str]) -> dict[str, list[int]]:
     """Returns the rows of the newest record of fragment 1, by job."""
     newest = records.of(1)[0].table_version
     parts = [part for part in records.of(1) if part.table_version == newest]
@@ -103,7 +103,7 @@ def test_records_of_earlier_releases_and_new_records_name_the_same_jobs(tmp_path
     earlier.append([some_rows(3, "c", [3]), some_rows(3, "b", [2]), some_rows(3, "a", [0, 1]), some_rows(3, "", [9])])
     now.append([some_rows(2, "b", [2]), some_rows(2, "", [0, 1, 3, 9])])
     now.append([some_rows(3, "c", [3]), some_rows(3, "", [0, 1, 2, 9])])
-    jobs = {"a", "b"}
+    jobs = frozenset({"a", "b"})
     expected = {"c": [3], "b": [2], "a": [0, 1], "": [9]}
     assert job_rows(earlier.load("token"), jobs) == expected
     assert job_rows(now.load("token"), jobs) == expected
