@@ -17,7 +17,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -39,10 +39,10 @@ from lance_spark.lance_compat import (
     load_lance,
     plain,
     version_of,
-    versions_of,
 )
 from lance_spark.lance_sessions import forget_sessions, note_size, session_of
 from lance_spark.options import STORAGE_PREFIX, ReadOptions
+from lance_spark.version_times import moment_of, version_at
 
 if TYPE_CHECKING:
     import lance
@@ -433,16 +433,6 @@ def count_data_files(dataset: lance.LanceDataset) -> int:
     return int(version_of(dataset)["metadata"]["total_data_files"])
 
 
-def moment_of(version: Mapping[str, Any]) -> datetime:
-    """Returns the time of a version's commit, with the arithmetic of pylance's `versions()`.
-
-    So a version is found by a time from `versions()`.
-    """
-    nanoseconds: int = version["timestamp"]
-    microseconds = (nanoseconds % 1e9) // 1e3
-    return datetime.fromtimestamp(nanoseconds // 1e9, UTC) + timedelta(microseconds=microseconds)
-
-
 def _received(
     uri: str,
     version: int | None,
@@ -614,21 +604,11 @@ def _explain_absence(
 
 
 def _version_at(ref: DatasetRef, moment: datetime) -> int:
-    versions = versions_of(ref.open_latest())
-    earlier = [v["version"] for v in versions if moment_of(v) <= moment]
-    if not earlier:
-        first = min(moment_of(v) for v in versions).isoformat()
-        raise VersionNotFoundError(ref.uri, f"at {moment.isoformat()}", available=f"the oldest version is of {first}")
-    return int(max(earlier))
-
-
-def moments_of(dataset: lance.LanceDataset, versions: Collection[int]) -> str:
-    """Returns the times of versions as text for a message; empty if unknown."""
-    if not versions:
-        return ""
-    moments = {v["version"]: moment_of(v) for v in versions_of(dataset)}
-    texts = [f"version {v} is of {moments[v].isoformat(timespec='seconds')}" for v in versions if v in moments]
-    return f"; {', '.join(texts)}" if texts else ""
+    version = version_at(ref.open_latest(), moment)
+    if isinstance(version, datetime):
+        available = f"the oldest version is of {version.isoformat()}"
+        raise VersionNotFoundError(ref.uri, f"at {moment.isoformat()}", available=available)
+    return version
 
 
 def _listed(what: str, names: Collection[str]) -> str:

@@ -68,11 +68,6 @@ def version_of(dataset: lance.LanceDataset) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], dataset._ds.current_version())  # noqa: SLF001 - nothing public has the nanoseconds
 
 
-def versions_of(dataset: lance.LanceDataset) -> Sequence[Mapping[str, Any]]:
-    """Returns the descriptions of all versions, as :func:`version_of`."""
-    return cast(Sequence[Mapping[str, Any]], dataset._ds.versions())  # noqa: SLF001 - as above
-
-
 def path_of(file: DataFile) -> str:
     """Returns the path of a data file.
 

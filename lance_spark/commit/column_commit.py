@@ -187,9 +187,7 @@ class _ColumnCommit:
 
     def _commit_once(self, since: int) -> CommitResult:
         request = self.request
-        result = commit_job(
-            request.snapshot, request.job_id, since, self._run_round, request.policy, events=self.planner.events
-        )
+        result = commit_job(request.snapshot, request.job_id, since, self._run_round, request.policy)
         plan = self.unanswered.pop(result.retries, None)
         if plan is not None:
             # The answer was lost, and the history has the commit: validate as usual.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.attempt import Lost, Unknown
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, RebasedColumns, StagedColumns
 from lance_spark.commit.commit_loop import CommitPolicy
-from lance_spark.commit.conflicts.history import Change, Event
+from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import fragment_identity
 from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
@@ -92,7 +92,6 @@ class ColumnCommitPlanner:
 
     Attributes:
         parts: The job's column files, by fragment.
-        events: The transactions read so far, by version.
         token: Token in the metadata of the columns added by this commit; None before.
         blanks: Names of the files of NULLs added by this commit.
         rebased: Results of the rebaser for the latest planned version.
@@ -104,7 +103,6 @@ class ColumnCommitPlanner:
     history: SeenHistory
     parts: Mapping[int, FragmentColumns]
     input_ids: Sequence[int]
-    events: dict[int, Event] = field(default_factory=dict)
     token: str | None = None
     blanks: set[str] = field(default_factory=set)
     rebased: Mapping[int, RebasedColumns] = field(default_factory=dict)
@@ -126,7 +124,7 @@ class ColumnCommitPlanner:
         if dataset is None or dataset.version < change.read_version:
             recreation = "" if dataset is None else f" and recreated since version {change.read_version} was read"
             raise CommitImpossibleError(f"The table was deleted{recreation}. Table: {uri}. {change.advice}", uri=uri)
-        self.history.look(dataset, change.read_version, self.events)
+        self.history.look(dataset, change.read_version)
         return Head.of(dataset)
 
     def plan(self, head: Head) -> CommitPlan:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from lance_spark.commit.attempt import Lost, Unknown
 from lance_spark.commit.changes import CommitResult
-from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, Event, find_job
+from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, find_job
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.errors import (
@@ -149,15 +149,14 @@ def commit_job(
     one_round: Round[CommitResult],
     policy: CommitPolicy,
     *,
-    events: dict[int, Event] | None = None,
     check: Check | None = None,
     head: lance.LanceDataset | None = None,
 ) -> CommitResult:
     """Commits the result of a job, as :func:`commit_with_retries` does.
 
-    Each round first searches the versions after `since` for the job's own transaction, and adds the
-    transactions read to `events`. `check` validates a commit whose reply was lost. `head` is the
-    latest version, if the caller has just opened the table.
+    Each round first searches the versions after `since` for the job's own transaction. `check`
+    validates a commit whose reply was lost. `head` is the latest version, if the caller has just
+    opened the table.
     """
     looked_at: dict[int, int] = {}
 
@@ -167,7 +166,7 @@ def commit_job(
         return one_round(head, retries)
 
     def find(head: lance.LanceDataset, after: int) -> CommitResult | None:
-        prior_result = find_job(head, job_id, after=after, read_events=events)
+        prior_result = find_job(head, job_id, after=after)
         if prior_result is None:
             return None
         read = looked_at.get(prior_result.retries)

@@ -18,9 +18,10 @@ import numpy as np
 
 from lance_spark.commit.conflicts.history import Change, Event, events_between
 from lance_spark.commit.conflicts.identity import FieldIdentity, fragment_identity, ids_of
-from lance_spark.commit.conflicts.row_lineage import Lineage
+from lance_spark.commit.conflicts.row_lineage import UNKNOWN_LINEAGE, Lineage, LineageFacts
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
+from lance_spark.rebase.fragment_comparison import FragmentComparison, handles_of, is_history_shorter
 from lance_spark.rebase.row_origins import FragmentOrigins, Origin, Origins
 from lance_spark.rows.merge import Offsets, no_rows
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, look_up, row_ids
@@ -34,10 +35,6 @@ _LOG = logging.getLogger(__name__)
 
 _LOOK_UP_ROWS = 1 << 18
 
-_FEW = 1000
-"""Maximum number of fragments to open one by one, at 0.1 ms each. Listing 100,000 fragments takes
-0.3 s."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedFragments:
@@ -47,11 +44,13 @@ class ChangedFragments:
         now: Ids and live rows of the differing fragments of the new version.
         then: Ids and live rows of the differing fragments of the old version.
         untouched: Number of equal fragments.
+        lineage: The moves of rows from the old to the new version; None without an old version.
     """
 
     now: tuple[tuple[int, int], ...]
     then: tuple[tuple[int, int], ...]
     untouched: int
+    lineage: LineageFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,29 +73,39 @@ class RowChanges:
 def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldIdentity]) -> ChangedFragments:
     """Compares the fragments of two versions by their manifests. Runs on the driver; reads no rows.
 
-    Two fragments differ if their rows differ, or the files of the columns `used` differ.
+    Two fragments differ if their rows differ, or the files of the columns `used` differ. Reads the
+    history of the table only where the fragments do not tell which rows have moved, and where the
+    history is shorter than the list of fragments.
     """
     head = source.open()
     if base is None:
         return ChangedFragments(now=tuple(_rows(head, frozenset(head.fragment_ids()))), then=(), untouched=0)
-    before, ids = base.open(), ids_of(used)
-    low, high = sorted((before, head), key=lambda dataset: dataset.version)
-    events = tuple(events_between(high, low.version, high.version))
-    replaced = high is before or any(Change.of(event).replaces for event in events)
-    old_ids, new_ids = frozenset(before.fragment_ids()), frozenset(head.fragment_ids())
-    touched = _touched(events)
-    common_ids = old_ids & new_ids if touched is None else old_ids & new_ids & touched
-    older = {handle.fragment_id: handle for handle in _handles(before, common_ids)}
-    differing_ids = {
-        handle.fragment_id
-        for handle in _handles(head, common_ids)
-        if not _is_same(older[handle.fragment_id].metadata, handle.metadata, ids, replaced=replaced)
-    }
-    return ChangedFragments(
-        now=tuple(_rows(head, (new_ids - old_ids) | differing_ids)),
-        then=tuple(_rows(before, (old_ids - new_ids) | differing_ids)),
-        untouched=len(old_ids & new_ids) - len(differing_ids),
+    before = base.open()
+    common_ids = frozenset(before.fragment_ids()) & frozenset(head.fragment_ids())
+    events = tuple(_events(before, head)) if is_history_shorter(before, head) else None
+    touched = None if events is None else _touched(events)
+    compared = FragmentComparison.of(
+        before, head, ids_of(used), common_ids if touched is None else common_ids & touched
     )
+    if events is None and not compared.is_decided:
+        events = tuple(_events(before, head))
+    if head.version < before.version:
+        lineage = UNKNOWN_LINEAGE  # rows are compared
+    elif events is None:
+        lineage = compared.lineage()
+    else:
+        lineage = LineageFacts.of(map(Change.of, events), before.version, head.version)
+    return ChangedFragments(
+        now=tuple(_rows(head, compared.new_ids | compared.differing_ids)),
+        then=tuple(_rows(before, compared.gone_ids | compared.differing_ids)),
+        untouched=len(common_ids) - len(compared.differing_ids),
+        lineage=lineage,
+    )
+
+
+def _events(before: lance.LanceDataset, head: lance.LanceDataset) -> Iterator[Event]:
+    low, high = sorted((before, head), key=lambda dataset: dataset.version)
+    return events_between(high, low.version, high.version)
 
 
 def _touched(events: Sequence[Event]) -> set[int] | None:
@@ -132,38 +141,17 @@ def _ids(fragments: Iterable[FragmentMetadata]) -> list[int]:
     return [fragment.id for fragment in fragments]
 
 
-def _handles(dataset: lance.LanceDataset, numbers: Collection[int]) -> Iterator[lance.LanceFragment]:
-    if len(numbers) > _FEW:
-        yield from (handle for handle in dataset.get_fragments() if handle.fragment_id in numbers)
-        return
-    for number in sorted(numbers):
-        handle = dataset.get_fragment(number)
-        if handle is not None:
-            yield handle
-
-
 def _rows(dataset: lance.LanceDataset, numbers: Collection[int]) -> Iterator[tuple[int, int]]:
     """Yields fragments with their live rows, skipping empty fragments."""
-    for handle in _handles(dataset, numbers):
+    for handle in handles_of(dataset, numbers):
         if rows := handle.metadata.num_rows:
             yield handle.fragment_id, rows
-
-
-def _is_same(before: FragmentMetadata, after: FragmentMetadata, ids: Sequence[int], *, replaced: bool) -> bool:
-    """Tells whether a fragment has the same live rows with the same values in some fields."""
-    if before == after:
-        return True
-    old_identity, new_identity = fragment_identity(before, ids), fragment_identity(after, ids)
-    return (
-        old_identity.is_same(new_identity, replaced=replaced)
-        and old_identity.inputs == new_identity.inputs
-        and _deletions(before) == _deletions(after)
-    )
 
 
 class SourceChanges:
     """Compares the rows of two versions of a table. Belongs to one thread.
 
+    `lineage` comes from :func:`affected`; None reads the history at the first need.
     `groups` are groups of columns whose changes are reported separately. With `by_name`, columns
     are matched by name, otherwise by field id. With `strict`, incomparable rows raise an error.
     Otherwise they count as changed.
@@ -176,12 +164,16 @@ class SourceChanges:
         used: Sequence[FieldIdentity],
         groups: Sequence[Sequence[FieldIdentity]] = (),
         *,
+        lineage: LineageFacts | None,
         by_name: bool = False,
         strict: bool = False,
     ) -> None:
         self._head, self._base = source.open(), base.open()
         self._rows, self._base_rows = SnapshotRows(self._head), SnapshotRows(self._base)
-        self._lineage = _lineage(source, base)
+        if lineage is None and self._head.version < self._base.version:
+            lineage = UNKNOWN_LINEAGE
+        after = min(self._base.version, self._head.version)
+        self._lineage = Lineage(self._head, after, self._head.version, facts=lineage)
         self._used = used
         self._by_name = by_name
         self._strict = strict
@@ -290,17 +282,3 @@ def live_offsets(rows: SnapshotRows, fragment_id: int) -> Offsets:
     offsets: Offsets = np.arange(rows.existing_fragment(fragment_id).metadata.physical_rows, dtype=np.int64)
     deleted = rows.deleted(fragment_id)
     return offsets if deleted is None else offsets[~deleted]
-
-
-def _lineage(source: DatasetRef, base: DatasetRef) -> Lineage:
-    """Returns the lineage of rows. For an earlier version it is empty, so rows are compared."""
-    head, after = source.open(), base.version or 0
-    if head.version >= after:
-        return Lineage(head, after, head.version)
-    lineage = Lineage(head, head.version, head.version, ())
-    lineage.complete, lineage.replaced = False, True
-    return lineage
-
-
-def _deletions(fragment: FragmentMetadata) -> object:
-    return None if fragment.deletion_file is None else fragment.deletion_file.asdict()

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from lance_spark.options import METADATA_OPTION, ReadOptions
 from lance_spark.types import to_spark_schema
 from lance_spark.types.mapping import spark_arrow_schema
 from lance_spark.versions.branches import list_branches
-from lance_spark.versions.versions import TableVersion
+from lance_spark.versions.versions import versions_of
 
 if TYPE_CHECKING:
     import lance
@@ -65,13 +66,48 @@ _BRANCHES: dict[str, pa.DataType] = {
 }
 
 
-def _list_versions(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
-    for version_ref in dataset.version_refs():
-        version = TableVersion.of(dataset.checkout_version(version_ref["version"]))
-        yield {name: getattr(version, name) for name in _VERSIONS}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest:
+    """The rows and columns of a metadata table that a query needs.
+
+    Attributes:
+        name: Name of the metadata table.
+        columns: Names of the columns.
+        limit: Maximum number of rows; None for all rows.
+        newest_first: Whether the rows are the newest versions, newest first.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    limit: int | None = None
+    newest_first: bool = False
+
+    @staticmethod
+    def parse(text: str, columns: Sequence[str]) -> MetadataRequest:
+        """Returns the request of the rule: the name, the number of rows, and `newest`.
+
+        Raises:
+            OptionError: No such metadata table exists.
+        """
+        name, *rows = text.split(" ")
+        if name not in TABLES:
+            raise OptionError(METADATA_OPTION, name, "nothing: only the SQL catalog sets it")
+        limit = int(rows[0]) if rows else None
+        return MetadataRequest(name=name, columns=tuple(columns), limit=limit, newest_first="newest" in rows)
 
 
-def _list_fragments(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _list_versions(dataset: lance.LanceDataset, request: MetadataRequest) -> Iterator[dict[str, object]]:
+    numbers = sorted((ref["version"] for ref in dataset.version_refs()), reverse=request.newest_first)[: request.limit]
+    if request.columns == ("version",):
+        # The listing has the numbers, so no manifest is read.
+        for number in numbers:
+            yield {"version": number}
+        return
+    for version in versions_of(dataset, numbers):
+        yield {name: getattr(version, name) for name in request.columns}
+
+
+def _list_fragments(dataset: lance.LanceDataset, _: MetadataRequest) -> Iterator[dict[str, object]]:
     for fragment in dataset.get_fragments():
         metadata = fragment.metadata
         sizes = [file.file_size_bytes for file in metadata.files]
@@ -85,7 +121,7 @@ def _list_fragments(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
         }
 
 
-def _list_indexes(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _list_indexes(dataset: lance.LanceDataset, _: MetadataRequest) -> Iterator[dict[str, object]]:
     for index in list_indices(dataset):
         statistics = index_stats(dataset, index.name)
         yield {
@@ -97,21 +133,22 @@ def _list_indexes(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
         }
 
 
-def _list_tags(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _list_tags(dataset: lance.LanceDataset, _: MetadataRequest) -> Iterator[dict[str, object]]:
     for tag, about in sorted(tags_of(dataset).items()):
         yield {"tag": tag, "branch": about["branch"] or MAIN_BRANCH, "version": about["version"]}
 
 
-def _list_branches_of(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+def _list_branches_of(dataset: lance.LanceDataset, _: MetadataRequest) -> Iterator[dict[str, object]]:
     return (dataclasses.asdict(branch) for branch in list_branches(dataset))
 
 
-def _list_nothing(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
-    del dataset
+def _list_nothing(_dataset: lance.LanceDataset, _: MetadataRequest) -> Iterator[dict[str, object]]:
     return iter(())
 
 
-TABLES: dict[str, tuple[pa.Schema, Callable[[lance.LanceDataset], Iterator[dict[str, object]]]]] = {
+_ListRows = Callable[["lance.LanceDataset", MetadataRequest], Iterator[dict[str, object]]]
+
+TABLES: dict[str, tuple[pa.Schema, _ListRows]] = {
     "branches": (pa.schema(_BRANCHES), _list_branches_of),
     "errors": (ERRORS.schema, _list_nothing),
     "fragments": (pa.schema(_FRAGMENTS), _list_fragments),
@@ -128,33 +165,32 @@ tables, if any exist."""
 class MetadataReader(DataSourceReader):
     """Reads a table of :data:`TABLES`, in a single task.
 
-    The rows come from the table's manifest, and for `versions` from a further file per version.
+    The rows come from the table's manifest, and for `versions` from two further files per version.
 
     Attributes:
         ref: The described version.
-        name: Name of the metadata table.
+        request: The needed rows and columns.
     """
 
     ref: DatasetRef
-    name: str
+    request: MetadataRequest
 
     @staticmethod
-    def of(options: Mapping[str, str]) -> MetadataReader:
-        """Returns the reader for options.
+    def of(options: Mapping[str, str], columns: Sequence[str]) -> MetadataReader:
+        """Returns the reader for options and columns.
 
         Raises:
             OptionError: No such metadata table exists.
         """
         table_options = dict(options)
-        name = table_options.pop(METADATA_OPTION)
-        if name not in TABLES:
-            raise OptionError(METADATA_OPTION, name, "nothing: only the SQL catalog sets it")
-        return MetadataReader(DatasetRef.resolve(ReadOptions.parse(table_options)), name)
+        request = MetadataRequest.parse(table_options.pop(METADATA_OPTION), columns)
+        return MetadataReader(DatasetRef.resolve(ReadOptions.parse(table_options)), request)
 
     @property
     def spark_schema(self) -> StructType:
-        """Spark's columns of the metadata table."""
-        return to_spark_schema(TABLES[self.name][0])
+        """Spark's columns of the request."""
+        schema = TABLES[self.request.name][0]
+        return to_spark_schema(pa.schema([schema.field(name) for name in self.request.columns]))
 
     def partitions(self) -> list[InputPartition]:
         """Returns a single partition."""
@@ -163,11 +199,7 @@ class MetadataReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the metadata table."""
         del partition
-        rows, schema = TABLES[self.name][1], spark_arrow_schema(self.spark_schema)
-        pending: list[dict[str, object]] = []
-        for row in rows(self.ref.open()):
-            pending.append(row)
-            if len(pending) == _BATCH_ROWS:
-                yield pa.RecordBatch.from_pylist(pending, schema)
-                pending = []
-        yield pa.RecordBatch.from_pylist(pending, schema)
+        list_rows, schema = TABLES[self.request.name][1], spark_arrow_schema(self.spark_schema)
+        rows = itertools.islice(list_rows(self.ref.open(), self.request), self.request.limit)
+        while pending := list(itertools.islice(rows, _BATCH_ROWS)):
+            yield pa.RecordBatch.from_pylist(pending, schema)

@@ -61,7 +61,7 @@ def _make_reader(arguments: Mapping[str, Any]) -> DataSourceReader:
     if METADATA_OPTION in options:
         from lance_spark.sql.metadata_tables import MetadataReader
 
-        return MetadataReader.of(options)
+        return MetadataReader.of(options, parse_spark_schema(arguments["schema"]).names)
     storage = ReadOptions.parse(options).storage if options.get("path") else ()
     pinned = None if arguments["pin"] is None else DatasetRef.of_snapshot_json(arguments["pin"], storage)
     schema = parse_spark_schema(arguments["schema"])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from lance_spark.commit.conflicts.history import named_files
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import OptionError
+from lance_spark.errors import OptionError, TableNotFoundError
 from lance_spark.staging.area import OPEN_FILES, Staging, made_at, staged_jobs
 
 
@@ -30,12 +30,12 @@ def remove_orphans(
         The number of deleted data files.
 
     Raises:
-        TableUnreadableError: A version cannot be read. No file of the job in question was deleted.
+        TableUnreadableError: A version cannot be read. No file was deleted.
         OptionError: `older_than` is negative, or longer than the calendar.
     """
     ref = DatasetRef.at(uri, storage_options or {})
     before = moment_before(older_than)
-    deleted = 0
+    candidates: dict[Staging, set[str]] = {}
     for job in staged_jobs(ref.uri, ref.storage_options):
         if made_at(job) > before:
             continue
@@ -43,12 +43,14 @@ def remove_orphans(
         # The job is closed before any check: a job that lives longer than expected must not begin
         # its commit now.
         staging.close_job()
-        candidates = set(staging.find_data_files())
-        keep = referenced_files(ref, candidates)
-        if not (candidates - keep).isdisjoint(needed):
-            continue  # its markers list its files for a later cleanup
-        deleted += staging.sweep(keep=keep, reported=candidates)
-    return deleted
+        candidates[staging] = set(staging.find_data_files())
+    # One walk over the versions serves all jobs.
+    keep = referenced_files(ref, set().union(*candidates.values()))
+    return sum(
+        staging.sweep(keep=keep & names, reported=names)
+        for staging, names in candidates.items()
+        if (names - keep).isdisjoint(needed)  # otherwise its markers list its files for a later cleanup
+    )
 
 
 def moment_before(older_than: timedelta, *, option: str = "older_than") -> datetime:
@@ -69,9 +71,12 @@ def moment_before(older_than: timedelta, *, option: str = "older_than") -> datet
 def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:
     """Returns the candidates with a reference from any version of any branch."""
     referenced: set[str] = set()
-    if not candidates or not ref.exists():
+    if not candidates:
         return referenced
-    latest = ref.open_latest()
+    try:
+        latest = ref.open_latest()
+    except TableNotFoundError:
+        return referenced
     for head in [latest, *(latest.checkout_version((name, None)) for name in latest.branches.list())]:
         referenced |= named_files(head, candidates - referenced, after=0)
         if referenced == candidates:

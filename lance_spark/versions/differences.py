@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lance_spark.commit.conflicts.identity import BINDING_KEY, FieldIdentity, field_identities
+from lance_spark.commit.conflicts.row_lineage import LineageFacts
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError, StableRowIdsError, UnsupportedOperationError
 from lance_spark.rebase.source_changes import SourceChanges, affected
@@ -96,7 +97,9 @@ def diff_versions(
         reader = spark.read.format("lance").options(**options)
         if not fragments:
             return reader.load(ref.uri).limit(0)
-        find = _FindRows(before=before, after=after, compared=compared, fragments=tuple(fragments), kind=kind)
+        find = _FindRows(
+            before=before, after=after, compared=compared, fragments=tuple(fragments), kind=kind, lineage=look.lineage
+        )
         tasks = min(len(fragments), _TASKS_PER_SLOT * (known_slots(spark) or _TASKS_OF_UNKNOWN_SLOTS))
         addresses = spark.range(0, len(fragments), 1, tasks).mapInArrow(find, _ADDRESSES)
         reader = reader.option("fragments", ",".join(map(str, fragments))).option("with_row_address", "true")
@@ -152,9 +155,12 @@ class _FindRows:
     compared: tuple[FieldIdentity, ...]
     fragments: tuple[int, ...]
     kind: _Kind
+    lineage: LineageFacts | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        difference = SourceChanges(self.after, self.before, self.compared, by_name=True, strict=True)
+        difference = SourceChanges(
+            self.after, self.before, self.compared, lineage=self.lineage, by_name=True, strict=True
+        )
         find = {
             "inserted": difference.inserted,
             "updated": lambda number: difference.row_changes(number).changed,

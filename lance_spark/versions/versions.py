@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
@@ -11,10 +11,12 @@ from lance_spark.arguments import ARGUMENTS
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts import history
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, USER_KEY, Event, event_of, summary_of
-from lance_spark.dataset import DatasetRef, moment_of
+from lance_spark.commit.conflicts.parallel_reads import read_ahead, read_all
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import VersionNotFoundError
 from lance_spark.lance_compat import plain, version_of
 from lance_spark.options import OWN_PROPERTIES
+from lance_spark.version_times import moment_of
 from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
@@ -148,18 +150,24 @@ class Versions(Sequence[TableVersion]):
     def __getitem__(self, index: slice) -> list[TableVersion]: ...
     def __getitem__(self, index: int | slice) -> TableVersion | list[TableVersion]:
         if isinstance(index, slice):
-            return [self._read(number) for number in self._numbers[index]]
-        return self._read(self._numbers[index])
-
-    def _read(self, number: int) -> TableVersion:
-        try:
-            return TableVersion.of(self._dataset.checkout_version(number))
-        except (OSError, ValueError) as error:
-            available = f"it was there a moment ago ({plain(error)})"
-            raise VersionNotFoundError(self._dataset.uri, str(number), available=available) from error
+            return read_all(self._dataset, _read_version, self._numbers[index])
+        return _read_version(self._dataset, self._numbers[index])
 
     def __repr__(self) -> str:
         return f"<Versions: {self._numbers[0]} to {self._numbers[-1]}, {len(self)} kept>"
+
+
+def versions_of(dataset: lance.LanceDataset, numbers: Sequence[int]) -> Iterator[TableVersion]:
+    """Yields versions in the given order."""
+    return read_ahead(dataset, _read_version, numbers)
+
+
+def _read_version(dataset: lance.LanceDataset, number: int) -> TableVersion:
+    try:
+        return TableVersion.of(dataset.checkout_version(number))
+    except (OSError, ValueError) as error:
+        available = f"it was there a moment ago ({plain(error)})"
+        raise VersionNotFoundError(dataset.uri, str(number), available=available) from error
 
 
 def _name_operation(event: Event) -> str:

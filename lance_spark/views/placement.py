@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from lance_spark.backfill.task.source_reader import take_ids
 from lance_spark.commit.conflicts.identity import FieldIdentity
+from lance_spark.commit.conflicts.row_lineage import LineageFacts
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
 from lance_spark.read.masks import rows_mask
@@ -69,6 +70,7 @@ class PlacementSpec:
         max_rows: Maximum rows of a fragment of the view.
         makes_chunks: Whether a chunker makes the rows of the view. Then its inputs and the columns
             of `where` are the only group, and its results are the computed columns.
+        lineage: The moves of rows of the source since the base; None without a base.
         selects: Whether these tasks make the rows. `spark/rows.py` makes the rows of a query of
             Spark; these tasks then only delete changed rows.
     """
@@ -86,6 +88,7 @@ class PlacementSpec:
     rewrite_layout: FileLayout
     max_rows: int
     makes_chunks: bool
+    lineage: LineageFacts | None = None
     selects: bool = True
 
     @contextmanager
@@ -140,7 +143,9 @@ class SourceRows:
         self.spec = spec
         self.dataset = spec.source.open()
         self.rows = SnapshotRows(self.dataset)
-        self.difference = None if spec.base is None else SourceChanges(spec.source, spec.base, spec.used, spec.groups)
+        self.difference = None
+        if spec.base is not None:
+            self.difference = SourceChanges(spec.source, spec.base, spec.used, spec.groups, lineage=spec.lineage)
 
     def since_base(self, fragment_id: int) -> RowChanges:
         """Returns the changes of a fragment since the base; without a base all rows are new."""

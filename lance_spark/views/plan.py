@@ -99,7 +99,7 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
     start = RefreshBase.of(ref, definition.pin_source(ref, src_version))
     spec = start.spec(Staging(uri=ref.uri, job_id="plan"), 1)
     changes = affected(start.source, None if start.is_current else start.base, spec.used)
-    counts = _RowCounts.of(start, spec, changes)
+    counts = _RowCounts.of(start, replace(spec, lineage=changes.lineage), changes)
     source = start.source.open()
     return RefreshPlan(
         table_name=table_name,

@@ -60,7 +60,7 @@ from lance_spark.views.request import RefreshRequest
 from lance_spark.views.row_tasks import RowTasks
 from lance_spark.views.spark.form import SparkForm
 from lance_spark.views.spark.rows import SparkRows
-from lance_spark.views.state import CONFIG_KEY, JOB_TYPE, STAMP_KEY, Refreshed
+from lance_spark.views.state import CONFIG_KEY, JOB_TYPE, STAMP_KEY, Refreshed, is_settled
 from lance_spark.views.table_function import QueryRows, TableCall
 from udf_runtime import UDF, Kind, UdfRuntimeError
 
@@ -116,6 +116,7 @@ class RefreshJob:
         self._tag = f"lance-spark-{self._staging.job_id}"
         self._policy = CommitPolicy.of(None)
         self._query: SparkForm | None = None
+        self._start: RefreshBase | None = start
         self._check_query(start)
         self._history = JobHistory(ref)
         self._cancelled = threading.Event()
@@ -165,6 +166,9 @@ class RefreshJob:
             CommitConflictError: Concurrent writers won every round.
             LanceSparkError: The job failed.
         """
+        start = self._start
+        if start is not None and start.is_current and is_settled(start.view, start.dataset, start.shows):
+            return self._result("DONE")
         self._save("RUNNING")
         status: Status = "FAILED"
         message: str | None = None
@@ -195,7 +199,9 @@ class RefreshJob:
         evaluate_until_committed(self._replace_once, self._policy, subject=f"view {self._ref.uri}")
 
     def _replace_once(self, _attempt: int) -> Outdated | None:
-        start = RefreshBase.of(self._ref, self._source, job_id=self.job_id)
+        # The commit finds any later change of the view, and this method then runs again.
+        start = self._start or RefreshBase.of(self._ref, self._source, job_id=self.job_id)
+        self._start = None
         # A concurrent refresh may show a later version; this refresh requested the latest.
         is_overtaken = self._request.src_version is None and start.shows_later
         if start.shows is not None and (start.is_current or is_overtaken):
@@ -213,6 +219,7 @@ class RefreshJob:
         self._make_environments()
         spec = start.spec(self._staging, self._request.fragment_rows)
         look = affected(start.source, start.base, spec.used)
+        spec = replace(spec, lineage=look.lineage)
         tag = SparkJobTag(tag=self._tag, description=f"lance-spark: refresh of {self._table_name}")
         jobs = SparkJobs(self._spark, tag, check=self._refuse_cancelled)
         tasks = RowTasks(self._spark, jobs, uri=self._ref.uri, concurrency=self._request.concurrency)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.conflicts.history import events_between
+from lance_spark.commit.conflicts.history import data_paths, events_between
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     FilterError,
@@ -188,7 +188,22 @@ def _check_texts(view: DatasetRef, dataset: lance.LanceDataset, definition: View
         ) from error
 
 
+def _shares_fragment(before: lance.LanceDataset, after: lance.LanceDataset) -> bool:
+    """Tells whether two versions have a fragment in common: an overwrite leaves none."""
+    for number in before.fragment_ids() & after.fragment_ids():
+        old, new = (dataset.get_fragment(number) for dataset in (before, after))
+        if (
+            old is not None
+            and new is not None
+            and not set(data_paths([old.metadata])).isdisjoint(data_paths([new.metadata]))
+        ):
+            return True
+    return False
+
+
 def _refuse_overwritten(view: DatasetRef, source: DatasetRef, shows: Refreshed, base: DatasetRef | None) -> None:
+    if base is not None and _shares_fragment(base.open(), source.open()):
+        return
     low, high = sorted((shows.version, source.version or 0))
     newest = source if base is None or (source.version or 0) >= shows.version else base
     for event in events_between(newest.open(), low, high):

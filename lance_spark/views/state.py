@@ -13,7 +13,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.conflicts.history import JOB_KEY, UNDONE_KEY, Event, events_between, summary_of
+from lance_spark.commit.conflicts.history import (
+    JOB_KEY,
+    UNDONE_KEY,
+    Event,
+    events_between,
+    path_back,
+    summary_of,
+    version_before,
+)
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ViewError
 from lance_spark.jobs.history import JobHistory
@@ -85,15 +93,13 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
     """
     text = dataset.config().get(CONFIG_KEY)
     configured = None if text is None else Refreshed.from_json(text, dataset.uri)
-    at, oldest = dataset.version, 0 if configured is None else configured.at
+    oldest = 0 if configured is None else configured.at
     undone: set[str] = set()
     lost = False
-    while at > oldest:
-        event = next(iter(events_between(dataset, at - 1, at)))
-        at = _before(event.operation, at)
-        if at < oldest:
+    for event in path_back(dataset, oldest):
+        if version_before(event) < oldest:
             # The configuration was written after a restore of an earlier version.
-            return _restored(dataset, at)
+            return _restored(dataset, version_before(event))
         lost = lost or event.operation is None
         if UNDONE_KEY in event.properties:
             undone.add(event.properties[UNDONE_KEY])
@@ -125,10 +131,28 @@ def _restored(dataset: lance.LanceDataset, version: int) -> Refreshed | None:
         return None  # it was cleaned up
 
 
-def _before(operation: object, version: int) -> int:
-    from lance import LanceOperation
+_KEEPS_VALUES = ("BaseOperation", "CreateIndex", "ReserveFragments", "Rewrite", "UpdateConfig")
+"""Operations that keep the rows of a view and their values."""
 
-    return operation.version if isinstance(operation, LanceOperation.Restore) else version - 1
+
+def is_settled(view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed | None) -> bool:
+    """Tells whether the last refresh has ended, and only refreshes have changed the view since.
+
+    The view then has every value of its UDFs.
+    """
+    text = dataset.config().get(CONFIG_KEY)
+    if text is None or shows is None or Refreshed.from_json(text, dataset.uri).at != shows.at:
+        return False
+    records = JobHistory(view).intact_jobs()
+    refreshes = [record for record in records if record.job_type == JOB_TYPE]
+    if not refreshes or refreshes[0].status != "DONE":
+        return False
+    refresh_ids = {record.job_id for record in refreshes}
+    staging_ids = {record.staging_id for record in records if record.job_id.partition("-")[0] in refresh_ids}
+    return all(
+        event.name in _KEEPS_VALUES or event.properties.get(JOB_KEY, "").partition("-")[0] in staging_ids
+        for event in events_between(dataset, shows.at, dataset.version)
+    )
 
 
 def has_unfinished(view: DatasetRef, but: str | None) -> bool:

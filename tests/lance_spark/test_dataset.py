@@ -25,6 +25,7 @@ from lance_spark.errors import (
     VersionNotFoundError,
 )
 from lance_spark.options import ReadOptions
+from lance_spark.version_times import version_at
 
 
 @pytest.fixture
@@ -84,32 +85,85 @@ def clocks_go_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     time.tzset()
 
 
-def committed_at(*moments: int) -> SimpleNamespace:
-    """Replaces a table whose versions were committed at these moments, because Lance's clock cannot be set."""
+class CommittedAt:
+    """Replaces a table whose versions were committed at these moments, because Lance's clock cannot be set.
 
-    def versions() -> list[dict[str, object]]:
+    Attributes:
+        opened: Numbers of the opened versions.
+    """
+
+    uri = "table"
+
+    def __init__(self, *moments: int, version: int | None = None, opened: set[int] | None = None) -> None:
+        self.moments = moments
+        self.version = version or len(moments)
+        self.opened = set() if opened is None else opened
         counts = {"total_rows": "1", "total_data_files": "1"}
-        return [{"version": i + 1, "timestamp": at, "metadata": counts} for i, at in enumerate(moments)]
+        description = {"version": self.version, "timestamp": moments[self.version - 1], "metadata": counts}
+        self._ds = SimpleNamespace(current_version=lambda: description)
 
-    native = SimpleNamespace(versions=versions, current_version=lambda: versions()[-1])
-    dataset_class = lance.LanceDataset
-    table = SimpleNamespace(_ds=native)
-    table.versions, table.get_version = (
-        (lambda: dataset_class.versions(table)),
-        (lambda: dataset_class.get_version(table)),
-    )  # type: ignore[arg-type]
-    return table
+    def version_refs(self) -> list[dict[str, int]]:
+        return [{"version": number + 1} for number in range(len(self.moments))]
+
+    def checkout_version(self, version: int) -> CommittedAt:
+        self.opened.add(version)
+        return CommittedAt(*self.moments, version=version, opened=self.opened)
 
 
 def test_a_version_is_of_the_same_moment_in_every_time_zone(
     table: str, clocks_go_back: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (incarnation_of(committed_at(at)) for at in clocks_go_back)  # type: ignore[arg-type]
+    first, second = (incarnation_of(CommittedAt(at)) for at in clocks_go_back)  # type: ignore[arg-type]
     assert [first, second] == [f"{at // 1000}-1-1" for at in clocks_go_back]
-    monkeypatch.setattr(DatasetRef, "open_latest", lambda _: committed_at(*clocks_go_back))
+    monkeypatch.setattr(DatasetRef, "open_latest", lambda _: CommittedAt(*clocks_go_back))
     for index, at in enumerate(clocks_go_back):
         moment = datetime.fromtimestamp(at // 10**9, UTC).isoformat()
         assert resolve(table, timestamp=moment).version == index + 1
+
+
+@pytest.mark.parametrize("skew_s", [0, 3600, -3600])
+@pytest.mark.parametrize("step_s", [1, 60, 7200])
+def test_a_timestamp_is_found_by_few_reads_beside_a_writer_whose_clock_is_an_hour_off(skew_s: int, step_s: int) -> None:
+    start = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
+    seconds = [start + number * step_s + (skew_s if number % 2 else 0) for number in range(1000)]
+    asked = {*seconds[::97], *(at + 1 for at in seconds[:6]), seconds[-1] + 7200}
+    for second in asked:
+        committed = CommittedAt(*(at * 10**9 for at in seconds))
+        found = version_at(committed, datetime.fromtimestamp(second, UTC))  # type: ignore[arg-type]
+        assert found == max((n + 1 for n, at in enumerate(seconds) if at <= second), default=None)
+        assert len(committed.opened) <= 40
+
+
+def test_the_versions_of_two_clocks_are_read_by_time(tmp_path: Path) -> None:
+    """Manifests with other times on disk, as another machine would write."""
+    path, start = str(tmp_path / "clocks.lance"), int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
+    for number in range(12):
+        lance.write_dataset(pa.table({"id": [number]}), path, mode="append" if number else "create")
+    moments = [start + number * 60 + 3600 * (number % 2) for number in range(12)]
+    for number, at in enumerate(moments):
+        set_time(Path(path), number + 1, at)
+    for at in moments:
+        newest = max(number + 1 for number, other in enumerate(moments) if other <= at)
+        moment = datetime.fromtimestamp(at + 1, UTC).isoformat()
+        assert resolve(path, timestamp=moment).version == newest
+
+
+def set_time(table: Path, version: int, second: int) -> None:
+    """Replaces the time of a commit, a number of as many bytes, in a manifest."""
+    (manifest,) = (table / "_versions").glob(f"{(1 << 64) - 1 - version}.manifest")
+    (current,) = [v["timestamp"] for v in lance.dataset(str(table)).versions() if v["version"] == version]
+    old, new = varint(int(current.timestamp())), varint(second)
+    content = manifest.read_bytes()
+    assert len(old) == len(new) and content.count(old) >= 1
+    manifest.write_bytes(content.replace(old, new))
+
+
+def varint(number: int) -> bytes:
+    groups = []
+    while number:
+        groups.append(number & 0x7F | (0x80 if number > 0x7F else 0))
+        number >>= 7
+    return bytes(groups)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, fragment_identity
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.commit.conflicts.verdicts import Coverage, Covered, Verdict, drop_of, judge_column
-from lance_spark.dataset import moments_of
 from lance_spark.errors import (
     CommitImpossibleError,
     SnapshotError,
@@ -33,6 +32,7 @@ from lance_spark.errors import (
     TableUnreadableError,
     VersionNotFoundError,
 )
+from lance_spark.version_times import moments_of
 
 if TYPE_CHECKING:
     import lance

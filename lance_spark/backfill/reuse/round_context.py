@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Literal
 
 from lance_spark.backfill.reuse.computed_rows import VALUES_OF, FragmentRecord, Records, RecordStore
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
-from lance_spark.commit.conflicts.history import Change, event_of, events_between
+from lance_spark.commit.conflicts.history import Change, events_between, path_back, version_before
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.objects import checkpoint_store
+from lance_spark.rebase.fragment_comparison import lineage_by_fragments
 from lance_spark.rebase.snapshot import open_base
 from lance_spark.rows.row_set import RowSet
 from udf_runtime.checkpoint import CheckpointStore, source_digest
@@ -107,16 +108,16 @@ class Ancestry:
         dataset, changes, cost = self._dataset, list[Change](), 0
         readable_versions = {version["version"] for version in dataset.version_refs()}
         at, stretch = dataset.version, _Stretch()
-        while at > self._bound_at:
-            change = self._change(at, there=at in readable_versions)
+        for event in path_back(dataset, self._bound_at):
+            change = Change.of(event)
             if change.operation == "Overwrite":
                 break
             if change.operation == "Clone":
                 return
             changes.append(change)
             stretch.add(change)
-            cost += 1000 * (at in readable_versions)
-            at = at - 1 if change.restored is None else change.restored
+            cost += 1000 * (event.version in readable_versions)
+            at = version_before(event)
             if stretch.changes_values and (at in readable_versions or not at):
                 cost += len(dataset.fragment_ids())
                 base = self._open(at) if at and cost <= MAX_COST else None
@@ -126,11 +127,6 @@ class Ancestry:
                     return
                 stretch = _Stretch()
         self.end = "UDF bound" if 0 < at <= self._bound_at else "first version"
-
-    def _change(self, version: int, *, there: bool) -> Change:
-        if not there:
-            return Change(version=version, operation=None)
-        return Change.of(event_of(self._dataset, version))
 
 
 _KEPT = 4
@@ -160,8 +156,10 @@ class RoundContext:
     def lineage(self, after: int) -> Lineage:
         """Returns the origins of rows since an older version."""
         if after not in self._lineages:
-            dataset = self.spec.snapshot.open()
-            self._lineages[after] = Lineage(dataset, after, dataset.version, self._steps)
+            dataset, base = self.spec.snapshot.open(), self.base(after)
+            facts = None if base is None else lineage_by_fragments(base, dataset)
+            changes = self._steps if facts is None else None
+            self._lineages[after] = Lineage(dataset, after, dataset.version, changes, facts=facts)
         return self._lineages[after]
 
     def base(self, version: int) -> lance.LanceDataset | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
+from lance_spark.commit.conflicts.known_events import KnownEvents
+from lance_spark.commit.conflicts.parallel_reads import MOST_AHEAD, read_ahead
 from lance_spark.dataset import DatasetRef
 from lance_spark.lance_compat import path_of, read_transaction
 
@@ -162,23 +164,37 @@ class Change:
         return change
 
 
-def events_between(
-    dataset: lance.LanceDataset, after: int, upto: int, read_events: dict[int, Event] | None = None
-) -> Iterator[Event]:
+def events_between(dataset: lance.LanceDataset, after: int, upto: int) -> Iterator[Event]:
     """Yields the events of versions `after + 1` to `upto`, oldest first.
 
-    Each version costs a read of its manifest, except the dataset's own version. For a huge table,
-    the read takes a tenth of a second (measured). Events of earlier reads come from `read_events`,
-    which takes the new events.
+    A process reads each version once, at three requests, and keeps its event. For a huge table, the
+    read takes a tenth of a second (measured).
     """
-    if upto <= after:
-        return
-    kept_versions = {ref["version"] for ref in dataset.version_refs()}
-    read_events = {} if read_events is None else read_events
-    for version in range(after + 1, upto + 1):
-        if version not in read_events:
-            read_events[version] = event_of(dataset, version, is_kept=version in kept_versions)
-        yield read_events[version]
+    return _EVENTS.walk(dataset, range(after + 1, upto + 1), first_block=MOST_AHEAD)
+
+
+def events_back(dataset: lance.LanceDataset, upto: int, after: int) -> Iterator[Event]:
+    """Yields the events of versions `upto` to `after + 1`, newest first."""
+    return _EVENTS.walk(dataset, range(upto, after, -1), first_block=2)
+
+
+def path_back(dataset: lance.LanceDataset, after: int) -> Iterator[Event]:
+    """Yields the events after a version, newest first, without events undone by a restore."""
+    at = dataset.version
+    while at > after:
+        for event in events_back(dataset, at, after):
+            at = version_before(event)
+            yield event
+            if at != event.version - 1:
+                break
+
+
+def version_before(event: Event) -> int:
+    """Returns the version before an event on the path to the current version."""
+    from lance import LanceOperation
+
+    operation = event.operation
+    return operation.version if isinstance(operation, LanceOperation.Restore) else event.version - 1
 
 
 def event_of(dataset: lance.LanceDataset, version: int, *, is_kept: bool = True) -> Event:
@@ -200,21 +216,34 @@ def event_of(dataset: lance.LanceDataset, version: int, *, is_kept: bool = True)
     )
 
 
+_EVENTS = KnownEvents(lambda dataset, version, is_kept: event_of(dataset, version, is_kept=is_kept))
+
+
+def fresh_events(dataset: lance.LanceDataset, after: int, upto: int) -> Iterator[Event]:
+    """Yields the events of versions `after + 1` to `upto` as the store has them now.
+
+    For commits that depend on the transactions visible to Lance during the commit.
+    """
+    if upto <= after:
+        return
+    kept_versions = {ref["version"] for ref in dataset.version_refs()}
+    for version in range(after + 1, upto + 1):
+        yield event_of(dataset, version, is_kept=version in kept_versions)
+
+
 def first_unknown(dataset: lance.LanceDataset, after: int) -> int | None:
     """Returns the first version without a transaction between `after` and the dataset's version.
 
     Returns None if all transactions are known.
     """
-    events = events_between(dataset, after, dataset.version - 1)
+    events = fresh_events(dataset, after, dataset.version - 1)
     return next((event.version for event in events if event.operation is None), None)
 
 
-def find_job(
-    dataset: lance.LanceDataset, job_id: str, *, after: int, read_events: dict[int, Event] | None = None
-) -> CommitResult | None:
+def find_job(dataset: lance.LanceDataset, job_id: str, *, after: int) -> CommitResult | None:
     """Returns the result of a job's commit after a version, or None if absent or taken back."""
     result = None
-    for event in events_between(dataset, after, dataset.version, read_events):
+    for event in events_between(dataset, after, dataset.version):
         if event.properties.get(JOB_KEY) == job_id:
             result = summary_of(event, dataset.uri) or result
         elif event.properties.get(UNDONE_KEY) == job_id:
@@ -240,8 +269,8 @@ def summary_of(event: Event, uri: str) -> CommitResult | None:
 def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> frozenset[str]:
     """Returns the subset of data files named in a manifest of a kept version after `after`."""
     sought_names, named_paths = frozenset(names), set[str]()
-    for version in reversed(_kept_after(dataset, after)):
-        named_paths |= _named_in(dataset, version, sought_names)
+    for _, some_names in _names_by_version(dataset, sought_names, _kept_after(dataset, after)[::-1]):
+        named_paths |= some_names
         if named_paths == sought_names:
             break
     return frozenset(named_paths)
@@ -253,12 +282,23 @@ def first_naming(dataset: lance.LanceDataset, names: Collection[str], *, after: 
     Returns None if no version does.
     """
     sought_names = frozenset(names)
-    versions = _kept_after(dataset, after)
-    return next((version for version in versions if _named_in(dataset, version, sought_names) == sought_names), None)
+    names_by_version = _names_by_version(dataset, sought_names, _kept_after(dataset, after))
+    return next((version for version, some_names in names_by_version if some_names == sought_names), None)
 
 
 def _kept_after(dataset: lance.LanceDataset, after: int) -> list[int]:
     return sorted(ref["version"] for ref in dataset.version_refs() if ref["version"] > after)
+
+
+def _names_by_version(
+    dataset: lance.LanceDataset, names: frozenset[str], versions: Sequence[int]
+) -> Iterator[tuple[int, frozenset[str]]]:
+    """Yields each version with the subset of `names` in its manifest."""
+
+    def read(opened: lance.LanceDataset, version: int) -> tuple[int, frozenset[str]]:
+        return version, _named_in(opened, version, names)
+
+    return read_ahead(dataset, read, versions)
 
 
 def _named_in(dataset: lance.LanceDataset, version: int, names: frozenset[str]) -> frozenset[str]:
@@ -300,8 +340,8 @@ def last_commit(path: str, storage_options: Mapping[str, str] | None = None) -> 
     ref = DatasetRef.at(path, {} if storage_options is None else storage_options)
     dataset = ref.open_latest()
     undone_jobs = set()
-    for version in sorted((version_ref["version"] for version_ref in dataset.version_refs()), reverse=True):
-        event = event_of(dataset, version)
+    versions = sorted((version_ref["version"] for version_ref in dataset.version_refs()), reverse=True)
+    for event in _EVENTS.walk(dataset, versions, first_block=1):
         undone_jobs.add(event.properties.get(UNDONE_KEY))
         summary = summary_of(event, ref.uri)
         if summary is not None and event.properties[JOB_KEY] not in undone_jobs:

@@ -74,48 +74,109 @@ class SourceSpan(LineageStep):
         return self.start + len(self.offsets)
 
 
-class Lineage:
-    """The compactions between two versions of a table; `dataset` is at any version of the branch.
-
-    A lineage holds only metadata, and computes row offsets on demand. Only a single thread may use
-    a lineage at a time. Without `changes`, the transactions of versions `after + 1` to `upto` are
-    read. `changes` may include other versions.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LineageFacts:
+    """The compactions and moves of rows between two versions. Picklable, so tasks need no history.
 
     Attributes:
+        compacted_fragments: Origins of the fragments made by a known compaction, by fragment id.
+            Includes fragments compacted again later.
+        sources_by_file: Ids of the source fragments of the rows in a data file of an append or an
+            update.
         complete: Whether every transaction on the path is known. Otherwise, the origins of a
             fragment are None if a lost transaction may have made the fragment.
         cleaned_up: Whether a transaction on the path was cleaned up. A restore to before the older
             version is also incomplete, although its transaction is known.
         replaced: Whether the table was overwritten or restored on the path, or may have been. An id
             may then name another fragment.
-        compacted: Ids of all fragments made by a known compaction, including fragments compacted
-            again later.
+    """
+
+    compacted_fragments: Mapping[int, CompactedFragment]
+    sources_by_file: Mapping[str, npt.NDArray[np.uint32]]
+    complete: bool = True
+    cleaned_up: bool = False
+    replaced: bool = False
+
+    @staticmethod
+    def of(changes: Iterable[Change], after: int, upto: int) -> LineageFacts:
+        """Returns the facts of versions `after + 1` to `upto`. Ignores other versions."""
+        steps = {change.version: change for change in changes if after < change.version <= upto}
+        path = list(_path_back(steps, after, upto))
+        cleaned_up = any(step.operation is None for step in path)
+        fragments: dict[int, CompactedFragment] = {}
+        sources: dict[str, npt.NDArray[np.uint32]] = {}
+        for step in path:
+            # Ids on the path are unique, because a compaction reserves new ids.
+            fragments.update(step.made)
+            if step.touched is not None:
+                sources.update(dict.fromkeys(step.moved, step.touched))
+        return LineageFacts(
+            compacted_fragments=fragments,
+            sources_by_file=sources,
+            # After a restore to before the older version, current fragments may be fragments of
+            # the older version under other ids.
+            complete=not cleaned_up and all(_version_before(step) >= after for step in path),
+            cleaned_up=cleaned_up,
+            replaced=any(step.replaces for step in steps.values()),
+        )
+
+
+UNKNOWN_LINEAGE = LineageFacts(compacted_fragments={}, sources_by_file={}, complete=False, replaced=True)
+"""Facts without any knowledge of the history."""
+
+
+class Lineage:
+    """The compactions between two versions of a table; `dataset` is at any version of the branch.
+
+    A lineage holds only metadata, and computes row offsets on demand. Only a single thread may use
+    a lineage at a time. Without `changes` and `facts`, the first use reads the transactions of
+    versions `after + 1` to `upto`. `changes` may include other versions.
     """
 
     def __init__(
-        self, dataset: lance.LanceDataset, after: int, upto: int, changes: Iterable[Change] | None = None
+        self,
+        dataset: lance.LanceDataset,
+        after: int,
+        upto: int,
+        changes: Iterable[Change] | None = None,
+        *,
+        facts: LineageFacts | None = None,
     ) -> None:
-        if changes is None:
-            changes = map(Change.of, events_between(dataset, after, upto))
-        steps = {change.version: change for change in changes if after < change.version <= upto}
-        path = list(_path_back(steps, after, upto))
+        if facts is None and changes is not None:
+            facts = LineageFacts.of(changes, after, upto)
         self._dataset = dataset
         self._after = after
-        self._made: dict[int, CompactedFragment] = {}
-        self._moved: dict[str, npt.NDArray[np.uint32]] = {}
-        self.replaced = any(step.replaces for step in steps.values())
-        self.cleaned_up = any(step.operation is None for step in path)
-        # After a restore to before the older version, current fragments may be fragments of the
-        # older version under other ids.
-        self.complete = not self.cleaned_up and all(_version_before(step) >= after for step in path)
-        for step in path:
-            # Ids on the path are unique, because a compaction reserves new ids.
-            self._made.update(step.made)
-            if step.touched is not None:
-                self._moved.update(dict.fromkeys(step.moved, step.touched))
-        self.compacted = frozenset(self._made)
+        self._upto = upto
+        self._read_facts = facts
         self._there_before: frozenset[int] | None = None
         self._opened: lance.LanceDataset | None = None
+
+    @property
+    def _facts(self) -> LineageFacts:
+        if self._read_facts is None:
+            changes = map(Change.of, events_between(self._dataset, self._after, self._upto))
+            self._read_facts = LineageFacts.of(changes, self._after, self._upto)
+        return self._read_facts
+
+    @property
+    def complete(self) -> bool:
+        """Whether every transaction on the path is known."""
+        return self._facts.complete
+
+    @property
+    def cleaned_up(self) -> bool:
+        """Whether a transaction on the path was cleaned up."""
+        return self._facts.cleaned_up
+
+    @property
+    def replaced(self) -> bool:
+        """Whether an id may name another fragment."""
+        return self._facts.replaced
+
+    @property
+    def compacted(self) -> frozenset[int]:
+        """Ids of all fragments made by a known compaction."""
+        return frozenset(self._facts.compacted_fragments)
 
     def moved_from(self, fragment: FragmentMetadata) -> frozenset[int] | None:
         """Returns ids of possible source fragments, if an update moved rows into the fragment.
@@ -123,7 +184,11 @@ class Lineage:
         Returns None if no append or update made the fragment, and an empty set if all of its rows
         are known to be new.
         """
-        sources = [self._moved[path] for path in map(path_of, fragment.files) if path in self._moved]
+        sources = [
+            self._facts.sources_by_file[path]
+            for path in map(path_of, fragment.files)
+            if path in self._facts.sources_by_file
+        ]
         return frozenset(np.concatenate(sources).tolist()) if sources else None
 
     def is_added(self, fragment: FragmentMetadata) -> bool:
@@ -166,7 +231,7 @@ class Lineage:
         self, fragment_id: int, back: Callable[[list[_Step], RowSpan, CompactedFragment], list[_Step] | None]
     ) -> list[_Step] | None:
         """Follows a fragment back; `back` extends the older origins by a compaction."""
-        compaction = self._made.get(fragment_id)
+        compaction = self._facts.compacted_fragments.get(fragment_id)
         if compaction is None:
             return None if self._may_be_lost(fragment_id) else []
         if compaction.parts is None:

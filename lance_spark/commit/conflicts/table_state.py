@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.conflicts.history import Change, Event, events_between
+from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, files_of
 from lance_spark.commit.conflicts.row_lineage import Lineage
 
@@ -71,10 +71,10 @@ class SeenHistory:
     upto: int = 0
     changes: list[Change] = field(default_factory=list)
 
-    def look(self, dataset: lance.LanceDataset, after: int, events: dict[int, Event] | None = None) -> None:
+    def look(self, dataset: lance.LanceDataset, after: int) -> None:
         """Reads the changes up to the dataset's version; the first call starts after `after`."""
         self.upto = max(self.upto, after)
-        for event in events_between(dataset, self.upto, dataset.version, events):
+        for event in events_between(dataset, self.upto, dataset.version):
             change = Change.of(event)
             if change.restored is not None:
                 undone = events_between(dataset, change.restored, event.version - 1)

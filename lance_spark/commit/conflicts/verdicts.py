@@ -17,8 +17,8 @@ from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns
 from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity, fragment_identity, ids_of
 from lance_spark.commit.conflicts.table_state import Head
-from lance_spark.dataset import moments_of
 from lance_spark.errors import CommitConflictError, CommitImpossibleError
+from lance_spark.version_times import moments_of
 
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.changes import CommitResult, RowEdits
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
-from lance_spark.commit.conflicts.history import NO_FRAGMENT, Change, Event, events_between
+from lance_spark.commit.conflicts.history import NO_FRAGMENT, Change, Event, events_between, fresh_events
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
@@ -53,10 +53,9 @@ def commit_edits(ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: Commi
         CommitError: The commit failed for another reason.
     """
     policy = policy or CommitPolicy.of(None)
-    events: dict[int, Event] = {}
-    one_round = functools.partial(_commit_once, ref, edits, job_id, policy, events)
+    one_round = functools.partial(_commit_once, ref, edits, job_id, policy)
     check = functools.partial(_refuse_slipped, edits=edits, ref=ref, job_id=job_id, policy=policy)
-    result = commit_job(ref, job_id, edits.read_version, one_round, policy, events=events, check=check)
+    result = commit_job(ref, job_id, edits.read_version, one_round, policy, check=check)
     _logger.info(
         "%s committed to %s as version %d after %d retries: %d rows inserted, %d updated, %d deleted (job %s)",
         result.operation, result.uri, result.version, result.retries, result.rows_inserted, result.rows_updated,
@@ -70,13 +69,12 @@ def _commit_once(
     edits: RowEdits,
     job_id: str,
     policy: CommitPolicy,
-    events: dict[int, Event],
     head: lance.LanceDataset | None,
     retries: int,
 ) -> CommitResult | Lost | Unknown:
     if head is None:
         raise TableNotFoundError(ref.uri)
-    _refuse_outdated(head, edits, events, ref.uri)
+    _refuse_outdated(head, edits, ref.uri)
     result = CommitResult(
         uri=ref.uri,
         operation=edits.operation,
@@ -126,10 +124,10 @@ def _operation(head: lance.LanceDataset, edits: RowEdits) -> LanceOperation.Base
     )
 
 
-def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, events: dict[int, Event], uri: str) -> None:
+def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, uri: str) -> None:
     if head.version == edits.read_version:
         return
-    reason = _find_change(head, edits, events)
+    reason = _find_change(head, edits)
     if reason is not None:
         raise OutdatedEditsError(
             f"The statement is outdated, because {reason} since version {edits.read_version}. Table: {uri}, version "
@@ -138,12 +136,12 @@ def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, events: dict[int
         )
 
 
-def _find_change(head: lance.LanceDataset, edits: RowEdits, events: dict[int, Event]) -> str | None:
+def _find_change(head: lance.LanceDataset, edits: RowEdits) -> str | None:
     """Returns the first change that outdates the edits, or None."""
     changed = sorted(field.name for field in set(edits.fields).difference(field_identities(head.lance_schema)))
     if changed:
         return f"columns {', '.join(map(repr, changed))} were changed"
-    for event in events_between(head, edits.read_version, head.version, events):
+    for event in events_between(head, edits.read_version, head.version):
         change = Change.of(event)
         if change.moves:
             return f"rows may have moved ({change.text})"
@@ -198,7 +196,7 @@ def _refuse_slipped(
     """
     if edits.absence is not None:
         edits = replace(edits, absence=replace(edits.absence, after_appends=False))
-    for event in events_between(landed, read, landed.version - 1):
+    for event in fresh_events(landed, read, landed.version - 1):
         if event.operation is None:
             cause = f"earlier commits (version {event.version} and later) were cleaned up at the moment of the commit"
             raise _unknown(ref, landed, edits, f"{cause}, so their changes may be undone or doubled")

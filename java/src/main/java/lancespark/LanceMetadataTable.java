@@ -38,6 +38,6 @@ final class LanceMetadataTable extends PythonTable {
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap queryOptions) {
     Map<String, String> all = LanceSource.ofVersion(queryOptions.asCaseSensitiveMap(), options);
-    return () -> GatewaySource.at(null).scan(schema(), new CaseInsensitiveStringMap(all));
+    return new MetadataScan(all, schema());
   }
 }

@@ -1,0 +1,167 @@
+"""Events of versions by walk: :class:`KnownEvents` reads each version once per process.
+
+A version never changes, so all walks of a process over a table's history share the events. Versions
+of an object store are read in parallel threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lance_spark.commit.conflicts.parallel_reads import blocks, read_all
+from lance_spark.dataset import incarnation_of
+
+if TYPE_CHECKING:
+    import lance
+
+    from lance_spark.commit.conflicts.history import Event
+
+MAX_BYTES = 64 << 20
+"""Maximum estimated size of the events of all tables in a process."""
+
+_FEW = 4
+"""Maximum number of versions read without a listing of the kept versions. A listing takes a request
+per 1,000 versions."""
+
+_MIN_SHARED = 2
+"""Minimum number of known events for the check of a later version. The check takes two requests,
+and the read of an event takes three."""
+
+_TRAILS = 8
+"""Trails per table: a table created again has another trail."""
+
+_ANCHORS = 64
+"""Anchors per trail."""
+
+_EVENT_BYTES = 2 << 10
+_FRAGMENT_BYTES = 1 << 10
+"""Estimated sizes in Python of an event with its properties, and of a fragment of its operation."""
+
+
+@dataclass(slots=True, eq=False)
+class _Trail:
+    """Events of one line of history.
+
+    Attributes:
+        anchors: Incarnations of opened versions on the line. The version number alone is no
+            identity, because a table may be deleted and created again.
+        events: Known events, all of versions up to the latest anchor.
+    """
+
+    anchors: dict[int, str] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
+
+    @property
+    def top(self) -> int:
+        return max(self.anchors)
+
+    def add_anchor(self, version: int, incarnation: str) -> None:
+        self.anchors[version] = incarnation
+        if len(self.anchors) > _ANCHORS:
+            del self.anchors[min(self.anchors)]
+
+
+class KnownEvents:
+    """Reads events of versions, and keeps the events in bounded memory. Safe for threads.
+
+    `read` returns the event of a version, given whether a listing had the version. An event stays
+    known after the cleanup of its version.
+    """
+
+    def __init__(self, read: Callable[[lance.LanceDataset, int, bool], Event], *, max_bytes: int = MAX_BYTES) -> None:
+        self._read = read
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._trails: dict[str, list[_Trail]] = {}
+        self._sizes: OrderedDict[tuple[_Trail, int], int] = OrderedDict()
+        self._bytes = 0
+
+    def walk(self, dataset: lance.LanceDataset, versions: Sequence[int], *, first_block: int) -> Iterator[Event]:
+        """Yields the events of versions in the given order.
+
+        The first `first_block` versions are read at once, and then more and more versions.
+        """
+        if not versions:
+            return
+        trail = self._trail_of(dataset, versions)
+        kept_versions: set[int] | None = None
+        for block in blocks(versions, first_block):
+            events = self._look_up(trail, block)
+            missing_versions = [version for version in block if version not in events]
+            if len(missing_versions) > _FEW and kept_versions is None:
+                kept_versions = {ref["version"] for ref in dataset.version_refs()}
+            for event in self._read_all(dataset, missing_versions, kept_versions):
+                events[event.version] = event
+                if event.version <= dataset.version:
+                    self._keep(trail, event)
+            yield from (events[version] for version in block)
+
+    def _read_all(
+        self, dataset: lance.LanceDataset, versions: Sequence[int], kept_versions: set[int] | None
+    ) -> list[Event]:
+        def read(opened: lance.LanceDataset, version: int) -> Event:
+            return self._read(opened, version, kept_versions is None or version in kept_versions)
+
+        return read_all(dataset, read, versions)
+
+    def _trail_of(self, dataset: lance.LanceDataset, versions: Sequence[int]) -> _Trail:
+        """Returns the trail of a version's history, perhaps a new trail without events."""
+        version, incarnation = dataset.version, incarnation_of(dataset)
+        with self._lock:
+            trails = list(self._trails.get(dataset.uri, ()))
+        for trail in trails:
+            if trail.anchors.get(version) == incarnation:
+                return trail
+        earlier = [trail for trail in trails if trail.top < version]
+        trail = max(earlier, key=lambda trail: trail.top, default=_Trail())
+        shared = self._look_up(trail, versions)
+        if len(shared) < _MIN_SHARED or not _is_ancestor(dataset, trail.top, trail.anchors[trail.top]):
+            trail = _Trail()
+        with self._lock:
+            trail.add_anchor(version, incarnation)
+            if trail not in trails:
+                self._trails[dataset.uri] = [*trails, trail][-_TRAILS:]
+        return trail
+
+    def _look_up(self, trail: _Trail, versions: Sequence[int]) -> dict[int, Event]:
+        with self._lock:
+            events = {version: trail.events[version] for version in versions if version in trail.events}
+            for version in events:
+                self._sizes.move_to_end((trail, version))
+        return events
+
+    def _keep(self, trail: _Trail, event: Event) -> None:
+        """Keeps an event of a readable version, and forgets the events with the oldest use."""
+        size = _size_of(event)
+        if event.operation is None or size > self._max_bytes:
+            return
+        with self._lock:
+            self._bytes += size - self._sizes.get((trail, event.version), 0)
+            trail.events[event.version] = event
+            self._sizes[trail, event.version] = size
+            while self._bytes > self._max_bytes:
+                (old_trail, version), size = self._sizes.popitem(last=False)
+                old_trail.events.pop(version, None)
+                self._bytes -= size
+
+
+def _is_ancestor(dataset: lance.LanceDataset, version: int, incarnation: str) -> bool:
+    """Tells whether a version of the dataset's table has an incarnation. Takes two requests."""
+    try:
+        return incarnation_of(dataset.checkout_version(version)) == incarnation
+    except (OSError, ValueError):
+        return False  # The version was cleaned up, or cannot be read.
+
+
+def _size_of(event: Event) -> int:
+    """Returns the estimated size of an event in bytes."""
+    operation: Any = event.operation
+    names = ("fragments", "new_fragments", "updated_fragments", "replacements")
+    fragments = sum(len(getattr(operation, name, None) or ()) for name in names)
+    groups = getattr(operation, "groups", None) or ()
+    fragments += sum(len(group.old_fragments) + len(group.new_fragments) for group in groups)
+    return _EVENT_BYTES + fragments * _FRAGMENT_BYTES

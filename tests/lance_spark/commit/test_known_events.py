@@ -1,0 +1,130 @@
+"""Walks over a table's history read each version once, also of tables that were created again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_spark.commit.conflicts.history import Event, event_of, events_between, first_unknown
+from lance_spark.commit.conflicts.known_events import KnownEvents
+
+ROWS = pa.table({"id": range(4)})
+
+
+class CountingEvents:
+    """The known events of a process, and the versions that it read."""
+
+    def __init__(self, max_bytes: int = 1 << 20) -> None:
+        self.versions: list[int] = []
+        self.known = KnownEvents(self._read, max_bytes=max_bytes)
+
+    def _read(self, dataset: lance.LanceDataset, version: int, is_kept: bool) -> Event:
+        self.versions.append(version)
+        return event_of(dataset, version, is_kept=is_kept)
+
+    def names(self, dataset: lance.LanceDataset, after: int, upto: int | None = None) -> list[str]:
+        versions = range(after + 1, (upto or dataset.version) + 1)
+        return [event.name for event in self.known.walk(dataset, versions, first_block=1)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "t.lance")
+
+
+@pytest.fixture
+def events() -> CountingEvents:
+    return CountingEvents()
+
+
+def append(path: str, count: int) -> None:
+    for _ in range(count):
+        lance.write_dataset(ROWS, path, mode="append")
+
+
+def delete(path: str, count: int) -> None:
+    for number in range(count):
+        lance.dataset(path).delete(f"id = {number}")
+
+
+def test_two_walks_read_each_version_once(path: str, events: CountingEvents) -> None:
+    lance.write_dataset(ROWS, path)
+    append(path, 5)
+    for after in (2, 0, 4):
+        assert events.names(lance.dataset(path), after)[-2:] == ["Append", "Append"]
+    assert sorted(events.versions) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_later_version_shares_the_events_of_an_earlier_one(path: str, events: CountingEvents) -> None:
+    lance.write_dataset(ROWS, path)
+    append(path, 5)
+    events.names(lance.dataset(path), 0)
+    delete(path, 2)
+    assert events.names(lance.dataset(path), 1) == ["Append"] * 5 + ["Delete"] * 2
+    assert len(events.versions) == 8
+
+
+def test_the_first_known_events_are_those_of_an_older_handle(path: str, events: CountingEvents) -> None:
+    lance.write_dataset(ROWS, path)
+    append(path, 3)
+    older = lance.dataset(path)
+    append(path, 1)
+    newer = lance.dataset(path)
+    assert events.names(newer, 0) == ["Overwrite"] + ["Append"] * 4
+    assert events.names(older, 0) == ["Overwrite"] + ["Append"] * 3
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["same_version", "later_version"])
+def test_a_table_that_was_created_again_has_its_own_events(path: str, events: CountingEvents, more: int) -> None:
+    lance.write_dataset(ROWS, path)
+    append(path, 5)
+    assert events.names(lance.dataset(path), 1) == ["Append"] * 5
+    shutil.rmtree(path)
+    lance.write_dataset(ROWS, path)
+    delete(path, 4)
+    append(path, 1 + more)
+    assert events.names(lance.dataset(path), 1) == ["Delete"] * 4 + ["Append"] * (1 + more)
+
+
+def test_restored_versions_keep_their_events(path: str, events: CountingEvents) -> None:
+    lance.write_dataset(ROWS, path)
+    append(path, 2)
+    events.names(lance.dataset(path), 0)
+    lance.dataset(path, version=1).restore()
+    append(path, 1)
+    assert events.names(lance.dataset(path), 0) == ["Overwrite", "Append", "Append", "Restore", "Append"]
+
+
+def test_memory_is_bounded_and_old_events_are_read_again(path: str) -> None:
+    events = CountingEvents(max_bytes=20 << 10)
+    lance.write_dataset(ROWS, path)
+    append(path, 30)
+    for _ in range(2):
+        assert len(events.names(lance.dataset(path), 1)) == 30
+    assert len(events.versions) == 60
+    assert len(events.names(lance.dataset(path), 28)) == 3 and len(events.versions) == 60
+
+
+def test_an_event_stays_known_after_a_cleanup_but_a_commit_asks_the_store(path: str) -> None:
+    lance.write_dataset(ROWS, path)
+    append(path, 3)
+    head = lance.dataset(path)
+    assert [event.name for event in events_between(head, 1, 4)] == ["Append"] * 3
+    head.cleanup_old_versions(timedelta(0))
+    assert [event.name for event in events_between(head, 1, 4)] == ["Append"] * 3
+    assert first_unknown(head, 1) == 2
+
+
+@pytest.mark.parametrize("walk", [lambda head: list(events_between(head, 3, 3)), lambda head: first_unknown(head, 3)])
+def test_an_empty_range_reads_nothing(path: str, walk: Callable[[lance.LanceDataset], object]) -> None:
+    lance.write_dataset(ROWS, path)
+    append(path, 3)
+    head = lance.dataset(path)
+    shutil.rmtree(path)
+    assert not walk(head)
