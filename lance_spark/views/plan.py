@@ -95,8 +95,9 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
         ViewError, ViewSourceError, StableRowIdsError, VersionNotFoundError: The view cannot be
             refreshed.
     """
-    definition = existing_view(ref.open_latest())
-    start = RefreshBase.of(ref, definition.pin_source(ref, src_version))
+    view = ref.pin(None)
+    definition = existing_view(view.open())
+    start = RefreshBase.of(view, definition.pin_source(ref, src_version))
     spec = start.spec(Staging(uri=ref.uri, job_id="plan"), 1)
     changes = affected(start.source, None if start.is_current else start.base, spec.used)
     counts = _RowCounts.of(start, replace(spec, lineage=changes.lineage), changes)

@@ -92,10 +92,12 @@ class RefreshJob:
         progress: Callable[[str], Progress],
     ) -> None:
         refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
-        definition = existing_view(ref.open_latest())
+        view = ref.pin(None)
+        definition = existing_view(view.open())
         self._source = definition.pin_source(ref, request.src_version)
-        start = RefreshBase.of(ref, self._source)
+        start = RefreshBase.of(view, self._source)
         function = None
+        self._has_functions = bool(groups_of(start.dataset))
         self._environments = JobEnvironments(ref, spark)
         for binding, columns in (*groups_of(start.dataset), (definition.function, ("",))):
             if binding is not None:
@@ -200,7 +202,7 @@ class RefreshJob:
 
     def _replace_once(self, _attempt: int) -> Outdated | None:
         # The commit finds any later change of the view, and this method then runs again.
-        start = self._start or RefreshBase.of(self._ref, self._source, job_id=self.job_id)
+        start = self._start or RefreshBase.of(self._ref.pin(None), self._source, job_id=self.job_id)
         self._start = None
         # A concurrent refresh may show a later version; this refresh requested the latest.
         is_overtaken = self._request.src_version is None and start.shows_later
@@ -384,7 +386,8 @@ class RefreshJob:
         began = time.monotonic()
         request = self._request
         failed: list[BackfillIncompleteError] = []
-        for number, (_, columns) in enumerate(groups_of(self._ref.open_latest())):
+        groups = groups_of(self._ref.open_latest()) if self._has_functions else []
+        for number, (_, columns) in enumerate(groups):
             backfill_request = BackfillRequest(
                 columns=columns,
                 concurrency=request.concurrency,

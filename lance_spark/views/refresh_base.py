@@ -70,13 +70,12 @@ class RefreshBase:
         return self.shows is not None and self.shows.version > (self.source.version or 0)
 
     @staticmethod
-    def of(ref: DatasetRef, source: DatasetRef, *, job_id: str | None = None) -> RefreshBase:
-        """Reads the latest version of a view, for a job. Runs on the driver.
+    def of(view: DatasetRef, source: DatasetRef, *, job_id: str | None = None) -> RefreshBase:
+        """Reads a pinned version of a view, for a job. Runs on the driver.
 
         Raises:
             ViewError, ViewSourceError, StableRowIdsError: The view cannot be refreshed.
         """
-        view = ref.pin(None)
         dataset = view.open()
         definition = existing_view(dataset)
         shows = refreshed_of(dataset)

@@ -597,6 +597,11 @@ def test_tables_about_a_table(sql: Sql, db: Connection) -> None:
     table.create_scalar_index("id")
     versions = sql("SELECT version, operation, rows FROM {c}.t.versions ORDER BY version")
     assert [(row[0], row[2]) for row in versions] == [(1, 10), (2, 9), (3, 9)] and "delete" in versions[1][1].lower()
+    assert sql("SELECT rows, version FROM {c}.t.versions ORDER BY version DESC LIMIT 2") == [(9, 3), (9, 2)]
+    assert sql("SELECT version FROM {c}.t.versions WHERE rows = 9 ORDER BY version LIMIT 1") == [(2,)]
+    assert sql("SELECT version FROM {c}.t.versions ORDER BY rows DESC, version LIMIT 1") == [(1,)]
+    assert sql("SELECT version FROM {c}.t.versions LIMIT 5 OFFSET 1") == [(2,), (3,)]
+    assert sql("SELECT count(*), max(version) FROM {c}.t.versions") == [(3, 3)]
     assert sql("SELECT sum(rows), sum(deleted_rows), min(data_files) FROM {c}.t.fragments") == [(9, 1, 1)]
     assert sql("SELECT name, columns, rows_indexed, rows_unindexed FROM {c}.t.indexes") == [("id_idx", ["id"], 9, 0)]
     assert sql("SELECT * FROM {c}.t.tags") == [("first", "main", 1)]
