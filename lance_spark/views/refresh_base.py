@@ -83,7 +83,7 @@ class RefreshBase:
         # A table function makes all rows again, for any shown version.
         if shows is not None and not definition.makes_table:
             _refuse_unstable(view, source, shows)
-            base = _base_of(view, definition, shows)
+            base = _base_of(view, definition, shows, source)
             _refuse_overwritten(view, source, shows, base)
         if base is None:
             refuse_other_source(view, definition.source_of(view), (shows, definition.pin))
@@ -153,10 +153,10 @@ def _refuse_unstable(view: DatasetRef, source: DatasetRef, shows: Refreshed) -> 
         )
 
 
-def _base_of(view: DatasetRef, definition: ViewDefinition, shows: Refreshed) -> DatasetRef | None:
+def _base_of(view: DatasetRef, definition: ViewDefinition, shows: Refreshed, source: DatasetRef) -> DatasetRef | None:
     """Returns the shown version; None after a cleanup."""
     try:
-        base = definition.pin_source(view, shows.version)
+        base = source if shows.version == source.version else definition.pin_source(view, shows.version)
     except VersionNotFoundError:
         latest = definition.pin_source(view, None)
         if (latest.version or 0) < shows.version:
