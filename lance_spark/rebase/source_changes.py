@@ -21,7 +21,12 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, fragment_identi
 from lance_spark.commit.conflicts.row_lineage import UNKNOWN_LINEAGE, Lineage, LineageFacts
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
-from lance_spark.rebase.fragment_comparison import FragmentComparison, handles_of, is_history_shorter
+from lance_spark.rebase.fragment_comparison import (
+    FragmentComparison,
+    handles_of,
+    is_history_shorter,
+    lineage_by_fragments,
+)
 from lance_spark.rebase.row_origins import FragmentOrigins, Origin, Origins
 from lance_spark.rows.merge import Offsets, no_rows
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, look_up, row_ids
@@ -44,7 +49,8 @@ class ChangedFragments:
         now: Ids and live rows of the differing fragments of the new version.
         then: Ids and live rows of the differing fragments of the old version.
         untouched: Number of equal fragments.
-        lineage: The moves of rows from the old to the new version; None without an old version.
+        lineage: The moves of rows from the old to the new version; None without an old version, or
+            if they are many.
     """
 
     now: tuple[tuple[int, int], ...]
@@ -99,7 +105,7 @@ def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldId
         now=tuple(_rows(head, compared.new_ids | compared.differing_ids)),
         then=tuple(_rows(before, compared.gone_ids | compared.differing_ids)),
         untouched=len(common_ids) - len(compared.differing_ids),
-        lineage=lineage,
+        lineage=lineage.for_tasks,
     )
 
 
@@ -151,7 +157,7 @@ def _rows(dataset: lance.LanceDataset, numbers: Collection[int]) -> Iterator[tup
 class SourceChanges:
     """Compares the rows of two versions of a table. Belongs to one thread.
 
-    `lineage` comes from :func:`affected`; None reads the history at the first need.
+    `lineage` comes from :func:`affected`; None compares manifests, or reads the history.
     `groups` are groups of columns whose changes are reported separately. With `by_name`, columns
     are matched by name, otherwise by field id. With `strict`, incomparable rows raise an error.
     Otherwise they count as changed.
@@ -170,8 +176,9 @@ class SourceChanges:
     ) -> None:
         self._head, self._base = source.open(), base.open()
         self._rows, self._base_rows = SnapshotRows(self._head), SnapshotRows(self._base)
-        if lineage is None and self._head.version < self._base.version:
-            lineage = UNKNOWN_LINEAGE
+        if lineage is None:
+            is_earlier = self._head.version < self._base.version
+            lineage = UNKNOWN_LINEAGE if is_earlier else lineage_by_fragments(self._base, self._head)
         after = min(self._base.version, self._head.version)
         self._lineage = Lineage(self._head, after, self._head.version, facts=lineage)
         self._used = used

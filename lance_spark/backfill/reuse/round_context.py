@@ -6,7 +6,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lance_spark.backfill.reuse.computed_rows import VALUES_OF, FragmentRecord, Records, RecordStore
@@ -156,8 +156,10 @@ class RoundContext:
     def lineage(self, after: int) -> Lineage:
         """Returns the origins of rows since an older version."""
         if after not in self._lineages:
-            dataset, base = self.spec.snapshot.open(), self.base(after)
-            facts = None if base is None else lineage_by_fragments(base, dataset)
+            dataset, facts = self.spec.snapshot.open(), self.spec.lineages.get(after)
+            base = self.base(after) if facts is None else None
+            if base is not None:
+                facts = lineage_by_fragments(base, dataset)
             changes = self._steps if facts is None else None
             self._lineages[after] = Lineage(dataset, after, dataset.version, changes, facts=facts)
         return self._lineages[after]
@@ -198,6 +200,13 @@ def context_of(spec: BackfillSpec) -> RoundContext:
     while len(contexts) > _KEPT:
         contexts.popitem(last=False)
     return context
+
+
+def with_lineages(spec: BackfillSpec) -> BackfillSpec:
+    """Returns the description of tasks with row lineage, so that tasks read no history."""
+    context = RoundContext(spec)
+    lineages = ((version, context.lineage(version).facts.for_tasks) for version in spec.bases)
+    return replace(spec, lineages={version: facts for version, facts in lineages if facts is not None})
 
 
 def store_of(spec: BackfillSpec) -> CheckpointStore:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
+from lance_spark.commit.conflicts.row_lineage import LineageFacts
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.artifacts import TaskArtifacts
 from lance_spark.environments.task import TaskEnvironment
@@ -59,6 +60,7 @@ class BackfillSpec:
         checkpoints: Location of the checkpoints; None is next to the table.
         bases: Versions at which rows may have been computed before they moved or changed, the
             newest first.
+        lineages: Moves of rows since the versions of `bases`. Tasks find the missing moves.
         sizes: Minimum, maximum and initial rows of a batch.
         call_rows: Rows of a full call of the UDF.
         flush_s: Seconds between checkpoints.
@@ -87,6 +89,7 @@ class BackfillSpec:
     records: Records | None = None
     checkpoints: str | None
     bases: tuple[int, ...] = ()
+    lineages: Mapping[int, LineageFacts] = field(default_factory=dict, compare=False)
     sizes: tuple[int, int, int]
     call_rows: int = 1
     flush_s: float

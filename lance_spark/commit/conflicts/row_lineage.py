@@ -74,6 +74,11 @@ class SourceSpan(LineageStep):
         return self.start + len(self.offsets)
 
 
+_FACTS_OF_TASKS = 10_000
+"""Maximum number of files and fragments in the lineage that the driver sends to tasks, at 100 to
+1,000 bytes each. Otherwise tasks read manifests or the history."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LineageFacts:
     """The compactions and moves of rows between two versions. Picklable, so tasks need no history.
@@ -96,6 +101,11 @@ class LineageFacts:
     complete: bool = True
     cleaned_up: bool = False
     replaced: bool = False
+
+    @property
+    def for_tasks(self) -> LineageFacts | None:
+        """These facts, if they are small enough for the description of a task; else None."""
+        return self if len(self.compacted_fragments) + len(self.sources_by_file) <= _FACTS_OF_TASKS else None
 
     @staticmethod
     def of(changes: Iterable[Change], after: int, upto: int) -> LineageFacts:
@@ -152,7 +162,8 @@ class Lineage:
         self._opened: lance.LanceDataset | None = None
 
     @property
-    def _facts(self) -> LineageFacts:
+    def facts(self) -> LineageFacts:
+        """The compactions and moves. The first use reads the transactions, if necessary."""
         if self._read_facts is None:
             changes = map(Change.of, events_between(self._dataset, self._after, self._upto))
             self._read_facts = LineageFacts.of(changes, self._after, self._upto)
@@ -161,22 +172,22 @@ class Lineage:
     @property
     def complete(self) -> bool:
         """Whether every transaction on the path is known."""
-        return self._facts.complete
+        return self.facts.complete
 
     @property
     def cleaned_up(self) -> bool:
         """Whether a transaction on the path was cleaned up."""
-        return self._facts.cleaned_up
+        return self.facts.cleaned_up
 
     @property
     def replaced(self) -> bool:
         """Whether an id may name another fragment."""
-        return self._facts.replaced
+        return self.facts.replaced
 
     @property
     def compacted(self) -> frozenset[int]:
         """Ids of all fragments made by a known compaction."""
-        return frozenset(self._facts.compacted_fragments)
+        return frozenset(self.facts.compacted_fragments)
 
     def moved_from(self, fragment: FragmentMetadata) -> frozenset[int] | None:
         """Returns ids of possible source fragments, if an update moved rows into the fragment.
@@ -185,9 +196,9 @@ class Lineage:
         are known to be new.
         """
         sources = [
-            self._facts.sources_by_file[path]
+            self.facts.sources_by_file[path]
             for path in map(path_of, fragment.files)
-            if path in self._facts.sources_by_file
+            if path in self.facts.sources_by_file
         ]
         return frozenset(np.concatenate(sources).tolist()) if sources else None
 
@@ -231,7 +242,7 @@ class Lineage:
         self, fragment_id: int, back: Callable[[list[_Step], RowSpan, CompactedFragment], list[_Step] | None]
     ) -> list[_Step] | None:
         """Follows a fragment back; `back` extends the older origins by a compaction."""
-        compaction = self._facts.compacted_fragments.get(fragment_id)
+        compaction = self.facts.compacted_fragments.get(fragment_id)
         if compaction is None:
             return None if self._may_be_lost(fragment_id) else []
         if compaction.parts is None:
