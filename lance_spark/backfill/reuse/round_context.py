@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections import OrderedDict
@@ -13,7 +14,8 @@ from lance_spark.backfill.reuse.computed_rows import VALUES_OF, FragmentRecord, 
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
 from lance_spark.commit.conflicts.history import Change, events_between, path_back, version_before
 from lance_spark.commit.conflicts.identity import files_of
-from lance_spark.commit.conflicts.row_lineage import Lineage
+from lance_spark.commit.conflicts.row_lineage import Lineage, LineageFacts
+from lance_spark.errors import LanceSparkError
 from lance_spark.objects import checkpoint_store
 from lance_spark.rebase.fragment_comparison import lineage_by_fragments
 from lance_spark.rebase.snapshot import open_base
@@ -204,9 +206,13 @@ def context_of(spec: BackfillSpec) -> RoundContext:
 
 def with_lineages(spec: BackfillSpec) -> BackfillSpec:
     """Returns the description of tasks with row lineage, so that tasks read no history."""
-    context = RoundContext(spec)
-    lineages = ((version, context.lineage(version).facts.for_tasks) for version in spec.bases)
-    return replace(spec, lineages={version: facts for version, facts in lineages if facts is not None})
+    context, lineages = RoundContext(spec), dict[int, LineageFacts]()
+    for version in spec.bases:
+        with contextlib.suppress(OSError, ValueError, LanceSparkError):  # tasks report the error
+            facts = context.lineage(version).facts.for_tasks
+            if facts is not None:
+                lineages[version] = facts
+    return replace(spec, lineages=lineages)
 
 
 def store_of(spec: BackfillSpec) -> CheckpointStore:
