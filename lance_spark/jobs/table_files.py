@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_spark.dataset import DatasetRef, moment_of
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import panics_as_errors
 from lance_spark.lance_compat import plain, version_of
+from lance_spark.version_times import moment_of
 
 if TYPE_CHECKING:
     import lance
