@@ -31,7 +31,7 @@ from lance_spark.errors import (
 from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
 from lance_spark.objects import objects_beside
-from lance_spark.staging.area import is_id, is_running
+from lance_spark.staging.area import in_parallel, is_id, is_running
 from lance_spark.stored_json import load_object
 from udf_runtime.errors import end_sentence
 
@@ -194,8 +194,7 @@ class JobHistory:
         if not is_id(staging_id):
             _LOG.warning("A job's record has no valid id of its files: %r. Table: %s.", staging_id, self.ref.uri)
             return
-        for path in self._objects.list(f"jobs/{staging_id}"):
-            self._objects.delete(path)
+        in_parallel(self._objects, self._objects.delete, self._objects.list(f"jobs/{staging_id}"))
         self._objects.remove_leftovers(f"jobs/{staging_id}", older_than_s=0)
 
     def jobs(self, job_id: str | None = None) -> list[JobRecord]:

@@ -62,6 +62,7 @@ from lance_spark.errors import (
 from lance_spark.interpreter import end_quietly
 from lance_spark.objects import LanceObjects, open_session
 from lance_spark.staging.data_file import StagedFile
+from lance_spark.staging.listing import note_listing, prefers_listing
 from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:
@@ -85,8 +86,6 @@ _PARALLEL_REQUESTS = 16
 _SHOWN_FILES = 3
 _PROBED_ATTEMPTS = 1000
 """From this many attempts on, one listing of `data/` replaces a request per attempt and file."""
-_LISTED_NAMES = 1000
-"""Names per request of a listing."""
 
 OPEN_FILES = 4
 """Maximum number of open files of an attempt. The files may end in any order."""
@@ -280,9 +279,10 @@ class Staging:
 
     def find_missing(self, names: Collection[str]) -> list[str]:
         """Returns the names of files absent from the table's `data/`."""
-        if not self._prefers_listing(len(names)):
+        if not prefers_listing(self.uri, self.table_files, len(names)):
             return missing_data_files(self.uri, self.storage_options, names)
         present_names = self.objects.list_names("data")
+        note_listing(self.uri, len(present_names))
         return [name for name in names if name not in present_names]
 
     def has_begun_commit(self) -> bool:
@@ -330,17 +330,8 @@ class Staging:
 
     def _find_data_files(self, attempts: Collection[str], known: int = 0) -> dict[str, list[str]]:
         """Returns the files of attempts; `known` is the number of files that exist."""
-        is_listed = self._prefers_listing(2 * self.open_files * len(attempts) + known)
+        is_listed = prefers_listing(self.uri, self.table_files, 2 * self.open_files * len(attempts) + known)
         return _find_data_files(self.objects, attempts, self.open_files, is_listed=is_listed)
-
-    def _prefers_listing(self, requests: int) -> bool:
-        """Tells whether a listing of `data/` takes fewer requests.
-
-        Other versions have files, too.
-        """
-        if is_local(self.uri) or self.table_files is None:
-            return False
-        return requests > 1 + 2 * self.table_files // _LISTED_NAMES
 
     def _attempts_in(self, paths: Iterable[str]) -> set[str]:
         """Returns the ids of the attempts: the names of the job's subfolders."""
@@ -379,7 +370,7 @@ class Attempt:
         self._run_files = 0
         self._checking = threading.Lock()
         self._checks = 0
-        self._was_open = True
+        self._was_open: bool | None = None
         self._checked_until = 0.0
 
     @property
@@ -446,8 +437,8 @@ class Attempt:
         """Tells whether the job is running. Threads that ask during a request share the next."""
         checks = self._checks
         with self._checking:
-            if self._checks == checks:
-                self._checks += 1
+            if self._checks == checks or self._was_open is None:
+                self._checks, self._was_open = self._checks + 1, None
                 began = time.monotonic()
                 self._was_open = self.staging.is_open()
                 # Counted from before the request: the store may have answered at once.
@@ -492,7 +483,10 @@ def _find_data_files(
         probe = functools.partial(_probe_attempt, objects, open_files)
         return dict(zip(attempts, in_parallel(objects, probe, attempts), strict=True))
     # A stem is the attempt's id, a dash and a number; sidecars are one folder deeper.
-    stems = {path.split("/")[1].removesuffix(".lance") for path in objects.list("data")} if attempts else set()
+    paths = objects.list("data") if attempts else []
+    if attempts:
+        note_listing(objects.uri, len(paths))
+    stems = {path.split("/")[1].removesuffix(".lance") for path in paths}
     ours = _group_by_attempt(f"{stem}.lance" for stem in stems if stem.split("-")[0] in attempts)
     return {attempt: ours.get(attempt, []) for attempt in attempts}
 

@@ -1,12 +1,13 @@
 """The store of checkpoints: :class:`CheckpointStore`, over any store of named objects.
 
     <root>/<key>/<source>/<start>-<stop>.<rows>.<job>.<random>.rows  values of rows of a fragment
-    <root>/<key>/<source>/file.<job>.<random>.ref                    pointer to a whole column file
+    <root>/<key>/files.<job>.<random>.ref                            pointers to whole column files
+    <root>/<key>/<source>/file.<job>.<random>.ref                    a pointer of an earlier release
 
 `key` is the digest of a :class:`~udf_runtime.checkpoint.key.CheckpointKey`, and `source` is the
 digest of the fragment's input files. So every job that needs the
-same values finds their checkpoints, regardless of job, filter and batch size. The names suffice
-for planning, because a single listing shows the rows with values.
+same values finds their checkpoints, regardless of job, filter and batch size. A single listing
+shows the rows with values. A task points to all column files of about a second in one object.
 Objects never change in place, and every name is new, so writers do not have
 to know of each other.
 """
@@ -18,7 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, cast
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ Array: TypeAlias = "pa.Array[Any]"
 
 _VALUES_NAME = re.compile(r"(\d+)-(\d+)\.(\d+)\.([^.]+)\.[0-9a-f]{16}\.rows")
 _REFERENCE_NAME = re.compile(r"file\.([^.]+)\.[0-9a-f]{16}\.ref")
+_GROUP_NAME = re.compile(r"files\.([^.]+)\.[0-9a-f]{16}\.ref")
 _PARALLEL_REQUESTS = 16
 _LEFTOVER_AGE_S = 24 * 3600.0
 
@@ -74,20 +76,25 @@ class CheckpointEntry:
     """A stored checkpoint, as described by its name.
 
     Attributes:
-        kind: `values` holds the values of rows; `reference` points to a column file.
+        kind: `values` holds the values of rows; `reference` points to a column file; `references`
+            points to column files of several fragments.
+        source: Digest of the fragment's input files; empty for `references`.
         start: Lowest row offset of the values; 0 for a reference.
         stop: Highest row offset plus 1; 0 for a reference.
         rows: Number of rows with values; 0 for a reference.
         job_id: The job of the writer.
         path: Path in the store.
+        reference: The content of a reference from an entry of the kind `references`.
     """
 
-    kind: Literal["values", "reference"]
+    kind: Literal["values", "reference", "references"]
+    source: str = ""
     start: int = 0
     stop: int = 0
     rows: int = 0
     job_id: str
     path: str
+    reference: ColumnFileReference | None = None
 
 
 class ColumnFileReference(TypedDict):
@@ -146,63 +153,70 @@ class CheckpointStore:
         }
         path = f"{self._folder(key, source)}/{start}-{stop}.{len(positions)}.{quote(job_id)}.{_make_random_part()}.rows"
         self.objects.put(path, encode(header, pa.table(columns)))
-        return CheckpointEntry(kind="values", start=start, stop=stop, rows=len(positions), job_id=job_id, path=path)
+        return CheckpointEntry(
+            kind="values", source=source, start=start, stop=stop, rows=len(positions), job_id=job_id, path=path
+        )
 
-    def write_reference(
-        self,
-        key: CheckpointKey,
-        source: str,
-        *,
-        job_id: str,
-        data_file: str,
-        size_bytes: int | None,
-        rows: Mapping[str, JsonValue],
-        context: Mapping[str, JsonValue],
+    def write_references(
+        self, key: CheckpointKey, references: Mapping[str, ColumnFileReference], *, job_id: str
     ) -> CheckpointEntry:
-        """Stores a pointer to a fragment's finished column file instead of values. Runs in a task.
+        """Stores pointers to finished column files of fragments instead of values. Runs in a task.
 
         Args:
-            key: Dependencies of the values in the file.
-            source: Digest of the fragment's input files.
-            job_id: The job of the file.
-            data_file: Name of the file.
-            size_bytes: Size of the file, if known.
-            rows: The rows with values in the file, in the writer's own terms.
-            context: Further facts for the reader, to judge the file.
+            key: Dependencies of the values in the files.
+            references: The pointers, by the digest of a fragment's input files.
+            job_id: The job of the files.
 
         Raises:
             OSError: The store failed; its own error.
             ValueError: The job id is too long for a file name.
         """
-        header = _make_header("reference", key.digest, source, job_id) | {
-            "data_file": data_file,
-            "size_bytes": size_bytes,
-            "rows": rows,
-            "context": context,
-        }
-        path = f"{self._folder(key, source)}/file.{quote(job_id)}.{_make_random_part()}.ref"
+        bodies = [{"source": source, **reference} for source, reference in references.items()]
+        header = _make_header("references", key.digest, "", job_id) | {"references": cast("JsonValue", bodies)}
+        path = f"{self.root}/{key.digest}/files.{quote(job_id)}.{_make_random_part()}.ref"
         self.objects.put(path, encode(header, pa.table({})))
-        return CheckpointEntry(kind="reference", job_id=job_id, path=path)
+        return CheckpointEntry(kind="references", job_id=job_id, path=path)
+
+    def list_entries(self, key: CheckpointKey) -> list[CheckpointEntry]:
+        """Returns the entries of a key, as described by their names. A single listing, no reads.
+
+        Raises:
+            CheckpointError: The store failed.
+        """
+        return _parse_entries(self._list(f"{self.root}/{key.digest}"))
+
+    def find_all(
+        self, key: CheckpointKey, contents: dict[str, list[CheckpointEntry]] | None = None
+    ) -> dict[str, list[CheckpointEntry]]:
+        """Returns the entries of all fragments of a key, by source.
+
+        A single listing, and a read of each entry of the kind `references`. `contents` keeps the
+        references of these entries for the next call, by path.
+
+        Raises:
+            CheckpointError: The store failed.
+        """
+        contents = {} if contents is None else contents
+        entries = self.list_entries(key)
+        groups = [entry for entry in entries if entry.kind == "references"]
+        unread = [group for group in groups if group.path not in contents]
+        with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
+            members = pool.map(lambda group: self.read_references(group, key), unread)
+            contents.update(zip((group.path for group in unread), members, strict=True))
+        entries += [member for group in groups for member in contents[group.path]]
+        by_source: dict[str, list[CheckpointEntry]] = {}
+        for entry in sorted(entries, key=_order):
+            if entry.kind != "references":
+                by_source.setdefault(entry.source, []).append(entry)
+        return by_source
 
     def find(self, key: CheckpointKey, source: str) -> list[CheckpointEntry]:
-        """Returns the entries of a fragment, by first row and path. A single listing, no reads.
+        """Returns the entries of a fragment, by first row and path.
 
         Raises:
             CheckpointError: The store failed.
         """
-        return _parse_entries(self._list(self._folder(key, source)))
-
-    def find_all(self, key: CheckpointKey) -> dict[str, list[CheckpointEntry]]:
-        """Returns the entries of all fragments of a key, by source. A single listing.
-
-        Raises:
-            CheckpointError: The store failed.
-        """
-        by_source: dict[str, list[str]] = {}
-        for path in self._list(f"{self.root}/{key.digest}"):
-            by_source.setdefault(path.split("/")[-2], []).append(path)
-        entries_by_source = {source: _parse_entries(paths) for source, paths in by_source.items()}
-        return {source: entries for source, entries in entries_by_source.items() if entries}
+        return self.find_all(key).get(source, [])
 
     def sources(self, key: CheckpointKey) -> set[str]:
         """Returns the sources with at least one entry. A single listing.
@@ -244,14 +258,30 @@ class CheckpointStore:
         Raises:
             CheckpointError: The store failed; the entry may exist.
         """
+        if entry.reference is not None:
+            return entry.reference
         content = self._open(entry, key.digest, source)
-        if content is None:
-            return None
-        fields = ("data_file", "size_bytes", "rows", "context")
-        if any(field not in content[0] for field in fields):
-            _warn(entry, "it does not hold what its name says")
-            return None
-        return cast("ColumnFileReference", {field: content[0][field] for field in fields})
+        return None if content is None else _parse_reference(entry, content[0])
+
+    def read_references(self, group: CheckpointEntry, key: CheckpointKey) -> list[CheckpointEntry]:
+        """Returns the references of an entry of the kind `references`.
+
+        The list is empty if the entry is deleted, damaged or foreign.
+
+        Raises:
+            CheckpointError: The store failed; the entry may exist.
+        """
+        return self._read_group(group, key.digest)
+
+    def _read_group(self, group: CheckpointEntry, key: str) -> list[CheckpointEntry]:
+        content = self._open(group, key, "")
+        bodies = None if content is None else content[0].get("references")
+        entries = []
+        for body in bodies if isinstance(bodies, list) else ():
+            reference = _parse_reference(group, body)
+            if reference is not None:
+                entries.append(replace(group, kind="reference", source=str(body.get("source")), reference=reference))
+        return entries
 
     def column_files(self) -> set[str]:
         """Returns the names of all column files with references of any key; opens each reference.
@@ -260,15 +290,18 @@ class CheckpointStore:
             CheckpointError: The store failed.
         """
 
-        def read_file_name(path: str) -> str | None:
-            _, key, source, _ = path.rsplit("/", 3)
-            entry = _parse_entry(path)
-            content = None if entry is None else self._open(entry, key, source)
-            return None if content is None else str(content[0].get("data_file"))
+        def read_file_names(path: str) -> list[str]:
+            entry, key = _parse_entry(path), self._key_of(path)
+            if entry is None or entry.kind == "values":
+                return []
+            if entry.kind == "references":
+                return [member.reference["data_file"] for member in self._read_group(entry, key) if member.reference]
+            content = self._open(entry, key, entry.source)
+            return [] if content is None else [str(content[0].get("data_file"))]
 
-        paths = [path for path in self._list(self.root) if _REFERENCE_NAME.fullmatch(path.rpartition("/")[2])]
+        paths = [path for path in self._list(self.root) if path.endswith(".ref")]
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
-            return {name for name in pool.map(read_file_name, paths) if name is not None}
+            return {name for names in pool.map(read_file_names, paths) for name in names}
 
     def delete(self, entry: CheckpointEntry) -> None:
         """Deletes an entry if present.
@@ -302,19 +335,33 @@ class CheckpointStore:
         """
         self.objects.remove_leftovers(self.root, older_than_s=_LEFTOVER_AGE_S)
         decided: dict[tuple[str, str], bool] = {}
-        doomed = []
-        for path in self._list(self.root):
-            key, _, rest = path.removeprefix(f"{self.root}/").partition("/")
-            source, slash, _ = rest.partition("/")
-            if not slash:
-                continue
+
+        def is_kept(key: str, source: str) -> bool:
             if (key, source) not in decided:
                 decided[key, source] = keep(key, source)
-            if not decided[key, source]:
+            return decided[key, source]
+
+        doomed = []
+        for path in self._list(self.root):
+            sources = self._find_sources(path)
+            if sources is not None and not any(is_kept(self._key_of(path), source) for source in sources):
                 doomed.append(path)
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
             list(pool.map(self._delete, doomed))
         return len(doomed)
+
+    def _find_sources(self, path: str) -> list[str] | None:
+        """Returns the sources of an object in the folder of a key; None for a foreign object."""
+        source, slash, _ = path.removeprefix(f"{self.root}/").partition("/")[2].partition("/")
+        if slash:
+            return [source]
+        entry = _parse_entry(path)
+        if entry is None or entry.kind != "references":
+            return None
+        return [member.source for member in self._read_group(entry, self._key_of(path))]
+
+    def _key_of(self, path: str) -> str:
+        return path.removeprefix(f"{self.root}/").partition("/")[0]
 
     def _folder(self, key: CheckpointKey, source: str) -> str:
         return f"{self.root}/{key.digest}/{source}"
@@ -344,7 +391,7 @@ class CheckpointStore:
             self.objects.delete(path)
 
 
-def _make_header(kind: Literal["values", "reference"], key: str, source: str, job_id: str) -> dict[str, JsonValue]:
+def _make_header(kind: str, key: str, source: str, job_id: str) -> dict[str, JsonValue]:
     return {"kind": kind, "key": key, "source": source, "job": job_id}
 
 
@@ -373,24 +420,38 @@ def _take_chunk(column: pa.ChunkedArray[Any]) -> Array:
 
 
 def _parse_entries(paths: Iterable[str]) -> list[CheckpointEntry]:
-    entries = [entry for entry in map(_parse_entry, paths) if entry is not None]
-    return sorted(entries, key=lambda entry: (entry.start, entry.stop, entry.path))
+    return sorted((entry for entry in map(_parse_entry, paths) if entry is not None), key=_order)
+
+
+def _order(entry: CheckpointEntry) -> tuple[int, int, str]:
+    return entry.start, entry.stop, entry.path
 
 
 def _parse_entry(path: str) -> CheckpointEntry | None:
     """Returns the entry for a path; None for the name of a foreign file."""
-    name = path.rpartition("/")[2]
+    folder, _, name = path.rpartition("/")
+    source = folder.rpartition("/")[2]
     try:
         if match := _VALUES_NAME.fullmatch(name):
             start, stop, rows = (int(number) for number in match.groups()[:3])
             return CheckpointEntry(
-                kind="values", start=start, stop=stop, rows=rows, job_id=unquote(match[4]), path=path
+                kind="values", source=source, start=start, stop=stop, rows=rows, job_id=unquote(match[4]), path=path
             )
         if match := _REFERENCE_NAME.fullmatch(name):
-            return CheckpointEntry(kind="reference", job_id=unquote(match[1]), path=path)
+            return CheckpointEntry(kind="reference", source=source, job_id=unquote(match[1]), path=path)
+        if match := _GROUP_NAME.fullmatch(name):
+            return CheckpointEntry(kind="references", job_id=unquote(match[1]), path=path)
     except ValueError:
         return None
     return None
+
+
+def _parse_reference(entry: CheckpointEntry, body: object) -> ColumnFileReference | None:
+    fields = ("data_file", "size_bytes", "rows", "context")
+    if not isinstance(body, dict) or any(field not in body for field in fields):
+        _warn(entry, "it does not hold what its name says")
+        return None
+    return cast("ColumnFileReference", {field: body[field] for field in fields})
 
 
 def _make_random_part() -> str:

@@ -6,6 +6,7 @@ expired tag.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lance_spark.backfill.reuse.round_context import store_of
+from lance_spark.backfill.reuse.round_context import store_of, target_files
 from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
 from lance_spark.dataset import DatasetRef, tags_of
 from lance_spark.errors import TableUnwritableError, panics_as_errors
@@ -29,20 +30,25 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_PARALLEL_DELETES = 8
+_PARALLEL_DELETES = 16
+
+_MOST_GROUPS = 64
+"""Maximum number of the job's checkpoints with references to files, before commits delete some."""
 
 
 class CheckpointUpkeep:
     """Deletes superfluous checkpoints after a job's commits. Belongs to the job's thread.
 
     A commit deletes the checkpoints of its rows: the job's own, and checkpoints of earlier, ended
-    jobs. A checkpoint of a concurrent job stays, because its job may need it.
+    jobs. A checkpoint of a concurrent job stays, because its job may need it. A checkpoint with
+    references to several files goes after the commit of the last of them.
     """
 
     def __init__(self, spec: BackfillSpec, entries: Mapping[str, Sequence[CheckpointEntry]]) -> None:
         """Takes the first round's spec, and the checkpoints from before the job."""
         self._spec = spec
         self._store = store_of(spec)
+        self._groups: dict[str, list[CheckpointEntry]] = {}
         other_entries = [entry for some in entries.values() for entry in some if entry.job_id != spec.job_id]
         jobs = JobHistory(spec.snapshot).intact_jobs() if other_entries else []
         running = {job.job_id for job in jobs if job.status == "RUNNING"}
@@ -50,9 +56,10 @@ class CheckpointUpkeep:
 
     def after_commit(self, outcomes: Sequence[RangeOutcome]) -> None:
         """Deletes the checkpoints of committed rows: records and column files have their values."""
+        by_source = {outcome.source: outcome for outcome in outcomes}
         try:
             with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
-                list(pool.map(self._drop_covered, outcomes))
+                list(pool.map(functools.partial(self._drop_if_covered, by_source), self._droppable_entries()))
         except OSError as error:
             # The values are in the table. A superfluous checkpoint must not fail the job.
             _LOG.warning("checkpoints of committed rows of %s are not deleted: %s", self._spec.snapshot.uri, error)
@@ -67,11 +74,16 @@ class CheckpointUpkeep:
             files_can_serve: Whether a later run may commit finished files; False after a drop of
                 the column.
         """
-        own = self._own_entries()
-        for entry in own:
-            if done or (entry.kind == "reference" and not files_can_serve):
-                self._store.delete(entry)
-        if files_can_serve and not done and any(entry.kind == "reference" for entry in own):
+        own = [entry for entry in self._store.list_entries(self._spec.key) if entry.job_id == self._spec.job_id]
+        files = [entry for entry in own if entry.kind != "values"]
+        useless = (
+            own
+            if done
+            else [entry for entry in files if not files_can_serve or not self._open_members(entry, committed)]
+        )
+        with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
+            list(pool.map(self._store.delete, useless))
+        if not done and len(useless) < len(files):
             # Finished files without a commit serve the next run, and the next run removes them.
             self._spec.staging.close_job()
         else:
@@ -79,12 +91,56 @@ class CheckpointUpkeep:
         if done:
             self._sweep_ended_jobs()
 
-    def _drop_covered(self, outcome: RangeOutcome) -> None:
-        """Deletes the checkpoints of a fragment with committed rows only."""
-        for entry in self._store.find(self._spec.key, outcome.source):
-            is_own = entry.job_id == self._spec.job_id
-            if (is_own or entry.path in self._left_over) and self._is_covered(entry, outcome, is_own=is_own):
-                self._store.delete(entry)
+    def _droppable_entries(self) -> list[CheckpointEntry]:
+        """Returns the checkpoints of the job itself, and of earlier, ended jobs."""
+        entries = self._store.list_entries(self._spec.key)
+        own = [entry for entry in entries if entry.job_id == self._spec.job_id]
+        if sum(entry.kind == "references" for entry in own) <= _MOST_GROUPS:
+            # The end of the job deletes few checkpoints of files without reading them.
+            own = [entry for entry in own if entry.kind != "references"]
+        return own + [entry for entry in entries if entry.path in self._left_over]
+
+    def _drop_if_covered(self, outcomes: Mapping[str, RangeOutcome], entry: CheckpointEntry) -> None:
+        """Deletes a checkpoint with rows of committed fragments only."""
+        if entry.kind != "references":
+            is_useless = self._is_committed(outcomes, entry)
+        else:
+            members = [member for member in self._members(entry) if not self._is_committed(outcomes, member)]
+            self._groups[entry.path] = members
+            is_useless = not members
+        if is_useless:
+            self._store.delete(entry)
+
+    def _members(self, group: CheckpointEntry) -> list[CheckpointEntry]:
+        """Returns the references of a checkpoint to files without a commit."""
+        members = self._groups.get(group.path)
+        if members is not None:
+            return members
+        members = self._store.read_references(group, self._spec.key)
+        if group.job_id == self._spec.job_id:
+            return members
+        # A job that died between a commit and the deletion has left references to committed files.
+        return self._open_among(members, self._files_before)
+
+    def _open_members(self, group: CheckpointEntry, committed: Collection[str]) -> list[CheckpointEntry]:
+        """Returns the references of an entry of any kind to files without a commit."""
+        return [group] if group.kind == "reference" else self._open_among(self._members(group), committed)
+
+    @staticmethod
+    def _open_among(members: Sequence[CheckpointEntry], committed: Collection[str]) -> list[CheckpointEntry]:
+        return [member for member in members if member.reference and member.reference["data_file"] not in committed]
+
+    @functools.cached_property
+    def _files_before(self) -> frozenset[str]:
+        """The files with target columns of the job's first version."""
+        spec = self._spec
+        fragments = spec.snapshot.open().get_fragments()
+        return frozenset().union(*(target_files(spec, fragment.metadata) for fragment in fragments))
+
+    def _is_committed(self, outcomes: Mapping[str, RangeOutcome], entry: CheckpointEntry) -> bool:
+        outcome = outcomes.get(entry.source)
+        is_own = entry.job_id == self._spec.job_id
+        return outcome is not None and self._is_covered(entry, outcome, is_own=is_own)
 
     def _is_covered(self, entry: CheckpointEntry, outcome: RangeOutcome, *, is_own: bool) -> bool:
         # Another job may have selected more rows. Own rows may have moved to a later fragment.
@@ -106,7 +162,7 @@ class CheckpointUpkeep:
         Keeps the files of all versions of all branches.
         """
         spec, snapshot = self._spec, self._spec.snapshot
-        referred = {entry.job_id for entry in self._all_entries() if entry.kind == "reference"}
+        referred = {entry.job_id for entry in self._store.list_entries(spec.key) if entry.kind != "values"}
         staged = set(staged_jobs(snapshot.uri, snapshot.storage_options)) - {spec.staging.job_id}
         for job in JobHistory(snapshot).intact_jobs() if staged else ():
             ended = job.status in ("PARTIAL", "FAILED", "CANCELLED") and job.key == spec.key.digest
@@ -114,12 +170,6 @@ class CheckpointUpkeep:
                 staging = replace(spec.staging, job_id=job.staging_id)
                 staging.close_job()
                 staging.sweep(keep=referenced_files(snapshot, set(staging.find_data_files())))
-
-    def _own_entries(self) -> list[CheckpointEntry]:
-        return [entry for entry in self._all_entries() if entry.job_id == self._spec.job_id]
-
-    def _all_entries(self) -> list[CheckpointEntry]:
-        return [entry for entries in self._store.find_all(self._spec.key).values() for entry in entries]
 
 
 _PREFIX = "lance-spark-protects-until-"

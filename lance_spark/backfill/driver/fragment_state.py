@@ -68,7 +68,8 @@ class FragmentState:
 
     def assembly(self, work: FragmentWork) -> FragmentWork:
         """Returns the work on the whole fragment, after the work on its ranges."""
-        return replace(work, start=0, stop=work.end, search=True, selected=self.selected, failed=self.failed)
+        whole = replace(work.searched(), start=0, stop=work.end)
+        return replace(whole, selected=self.selected, failed=self.failed)
 
     def end(self, status: FragmentStatus, reason: str = "") -> None:
         """Ends the work on the fragment."""

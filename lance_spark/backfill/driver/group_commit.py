@@ -24,7 +24,6 @@ from lance_spark.commit.conflicts.identity import field_identities, files_of
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.errors import CommitConflictError, LanceSparkError
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.area import missing_data_files
 from lance_spark.staging.column_file import NullColumnFiles
 
 if TYPE_CHECKING:
@@ -172,8 +171,7 @@ class GroupCommits:
 
     def _without_missing(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
         """Returns the outcomes whose files exist. A concurrent cleanup may have deleted some."""
-        uri, options = self._spec.snapshot.uri, self._spec.snapshot.storage_options
-        missing_files = set(missing_data_files(uri, options, [outcome.file or "" for outcome in outcomes]))
+        missing_files = set(self._spec.staging.find_missing([outcome.file or "" for outcome in outcomes]))
         reason = "its column file %s is gone, as after a cleanup beside the job; run the backfill again"
         self._job.states.conflicts(
             {outcome.fragment_id: reason % outcome.file for outcome in outcomes if outcome.file in missing_files}

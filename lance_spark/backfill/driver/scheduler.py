@@ -15,6 +15,7 @@ import itertools
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -48,7 +49,7 @@ from lance_spark.spark_jobs.failures import SparkFailure, is_error
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import MAX_JOB_TASKS, LostTask, TaskGroup, TaskQueue
 from lance_spark.spark_jobs.tasks import ANSWER, answer, read_answer, task_numbers
-from lance_spark.staging.area import new_id
+from lance_spark.staging.area import in_parallel, new_id
 from udf_runtime import ArtifactError, EnvironmentBuildError
 
 _LOG = logging.getLogger(__name__)
@@ -74,14 +75,14 @@ class InFlightRows:
         if began < self._next_look:
             return
         try:
-            entries = store_of(self._spec).find_all(self._spec.key)
+            entries = store_of(self._spec).list_entries(self._spec.key)
         except OSError as error:
             _LOG.debug("checkpoints of %s cannot be listed: %s", self._spec.snapshot.uri, error)
             return
-        self._by_source = {
-            source: sum(entry.rows for entry in some if entry.job_id == self._spec.job_id)
-            for source, some in entries.items()
-        }
+        rows = Counter[str]()
+        for entry in entries:
+            rows[entry.source] += entry.rows if entry.job_id == self._spec.job_id else 0
+        self._by_source = rows
         # Listings of many checkpoints are slow, and must not occupy the driver.
         self._next_look = time.monotonic() + max(_LOOK_S, 20 * (time.monotonic() - began))
 
@@ -356,17 +357,19 @@ class Scheduler:
 
     def _reports(self) -> list[RangeOutcome]:
         """Returns the outcomes of running tasks that are new in the store."""
-        outcomes = []
-        for path in self._objects.list(_reports_of(self._spec)):
-            if path in self._read:
-                continue
-            self._read.add(path)
-            if (payload := self._objects.get(path)) is not None:
-                outcomes += decode(list[RangeOutcome], payload)
-                # Each remaining report makes the listings slower.
-                with suppress(OSError):
-                    self._objects.delete(path)
-        return outcomes
+        paths = [path for path in self._objects.list(_reports_of(self._spec)) if path not in self._read]
+        self._read.update(paths)
+        return [outcome for outcomes in in_parallel(self._objects, self._read_report, paths) for outcome in outcomes]
+
+    def _read_report(self, path: str) -> list[RangeOutcome]:
+        """Returns the outcomes of a report, and deletes the report."""
+        payload = self._objects.get(path)
+        if payload is None:
+            return []
+        # Each remaining report makes the listings slower.
+        with suppress(OSError):
+            self._objects.delete(path)
+        return decode(list[RangeOutcome], payload)
 
     def _new(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
         """Returns the outcomes of ranges without an earlier outcome."""
@@ -411,7 +414,7 @@ def _isolated(task: Task) -> Task:
 
     The task looks for the checkpoints of the attempt before.
     """
-    return replace(task, work=tuple(replace(work, search=True) for work in task.work), isolate=True)
+    return replace(task, work=tuple(work.searched() for work in task.work), isolate=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

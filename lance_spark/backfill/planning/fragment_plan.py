@@ -56,7 +56,8 @@ class FragmentPlan:
         done: Known results of earlier runs.
         pending: Rows to compute or to take from checkpoints in a first round; None if they were not
             counted.
-        search: Whether checkpoints may exist.
+        search: Whether values may exist, in checkpoints or in recorded files.
+        has_checkpoints: Whether checkpoints may exist.
         input_bytes: Estimated bytes of the inputs on storage.
     """
 
@@ -66,6 +67,7 @@ class FragmentPlan:
     done: FragmentRows
     pending: int | None
     search: bool
+    has_checkpoints: bool = True
     input_bytes: int
 
     def rows(self, history: ValueHistory) -> RangeRows:
@@ -115,6 +117,7 @@ def plan_fragments(
         if live <= 0:
             continue
         recorded_rows = done_rows(spec, fragment, records)
+        has_checkpoints = bool(spec.bases) or source_of(spec, fragment) in sources
         if finder is not None and fragment.id not in recorded and followed < COUNTED_FRAGMENTS:
             followed += 1
             recorded_rows |= finder.inherited(fragment)
@@ -125,7 +128,8 @@ def plan_fragments(
                 live_rows=live,
                 done=recorded_rows,
                 pending=_pending(spec, fragment, live, records, recorded_rows.skip),
-                search=bool(spec.bases) or fragment.id in recorded or source_of(spec, fragment) in sources,
+                search=has_checkpoints or fragment.id in recorded,
+                has_checkpoints=has_checkpoints,
                 input_bytes=int(fragment.physical_rows * row_bytes),
             )
         )
@@ -220,7 +224,13 @@ def _work_within(
 
 def _work_of(plan: FragmentPlan, start: int, stop: int, ranges: tuple[tuple[int, int], ...]) -> FragmentWork:
     return FragmentWork(
-        fragment_id=plan.fragment_id, start=start, stop=stop, ranges=ranges, done=plan.done, search=plan.search
+        fragment_id=plan.fragment_id,
+        start=start,
+        stop=stop,
+        ranges=ranges,
+        done=plan.done,
+        search=plan.search,
+        has_checkpoints=plan.has_checkpoints,
     )
 
 

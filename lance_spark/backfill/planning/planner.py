@@ -29,7 +29,7 @@ from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.messages import BackfillSpec, Task
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.read.filtering import check_filter
@@ -37,7 +37,7 @@ from lance_spark.rows.matching_rows import matching_addresses
 from lance_spark.rows.row_addresses import SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
 from lance_spark.session.sessions import known_slots
-from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.area import OPEN_FILES, Staging, new_id
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.column_file import Targets
 from udf_runtime.checkpoint import CheckpointEntry
@@ -226,7 +226,13 @@ def _first_spec(
     call_rows = 1 if udf is None else udf.call_rows
     return BackfillSpec(
         snapshot=snapshot,
-        staging=Staging(uri=snapshot.uri, storage_options=snapshot.storage_options, job_id=new_id()),
+        staging=Staging(
+            uri=snapshot.uri,
+            storage_options=snapshot.storage_options,
+            job_id=new_id(),
+            table_files=count_data_files(dataset),
+            open_files=OPEN_FILES,
+        ),
         job_id=job_id,
         value_source=definition.value_source,
         row_selector=row_selector_of(

@@ -210,7 +210,9 @@ class MatchingRows(RowSelector):
 
     def served_by_any_job(self, rows: RangeRows, missing: RowSet) -> RowSet:
         """Returns the rows without a value, except rows computed as NULL."""
-        return missing & rows.without_value() - rows.done.nulls if missing else missing
+        # Recorded results in the fragment's present file are values or NULLs.
+        unknown = missing - rows.done.computed
+        return unknown & rows.without_value() - rows.done.nulls if unknown else unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

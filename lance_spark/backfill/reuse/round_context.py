@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +20,7 @@ from lance_spark.objects import checkpoint_store
 from lance_spark.rebase.fragment_comparison import lineage_by_fragments
 from lance_spark.rebase.snapshot import open_base
 from lance_spark.rows.row_set import RowSet
-from udf_runtime.checkpoint import CheckpointStore, source_digest
+from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore, source_digest
 from udf_runtime.checkpoint.chunks import ChunkFolder
 
 if TYPE_CHECKING:
@@ -144,16 +144,27 @@ class RoundContext:
         self._records = spec.records
         self._lineages: dict[int, Lineage] = {}
         self._bases: dict[int, lance.LanceDataset | None] = {}
+        self._references: dict[str, list[CheckpointEntry]] = {}
 
     @functools.cached_property
     def records(self) -> Records:
         """Records of the column's earlier results."""
         return RecordStore(self.spec.snapshot).load(self.spec.column) if self._records is None else self._records
 
+    @functools.cached_property
+    def checkpoints(self) -> Mapping[str, Sequence[CheckpointEntry]]:
+        """The checkpoints of the job's key, by the identity of the inputs."""
+        return self.store.find_all(self.spec.key, self._references)
+
     def refresh(self) -> None:
         """Reads records again: another job may have committed the values of checkpoints."""
         self._records = None
         vars(self).pop("records", None)
+        self.begin_task()
+
+    def begin_task(self) -> None:
+        """Lists checkpoints again: other tasks have written some."""
+        vars(self).pop("checkpoints", None)
 
     def lineage(self, after: int) -> Lineage:
         """Returns the origins of rows since an older version."""

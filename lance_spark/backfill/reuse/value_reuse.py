@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_LISTED_ONE_BY_ONE = 16
-"""Maximum number of listings by fragment, before a listing of all checkpoints of a key."""
+_HELD_BYTES = 4 << 20
+"""Maximum bytes of values that a range keeps after the selection of its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPiece:
-    """Rows with values in a checkpoint. `moved` maps their old offsets to the current offsets."""
+    """Rows with values in a checkpoint. `moved` maps their old offsets to the current offsets.
+
+    `held` are the values of a small checkpoint after its read.
+    """
 
     offsets: Offsets
     entry: CheckpointEntry
@@ -46,6 +49,7 @@ class CheckpointPiece:
     source: str
     moved: RowMapping | None
     store: CheckpointStore
+    held: Chunk | None = None
 
     def read(self) -> Chunk | None:
         """Returns the values by current offsets; None if the checkpoint is unusable."""
@@ -57,7 +61,7 @@ class CheckpointPiece:
 
     def chunks(self, streams: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
         """Yields the values, as :class:`~lance_spark.rows.merge.ValuePiece` describes."""
-        chunk = self.read()
+        chunk = self.held or self.read()
         if chunk is None:
             raise MissingFileError(self.entry.path, "checkpoint")
         offsets, values = chunk
@@ -71,13 +75,24 @@ class ReusedValues:
 
     rows: RowSet = field(default_factory=RowSet.empty)
     pieces: list[CheckpointPiece | FilePiece] = field(default_factory=list)
+    held_bytes: int = 0
+
+    def hold(self, piece: CheckpointPiece, chunk: Chunk) -> CheckpointPiece:
+        """Returns a piece that keeps its values, if the values of all such pieces are few."""
+        size = chunk[0].nbytes + chunk[1].nbytes
+        if self.held_bytes + size > _HELD_BYTES:
+            return piece
+        self.held_bytes += size
+        return replace(piece, held=chunk)
 
 
 class ValueFinder:
     """Finds values for rows of the version of a round, except values in `missing_files`."""
 
-    def __init__(self, context: RoundContext, rows: SnapshotRows) -> None:
+    def __init__(self, context: RoundContext, rows: SnapshotRows, *, in_checkpoints: bool = True) -> None:
+        """With `in_checkpoints`, checkpoints and files without a commit may have values."""
         self.missing_files: set[str] = set()
+        self._in_checkpoints = in_checkpoints
         self._context = context
         self._spec = context.spec
         self._rows = rows
@@ -85,8 +100,6 @@ class ValueFinder:
         self._session = open_session(self._spec.snapshot.uri, self._spec.snapshot.storage_options)
         self._origins: dict[int, Origins] = {}
         self._own: dict[tuple[int, str], tuple[FragmentRows, frozenset[str]]] = {}
-        self._listed: dict[str, list[CheckpointEntry]] = {}
-        self._has_listed_all = False
 
     def inherited(self, fragment: FragmentMetadata) -> FragmentRows:
         """Returns the recorded rows of the fragments that were compacted into this fragment.
@@ -227,6 +240,7 @@ class ValueFinder:
                 return RowSet.empty()
             offsets, values = chunk
             rows &= RowSet.of(offsets if takes_nulls else offsets[np.asarray(values.is_valid())])
+            piece = reused.hold(piece, chunk)
         if rows:
             reused.pieces.append(replace(piece, offsets=rows.to_numpy()))
         return rows
@@ -269,16 +283,8 @@ class ValueFinder:
                 yield body["data_file"], "", FragmentRows(computed=rows.computed, nulls=rows.nulls)
 
     def _entries(self, source: str) -> Sequence[CheckpointEntry]:
-        """Returns the checkpoints of a fragment, listed once.
-
-        After an update mixed rows of many fragments, a listing returns all checkpoints of the key.
-        """
-        if source not in self._listed and not self._has_listed_all:
-            if len(self._listed) < _LISTED_ONE_BY_ONE:
-                self._listed[source] = self._store.find(self._spec.key, source)
-            else:
-                self._listed, self._has_listed_all = self._store.find_all(self._spec.key), True
-        return self._listed.get(source, ())
+        """Returns the checkpoints of a fragment."""
+        return self._context.checkpoints.get(source, ()) if self._in_checkpoints else ()
 
     def _may_serve(self, origin: Origin, fragment: FragmentMetadata) -> bool:
         """Tells whether an origin of a fragment's rows may have further results."""

@@ -180,7 +180,8 @@ class FragmentWork:
     Attributes:
         ranges: All ranges of the fragment, as pairs of start and stop.
         done: Known results of earlier runs.
-        search: Whether checkpoints of the fragment may exist.
+        search: Whether values of the fragment may exist, in checkpoints or in recorded files.
+        has_checkpoints: Whether checkpoints of the fragment may exist.
         selected: The selected rows of all ranges, in the work on the whole fragment after its
             ranges.
         failed: Subset of `selected` that is NULL in the file: rows with a failed call, or rows
@@ -194,6 +195,7 @@ class FragmentWork:
     ranges: tuple[tuple[int, int], ...]
     done: FragmentRows
     search: bool
+    has_checkpoints: bool = True
     selected: RowSet | None = None
     failed: RowSet = field(default_factory=RowSet.empty)
     turn: int = 0
@@ -220,7 +222,11 @@ class FragmentWork:
 
     def cut(self, start: int, stop: int) -> FragmentWork:
         """Returns the work on a part of the range, for a task after a task that ended early."""
-        return replace(self, start=start, stop=stop, search=True, turn=self.turn + 1)
+        return replace(self.searched(), start=start, stop=stop, turn=self.turn + 1)
+
+    def searched(self) -> FragmentWork:
+        """Returns the work after an earlier task on the fragment, which may have left values."""
+        return replace(self, search=True, has_checkpoints=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

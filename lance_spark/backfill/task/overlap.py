@@ -7,6 +7,7 @@ each thread has datasets, readers and files of its own.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -63,11 +64,11 @@ class ReadAhead(Generic[T]):
 
 
 class WriteBehind:
-    """Runs writes one after another in a thread. Callers wait while `depth` writes are pending."""
+    """Runs writes one after another in a thread. Callers wait while `room` has no room."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, room: threading.Semaphore) -> None:
         """Starts no thread before the first write."""
-        self._room = threading.Semaphore(depth)
+        self._room = room
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -97,6 +98,27 @@ class WriteBehind:
             finally:
                 del job, write
                 self._room.release()
+
+
+class WriteLanes:
+    """Threads for the writes of several files at once. Each file has all of its writes in one lane.
+
+    Callers wait while `depth` writes of all lanes are pending.
+    """
+
+    def __init__(self, count: int, depth: int) -> None:
+        room = threading.Semaphore(depth)
+        self._lanes = [WriteBehind(room) for _ in range(count)]
+        self._order = itertools.cycle(self._lanes)
+
+    def next(self) -> WriteBehind:
+        """Returns the lane for the next file."""
+        return next(self._order)
+
+    def close(self) -> None:
+        """Ends the threads after the pending writes."""
+        for lane in self._lanes:
+            lane.close()
 
 
 class Writes:

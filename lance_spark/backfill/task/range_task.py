@@ -29,6 +29,7 @@ from lance_spark.backfill.reuse.value_reuse import ReusedValues, ValueFinder
 from lance_spark.backfill.task.computation import CheckpointBuffer, Computation, type_of
 from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, RowCounts
 from lance_spark.backfill.task.overlap import WriteBehind, Writes
+from lance_spark.backfill.task.task_files import TaskFiles
 from lance_spark.commit.changes import StagedColumns
 from lance_spark.errors import TableUnreadableError, ValueConversionError, counted
 from lance_spark.rows.merge import (
@@ -124,19 +125,20 @@ class RangeRun(ABC):
         finish: Receives the outcome as soon as the range is written, in any thread of the task.
     """
 
-    def __init__(self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind) -> None:
+    def __init__(self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, files: TaskFiles) -> None:
         self.finish: FinishOutcome = _keep_outcome
         spec = context.spec
         self._context = context
         self._spec = spec
         self._work = work
         self._writer = writer
+        self._files = files
         self._rows = SnapshotRows(spec.snapshot.open())
         self._fragment = self._rows.existing_fragment(work.fragment_id)
         self._source = source_of(spec, self._fragment.metadata)
         self._checkpoints = CheckpointBuffer(spec, context.store, self._source, writes=Writes(writer))
         self._computation = Computation(spec, work, self._checkpoints)
-        self._finder = ValueFinder(context, self._rows)
+        self._finder = ValueFinder(context, self._rows, in_checkpoints=work.has_checkpoints)
         self._lengths = LengthEnforcer(spec.targets.schema)
         self._counts = RowCounts()
         self._selection: Selection | None = None
@@ -206,7 +208,7 @@ class RangeRun(ABC):
         self._context.refresh()
         self._finder = ValueFinder(self._context, self._rows)
         self._finder.missing_files |= missing
-        self._work = replace(self._work, search=True)
+        self._work = self._work.searched()
 
     def _prior_rows(self) -> PriorRoundRows:
         """Adds the known results of rows from other fragments or with other input files.
@@ -311,6 +313,7 @@ class RangeRun(ABC):
             with self._computation.timed("write"):
                 closed_file = file.close()
         except BaseException:
+            self._files.end_attempt()
             file.discard()
             raise
         failed |= file.given - computed
@@ -324,6 +327,7 @@ class RangeRun(ABC):
 
     def _discard(self, file: ColumnFile) -> None:
         """Discards a column file after its pending writes."""
+        self._files.end_attempt()
         self._writer.submit(file.discard).result()
 
     def _open_file(self) -> ColumnFile:
@@ -336,7 +340,11 @@ class RangeRun(ABC):
         rows = SnapshotRows(spec.snapshot.open())
         fragment = rows.fragment(self._work.fragment_id)
         assert fragment is not None
-        return ColumnFile(spec.staging.begin_attempt(), rows, fragment, targets)
+        try:
+            return ColumnFile(self._files.attempt(), rows, fragment, targets)
+        except BaseException:
+            self._files.end_attempt()
+            raise
 
     def _write_checkpoints(self, selection: Selection) -> Future[RangeOutcome]:
         """Writes the values of a range into checkpoints."""
@@ -430,7 +438,7 @@ class RangeRun(ABC):
         return replace(self._outcome(), inherited=self._has_inherited, rows=rows)
 
     def _finish(self, file: StagedColumns, computed: RowSet, nulls: RowSet, failed: RowSet) -> RangeOutcome:
-        """Writes a checkpoint with a reference to the file, for a run after a failed run."""
+        """Returns the outcome of a fragment with a finished file."""
         self._computation.errors.write()
         spec, before = self._spec, self._done
         computed -= failed
@@ -441,16 +449,6 @@ class RangeRun(ABC):
             # Finished rows that match the filter belong to the resumed jobs.
             own=computed if spec.where is None else computed | before.skip,
         )
-        with self._computation.timed("checkpoint"):
-            self._context.store.write_reference(
-                spec.key,
-                self._source,
-                job_id=spec.job_id,
-                data_file=file.name,
-                size_bytes=file.size_bytes,
-                rows=rows.to_json(),
-                context={"fragment": self._work.fragment_id, "version": spec.snapshot.version},
-            )
         return replace(self._outcome(), file=file.name, file_bytes=file.size_bytes, rows=rows, complete=True)
 
     def _outcome(self) -> RangeOutcome:

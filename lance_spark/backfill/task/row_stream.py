@@ -6,9 +6,12 @@ fragment. A thread reads the inputs ahead of the calls. The other kinds get batc
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -21,6 +24,7 @@ from lance_spark.backfill.request import WHOLE_FRAGMENT_ROWS
 from lance_spark.backfill.task.computation import Computation, UdfCalls
 from lance_spark.backfill.task.messages import BackfillSpec
 from lance_spark.backfill.task.overlap import ReadAhead
+from lance_spark.dataset import is_local
 from lance_spark.rows.input_reader import BATCH_BYTES
 from lance_spark.rows.merge import Chunk
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
@@ -39,6 +43,10 @@ _JOINED_BLOB_BYTES = 16 << 20
 
 _COPIED_BLOB_BYTES = 32 << 20
 """Part of the buffer for blobs that exist twice: in a read, and in a join of reads."""
+
+_READS_AT_ONCE = 4
+"""Maximum number of ranges that a task reads at once from an object store, of at most `_READ_BYTES`
+together."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -150,6 +158,8 @@ class RowStream:
         self._requests: SimpleQueue[StreamedRange | None] = SimpleQueue()
         self._reader: ReadAhead[list[_Part]] | None = None
         self._input_s = 0.0
+        self._reads_at_once = 1 if is_local(spec.input_source.table(spec).uri) else _READS_AT_ONCE
+        self._row_bytes = 0
 
     @property
     def is_over(self) -> bool:
@@ -240,15 +250,51 @@ class RowStream:
         """Yields the parts of requested ranges, of about a batch together."""
         parts: list[_Part] = []
         rows, read_bytes = 0, 0
-        for streamed in iter(requests.get, None):
-            for part in self._read_range(streamed):
+        with contextlib.closing(self._read_ranges(requests)) as ranges:
+            for part, is_last_range in ranges:
                 parts.append(part)
                 if isinstance(part[1], pa.RecordBatch):
                     rows, read_bytes = rows + part[1].num_rows, read_bytes + part[1].nbytes
-                is_last = not isinstance(part[1], pa.RecordBatch) and requests.empty()
+                    self._row_bytes = max(self._row_bytes, part[1].nbytes // max(1, part[1].num_rows))
+                is_last = not isinstance(part[1], pa.RecordBatch) and is_last_range
                 if is_last or rows >= self._sizer.next_rows() or read_bytes >= _READ_BYTES:
                     yield parts
                     parts, rows, read_bytes = [], 0, 0
+
+    def _read_ranges(self, requests: SimpleQueue[StreamedRange | None]) -> Generator[tuple[_Part, bool], None, None]:
+        """Yields the parts of requested ranges in order, and whether no range follows now.
+
+        Small ranges are read at once.
+        """
+        reads: deque[Iterator[_Part] | Future[list[_Part]]] = deque()
+        is_closed = False
+        with ThreadPoolExecutor(self._reads_at_once) as pool:
+            while True:
+                while not is_closed and (not reads or (len(reads) < self._reads_at_once and not requests.empty())):
+                    streamed = requests.get()
+                    if streamed is None:
+                        is_closed = True
+                    elif self._is_small(streamed):
+                        reads.append(pool.submit(list, self._read_range(streamed)))
+                    else:
+                        reads.append(self._read_range(streamed))
+                if not reads:
+                    return
+                read = reads.popleft()
+                for part in read.result() if isinstance(read, Future) else read:
+                    yield part, not reads and requests.empty()
+
+    def _is_small(self, streamed: StreamedRange) -> bool:
+        """Tells whether a range is small, by the size of earlier rows."""
+        if self._reads_at_once == 1 or not self._row_bytes:
+            return False
+        return len(streamed.todo) * self._row_bytes * self._reads_at_once <= _READ_BYTES and not self._has_blobs
+
+    @functools.cached_property
+    def _has_blobs(self) -> bool:
+        """Whether an input has blobs, whose reads share a buffer."""
+        schema = self._spec.input_source.table(self._spec).open().schema
+        return any(is_blob(schema.field(name)) for name in self._spec.input_names)
 
     def _read_range(self, streamed: StreamedRange) -> Iterator[_Part]:
         """Yields the parts of a range, and its end."""
@@ -308,7 +354,10 @@ class RowStream:
     def _has_unread(self) -> bool:
         """Selects enough rows for the reading thread, and tells whether any row is left."""
         wanted_rows = (self.calls.prefetch_batches + 1) * self._sizer.next_rows()
-        while sum(streamed.unread_rows for streamed in self._unread) < wanted_rows and self.select_more():
+        while (
+            sum(streamed.unread_rows for streamed in self._unread) < wanted_rows
+            or len(self._unread) < self._reads_at_once
+        ) and self.select_more():
             pass
         return bool(self._unread)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,9 +12,11 @@ from typing import Protocol
 from lance_spark.backfill.reuse.round_context import RoundContext, context_of
 from lance_spark.backfill.task.computation import fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
-from lance_spark.backfill.task.overlap import WriteBehind
+from lance_spark.backfill.task.overlap import WriteBehind, WriteLanes
 from lance_spark.backfill.task.range_task import FinishOutcome, RangeRun
 from lance_spark.backfill.task.row_stream import RowStream
+from lance_spark.backfill.task.task_files import TaskFiles
+from lance_spark.dataset import is_local
 from lance_spark.errors import TableUnwritableError
 
 _LOG = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _WRITES_BEHIND = 4
 class MakeRange(Protocol):
     """Makes the work on a range, whose files and checkpoints `writer` writes."""
 
-    def __call__(self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind) -> RangeRun:
+    def __call__(self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, files: TaskFiles) -> RangeRun:
         """Returns the work on a range."""
 
 
@@ -40,16 +41,28 @@ def run_ranges(
     range. The rows of the ranges form a `stream`, unless a join has their values. After the end of
     the stream, the outcomes of ranges without a value have no row.
     """
-    writer = WriteBehind(_WRITES_BEHIND)
-    ranges = _TaskRanges(spec, task, functools.partial(make, writer=writer), stream, finish)
+    context_of(spec).begin_task()
+    # A file system answers sooner than another thread.
+    count = 1 if is_local(spec.home.uri) else spec.staging.open_files
+    lanes, files = WriteLanes(count, _WRITES_BEHIND), TaskFiles(spec)
+
+    def make_range(context: RoundContext, work: FragmentWork) -> RangeRun:
+        return make(context, work, writer=lanes.next(), files=files)
+
+    def save_and_finish(outcome: RangeOutcome) -> RangeOutcome:
+        files.add(outcome)
+        return finish(outcome)
+
+    ranges = _TaskRanges(spec, task, make_range, stream, save_and_finish)
     if stream is not None:
         stream.select_more = ranges.select_more
-    try:
-        yield from ranges.run()
-    finally:
-        if stream is not None:
-            stream.close()
-        writer.close()
+    with files.saving():
+        try:
+            yield from ranges.run()
+        finally:
+            if stream is not None:
+                stream.close()
+            lanes.close()
 
 
 def leave(work: FragmentWork) -> RangeOutcome:

@@ -22,6 +22,7 @@ from lance_spark.backfill.task.overlap import WriteBehind
 from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, Selection
 from lance_spark.backfill.task.rate_credits import credits_of
 from lance_spark.backfill.task.row_stream import RowStream, StreamedRange
+from lance_spark.backfill.task.task_files import TaskFiles
 from lance_spark.backfill.task.task_ranges import run_ranges
 from lance_spark.backfill.task.udf_processes import find_owner, limit_task_threads
 from lance_spark.environments.task import open_interpreter
@@ -72,8 +73,10 @@ class ValueSource(Protocol):
 class _UdfRange(RangeRun):
     """A range whose values come from calls of a UDF."""
 
-    def __init__(self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, stream: RowStream) -> None:
-        super().__init__(context, work, writer=writer)
+    def __init__(
+        self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, files: TaskFiles, stream: RowStream
+    ) -> None:
+        super().__init__(context, work, writer=writer, files=files)
         self._stream = stream
         self._streamed: StreamedRange | None = None
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -137,6 +138,7 @@ def test_a_job_continues_after_a_concurrent_deletion_and_cleanup(is_moved: bool,
     script = f"""
 import lance
 from datetime import timedelta
+from pathlib import Path
 lance.dataset({lab.uri!r}).delete("id IN (4, 14, 24, 34)")
 if {is_moved}:
     lance.dataset({lab.uri!r}).update({{"x": "x + 1001"}}, where="id = 5")
@@ -214,6 +216,20 @@ def test_checkpoints_are_listed_once_where_an_update_mixes_rows_of_many_fragment
         run(table, task_size=100)
     assert wrong(lab.uri) == []
     assert 0 < len(listed) < 100, "a few times per fragment, and not once per pair of fragments"
+
+
+def test_a_task_over_many_fragments_has_one_attempt_and_few_checkpoints_of_its_files(lab: InlineLab) -> None:
+    table = lab.make(pa.table({"id": range(200), "x": range(200)}), rows_per_file=5)
+    table.add_columns({"v": lab.times_ten()})
+    with lab.dying_at_commit():
+        table.backfill("v", task_size=50)
+    ours = Path(lab.uri, "_lance_spark")
+    assert len(list(ours.glob("staging/*/*/attempt"))) == 4, "one of each task"
+    assert 4 <= len(list(ours.glob("checkpoints/*/files.*.ref"))) < 40, "one of each task per second"
+    assert len(lab.calls()) == table.plan_backfill("v").rows_from_checkpoint == 200
+    result = table.backfill("v")
+    assert (result.status, result.rows_from_checkpoint, lab.calls(), wrong(lab.uri)) == ("DONE", 200, [], [])
+    assert not list(ours.glob("checkpoints/*/*"))
 
 
 def test_moved_rows_of_a_filter_by_address_are_reported(lab: InlineLab) -> None:

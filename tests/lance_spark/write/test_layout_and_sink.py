@@ -372,6 +372,24 @@ def test_a_sink_whose_job_has_ended_leaves_no_file(
     assert scheme or not (uri / "_lance_spark").exists()
 
 
+def test_an_attempt_leaves_finished_files_to_the_end_of_its_job(tmp_path: Path) -> None:
+    """The job may have committed a finished file while the task wrote the next."""
+    staging = Staging(uri=str(tmp_path), storage_options=(), job_id=new_id(), open_files=3)
+    staging.open_job()
+    attempt, schema = staging.begin_attempt(), pa.schema([("a", pa.int64())])
+    files = [attempt.open_data_file(schema, version="2.1") for _ in range(4)]
+    for file in (files[2], files[1]):
+        file.close()
+    assert staging.find_data_files() == [files[1].name, files[2].name]
+    assert not staging.close_job()
+    with pytest.raises(CommitError, match="came too late"):
+        files[3].close()
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [files[1].name, files[2].name]
+    assert staging.sweep(keep=[files[2].name]) == 1
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [files[2].name]
+    assert not list(tmp_path.glob("_lance_spark/staging/*"))
+
+
 def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another job removes the folder after deleting its last file."""
     staging = Staging(uri=str(tmp_path), storage_options=(), job_id=new_id())

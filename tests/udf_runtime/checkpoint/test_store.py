@@ -15,7 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointStore, LocalObjects, source_digest
+from udf_runtime.checkpoint import (
+    CheckpointEntry,
+    CheckpointKey,
+    CheckpointStore,
+    ColumnFileReference,
+    LocalObjects,
+    source_digest,
+)
 from udf_runtime.checkpoint.codec import encode
 
 KEY = CheckpointKey(udf_name="double", udf_version="1", inputs=(0,), output_type="int64")
@@ -124,27 +131,55 @@ def test_two_writers_of_one_range_do_not_clash(store: CheckpointStore) -> None:
     assert rows_of(store, second) == list(range(10))
 
 
-def test_a_reference_to_a_column_file_comes_back(store: CheckpointStore) -> None:
-    entry = store.write_reference(
-        KEY,
-        SOURCE,
-        job_id="j",
-        data_file="x.lance",
-        size_bytes=17,
-        rows={"computed": "cg=="},
-        context={"version": 3, "nested": [1, None]},
-    )
-    values = write(store, range(3))
-    assert store.find(KEY, SOURCE) == sorted([entry, values], key=lambda e: (e.start, e.stop, e.path))
-    assert (entry.kind, entry.rows, values.kind) == ("reference", 0, "values")
-    assert store.read_reference(entry, KEY, SOURCE) == {
-        "data_file": "x.lance",
+def reference_to(data_file: str) -> ColumnFileReference:
+    return {
+        "data_file": data_file,
         "size_bytes": 17,
         "rows": {"computed": "cg=="},
         "context": {"version": 3, "nested": [1, None]},
     }
+
+
+def test_references_to_column_files_of_several_fragments_come_back(store: CheckpointStore) -> None:
+    values = write(store, range(3))
+    group = store.write_references(
+        KEY, {SOURCE: reference_to("x.lance"), ELSEWHERE: reference_to("y.lance")}, job_id="j"
+    )
+    assert {entry.kind for entry in store.list_entries(KEY)} == {"values", "references"}
+    found = store.find_all(KEY)
+    (reference,) = [entry for entry in found[SOURCE] if entry.kind == "reference"]
+    (elsewhere,) = found[ELSEWHERE]
+    assert values in found[SOURCE] and store.sources(KEY) == {SOURCE, ELSEWHERE}
+    assert (reference.path, reference.job_id, reference.rows) == (group.path, "j", 0)
+    assert store.read_reference(reference, KEY, SOURCE) == reference_to("x.lance")
+    assert store.read_reference(elsewhere, KEY, ELSEWHERE) == reference_to("y.lance")
+    assert store.column_files() == {"x.lance", "y.lance"}
+    store.delete(group)
+    assert store.find_all(KEY) == {SOURCE: [values]} and store.column_files() == set()
+
+
+def test_a_reference_of_an_earlier_release_comes_back(store: CheckpointStore) -> None:
+    header = {"kind": "reference", "key": KEY.digest, "source": SOURCE, "job": "j", **reference_to("x.lance")}
+    path = f"checkpoints/{KEY.digest}/{SOURCE}/file.j.0123456789abcdef.ref"
+    store.objects.put(path, encode(header, pa.table({})))
+    (entry,) = store.find(KEY, SOURCE)
+    assert (entry.kind, entry.job_id) == ("reference", "j")
+    assert store.read_reference(entry, KEY, SOURCE) == reference_to("x.lance")
+    assert store.column_files() == {"x.lance"}
     store.delete(entry)
     assert store.read_reference(entry, KEY, SOURCE) is None
+
+
+def test_damaged_references_are_none(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
+    group = store.write_references(KEY, {SOURCE: reference_to("x.lance")}, job_id="j")
+    file = file_of(store, group)
+    payload = file.read_bytes()
+    file.write_bytes(payload[:-1])
+    assert store.find_all(KEY) == {} and store.column_files() == set()
+    header = {"kind": "references", "key": KEY.digest, "source": "", "job": "j", "references": [{"source": SOURCE}, 7]}
+    file.write_bytes(encode(header, pa.table({})))
+    assert store.find_all(KEY) == {}
+    assert group.path in caplog.text
 
 
 def file_of(store: CheckpointStore, entry: CheckpointEntry) -> Path:
@@ -254,15 +289,19 @@ def test_a_cleanup_takes_what_is_not_kept_and_nothing_else(store: CheckpointStor
     write(store, range(3), source=ELSEWHERE)
     doomed = write(store, range(3), key=OTHER_KEY)
     (file_of(store, doomed).parent / "stray").write_bytes(b"x")
+    kept_files = store.write_references(KEY, {s: reference_to("x.lance") for s in (SOURCE, ELSEWHERE)}, job_id="j")
+    store.write_references(KEY, {ELSEWHERE: reference_to("y.lance")}, job_id="j")
     requests: list[tuple[str, str]] = []
 
     def keep(key: str, source: str) -> bool:
         requests.append((key, source))
         return (key, source) == (KEY.digest, SOURCE)
 
-    assert store.cleanup(keep=keep) == 3
+    assert store.cleanup(keep=keep) == 4
     assert sorted(requests) == sorted([(KEY.digest, SOURCE), (KEY.digest, ELSEWHERE), (OTHER_KEY.digest, SOURCE)])
-    assert store.find_all(KEY) == {SOURCE: kept_entries} and store.find_all(OTHER_KEY) == {}
+    assert [entry for entry in store.list_entries(KEY) if entry.kind == "values"] == kept_entries
+    assert store.column_files() == {"x.lance"} and kept_files in store.list_entries(KEY)
+    assert store.find_all(OTHER_KEY) == {}
     assert not file_of(store, doomed).parent.parent.exists()
 
 
