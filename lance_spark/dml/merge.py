@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,12 @@ from lance_spark.commit.conflicts.identity import ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.clauses import MergeClauses
+from lance_spark.dml.edits import Edit, EditSpec
 from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, MergeSmall
 from lance_spark.dml.results import ChangeResult, RowEditResult, edits_of
 from lance_spark.dml.rounds import retry_statement
 from lance_spark.dml.source import MergeSource, read_table
-from lance_spark.dml.strategy import TASK_BYTES, known_matches, named_columns, work_of
+from lance_spark.dml.strategy import TASK_BYTES, known_matches, named_columns, task_bytes, work_of
 from lance_spark.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -31,6 +33,7 @@ from lance_spark.errors import (
 )
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
+from lance_spark.spark_jobs.task_queue import pack_fragments
 from lance_spark.spark_jobs.tasks import ANSWER_TO_ALL_ROWS
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.blobs import row_field
@@ -124,14 +127,21 @@ class Merge:
 
     def _small(self, ref: DatasetRef, dataset: lance.LanceDataset) -> MergeSmall | None:
         """Returns the only task of a small merge; None if Spark joins the keys."""
-        clauses, where = self._clauses, self._listed_keys()
-        if where is None or clauses.update_where is not None:
+        clauses, keys = self._clauses, self._listed_keys()
+        if keys is None or clauses.update_where is not None:
             return None
+        where = self._condition_on(keys)
         metadata_by_number = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
         matches = known_matches(ref, where, metadata_by_number)
-        numbers = sorted((*matches.matched, *matches.unknown))
-        physical = {number: metadata_by_number[number].physical_rows for number in numbers}
-        if sum(work for _, work in work_of(ref, dataset, clauses.on, physical)) > TASK_BYTES:
+        physical = {number: metadata_by_number[number].physical_rows for number in (*matches.matched, *matches.unknown)}
+        work = dict(work_of(ref, dataset, clauses.on, physical))
+        fragments = sorted(work)
+        if matches.unknown and sum(work.values()) > TASK_BYTES:
+            # Most keys have at most one row in the table.
+            if sum(heapq.nlargest(len(keys), work.values())) > TASK_BYTES:
+                return None
+            fragments = self._fragments_of_keys(ref, dataset, where, work) if keys else []
+        if sum(work[number] for number in fragments) > TASK_BYTES:
             return None
         source = self._source.sent(ref, self._staging)
         return MergeSmall(
@@ -140,18 +150,29 @@ class Merge:
             key=clauses.on[0],
             where=where,
             mask=matches.mask,
-            fragments=tuple(physical),
+            fragments=tuple(fragments),
             updates=clauses.updates,
             inserts=clauses.inserts,
         )
 
-    def _listed_keys(self) -> str | None:
-        """Returns a condition in Lance SQL for all matching rows; None for many keys."""
+    def _fragments_of_keys(
+        self, ref: DatasetRef, dataset: lance.LanceDataset, where: str, work: Mapping[int, int]
+    ) -> list[int]:
+        """Returns the fragments with a matching row. Tasks scan the keys."""
+        spec = EditSpec(table=ref, staging=self._staging, where=where, stable=dataset.has_stable_row_ids)
+        fragments = sorted(work.items())
+        packs = pack_fragments(fragments, task_bytes(self._source.spark, fragments))
+        counts = self._jobs.results([Edit(spec=spec, task="count", fragments=pack) for pack in packs], RowEditResult)
+        return sorted(number for result in counts for number in result.counts)
+
+    def _listed_keys(self) -> list[str] | None:
+        """Returns the keys as literals of Lance SQL; None for many keys."""
         clauses = self._clauses
-        keys = None if clauses.deletes or len(clauses.on) > 1 else self._source.listed(clauses.on[0])
-        if keys is None:
-            return None
-        return f"{quote_identifier(clauses.on[0])} IN ({', '.join(keys)})" if keys else "false"
+        return None if clauses.deletes or len(clauses.on) > 1 else self._source.listed(clauses.on[0])
+
+    def _condition_on(self, keys: Sequence[str]) -> str:
+        """Returns a condition in Lance SQL for all matching rows."""
+        return f"{quote_identifier(self._clauses.on[0])} IN ({', '.join(keys)})" if keys else "false"
 
     def _actions(self, ref: DatasetRef, dataset: lance.LanceDataset) -> tuple[DataFrame, StructType]:
         """Returns rows with actions, by fragment, and Spark's schema of the values."""
@@ -176,9 +197,9 @@ class Merge:
         conditions = self._named_columns(dataset)
         target_columns = [name for name in dataset.schema.names if name in self._clauses.on or name in conditions]
         options = {"version": str(ref.version), "columns": json.dumps([*target_columns, ROW_ADDRESS])}
-        where = self._listed_keys()
-        if where is not None:
-            options["filter"] = where  # an index may serve the filter
+        keys = self._listed_keys()
+        if keys is not None:
+            options["filter"] = self._condition_on(keys)  # an index may serve the filter
         return read_table(self._source.spark, ref, ref.uri, options)
 
     def _named_columns(self, dataset: lance.LanceDataset) -> list[str]:

@@ -51,7 +51,8 @@ def retry_statement(
     statement = _Attempts(ref=ref, staging=staging, policy=policy, evaluate=evaluate, note=note)
     staging.open_job()
     result = commit_or_give_up(staging, ref, statement.run)
-    finish(staging, ref, statement.committed, unless_named=statement.taken_back)
+    # A task returns all files of its attempts, and a commit takes all files of a result.
+    finish(staging, ref, statement.committed, unless_named=statement.taken_back, reported=statement.committed)
     return result
 
 

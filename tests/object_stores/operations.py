@@ -264,6 +264,14 @@ def on_spark(spark: SparkSession) -> dict[str, StoreOperation]:
             shows=lambda place: (ids(place), place.column("x")[9]),
             expected=([*IDS, 10], 0),
         ),
+        "load_columns": StoreOperation(
+            act=lambda place: table_of(place, spark).load_columns(
+                pa.table({"id": IDS, "score": [6 * i for i in IDS]}), pk="id", columns=["score"]
+            ),
+            shows=lambda place: place.column("score") if "score" in columns(place) else {},
+            expected={i: 6 * i for i in IDS},
+            versions=2,
+        ),
         "compact_files": StoreOperation(
             act=lambda place: table_of(place, spark).compact_files(),
             shows=lambda place: len(place.open().get_fragments()),

@@ -43,7 +43,10 @@ pytestmark = pytest.mark.cluster
 
 MANIFEST = r"^PUT (?!.*/probe/).*/_versions/\d+\.manifest"
 """The request of a commit, excluding commits that probe the store for conditional puts."""
-ON_SPARK = ["append", "backfill", "update", "delete", "merge", "compact_files", "create_scalar_index", "refresh"]
+ON_SPARK = [
+    *("append", "backfill", "update", "delete", "merge", "load_columns", "compact_files"),
+    *("create_scalar_index", "refresh"),
+]
 SAMPLE = ["create_table", "add_columns of a UDF", "job record"]
 """A commit of rows, a change committed by Lance itself, and an append to a side table."""
 REPLY_SAMPLE = [*SAMPLE, "add", "backfill write", "compaction", "create_materialized_view", "drop_index", "rename"]

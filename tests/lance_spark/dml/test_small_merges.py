@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from lance_spark.dml import merge as merge_module
 from lance_spark.dml import source as merge_source
 from lance_spark.errors import MergeError
 from tests.support import inline_rows
@@ -102,6 +103,25 @@ def test_a_small_merge_is_that_of_rows_one_by_one(
     order = [("k", "ascending"), ("n", "ascending")]
     expected_table = pa.Table.from_pylist([*expected, *added], table.schema)
     assert dataset.to_table().sort_by(order).to_pylist() == expected_table.sort_by(order).to_pylist()
+
+
+def test_a_merge_of_few_keys_into_many_fragments_counts_their_rows_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The third merge has too many fragments for a task, and Spark joins its keys: a session is missing."""
+    uri = str(tmp_path / "t.lance")
+    keys = [*range(30), 5]
+    lance.write_dataset(pa.table({"k": keys, "n": keys}), uri, max_rows_per_file=3, enable_stable_row_ids=True)
+    monkeypatch.setattr(merge_module, "TASK_BYTES", 7 << 19)
+    source = pa.table({"k": [5, 99], "n": [-1, -2]})
+    result = inline_rows.merge_small(uri, "k", source, updates=True, inserts=True)
+    assert (result.rows_inserted, result.rows_updated) == (1, 2)
+    source = pa.table({"k": pa.array([None], pa.int64()), "n": [-3]})
+    assert inline_rows.merge_small(uri, "k", source, updates=True, inserts=True).rows_inserted == 1
+    with pytest.raises(AttributeError):
+        inline_rows.merge_small(uri, "k", pa.table({"k": range(9), "n": range(9)}), updates=True, inserts=True)
+    rows = sorted(lance.dataset(uri).to_table()["n"].to_pylist())
+    assert rows == sorted([n for n in range(30) if n != 5] + [-1, -1, -2, -3])
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["reply", "lost reply"])
