@@ -71,11 +71,12 @@ def check_assignments(dataset: lance.LanceDataset, assignments: Assignments, uri
     """
     check_where(dataset, assignments.where, uri)
     schema = dataset.schema
+    names = frozenset(schema.names)
     for name in assignments.columns:
-        if name not in schema.names:
+        if name not in names:
             raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(schema.names)}")
     for name, text in assignments.expressions.items():
-        _check_expression(dataset, name, text, uri)
+        _check_expression(dataset, schema.field(name), text, uri)
     if not assignments.values:
         return None
     fields = [row_field(schema.field(name)) for name in assignments.values]
@@ -83,10 +84,10 @@ def check_assignments(dataset: lance.LanceDataset, assignments: Assignments, uri
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _check_expression(dataset: lance.LanceDataset, name: str, text: str, uri: str) -> None:
+def _check_expression(dataset: lance.LanceDataset, field: pa.Field[Any], text: str, uri: str) -> None:
+    name = field.name
     if not isinstance(text, str) or not text.strip():
         raise OptionError(f"values_sql[{name!r}]", text, "an expression in Lance SQL, such as price * 2")
-    field = dataset.schema.field(name)
     if is_blob(field) or is_logical_blob(row_field(field)):
         raise UnsupportedOperationError(
             f"An expression in Lance SQL cannot make the blobs of column {name!r}. Table: {uri}. Nothing was changed. "
