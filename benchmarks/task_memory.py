@@ -1,0 +1,163 @@
+"""Measures the memory of tasks with large rows: `python -m benchmarks.task_memory [--gigabytes 1.0]
+[--buffers 512 128] [--only NAME ...]`.
+
+Each table has a single fragment. A backfill of a row number shows the memory of a worker without
+large rows, and the next backfills read the large rows: as Arrow arrays, and as a Python value per
+call. A separate process makes the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+import lance_spark
+from benchmarks.table_api_memory import spark_kind, watched
+from lance_spark import UDF, udf
+
+_BLOB = {"lance-encoding:blob": "true"}
+_LIST_SIZE = 100_000
+_WRITTEN_BYTES = 50_000_000
+
+ROW_BYTES = {
+    "blobs of 50 KB": 50_000,
+    "blobs of 50 KB, format 2.2": 50_000,
+    "blobs of 10 MB": 10_000_000,
+    "texts of 10 MB": 10_000_000,
+    "images of 300 KB": 300_000,
+    "lists of 100,000 numbers": 8 * _LIST_SIZE,
+    "a row of 500 MB": 500_000_000,
+}
+
+
+def schema_of(name: str) -> pa.Schema:
+    """Returns the schema of a case's table."""
+    column = pa.field("value", pa.large_binary())
+    if name == "blobs of 50 KB, format 2.2":
+        column = lance.blob.blob_field("value")
+    elif name.startswith("blobs"):
+        column = pa.field("value", pa.large_binary(), metadata=_BLOB)
+    elif name.startswith("texts"):
+        column = pa.field("value", pa.large_string())
+    elif name.startswith("lists"):
+        column = pa.field("value", pa.list_(pa.float64()))
+    return pa.schema([pa.field("id", pa.int64()), column])
+
+
+def make_table(name: str, path: str, rows: int) -> None:
+    """Makes a table with a single fragment."""
+    schema, size = schema_of(name), ROW_BYTES[name]
+    random = np.random.default_rng(0)
+    step = max(1, _WRITTEN_BYTES // size)
+    content = random.bytes(size + rows)
+
+    def make_values(ids: range) -> Any:
+        if name.startswith("lists"):
+            offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * _LIST_SIZE)
+            return pa.ListArray.from_arrays(offsets, pa.array(random.standard_normal(len(ids) * _LIST_SIZE)))
+        if name.startswith("texts"):
+            return pa.array([content[i : i + size // 2].hex() for i in ids], pa.large_string())
+        values = [content[i : i + size] for i in ids]
+        return lance.blob.blob_array(values) if name.endswith("2.2") else pa.array(values, pa.large_binary())
+
+    def make_batches() -> Iterator[pa.RecordBatch]:
+        for first in range(0, rows, step):
+            ids = range(first, min(rows, first + step))
+            yield pa.record_batch([pa.array(ids, pa.int64()), make_values(ids)], schema=schema)
+
+    version = "2.2" if name.endswith("2.2") else "2.1"
+    lance.write_dataset(
+        make_batches(),
+        path,
+        schema=schema,
+        max_rows_per_file=max(rows, 1),
+        max_bytes_per_file=1 << 50,
+        data_storage_version=version,
+        enable_stable_row_ids=True,
+    )
+
+
+def length_udfs(name: str) -> dict[str, UDF]:
+    """Returns UDFs with the length of the large values, by the form of their argument."""
+    kind = list[float] if name.startswith("lists") else str if name.startswith("texts") else bytes
+
+    def count(value: pa.Array) -> pa.Array:  # type: ignore[type-arg]
+        lengths: Any = pc.list_value_length(value) if pa.types.is_list(value.type) else pc.binary_length(value)
+        return lengths.cast(pa.int64())
+
+    def length(value: Any) -> int:
+        return len(value)
+
+    length.__annotations__ = {"value": kind, "return": int}
+    return {"arrow": udf(count, data_type=pa.int64()), "python": udf(length)}
+
+
+def measure(spark: SparkSession, folder: str, name: str, gigabytes: float, buffers: list[int]) -> dict[str, int]:
+    """Returns the peak megabytes of the largest worker by backfill."""
+    rows = max(1, int(gigabytes * 1e9 / ROW_BYTES[name]))
+    if name.startswith("a row"):
+        rows = 1
+    path = f"{folder}/t.lance"
+    subprocess.run([sys.executable, "-m", "benchmarks.task_memory", "--make", name, path, str(rows)], check=True)
+    table = lance_spark.connect(folder, spark, progress=False).open_table("t")
+
+    def number(id: pa.Array) -> pa.Array:  # type: ignore[type-arg]
+        return id
+
+    report = {"idle": _peak_of(table, "idle", udf(number, data_type=pa.int64()), {})}
+    for buffer_mib in buffers if name.startswith("blobs") else [512]:
+        for form, function in length_udfs(name).items():
+            column = f"{form}_{buffer_mib}"
+            report[column] = _peak_of(table, column, function, {"blob_read_buffer_size": buffer_mib << 20})
+    return report
+
+
+def _peak_of(table: lance_spark.Table, column: str, function: UDF, options: dict[str, Any]) -> int:
+    table.add_columns({column: function})
+    with watched([os.getpid()], spark_kind) as peaks:
+        table.backfill(column, **options)
+    return peaks.largest("worker") // 1_000_000
+
+
+def main() -> None:
+    """Runs the cases, and writes `task_memory.json`."""
+    if sys.argv[1:2] == ["--make"]:
+        make_table(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        return
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.task_memory", description=__doc__)
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of each fragment")
+    parser.add_argument("--buffers", type=int, nargs="+", default=[512, 128], help="MiB of blob_read_buffer_size")
+    parser.add_argument("--only", action="append", help="run only cases whose name contains this; repeatable")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    arguments = parser.parse_args()
+    builder = SparkSession.builder.master("local[1]").appName("task memory").config("spark.driver.memory", "1g")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    spark = lance_spark.configure(builder).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    report = {}
+    for name in ROW_BYTES:
+        if any(part in name for part in arguments.only or [""]):
+            with tempfile.TemporaryDirectory(prefix="lance-spark-memory-") as folder:
+                report[name] = measure(spark, folder, name, arguments.gigabytes, arguments.buffers)
+            print(name, json.dumps(report[name]), flush=True)
+    spark.stop()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    content = {"gigabytes": arguments.gigabytes, "peak_mb": report}
+    (arguments.out / "task_memory.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
