@@ -122,7 +122,10 @@ def strays(place: StorePlace) -> set[str]:
     own = {name for name in names if not name.startswith((*(f"{side}/" for side in sides), "_lance_spark/udfs/"))}
     dataset = place.open()
     for version in dataset.versions():
-        own -= named_objects(dataset.checkout_version(version["version"]))
+        snapshot = dataset.checkout_version(version["version"])
+        own -= named_objects(snapshot)
+        folders = tuple(f"_indices/{part.uuid}/" for index in snapshot.describe_indices() for part in index.segments)
+        own = {name for name in own if not name.startswith(folders)}
     # Lance deletes transactions together with their versions.
     stray_names = {name for name in own if not name.startswith(("_versions/", "_transactions/"))}
     for side in sides:
