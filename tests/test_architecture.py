@@ -44,6 +44,7 @@ LAYERS = [
         "words",
     },
     {"jvm"},
+    {"lance_sessions", "version_times"},
     {"dataset"},
     {"objects", "file_systems"},
     {"read", "pushdown"},

@@ -136,9 +136,9 @@ _KEEPS_VALUES = ("BaseOperation", "CreateIndex", "ReserveFragments", "Rewrite", 
 
 
 def is_settled(view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed | None) -> bool:
-    """Tells whether the last refresh has ended, and only refreshes have changed the view since.
+    """Tells whether the last refresh left no row without a value, and no other writer came after.
 
-    The view then has every value of its UDFs.
+    A refresh calls the UDF again for skipped and failed rows.
     """
     text = dataset.config().get(CONFIG_KEY)
     if text is None or shows is None or Refreshed.from_json(text, dataset.uri).at != shows.at:
@@ -146,6 +146,9 @@ def is_settled(view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed |
     records = JobHistory(view).intact_jobs()
     refreshes = [record for record in records if record.job_type == JOB_TYPE]
     if not refreshes or refreshes[0].status != "DONE":
+        return False
+    last = [record for record in records if record.job_id.partition("-")[0] == refreshes[0].job_id]
+    if any(record.rows_skipped or record.rows_failed for record in last):
         return False
     refresh_ids = {record.job_id for record in refreshes}
     staging_ids = {record.staging_id for record in records if record.job_id.partition("-")[0] in refresh_ids}

@@ -210,7 +210,8 @@ def test_a_plan_for_programs_has_what_is_computed_too(filled: Table, run: Run):
 def test_a_plan_without_counts_gives_bounds(filled: Table, run: Run):
     ran = run("plan", filled.uri, "double", "--bounds", "--json")
     assert isinstance(ran.document, dict)
-    assert (ran.document["exact"], ran.document["total_rows_pending"]) == (False, ROWS)
+    # The records of the first job cover two of the four fragments.
+    assert (ran.document["exact"], ran.document["total_rows_pending"]) == (False, ROWS // 2)
 
 
 def test_jobs_are_listed_newest_first(filled: Table, run: Run):

@@ -26,6 +26,7 @@ from lance_spark.backfill.planning.fragment_plan import pack_whole
 from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.planning.reservation import reserve
 from lance_spark.backfill.planning.staleness import StaleCount, count_stale
+from lance_spark.backfill.reuse.round_context import with_lineages
 from lance_spark.backfill.task.computation import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.commit.attempt import this_user
@@ -241,12 +242,11 @@ class BackfillJob:
 
     def _run_round(self, prepared: PreparedBackfill) -> None:
         """Runs the tasks of a round, and commits the finished fragments."""
-        spec, request = prepared.spec, prepared.request
+        spec, request = with_lineages(prepared.spec), prepared.request
         self._states.begin_round([plan.fragment_id for plan in prepared.plans])
         tasks = prepared.tasks(self._spark)
         work = {fragment_work.fragment_id: fragment_work for task in tasks for fragment_work in task.work}
-        columns = ", ".join(prepared.columns)
-        what = f"{self._noun} of {columns} in {self._table_name}"
+        what = f"{self._noun} of {', '.join(prepared.columns)} in {self._table_name}"
         description = f"lance-spark: {what}, fragments {min(work)} to {max(work)}"
         limit, profile = self._reservation.limit(request.concurrency), self._reservation.profile(self._spark)
         scheduler = self._running = Scheduler(

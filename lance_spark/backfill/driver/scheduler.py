@@ -29,7 +29,7 @@ from lance_spark.backfill.driver.budget import Budget
 from lance_spark.backfill.driver.running_tasks import RunningTasks
 from lance_spark.backfill.planning.fragment_plan import LeftoverRange, divide
 from lance_spark.backfill.planning.planner import slots_of
-from lance_spark.backfill.reuse.round_context import store_of, with_lineages
+from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.allowance import StopRequest
 from lance_spark.backfill.task.computation import fail_ranges, record_ranges
 from lance_spark.backfill.task.messages import (
@@ -65,7 +65,7 @@ class InFlightRows:
     """
 
     def __init__(self, spec: BackfillSpec) -> None:
-        self._spec = with_lineages(spec)
+        self._spec = spec
         self._by_source: dict[str, int] = {}
         self._next_look = time.monotonic() + _LOOK_S
 
@@ -193,7 +193,7 @@ class Scheduler:
         """
         self.spark_jobs = SparkJobs(spark, SparkJobTag.of(spec.staging.job_id, description))
         self._spark = spark
-        self._spec = with_lineages(spec)
+        self._spec = spec
         self._profile = profile
         self._objects = objects_beside(spec.home)
         slots = known_slots(spark)

@@ -20,7 +20,7 @@ from lance_spark.backfill.planning.planner import MOST_BASES, rows_per_task
 from lance_spark.backfill.planning.reservation import reserve
 from lance_spark.backfill.request import DEFAULT_REFRESH_S
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound
-from lance_spark.backfill.reuse.round_context import store_of
+from lance_spark.backfill.reuse.round_context import store_of, with_lineages
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts, Task
 from lance_spark.backfill.task.source_reader import TableInputs
 from lance_spark.backfill.task.value_source import CallChunker
@@ -150,7 +150,7 @@ class ChunkCalls:
         self._check()
         scheduler = self._scheduler = Scheduler(
             self._spark,
-            replace(spec, devices=reservation.devices),
+            with_lineages(replace(spec, devices=reservation.devices)),
             limit=reservation.limit(self._request.concurrency),
             description=self._description,
             profile=reservation.profile(self._spark),

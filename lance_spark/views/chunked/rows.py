@@ -125,7 +125,9 @@ class _ChunkedRows:
         self.source = placement.selects.source()
         self._placement = placement
         self._schema = placement.selects.placement.placed.row_schema
-        self._finder = ValueFinder(context_of(placement.calls), self.source.rows)
+        context = context_of(placement.calls)
+        context.begin_task()
+        self._finder = ValueFinder(context, self.source.rows)
         chunker = cast("CallChunker", placement.calls.value_source)
         fields = cast("Sequence[pa.Field[Any]]", UDF.loads(chunker.udf).data_type)
         self._reader = ChunkReader(chunks_of(placement.calls), pa.schema(list(fields)))

@@ -109,7 +109,7 @@ def _revived_rows_are_not_told(_real: Any) -> Any:
 
 
 def _restores_are_not_followed(_real: Any) -> Any:
-    return lambda _operation, version: version - 1
+    return lambda event: event.version - 1
 
 
 def _all_rows_are_filled(real: Any) -> Any:
@@ -192,7 +192,10 @@ MUTANTS: dict[str, ViewMutant] = {
         steps=_in_order(_APPEND, StartRefresh("one", "landed"), KillRefresh("one")),
     ),
     "restores of the view are not followed": ViewMutant(
-        patches={f"{_STATE}:_before": _restores_are_not_followed},
+        patches={
+            "lance_spark.commit.conflicts.history:version_before": _restores_are_not_followed,
+            f"{_STATE}:version_before": _restores_are_not_followed,
+        },
         steps=_in_order(_APPEND, StartRefresh("one", "landed"), KillRefresh("one"), ActOn("v", Restore(1))),
     ),
     "a refresh notes what a restore has taken back": ViewMutant(

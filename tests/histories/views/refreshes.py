@@ -287,7 +287,9 @@ def _committing(real: Any) -> Any:
         what = type(getattr(operation, "operation", operation)).__name__
         before = {"Update": "commit", "DataReplacement": "fill commit"}.get(what)
         acting = CURRENT.refresh
-        if acting is None or before is None:
+        # Commits to the tables of jobs and records, next to the rows, are no step of a refresh.
+        is_beside = "_lance_spark" in str(getattr(base, "uri", base))
+        if acting is None or before is None or is_beside:
             return real(base, operation, *arguments, **more)
         after = before.replace("commit", "landed")
         return acting.commit(lambda: real(base, operation, *arguments, **more), base.version, before, after)

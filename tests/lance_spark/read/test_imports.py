@@ -20,9 +20,11 @@ OURS = {
     "dataset_retries",
     "errors",
     "lance_compat",
+    "lance_sessions",
     "options",
     "read",
     "types",
+    "version_times",
 }
 """Parts of this package that a scan needs."""
 
