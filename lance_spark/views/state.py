@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from lance_spark.commit.conflicts.history import (
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ViewError
 from lance_spark.jobs.history import JobHistory
+from lance_spark.jobs.model import JobRecord
 from lance_spark.stored_json import check_fields, load_object
 
 if TYPE_CHECKING:
@@ -145,10 +146,7 @@ def is_settled(view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed |
         return False
     records = JobHistory(view).intact_jobs()
     refreshes = [record for record in records if record.job_type == JOB_TYPE]
-    if not refreshes or refreshes[0].status != "DONE":
-        return False
-    last = [record for record in records if record.job_id.partition("-")[0] == refreshes[0].job_id]
-    if any(record.rows_skipped or record.rows_failed for record in last):
+    if not refreshes or not _gave_all_values(refreshes[0], records):
         return False
     refresh_ids = {record.job_id for record in refreshes}
     staging_ids = {record.staging_id for record in records if record.job_id.partition("-")[0] in refresh_ids}
@@ -156,6 +154,12 @@ def is_settled(view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed |
         event.name in _KEEPS_VALUES or event.properties.get(JOB_KEY, "").partition("-")[0] in staging_ids
         for event in events_between(dataset, shows.at, dataset.version)
     )
+
+
+def _gave_all_values(refresh: JobRecord, records: Sequence[JobRecord]) -> bool:
+    """Tells whether a refresh has ended, and its backfills left no row without a value."""
+    jobs = [record for record in records if record.job_id.partition("-")[0] == refresh.job_id]
+    return refresh.status == "DONE" and not any(job.rows_skipped or job.rows_failed for job in jobs)
 
 
 def has_unfinished(view: DatasetRef, but: str | None) -> bool:
