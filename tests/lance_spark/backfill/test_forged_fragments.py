@@ -13,7 +13,7 @@ from lance_spark import BackfillIncompleteError
 from tests.support.inline_jobs import without_spark
 
 
-@pytest.mark.parametrize("claim", [11, (1 << 22) + 1, 1 << 31])
+@pytest.mark.parametrize("claim", [11, (1 << 22) + 1, pytest.param(1 << 31, marks=pytest.mark.long)])
 def test_a_backfill_of_a_fragment_that_claims_missing_rows_ends_within_seconds(claim: int, tmp_path: Path) -> None:
     with without_spark(tmp_path) as lab:
         dataset = lance.write_dataset(pa.table({"id": pa.array(range(10), pa.int64())}), lab.uri)
