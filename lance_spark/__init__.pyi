@@ -1,6 +1,7 @@
 """The public names and their modules. `__init__.py` imports a module when a program asks for it."""
 
 from lance_spark.backfill.cleanup import cleanup as cleanup
+from lance_spark.backfill.planning.cost_model import BackfillEstimate as BackfillEstimate
 from lance_spark.backfill.planning.explain import BackfillPlan as BackfillPlan
 from lance_spark.backfill.watch import Watch as Watch
 from lance_spark.columns.spark_functions import table_function as table_function

@@ -29,6 +29,7 @@ from lance_spark.cli.parameters import (
     app,
     open_on_master,
     parse_count_or_all,
+    parse_latency,
     parse_storage,
 )
 from lance_spark.errors import BackfillIncompleteError, ColumnNotFoundError
@@ -136,12 +137,21 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
         int | None,
         typer.Option(min=1, metavar="ROWS", help="Compute so many rows, and estimate time and cost"),
     ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Estimate the job on a cluster with so many tasks at once")
+    ] = None,
+    latency_s: Annotated[
+        float, typer.Option("--latency", parser=parse_latency, metavar="TIME", help="Time of a request to the store")
+    ] = 0.03,
     master: Master = None,
     checkpoints: Checkpoints = None,
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shows the work of a backfill. Starts no Spark without --sample."""
+    """Shows the work of a backfill. Starts no Spark without --sample.
+
+    With --slots also shows time, requests and price on a cluster, by earlier jobs of the table.
+    """
     table = open_on_master(uri, master, parse_storage(storage), checkpoint=checkpoints)
     backfill_plan = table.plan_backfill(
         column,
@@ -150,16 +160,22 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
         num_frags=num_frags,
         skip_frags=skip_frags,
         task_size=task_size,
-        concurrency=concurrency,
+        concurrency=slots if slots is not None and concurrency == DEFAULT_CONCURRENCY else concurrency,
         exact=not bounds,
         stale=stale,
         sample=sample,
     )
+    estimate = None
+    if slots is not None:
+        estimate = backfill_plan.estimate(slots=slots, latency_s=latency_s, jobs=table.list_jobs())
     if as_json:
         computed = {"has_work": backfill_plan.has_work, "rows_to_compute": backfill_plan.rows_to_compute}
-        print_json({**dataclasses.asdict(backfill_plan), **computed})
-    else:
-        typer.echo(backfill_plan.explain())
+        scaled = {} if estimate is None else {"estimate": dataclasses.asdict(estimate)}
+        print_json({**dataclasses.asdict(backfill_plan), **computed, **scaled})
+        return
+    typer.echo(backfill_plan.explain())
+    if estimate is not None:
+        typer.echo(estimate.explain())
 
 
 @app.command()

@@ -35,6 +35,16 @@ def parse_count_or_all(text: str) -> int | None:
     return int(text)
 
 
+def parse_latency(text: str | float) -> float:
+    """Reads a time of less than a minute, such as `30ms` or `0.03s`, in seconds."""
+    match = re.fullmatch(r"(\d{1,5}(?:\.\d{1,6})?)(ms|s)", str(text))
+    if isinstance(text, float):
+        return text  # the default
+    if match is None:
+        raise typer.BadParameter(f"{text} is no time such as 30ms or 0.03s")
+    return float(match[1]) / (1000 if match[2] == "ms" else 1)
+
+
 def parse_storage(texts: Sequence[str] | None) -> dict[str, str]:
     """Reads the options of the object store."""
     return parse_pairs(texts, "--storage", "KEY=VALUE, as in region=eu-west-1")

@@ -153,7 +153,7 @@ class ColumnFile:
     def _window_rows(self, given_row_bytes: int) -> int:
         if self._targets.existing and self._old_row_bytes is None:
             return _FIRST_BLOBS if self._targets.blobs else _FIRST_WINDOW_ROWS
-        width = sum(_fixed_bytes(field.type) for field in self._targets.schema)
+        width = sum(fixed_bytes(field.type) for field in self._targets.schema)
         rows = _WINDOW_BYTES // max(given_row_bytes, self._old_row_bytes or 0, width, 1)
         return max(1 if self._targets.blobs else _LEAST_WINDOW_ROWS, min(rows, _MOST_WINDOW_ROWS))
 
@@ -357,14 +357,14 @@ class ColumnFileWriter:
         )
 
 
-def _fixed_bytes(type: pa.DataType) -> int:
+def fixed_bytes(type: pa.DataType) -> int:
     """Returns the minimum size of a value; a NULL list of fixed size takes as many bytes."""
     if isinstance(type, pa.BaseExtensionType):
-        return _fixed_bytes(type.storage_type)
+        return fixed_bytes(type.storage_type)
     if pa.types.is_fixed_size_list(type):
-        return int(type.list_size) * max(_fixed_bytes(type.value_type), 1)
+        return int(type.list_size) * max(fixed_bytes(type.value_type), 1)
     if pa.types.is_struct(type):
-        return sum(_fixed_bytes(type.field(i).type) for i in range(type.num_fields))
+        return sum(fixed_bytes(type.field(i).type) for i in range(type.num_fields))
     try:
         return max(int(type.bit_width) // 8, 1)
     except ValueError:

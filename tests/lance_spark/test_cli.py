@@ -207,6 +207,16 @@ def test_a_plan_for_programs_has_what_is_computed_too(filled: Table, run: Run):
     assert chosen.code == 1, "at version 2 there was no such column"
 
 
+def test_a_plan_for_a_cluster_has_time_requests_and_price(filled: Table, run: Run):
+    ran = run("plan", filled.uri, "double", "--slots", 200, "--latency", "30ms")
+    assert ran.code == 0
+    assert "On 200 slots, 30 ms per request" in ran.out
+    assert " reads, " in ran.out and "$0.00" in ran.out
+    estimate = run("plan", filled.uri, "double", "--slots", 200, "--latency", "0.05s", "--json").document["estimate"]  # type: ignore[index]
+    assert (estimate["slots"], estimate["latency_s"]) == (200, 0.05)
+    assert estimate["call_seconds"] is not None, "the speed of the first job"
+
+
 def test_a_plan_without_counts_gives_bounds(filled: Table, run: Run):
     ran = run("plan", filled.uri, "double", "--bounds", "--json")
     assert isinstance(ran.document, dict)
@@ -318,6 +328,8 @@ def test_versions_say_what_made_them(filled: Table, run: Run):
         ["jobs", "{uri}", "--limit", "0"],
         ["plan", "{uri}", "double", "--num-frags", "some"],
         ["plan", "{uri}", "double", "--task-size", "0"],
+        ["plan", "{uri}", "double", "--slots", "0"],
+        ["plan", "{uri}", "double", "--slots", "8", "--latency", "30"],
         ["plan", "{uri}", "double", "--where", "nope = 3"],
         ["plan", "{uri}", "double", "--concurrency", "9" * 5000],
         ["backfill", "{uri}", "double", "--concurrency", "0"],

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
+from lance_spark.backfill.planning.cost_model import (
+    BackfillEstimate,
+    Cluster,
+    Workload,
+    advise,
+    check_cluster,
+    estimate,
+    find_row_seconds,
+)
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import SAMPLE_TASKS, PreparedBackfill
 from lance_spark.backfill.planning.staleness import count_stale
+from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.errors import counted
-from lance_spark.jobs.model import BackfillJobResult
+from lance_spark.jobs.model import BackfillJobResult, JobRecord
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
+from lance_spark.staging.column_file import fixed_bytes
 from lance_spark.words import InWords
 
 
@@ -47,6 +59,7 @@ class BackfillPlan(InWords):
             was cleaned up, or the table has no stable row ids and an update moved the rows.
         rows_outside: Rows to compute in fragments outside the window.
         input_bytes: Estimated bytes of input on storage.
+        output_bytes: Minimum bytes of the values, by their types.
         stable_row_ids: Whether the table has stable row ids.
         udf_mismatch: Whether the backfill replaces values of an earlier UDF.
         sampled_rows: Rows computed by `plan_backfill(sample=)`; 0 without a sample.
@@ -95,6 +108,7 @@ class BackfillPlan(InWords):
     rows_unverified: int
     rows_outside: int
     input_bytes: int
+    output_bytes: int
     stable_row_ids: bool
     udf_mismatch: bool
     sampled_rows: int = 0
@@ -149,6 +163,65 @@ class BackfillPlan(InWords):
             estimated_seconds=rows * seconds,
             estimated_cost=rows * sample.cost,
         )
+
+    def estimate(
+        self,
+        *,
+        slots: int,
+        latency_s: float,
+        jobs: Iterable[JobRecord] = (),
+        commit_granularity: int | None = DEFAULT_COMMIT_GRANULARITY,
+    ) -> BackfillEstimate:
+        """Estimates the time and the requests of the backfill on a cluster with an object store.
+
+        Computes without requests; docs/sizing.md has the model and its accuracy.
+
+        Args:
+            slots: Tasks at once.
+            latency_s: Seconds of a request to the store, without its data.
+            jobs: The jobs of the table, newest first, for the speed of the UDF. Without a job of
+                this version of the UDF, the estimate has no time for calls.
+            commit_granularity: Finished fragments per commit; None for a single commit at the end.
+
+        Returns:
+            The estimate, with advice.
+
+        Raises:
+            OptionError: A value is out of range.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            plan = books.plan_backfill("double", concurrency=200)
+            print(plan.estimate(slots=200, latency_s=0.03, jobs=books.list_jobs()).explain())
+            ```
+        """
+        check_cluster(slots, latency_s)
+        row_seconds = find_row_seconds(jobs, self)
+        work = Workload(
+            rows=self.rows_to_compute,
+            fragments=self.fragments,
+            table_fragments=self.total_fragments,
+            tasks=self.total_tasks,
+            input_bytes=self.input_bytes,
+            output_bytes=self.output_bytes,
+            commits=math.ceil(self.fragments / commit_granularity) if commit_granularity else min(1, self.fragments),
+            row_seconds=row_seconds or 0.0,
+        )
+        cluster = Cluster(slots=slots, latency_s=latency_s)
+        result = replace(estimate(work, cluster), advice=advise(work, cluster, self.total_rows))
+        return result if row_seconds else replace(result, call_seconds=None)
 
     def explain(self) -> str:
         """Returns the plan as readable text."""
@@ -220,6 +293,7 @@ def view_of(
         rows_unverified=stale.unverified,
         rows_outside=sum(plan.rows_to_do for plan in beyond),
         input_bytes=sum(plan.input_bytes for plan in work),
+        output_bytes=pending * sum(fixed_bytes(field.type) for field in spec.targets.schema),
         stable_row_ids=dataset.has_stable_row_ids,
         udf_mismatch=prepared.definition.is_redefined,
     )
