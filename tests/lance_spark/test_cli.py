@@ -9,7 +9,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import lance_spark
 from lance_spark import Table, cli
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.history import JobHistory, this_process
-from lance_spark.jobs.model import JobRecord
+from tests.support.records import job_record
 from udf_runtime import UDF, skip_on_error, udf
 
 ROOT = Path(__file__).parents[2]
@@ -255,12 +255,7 @@ def test_one_job_is_shown_with_its_counts(filled: Table, run: Run):
 
 def test_a_job_whose_driver_is_gone_is_shown_as_dead(filled: Table, run: Run):
     process = json.loads(this_process())
-    current_time = datetime.now(UTC)
-    dead_record = JobRecord(
-        job_id="gone", status="RUNNING", columns=("double",), udf_name="double", udf_version="1", key="", where=None,
-        read_version=1, staging_id="0" * 40, launched_at=current_time, updated_at=current_time, launched_by="nobody",
-        process=json.dumps({**process, "started": "0"}),
-    )  # fmt: skip
+    dead_record = job_record("gone", status="RUNNING", process=json.dumps({**process, "started": "0"}))
     JobHistory(DatasetRef.at(filled.uri)).save(dead_record)
     output = run("job", filled.uri, "gone")
     assert "DEAD" in output.out and "its driver is gone" in output.out

@@ -19,7 +19,7 @@ from lance_spark.errors import JobNotFoundError, TableNotFoundError, TableUnwrit
 from lance_spark.jobs import history
 from lance_spark.jobs import history as late_ends
 from lance_spark.jobs.history import JobHistory
-from tests.object_stores.operations import job_record
+from tests.support.records import job_record
 from tests.support.waiting import eventually
 
 

@@ -4,11 +4,8 @@ resulting table.
 
 from __future__ import annotations
 
-import dataclasses
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import lance
@@ -23,10 +20,10 @@ from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_compacted
 from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.indexes.upkeep import drop_index
-from lance_spark.jobs.history import JobHistory, this_process
-from lance_spark.jobs.model import JobRecord
+from lance_spark.jobs.history import JobHistory
 from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
 from tests.object_stores.stores import StorePlace
+from tests.support.records import job_record
 
 IDS = list(range(10))
 ROWS = pa.table({"id": IDS, "x": [2 * i for i in IDS]})
@@ -94,27 +91,6 @@ def compact(place: StorePlace) -> None:
     part = Compacted(olds=olds, rewrite=task.execute(dataset).json())  # type: ignore[attr-defined]
     outcome = commit_compacted(place.ref, Basis.of(dataset), [part], missing=lambda _: ())
     assert outcome.committed == (part,) and not outcome.lost
-
-
-def job_record(job_id: str) -> JobRecord:
-    """Returns the end of a job; the start of the job has the same `staging_id`."""
-    current_time = datetime.now(UTC)
-    return JobRecord(
-        job_id=job_id,
-        job_type="backfill",
-        status="DONE",
-        columns=("v",),
-        udf_name="",
-        udf_version="",
-        key="",
-        where=None,
-        read_version=1,
-        staging_id=uuid.uuid5(uuid.NAMESPACE_OID, job_id).hex + "0" * 8,
-        launched_at=current_time,
-        updated_at=current_time,
-        launched_by="somebody",
-        process=this_process(),
-    )
 
 
 def fill(place: StorePlace) -> None:
@@ -207,7 +183,7 @@ OPERATIONS: dict[str, StoreOperation] = {
         expected=0,
     ),
     "job record": StoreOperation(
-        prepare=lambda place: JobHistory(place.ref).save(dataclasses.replace(job_record("one"), status="RUNNING")),
+        prepare=lambda place: JobHistory(place.ref).save(job_record("one", status="RUNNING")),
         act=lambda place: JobHistory(place.ref).save(job_record("one")),
         shows=lambda place: [(record.job_id, record.status) for record in JobHistory(place.ref).jobs()],
         expected=[("one", "DONE")],

@@ -4,7 +4,6 @@ credentials.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import socket
@@ -29,7 +28,6 @@ from tests.object_stores.operations import (
     ROWS,
     StoreOperation,
     connection,
-    job_record,
     make,
     on_spark,
     table_of,
@@ -37,6 +35,7 @@ from tests.object_stores.operations import (
 from tests.object_stores.servers import fail, requests_of, s3_options
 from tests.object_stores.stores import Store, StorePlace
 from tests.support.processes import free_port
+from tests.support.records import job_record
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -274,7 +273,7 @@ def test_the_end_of_a_job_is_written_when_the_store_answers_again(
     monkeypatch.setattr(late_ends, "_RETRY_S", 0.5)
     place, _ = prepared(failing, OPERATIONS["add"])
     history = JobHistory(place.ref)
-    history.save(dataclasses.replace(job_record("late"), status="RUNNING"))
+    history.save(job_record("late", status="RUNNING"))
     fail(failing.storage, down_while=str(outage_file))
     history.save(job_record("late"))
     assert [record.job_id for record in late_ends.kept_ends(place.ref.uri)] == ["late"]

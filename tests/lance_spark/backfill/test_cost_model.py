@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 import lance_spark
 from lance_spark import BackfillPlan, JobRecord
 from lance_spark.backfill.planning.cost_model import Cluster, Workload, advise, estimate
+from tests.support.records import job_record
 
 WORK = st.builds(
     Workload,
@@ -53,36 +53,9 @@ PLAN = BackfillPlan(
 )
 
 
-def job(udf_version: str, rows: int, compute: float) -> JobRecord:
-    moment = datetime(2026, 1, 1, tzinfo=UTC)
-    return JobRecord(
-        job_id="j",
-        job_type="backfill",
-        status="DONE",
-        columns=("vector",),
-        udf_name="embed",
-        udf_version=udf_version,
-        input_columns=("text",),
-        key="k",
-        where=None,
-        read_version=1,
-        staging_id="s",
-        launched_at=moment,
-        updated_at=moment,
-        completed_at=moment,
-        launched_by="u@m",
-        process="{}",
-        rows_selected=rows,
-        rows_computed=rows,
-        rows_from_checkpoint=0,
-        rows_skipped=0,
-        rows_failed=0,
-        fragments_total=1,
-        fragments_done=1,
-        versions=(2,),
-        retries=0,
-        seconds={"compute": compute},
-        message=None,
+def job(udf_version: str, rows: int, compute: float, udf_name: str = "embed") -> JobRecord:
+    return job_record(
+        "j", udf_name=udf_name, udf_version=udf_version, rows_computed=rows, seconds={"compute": compute}
     )
 
 
