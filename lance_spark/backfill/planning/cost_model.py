@@ -163,10 +163,11 @@ def show_seconds(seconds: float) -> str:
 
 
 def find_row_seconds(jobs: Iterable[JobRecord], plan: BackfillPlan) -> float | None:
-    """Returns the seconds of a row in the newest job of a plan's UDF version, or None."""
+    """Returns the seconds of a row in the newest job of a plan's UDF and its version, or None."""
+    udf = plan.udf_name, plan.udf_version
     for job in jobs:
         seconds = job.seconds.get("compute", 0.0) + job.seconds.get("limit", 0.0)
-        if job.udf_version == plan.udf_version and job.rows_computed and seconds:
+        if (job.udf_name, job.udf_version) == udf and job.rows_computed and seconds:
             return seconds / job.rows_computed
     return None
 

@@ -94,7 +94,8 @@ def test_a_terabyte_in_100_000_fragments_on_200_slots():
 
 
 def test_without_a_job_of_this_udf_the_time_of_calls_is_unknown():
-    found = PLAN.estimate(slots=200, latency_s=0.03, jobs=[job("v1", 1_000, 99.0), job("v2", 0, 0.0)])
+    jobs = [job("v1", 1_000, 99.0), job("v2", 0, 0.0), job("v2", 1_000, 99.0, udf_name="another")]
+    found = PLAN.estimate(slots=200, latency_s=0.03, jobs=jobs)
     assert found.call_seconds is None
     assert found.text.startswith("at least ")
     assert "no job has called the UDF yet" in found.explain()
