@@ -150,9 +150,12 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
 ) -> None:
     """Shows the work of a backfill. Starts no Spark without --sample.
 
-    With --slots also shows time, requests and price on a cluster, by earlier jobs of the table.
+    With --slots also shows time, requests and price on a cluster, by earlier jobs of the table. A
+    smaller --concurrency limits the slots; the default, 8, does not.
     """
     table = open_on_master(uri, master, parse_storage(storage), checkpoint=checkpoints)
+    if slots is not None and concurrency == DEFAULT_CONCURRENCY:
+        concurrency = slots
     backfill_plan = table.plan_backfill(
         column,
         where=where,
@@ -160,14 +163,15 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
         num_frags=num_frags,
         skip_frags=skip_frags,
         task_size=task_size,
-        concurrency=slots if slots is not None and concurrency == DEFAULT_CONCURRENCY else concurrency,
+        concurrency=concurrency,
         exact=not bounds,
         stale=stale,
         sample=sample,
     )
     estimate = None
     if slots is not None:
-        estimate = backfill_plan.estimate(slots=slots, latency_s=latency_s, jobs=table.list_jobs())
+        tasks_at_once = min(slots, concurrency or slots)
+        estimate = backfill_plan.estimate(slots=tasks_at_once, latency_s=latency_s, jobs=table.list_jobs())
     if as_json:
         computed = {"has_work": backfill_plan.has_work, "rows_to_compute": backfill_plan.rows_to_compute}
         scaled = {} if estimate is None else {"estimate": dataclasses.asdict(estimate)}

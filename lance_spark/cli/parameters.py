@@ -36,10 +36,10 @@ def parse_count_or_all(text: str) -> int | None:
 
 
 def parse_latency(text: str | float) -> float:
-    """Reads a time of less than a minute, such as `30ms` or `0.03s`, in seconds."""
-    match = re.fullmatch(r"(\d{1,5}(?:\.\d{1,6})?)(ms|s)", str(text))
+    """Reads a duration such as `30ms` or `0.03s`, and returns seconds."""
     if isinstance(text, float):
         return text  # the default
+    match = re.fullmatch(r"(\d{1,5}(?:\.\d{1,6})?)(ms|s)", text)
     if match is None:
         raise typer.BadParameter(f"{text} is no time such as 30ms or 0.03s")
     return float(match[1]) / (1000 if match[2] == "ms" else 1)

@@ -215,6 +215,8 @@ def test_a_plan_for_a_cluster_has_time_requests_and_price(filled: Table, run: Ru
     estimate = run("plan", filled.uri, "double", "--slots", 200, "--latency", "0.05s", "--json").document["estimate"]  # type: ignore[index]
     assert (estimate["slots"], estimate["latency_s"]) == (200, 0.05)
     assert estimate["call_seconds"] is not None, "the speed of the first job"
+    ran = run("plan", filled.uri, "double", "--slots", 200, "--concurrency", 16)
+    assert "On 16 slots" in ran.out, "a job of 16 tasks at once"
 
 
 def test_a_plan_without_counts_gives_bounds(filled: Table, run: Run):
