@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import formatdate
 from http import HTTPStatus
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
@@ -39,6 +40,9 @@ FAULTS = "/-/faults"
 
 PAGE_LIMIT = 1000
 """Maximum number of keys in a page of a list."""
+
+MIN_PART_BYTES = 5 << 20
+"""Minimum size of the parts of an upload, except for the last part."""
 
 BROKEN = 0
 """The status of a request whose connection breaks."""
@@ -149,11 +153,10 @@ class Bucket:
         self.keys: list[str] = []
         """Sorted: the order of code points is the order of UTF-8."""
 
-    def put(self, key: str, content: bytes) -> StoredObject:
+    def put(self, key: str, content: bytes, etag: str = "") -> StoredObject:
         if key not in self.objects:
             bisect.insort(self.keys, key)
-        etag = f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
-        stored = self.objects[key] = StoredObject(content, etag, time.time())
+        stored = self.objects[key] = StoredObject(content, etag or etag_of(content), time.time())
         return stored
 
     def delete(self, key: str) -> None:
@@ -182,10 +185,32 @@ class Bucket:
         return keys, folders, ""
 
 
+def etag_of(content: bytes) -> str:
+    return f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
+
+
+class UploadPart(NamedTuple):
+    content: bytes
+    etag: str
+
+
 @dataclass
 class Upload:
-    key: str
-    parts: dict[int, bytes] = field(default_factory=dict)
+    """A multipart upload: its parts by number."""
+
+    parts: dict[int, UploadPart] = field(default_factory=dict)
+
+    def complete(self, body: bytes) -> list[UploadPart] | Reply:
+        """Returns the parts listed by a completion, or the refusal of the completion."""
+        parts: list[UploadPart] = []
+        for element in ET.fromstring(body).iterfind("{*}Part"):
+            part = self.parts.get(int(element.findtext("{*}PartNumber", "0")))
+            if part is None or part.etag != element.findtext("{*}ETag"):
+                return refusal(400, "InvalidPart")
+            parts.append(part)
+        if any(len(part.content) < MIN_PART_BYTES for part in parts[:-1]):
+            return refusal(400, "EntityTooSmall")
+        return parts or refusal(400, "MalformedXML")
 
 
 class ObjectStore:
@@ -198,6 +223,8 @@ class ObjectStore:
         self.upload_numbers = itertools.count()
 
     def answer(self, request: Request) -> Reply:
+        if "transfer-encoding" in request.headers:
+            return refusal(501, "NotImplemented")
         name, _, key = request.path.lstrip("/").partition("/")
         if request.method == "PUT" and not key:
             self.buckets.setdefault(name, Bucket())
@@ -292,7 +319,7 @@ class ObjectStore:
 
     def begin_upload(self, bucket: Bucket, key: str, request: Request) -> Reply:
         number = str(next(self.upload_numbers))
-        self.uploads[number] = Upload(key)
+        self.uploads[number] = Upload()
         return xml_reply(
             f"<InitiateMultipartUploadResult {_NAMESPACE}><Key>{escape(key)}</Key><UploadId>{number}</UploadId>"
             "</InitiateMultipartUploadResult>"
@@ -302,9 +329,8 @@ class ObjectStore:
         upload = self.uploads.get(request.parameters["uploadId"])
         if upload is None:
             return MISSING_UPLOAD
-        number = request.parameters["partNumber"]
-        upload.parts[int(number)] = request.body
-        return Reply(headers={"ETag": f'"{number}"'})
+        part = upload.parts[int(request.parameters["partNumber"])] = UploadPart(request.body, etag_of(request.body))
+        return Reply(headers={"ETag": part.etag})
 
     def complete_upload(self, bucket: Bucket, key: str, request: Request) -> Reply:
         upload = self.uploads.get(request.parameters["uploadId"])
@@ -312,8 +338,12 @@ class ObjectStore:
             return MISSING_UPLOAD
         if not self.meets_condition(bucket, key, request):
             return UNMET_CONDITION
+        parts = upload.complete(request.body)
+        if isinstance(parts, Reply):
+            return parts
         del self.uploads[request.parameters["uploadId"]]
-        stored = bucket.put(key, b"".join(upload.parts[number] for number in sorted(upload.parts)))
+        etags = etag_of("".join(part.etag for part in parts).encode()).strip('"')
+        stored = bucket.put(key, b"".join(part.content for part in parts), f'"{etags}-{len(parts)}"')
         return xml_reply(
             f"<CompleteMultipartUploadResult {_NAMESPACE}><Key>{escape(key)}</Key><ETag>{escape(stored.etag)}</ETag>"
             "</CompleteMultipartUploadResult>"
@@ -389,6 +419,8 @@ class Server:
                 if request.method != "HEAD":
                     writer.write(reply.body)
                 await writer.drain()
+                if "transfer-encoding" in request.headers:
+                    return  # The body is unread.
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # Clients close their connections without a notice, also in the middle of a request.
         finally:
