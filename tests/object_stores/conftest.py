@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,13 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """The server of `s3`, without the header of the condition."""
     with s3_server(tmp_path_factory.mktemp("careless"), ignore_conditions=True) as storage:
+        yield Store(root=f"s3://{TABLES}", storage=storage)
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> Iterator[Store]:
+    """A server without the tables of earlier tests: its memory has to hold files of 100 MB."""
+    with s3_server(tmp_path) as storage:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import lance
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +9,6 @@ from pyspark.sql import SparkSession
 from lance_spark.backfill.reuse.computed_rows import RECORDS
 from tests.object_stores.counted_operations import RemoteTable, make_letters
 from tests.object_stores.request_counts import count_requests
-from tests.object_stores.servers import TABLES, s3_server
 from tests.object_stores.stores import Store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -21,12 +17,6 @@ LOOKS = (1, 10, 40)
 """Numbers of earlier jobs before the looks."""
 
 MOST_MORE = 10
-
-
-@pytest.fixture
-def counting(tmp_path: Path) -> Iterator[Store]:
-    with s3_server(tmp_path) as storage:
-        yield Store(root=f"s3://{TABLES}", storage=storage)
 
 
 def test_requests_of_a_job_do_not_grow_with_the_number_of_jobs(counting: Store, spark: SparkSession) -> None:
@@ -44,7 +34,6 @@ def test_requests_of_a_job_do_not_grow_with_the_number_of_jobs(counting: Store, 
             histories[job] = count_requests(remote.storage, table.list_jobs).total
             uri = f"{remote.uri}/{RECORDS.name}"
             records[job] = lance.dataset(uri, storage_options=remote.storage).count_rows()
-    print(requests, plans, histories, records)
     assert max(requests.values()) <= requests[1] + MOST_MORE
     assert max(plans.values()) <= 10
     assert max(histories.values()) <= 4
