@@ -10,7 +10,6 @@ and the peak memory cover the driver, the JVM and Spark's Python workers.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import multiprocessing
@@ -20,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -32,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import lance_spark
+from benchmarks.report import add_scale, describe_machine, make_parser, write_report
 from benchmarks.table_api_memory import cpu_seconds, spark_kind, watched
 from lance_spark import Table, udf
 
@@ -49,19 +48,16 @@ Numbers = dict[str, Any]
 
 def main() -> None:
     """Measures all tables, and writes `extremes.json`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.extremes", description=__doc__)
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the tables, 1.0 = 100,000 fragments, ...")
+    parser = make_parser("extremes", __doc__)
+    add_scale(parser, "100,000 fragments, ...")
     parser.add_argument("--only", action="append", choices=sorted(TABLES), help="measure only this table; repeatable")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
-    parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
+    parser.add_argument("--show", action="store_true", help="measure nothing, print the results of the last run")
     arguments = parser.parse_args()
     file = arguments.out / "extremes.json"
     report: Numbers = json.loads(file.read_text()) if file.exists() else {}
     for name in () if arguments.show else arguments.only or TABLES:
         report[name] = compare(name, arguments.scale)
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        # Written after each table, so an interrupted run keeps its results.
-        file.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(arguments, "extremes", report)
     print_tables(report)
 
 
@@ -70,7 +66,7 @@ def compare(name: str, scale: float) -> Numbers:
     size = max(_QUARTER, int(TABLES[name][0] * scale))
     quarter, whole = (_in_new_process(name, part) for part in (size // _QUARTER, size))
     cases = {case: {**numbers, "growth": _growth(quarter[case], numbers)} for case, numbers in whole.items()}
-    return {"size": size, "cpus": os.cpu_count(), "cases": cases, "quarter": quarter}
+    return {"size": size, "machine": describe_machine(), "cases": cases, "quarter": quarter}
 
 
 def _growth(quarter: Numbers, whole: Numbers) -> float | None:
@@ -80,7 +76,7 @@ def _growth(quarter: Numbers, whole: Numbers) -> float | None:
 
 
 def _in_new_process(name: str, size: int) -> dict[str, Numbers]:
-    """Measures in a process with a session of its own, so that no other table counts."""
+    """Measures in a process with its own session, so that no other table counts."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measure, name, size).result()
 
@@ -104,7 +100,7 @@ def _run(title: str, operation: Operation) -> Numbers:
     with watched([os.getpid()], spark_kind) as peaks:
         try:
             operation()
-        except Exception as error:  # noqa: BLE001 - the other operations count all the same
+        except Exception as error:  # noqa: BLE001 - further operations still run
             numbers["error"] = f"{type(error).__name__}: {error}"[:300]
     numbers["seconds"] = round(time.perf_counter() - began, 3)
     numbers["cpu_s"] = round(cpu_seconds(os.getpid()) - cpu, 3)
@@ -156,16 +152,16 @@ def make_fragments(spark: SparkSession, folder: str, size: int) -> Table:
     uri = f"{folder}/table.lance"
     _write(uri, 1)
     rows = _rows(0, _ROWS)
-    made: list[FragmentMetadata] = []
+    fragments: list[FragmentMetadata] = []
     for first in range(1, size, _MOST_LINKS):
         template = lance.LanceFragment.create(uri, rows, fragment_id=0)
-        path, text = template.files[0].path, template.to_json()
+        path, description = template.files[0].path, template.to_json()
         for number in range(first, min(first + _MOST_LINKS, size)):
             name = f"{number:040x}.lance"
             os.link(f"{uri}/data/{path}", f"{uri}/data/{name}")
-            files = [{**text["files"][0], "path": name}]
-            made.append(FragmentMetadata.from_json(json.dumps({**text, "files": files})))
-    lance.LanceDataset.commit(uri, lance.LanceOperation.Append(made), read_version=1)
+            files = [{**description["files"][0], "path": name}]
+            fragments.append(FragmentMetadata.from_json(json.dumps({**description, "files": files})))
+    lance.LanceDataset.commit(uri, lance.LanceOperation.Append(fragments), read_version=1)
     return _open(spark, folder)
 
 

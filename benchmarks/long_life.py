@@ -8,9 +8,7 @@ table, as in a real one.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import os
 import tempfile
 import time
@@ -28,6 +26,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import lance_spark
+from benchmarks.report import describe_machine, make_parser, write_report
 from lance_spark import udf
 
 ROWS, FRAGMENTS, SIZE = 300, 3, 4
@@ -240,37 +239,39 @@ def make_session(*, connect: bool) -> SparkSession:
 
 def main() -> None:
     """Runs the kinds one after another, and writes `long_life.json`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.long_life", description=__doc__)
+    parser = make_parser("long_life", __doc__)
     parser.add_argument("--jobs", type=int, default=300, help="jobs of each kind")
     parser.add_argument("--warm", type=int, default=100, help="jobs before the first measurement")
     parser.add_argument("--only", action="append", help="run only these kinds; repeatable")
     parser.add_argument("--connect", action="store_true", help="run over Spark Connect, without SQL")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
+    name = "long_life_connect" if arguments.connect else "long_life"
+    content: dict[str, Any] = {
+        "machine": describe_machine(),
+        "jobs": arguments.jobs,
+        "warm": arguments.warm,
+        "per_100_jobs": {},
+    }
     with tempfile.TemporaryDirectory(prefix="lance-spark-life-") as folder:
         temporary = Path(folder, "temporary")
         temporary.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
         spark = make_session(connect=arguments.connect)
-        report = {}
         for kind in arguments.only or ["mixed", *_KINDS]:
             home = Path(folder, kind.replace(" ", "_"))
             home.mkdir()
             loop = JobLoop(spark, home, sql=not arguments.connect)
             if kind == "mixed" or kind in loop.kinds:
-                report[kind] = measure_slopes(
+                content["per_100_jobs"][kind] = measure_slopes(
                     loop,
                     kind,
                     lambda: Resources.measure(spark, temporary),
                     jobs=arguments.jobs,
                     warm=arguments.warm,
                 )
-                print(kind, json.dumps(report[kind]), flush=True)
+                print(kind, content["per_100_jobs"][kind], flush=True)
+                write_report(arguments, name, content)
         spark.stop()
-    sizes = {"jobs": arguments.jobs, "warm": arguments.warm, "connect": arguments.connect, "cpus": os.cpu_count()}
-    name = "long_life_connect.json" if arguments.connect else "long_life.json"
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / name).write_text(json.dumps({**sizes, "per_100_jobs": report}, indent=1) + "\n")
 
 
 _KINDS = ("backfill", "refresh", "read", "search", "append", "load", "DataFrame backfill", "UPDATE", "MERGE")

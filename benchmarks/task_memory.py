@@ -8,14 +8,11 @@ call. A separate process makes the table.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -25,6 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 import lance_spark
+from benchmarks.report import add_only, describe_machine, is_chosen, make_parser, write_report
 from benchmarks.table_api_memory import spark_kind, watched
 from lance_spark import UDF, udf
 
@@ -137,26 +135,23 @@ def main() -> None:
     if sys.argv[1:2] == ["--make"]:
         make_table(sys.argv[2], sys.argv[3], int(sys.argv[4]))
         return
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.task_memory", description=__doc__)
+    parser = make_parser("task_memory", __doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of each fragment")
     parser.add_argument("--buffers", type=int, nargs="+", default=[512, 128], help="MiB of blob_read_buffer_size")
-    parser.add_argument("--only", action="append", help="run only cases whose name contains this; repeatable")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    add_only(parser)
     arguments = parser.parse_args()
     builder = SparkSession.builder.master("local[1]").appName("task memory").config("spark.driver.memory", "1g")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     spark = lance_spark.configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    report = {}
+    report: dict[str, Any] = {"machine": describe_machine(), "gigabytes": arguments.gigabytes, "peak_mb": {}}
     for name in ROW_BYTES:
-        if any(part in name for part in arguments.only or [""]):
+        if is_chosen(name, arguments):
             with tempfile.TemporaryDirectory(prefix="lance-spark-memory-") as folder:
-                report[name] = measure(spark, folder, name, arguments.gigabytes, arguments.buffers)
-            print(name, json.dumps(report[name]), flush=True)
+                report["peak_mb"][name] = measure(spark, folder, name, arguments.gigabytes, arguments.buffers)
+            print(name, report["peak_mb"][name], flush=True)
+            write_report(arguments, "task_memory", report)
     spark.stop()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    content = {"gigabytes": arguments.gigabytes, "peak_mb": report}
-    (arguments.out / "task_memory.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
