@@ -1,8 +1,8 @@
 """Compares the model of a backfill's time and requests with measured jobs: `python -m
 benchmarks.sizing [--show]`.
 
-The store is the S3 server of the tests, on this machine, which delays each reply. A first job fills
-one fragment, and its speed goes into the estimate of the other fragments.
+The store is the S3 server of the tests, on this machine, with delayed replies. A first job fills a
+fragment, and its speed goes into the estimate of the other fragments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ACCURACY = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedRun:
-    """A job whose time one part of the model determines.
+    """A job with a single bottleneck.
 
     Attributes:
         fragments: Fragments of the table.
@@ -57,7 +57,7 @@ RUNS = {
 
 
 def make_sleeper(row_s: float) -> UDF:
-    """Returns a UDF that takes some seconds per row."""
+    """Returns a UDF of some seconds per row."""
 
     @udf(data_type=pa.int64(), version="1", batch_size=20)
     def letters(text: pa.Array) -> pa.Array:

@@ -9,7 +9,7 @@ ABSENT = "Check the path, or write the table first."
 """The remedy without any knowledge of the location."""
 
 _SHOWN_TABLES = 10
-"""Tables that an error names."""
+"""Maximum number of tables in an error."""
 
 
 def describe_folder(folder: str) -> str:
@@ -34,5 +34,5 @@ def _list_folder(folder: str) -> dict[str, bool]:
         with os.scandir(folder) as entries:
             # The listing tells the kind of an entry: no request for each file of the folder.
             return {entry.name: entry.is_dir() for entry in entries}
-    except OSError:  # no folder, a deleted one, or one that this user may enter and not list
+    except OSError:  # no folder, or no permission to list the folder
         return {}

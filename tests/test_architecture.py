@@ -151,7 +151,7 @@ IMPORTS_BY_TEXT = {"lance_spark", "lance_spark.jvm.commands"}
 
 
 def imported_texts(path: Path) -> list[str]:
-    """Returns the texts below `lance_spark` and `udf_runtime` that a module passes to `import_module`."""
+    """Returns a module's arguments of `import_module` below `lance_spark` and `udf_runtime`."""
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     texts = [
         ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func).endswith(("import_module", "__import__"))
@@ -202,7 +202,7 @@ def test_schemas_of_spark_are_parsed_in_one_place_which_loads_no_class():
 
 
 def from_tests(path: Path) -> list[str]:
-    """Returns imports of test modules, whose fixtures and tests would be collected twice."""
+    """Returns imports of test modules: pytest would collect their fixtures and tests twice."""
     return [
         f"{path.relative_to(ROOT)}:{line} imports {target}: what several modules use belongs to tests/support"
         for line, target in imports_of(path)

@@ -21,7 +21,7 @@ app = typer.Typer(
     help="Lance tables with computed columns: their jobs, plans, versions and tags, and backfills and upkeep on Spark.",
     no_args_is_help=True,
     add_completion=False,
-    # Local variables hold storage options, which may be secrets.
+    # Local variables hold storage options, maybe with secrets.
     pretty_exceptions_show_locals=False,
 )
 
@@ -54,7 +54,7 @@ def parse_pairs(texts: Sequence[str] | None, option: str, form: str) -> dict[str
     """Reads texts of the form `KEY=VALUE`."""
     pairs = [text.partition("=") for text in texts or ()]
     if not all(key and sign for key, sign, _ in pairs):
-        # Without the given text, which may be a secret.
+        # Without the given text: a secret, perhaps.
         raise typer.BadParameter(f"give {form}", param_hint=option)
     return {key: value for key, _, value in pairs}
 

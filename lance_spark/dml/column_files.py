@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ColumnFiles:
-    """Writes the column files of fragments in sequence. Belongs to one task."""
+    """Writes the column files of fragments in sequence. Belongs to a task."""
 
     def __init__(self, staging: Staging, rows: SnapshotRows, targets: Targets, result: RowEditResult) -> None:
         self._staging = staging

@@ -1,4 +1,4 @@
-"""Rows of fragments that match a filter: :func:`matching_rows` and :func:`matching_addresses`."""
+"""Matching rows of a filter, by fragment: :func:`matching_rows` and :func:`matching_addresses`."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def doubling(*bad: int, skips: bool = False) -> UDF:
-    """A UDF that fails on some ids; defined here, so it is pickled by value."""
+    """A UDF with errors on some ids, pickled by value."""
 
     def double(id: int) -> int:
         if id in bad:
@@ -80,7 +80,7 @@ def make(path: Path, function: UDF | None = None) -> Table:
 
 @pytest.fixture
 def filled(spark: SparkSession, tmp_path: Path) -> Table:
-    """A table filled by a job except for two rows, which its policy skipped."""
+    """A table filled by a job except for two rows, skipped by its policy."""
     table = make(tmp_path, doubling(7, 23, skips=True))
     table.backfill("double", job_id="first")
     return table

@@ -1,4 +1,4 @@
-"""Real object stores, each started once: one per protocol with conditional puts, and two that ignore conditions."""
+"""Object stores in processes: a store per protocol with conditional puts, and two stores without conditions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A server whose failures a test orders with `servers.fail`."""
+    """A server with failures by `servers.fail`."""
     with s3_server(tmp_path_factory.mktemp("failing")) as storage:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 
 
 @pytest.fixture(scope="session")
 def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """The server of `s3`, without the header of the condition."""
+    """The server of `s3`, without conditional puts."""
     with s3_server(tmp_path_factory.mktemp("careless"), ignore_conditions=True) as storage:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 
@@ -46,7 +46,7 @@ def counting(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def s3rver_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A foreign server that ignores conditions."""
+    """A foreign server without conditional puts."""
     with s3rver(tmp_path_factory.mktemp("s3rver")) as storage:
         yield Store(root=f"s3://{TABLES}", storage=storage)
 

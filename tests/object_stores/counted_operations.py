@@ -1,7 +1,7 @@
-"""The operations with a budget of requests, in the order in which they run on one table.
+"""The operations with a budget of requests, in the order of their runs on one table.
 
-The test of budgets and `benchmarks/remote.py` run them. Each operation has a counterpart of pylance on a twin of the
-table, where pylance does the same.
+The test of budgets and `benchmarks/remote.py` run the operations. If pylance has the same operation, pylance runs it on
+a twin of the table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def rows_of(count: int, first: int = 0, *, text_bytes: int = 58) -> pa.Table:
 
 
 def make_letters() -> UDF:
-    """Returns a nested UDF, which executors unpickle without this module."""
+    """Returns a nested UDF. Executors unpickle it without this module."""
 
     @udf(data_type=pa.int64(), version="1")
     def letters(text: pa.Array) -> pa.Array:
@@ -224,7 +224,7 @@ def change_before_versions(remote: RemoteTable) -> None:
 
 
 def leave_dead_jobs(remote: RemoteTable) -> None:
-    """Leaves the files of jobs that died ten days ago."""
+    """Leaves the files of jobs dead for ten days."""
     for number in range(DEAD_JOBS):
         started_at = int(time.time()) - 864_000 + number
         staging = Staging(

@@ -3,7 +3,7 @@
 One thread serves all connections and answers each request without an interruption. Conditional puts are therefore
 atomic, as in a real store. `--ignore-conditions` simulates a store without conditional puts, by ignoring the header.
 
-The server keeps all objects in memory. It has the operations that Lance uses: objects with ranges and conditions,
+The server keeps all objects in memory. The operations are those of Lance: objects with ranges and conditions,
 copies, lists in pages, deletion of several objects, and multipart uploads.
 
 A PUT of JSON to `FAULTS` sets delays and failures; see :class:`Faults`. A GET of `REQUESTS` returns the log.
@@ -58,14 +58,14 @@ class Faults:
 
     Attributes:
         latency_s: Seconds between the receipt of a request and its execution.
-        down_s: Seconds for which the server refuses connections.
-        away_s: Seconds for which the server refuses connections after a lost reply.
+        down_s: Seconds without connections.
+        away_s: Seconds without connections after a lost reply.
         down_while: A file; the server refuses connections while the file exists.
-        error_rate: Share of the requests that get a 503.
-        reset: Pattern of `METHOD path`. The connection breaks before the server has done such a request.
-        lose: Pattern of `METHOD path`. The connection breaks after the server has done such a request.
-        skip: Number of requests of these patterns that are served first.
-        times: Number of requests of these patterns that fail.
+        error_rate: Share of the requests with a 503.
+        reset: Pattern of `METHOD path`. The connection breaks before the execution of a matching request.
+        lose: Pattern of `METHOD path`. The connection breaks after the execution of a matching request.
+        skip: Number of matching requests before the first fault.
+        times: Number of faults.
         deny: Whether all requests are refused, as with expired credentials.
     """
 
@@ -370,7 +370,7 @@ ROUTES: tuple[tuple[str, str, Callable[[ObjectStore, Bucket, str, Request], Repl
 
 
 def range_of(request: Request, size: int) -> range | None:
-    """Returns the requested bytes, an empty range if none of them exists, and None without a range."""
+    """Returns the requested bytes, an empty range without any such byte, and None without a range."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
     if match is None or request.method == "HEAD":
         return None

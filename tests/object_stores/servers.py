@@ -1,4 +1,4 @@
-"""Starts object stores in separate processes, on free ports of loopback, and stops them."""
+"""Starts object stores in separate processes, on free ports of loopback, and stops the processes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ TABLES = "tables"
 
 
 def node_packages() -> Path:
-    """Returns the folder with the programs of the npm packages; the first call installs them, which takes half a
-    minute.
+    """Returns the folder with the programs of the npm packages; the first call takes half a
+    minute for the installation.
     """
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not on this machine: Azurite and s3rver run on them")
@@ -157,7 +157,7 @@ def request(method: str, url: str, headers: dict[str, str] | None = None, body: 
 
 
 def fail(storage: dict[str, str], **faults: Any) -> None:
-    """Sets delays and failures of an S3 server, as described by `s3_server.Faults`; no arguments end all of them."""
+    """Sets delays and failures of an S3 server, as described by `s3_server.Faults`; no arguments end all faults."""
     request("PUT", f"{storage['aws_endpoint']}/-/faults", body=json.dumps(faults).encode())
 
 

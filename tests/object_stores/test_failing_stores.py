@@ -89,7 +89,7 @@ def sampled(names: list[str], sample: list[str] = SAMPLE) -> list[object]:
 
 
 def operation_named(name: str, request: pytest.FixtureRequest) -> StoreOperation:
-    """Starts Spark only for operations whose tasks run there."""
+    """Starts Spark only for operations with tasks on Spark."""
     if name in OPERATIONS:
         return OPERATIONS[name]
     return on_spark(request.getfixturevalue("spark"))[name]
@@ -299,7 +299,7 @@ def answers(store: Store) -> bool:
 
 
 def test_stores_that_never_answered_are_errors_within_20_seconds():
-    """Three stores at once: one refuses connections, and two are silent. In sequence they would take longer."""
+    """Three stores at once: a store without connections, and two silent stores. In sequence they would take longer."""
     with socket.socket() as first, socket.socket() as second, ThreadPoolExecutor(3) as threads:
         for listening in (first, second):
             listening.bind(("127.0.0.1", 0))

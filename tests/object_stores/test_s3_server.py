@@ -108,7 +108,9 @@ def begin_upload(store: ObjectStore, target: str, contents: list[bytes]) -> tupl
 
 def complete(store: ObjectStore, target: str, upload: str, parts: list[tuple[int, str]], **headers: str) -> Reply:
     listed = "".join(f"<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>" for number, tag in parts)
-    body = f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{listed}</CompleteMultipartUpload>'
+    body = (
+        f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{listed}</CompleteMultipartUpload>'
+    )
     return ask(store, "POST", f"{target}?uploadId={upload}", body.encode(), **headers)
 
 

@@ -68,7 +68,7 @@ class RateCredits:
         """Prepares the credit; starts no thread.
 
         Args:
-            objects: The objects beside the table.
+            objects: The objects next to the table.
             folder: Folder of the job's reports and grants.
             limit: The limit of the job.
             is_open: Tells whether the job is running. An ended job has no folder.

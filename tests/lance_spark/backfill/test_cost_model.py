@@ -54,9 +54,7 @@ PLAN = BackfillPlan(
 
 
 def job(udf_version: str, rows: int, compute: float, udf_name: str = "embed") -> JobRecord:
-    return job_record(
-        "j", udf_name=udf_name, udf_version=udf_version, rows_computed=rows, seconds={"compute": compute}
-    )
+    return job_record("j", udf_name=udf_name, udf_version=udf_version, rows_computed=rows, seconds={"compute": compute})
 
 
 @given(WORK, CLUSTER)

@@ -43,7 +43,7 @@ EITHER = pytest.mark.parametrize("stable", [True, False], ids=["stable", "addres
 
 
 def fail_once(lab: ConflictLab, *, stable: bool = True, granularity: int | None = 1) -> None:
-    """Runs a job with one failed batch, which commits its complete fragments."""
+    """Runs a job with a failed batch; the job commits its complete fragments."""
     lab.table(stable=stable, indexed=True)
     result = lab.run_and_fail(FAILS_AT, commit_granularity=granularity)
     calls = lab.calls()
@@ -119,7 +119,7 @@ def test_an_input_that_was_written_in_place_costs_calls_in_its_fragment_at_most(
     foreign_work = work_of_others(lab.uri)
     lab.run()
     calls = set(lab.calls())
-    # The checkpoint of the fragment's other rows belongs to the old input, and serves where the inputs can be compared.
+    # The checkpoint of the fragment's other rows belongs to the old input, and serves after a comparison of the inputs.
     assert UNCOMPUTED | {21 + STEP} <= calls <= UNCOMPUTED | {21 + STEP} | (set(range(20, 30)) - {21})
     assert work_of_others(lab.uri) == foreign_work
     check_successor(lab, set())
@@ -130,7 +130,7 @@ def test_an_input_that_was_written_in_place_after_the_commit_is_out_of_date(stab
     fail_once(lab, stable=stable)
     rewrite_input(lab.uri)
     result = lab.run()
-    # Rows 3, 31 and 38 were computed as NULL, from files that were replaced since.
+    # Rows 3, 31 and 38 were computed as NULL, from files replaced since.
     assert UNCOMPUTED <= set(lab.calls()) <= UNCOMPUTED | {3, 31, 38}
     assert result.rows_stale == 2
     lab.run(stale=True)
@@ -169,7 +169,7 @@ def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: boo
     lab.run()
     calls = lab.calls()
     assert set(calls) <= set(range(40)) and all(calls[x] == 1 for x in range(35))
-    # The batch in which the task was stopped.
+    # The batch at the task's stop.
     assert max(calls.values()) <= 2
     check_successor(lab, set(), leftovers=True)
 

@@ -46,7 +46,7 @@ class IsolatedCalls:
         Args:
             context: The UDF.
             processes: Python, devices and owner of the processes.
-            is_shared: Whether the threads share a process that outlives the calls.
+            is_shared: Whether the threads share a process; it outlives the calls.
             threads: Maximum number of concurrent calls.
         """
         self.context = context
@@ -121,11 +121,11 @@ class IsolatedCalls:
         return result
 
     def _find_reason(self, ended: ProcessEndedError) -> Exception:
-        """Returns the error for a call whose process has ended."""
+        """Returns the error for a call of an ended process."""
         if self._stopped:
             return _StoppedError()
         _log.info("a process of UDF %r ended with %d", self.context.udf.name, ended.exit_code)
-        # The thread that received the error of the load has killed the process.
+        # The receiver of the load's error has killed the process.
         return ended if ended.loaded or self._load_error is None else self._load_error
 
     def _take_connection(self) -> UdfConnection:
@@ -214,7 +214,7 @@ class _BatchRun:
         self._calls = calls
         self._context = calls.context
         self._batch = batch
-        self._is_alone = False  # after a death whose row is unknown
+        self._is_alone = False  # after a death by an unknown row
         self.failures: list[RowFailure] = []
         self.retries = 0
         self.limit_s = 0.0
@@ -285,7 +285,7 @@ class _BatchRun:
         return died
 
     def _retry_row(self, died: UdfProcessDiedError, attempt: int) -> bool:
-        """Tells whether a row that killed its process is called again; a `Fail` raises."""
+        """Tells whether a fatal row is tried again; a `Fail` raises."""
         decision = self._context.policy.decide(died, attempt=attempt, rng=self._context.rng)
         if decision.action == "retry":
             self._context.sleep(decision.delay_s)
