@@ -138,7 +138,6 @@ def test_a_job_continues_after_a_concurrent_deletion_and_cleanup(is_moved: bool,
     script = f"""
 import lance
 from datetime import timedelta
-from pathlib import Path
 lance.dataset({lab.uri!r}).delete("id IN (4, 14, 24, 34)")
 if {is_moved}:
     lance.dataset({lab.uri!r}).update({{"x": "x + 1001"}}, where="id = 5")
