@@ -64,13 +64,15 @@ class CheckpointUpkeep:
             # The values are in the table. A superfluous checkpoint must not fail the job.
             _LOG.warning("checkpoints of committed rows of %s are not deleted: %s", self._spec.snapshot.uri, error)
 
-    def at_end(self, committed: Collection[str], staged: Sequence[str], *, done: bool, files_can_serve: bool) -> None:
+    def at_end(
+        self, committed: Collection[str], staged: Sequence[str], *, is_done: bool, files_can_serve: bool
+    ) -> None:
         """Deletes the job's checkpoints and files, except for committed files and a later run's.
 
         Args:
             committed: Names of committed files.
             staged: Names of files staged by the commits.
-            done: Whether the job is done. Then no later run needs its checkpoints.
+            is_done: Whether the job is done. Then no later run needs its checkpoints.
             files_can_serve: Whether a later run may commit finished files; False after a drop of
                 the column.
         """
@@ -78,17 +80,17 @@ class CheckpointUpkeep:
         files = [entry for entry in own if entry.kind != "values"]
         useless = (
             own
-            if done
+            if is_done
             else [entry for entry in files if not files_can_serve or not self._open_members(entry, committed)]
         )
         with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
             list(pool.map(self._store.delete, useless))
-        if not done and len(useless) < len(files):
+        if not is_done and len(useless) < len(files):
             # Finished files without a commit serve the next run, and the next run removes them.
             self._spec.staging.close_job()
         else:
             finish(self._spec.staging, self._spec.snapshot, sorted(committed), unless_named=staged)
-        if done:
+        if is_done:
             self._sweep_ended_jobs()
 
     def _droppable_entries(self) -> list[CheckpointEntry]:
@@ -181,14 +183,14 @@ LIFETIME = timedelta(days=30)
 """Age of a remaining tag at its removal."""
 
 
-def protect(snapshot: DatasetRef, job_id: str, *, now: float | None = None) -> str:
+def protect(snapshot: DatasetRef, job_id: str, *, begin_s: float | None = None) -> str:
     """Tags a version, and returns the name of the tag. `job_id` is an id of the job's staging.
 
     Raises:
         TableUnwritableError: The version cannot be tagged.
         LanceSparkError: The table cannot be opened.
     """
-    until = int((time.time() if now is None else now) + LIFETIME.total_seconds())
+    until = int((time.time() if begin_s is None else begin_s) + LIFETIME.total_seconds())
     name = f"{_PREFIX}{until}-{job_id}"
     dataset = snapshot.open_latest()
     try:

@@ -25,7 +25,7 @@ class FragmentStatus(enum.Enum):
     """The fragment failed, and would fail at another version, too."""
 
 
-_DONE = (FragmentStatus.COMMITTED, FragmentStatus.NOTHING_TO_DO)
+_FINAL_STATUSES = (FragmentStatus.COMMITTED, FragmentStatus.NOTHING_TO_DO)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -216,11 +216,11 @@ class FragmentStates:
 
     def is_done(self, number: int) -> bool:
         """Tells whether the table has all values of a fragment."""
-        return number in self._states and self._states[number].status in _DONE
+        return number in self._states and self._states[number].status in _FINAL_STATUSES
 
-    def done(self) -> dict[int, str | None]:
+    def finished_fragments(self) -> dict[int, str | None]:
         """Returns the finished fragments with their committed files."""
-        return {number: state.file for number, state in list(self._states.items()) if state.status in _DONE}
+        return {number: state.file for number, state in list(self._states.items()) if state.status in _FINAL_STATUSES}
 
     def of(self, status: FragmentStatus) -> set[int]:
         """Returns the fragments of a status."""

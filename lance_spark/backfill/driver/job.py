@@ -214,7 +214,7 @@ class BackfillJob:
         states, limit = self._states, RoundLimit(self._commits.policy)
         while not self._is_early and self._service_error is None:
             failed = states.of(FragmentStatus.FAILED)
-            prepared = follow_ups.next_round(states.done(), self._commits.landed, failed)
+            prepared = follow_ups.next_round(states.finished_fragments(), self._commits.landed, failed)
             self._settled = prepared is None
             if prepared is None or self._cancelled.is_set():
                 return
@@ -224,7 +224,7 @@ class BackfillJob:
             self._run_round(prepared)
             if states.of(FragmentStatus.NOTHING_TO_DO).issuperset(follow_ups.open):
                 # Commits after that version count as commits after the job.
-                follow_ups.settle(states.done())
+                follow_ups.settle(states.finished_fragments())
                 self._settled = True
                 return
             limit.add(is_fruitless=not any(map(states.is_done, follow_ups.open)))
@@ -358,7 +358,7 @@ class BackfillJob:
         if complete and not self._states.counts.crashed:
             return "DONE"
         is_early = self._is_at_budget or self._service_error is not None
-        return "PARTIAL" if is_early or self._states.done() else "FAILED"
+        return "PARTIAL" if is_early or self._states.finished_fragments() else "FAILED"
 
     def _failed(self) -> dict[int, str]:
         """Returns the reasons of the unfinished fragments."""
@@ -401,9 +401,9 @@ class BackfillJob:
         spent = counted(budget.calls, "row") + (f", cost {budget.cost:g}" if budget.cost else "")
         sample = "The job was the sample of a plan." if self._prepared.request.is_sample else None
         reason = self._service_error or sample or f"The budget {budget.limit_text()} is used up."
-        done = f"{self._fragments_done():,} of {counted(len(self._fragments), 'fragment')} are done"
+        progress = f"{self._fragments_done():,} of {counted(len(self._fragments), 'fragment')} are done"
         return (
-            f"{reason} The {self._noun} ended early. It called the UDF for {spent}. {done}, and at most "
+            f"{reason} The {self._noun} ended early. It called the UDF for {spent}. {progress}, and at most "
             f"{counted(self._remaining, 'row')} remain. Computed values are kept. Run it again to continue: "
             f"{self._where()}."
         )
@@ -429,7 +429,7 @@ class BackfillJob:
         self._progress.close(status)
         try:
             staged = commits.untouched.names
-            commits.upkeep.at_end(commits.files, staged, done=status == "DONE", files_can_serve=files_can_serve)
+            commits.upkeep.at_end(commits.files, staged, is_done=status == "DONE", files_can_serve=files_can_serve)
         except (OSError, LanceSparkError) as error:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)
@@ -489,7 +489,7 @@ class BackfillJob:
         states, counts = self._states, self._states.counts
         self._progress.update(
             rows=counts.valued + counts.skipped + self._in_flight.count(states.sources),
-            written=len(states.done()) + len(states.of(FragmentStatus.COMPUTED)),
+            written=len(states.finished_fragments()) + len(states.of(FragmentStatus.COMPUTED)),
             committed=len(states.of(FragmentStatus.COMMITTED)),
             seconds=states.seconds,
         )

@@ -115,12 +115,12 @@ class FollowUps:
         self._coverage = Coverage(version=self._versions[0], covered=covered, others=uncovered)
 
     def next_round(
-        self, done: Mapping[int, str | None], landed: Collection[int], failed: Collection[int]
+        self, finished_fragments: Mapping[int, str | None], landed: Collection[int], failed: Collection[int]
     ) -> PreparedBackfill | None:
         """Opens the latest version, and returns its round; None if the version needs no round.
 
         Args:
-            done: Finished fragments with their committed files, by the ids of the last look.
+            finished_fragments: Their committed files, by the ids of the last look.
             landed: Fragments with values that the job committed in any round.
             failed: Failed fragments.
 
@@ -137,7 +137,7 @@ class FollowUps:
         self._history.look(dataset, self._versions[-1])
         lineage = self._history.lineage(dataset, self._coverage.version)
         fragments = [handle.metadata for handle in dataset.get_fragments()]
-        self.settle(done)
+        self.settle(finished_fragments)
         columns = field_identities(dataset.lance_schema)
         inputs = self._inputs_among(columns)
         input_ids = [number for column in inputs for number in column.ids]
@@ -151,7 +151,7 @@ class FollowUps:
         follow_up = FollowUp(
             snapshot_version=self._versions[-1],
             covered=self._covered.difference(failed),
-            finished=self._covered.intersection({*done, *landed}),
+            finished=self._covered.intersection({*finished_fragments, *landed}),
             committed=frozenset(landed),
             unchanged=frozenset(
                 number
@@ -187,9 +187,9 @@ class FollowUps:
         self.new_rows = max(self._appended, rows - self._rows)
         self.rows_gone = max(0, self._rows + self.new_rows - rows)
 
-    def settle(self, done: Mapping[int, str | None]) -> None:
+    def settle(self, finished_fragments: Mapping[int, str | None]) -> None:
         """Notes the finished fragments of the last round."""
-        self._coverage = self._coverage.settled(done)
+        self._coverage = self._coverage.settled(finished_fragments)
 
     def _prepare(
         self,

@@ -27,7 +27,7 @@ def test_a_job_runs_although_an_expired_tag_of_another_job_cannot_be_removed(
 ):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
-    old_tag = protect(DatasetRef.at(lab.uri).pin(None), "a" * 40, now=0.0)
+    old_tag = protect(DatasetRef.at(lab.uri).pin(None), "a" * 40, begin_s=0.0)
     monkeypatch.setattr(Tags, "delete", refuse)
     assert table.backfill("v").status == "DONE"
     assert "expired tags" in caplog.text and "the store said no" in caplog.text
