@@ -43,6 +43,10 @@ _SILENCE_S = 10.0
 _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 """Names the folders of a Spark application on this machine, which Spark removes at its end."""
 
+_FOLDER_OF_APPLICATION = "blockmgr-"
+"""Prefix of such a folder, before a random id. Without this prefix the variable is a setting of the
+user: the folder is shared by applications and users, and remains."""
+
 _Store = tuple[str, str, tuple[tuple[str, str], ...]]
 
 _answered: set[_Store] = set()
@@ -129,7 +133,7 @@ def application_file(kind: str, texts: Iterable[str]) -> str | None:
     None outside of Spark. The name has a digest of the texts.
     """
     folder = os.environ.get(_LOCAL_DIRS, "").partition(",")[0]
-    if not folder:
+    if not os.path.basename(folder).startswith(_FOLDER_OF_APPLICATION):
         return None
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     return os.path.join(folder, f"lance-spark-{kind}-{digest}")

@@ -33,6 +33,10 @@ _ABSORBED_ROWS = 16
 _SMALL_BYTES = 1 << 20
 """Maximum size of a fragment that an append rewrites."""
 
+_ABSORBED_BYTES = 4 << 20
+"""Maximum size of all fragments that an append rewrites. Their rows are in memory, in a task too, and
+many writers at once leave many fragments."""
+
 _WRITTEN_BYTES = 8 << 20
 """Maximum bytes of the rows that this process wrote last. They need no read for the next append."""
 
@@ -54,6 +58,8 @@ class MergingAppend:
         """Returns the operation for the latest version."""
         from lance import LanceOperation
 
+        # Without a call of `discard`, the outcome of the last attempt is unknown: its file stays.
+        self._merged = None
         is_first, self._is_first = self._is_first, False
         absorbed = self._absorbed(head) if is_first else []
         earlier_rows = self._rows_of(head, absorbed)
@@ -78,14 +84,14 @@ class MergingAppend:
     def _absorbed(self, head: lance.LanceDataset) -> list[FragmentMetadata]:
         """Returns the last fragments to rewrite, in the order of their ids."""
         absorbed: list[FragmentMetadata] = []
-        rows = self._rows.num_rows
+        rows, room = self._rows.num_rows, _ABSORBED_BYTES
         for handle in reversed(head.get_fragments()):
             fragment = handle.metadata
-            is_small = len(fragment.files) == 1 and 0 < (fragment.files[0].file_size_bytes or 0) <= _SMALL_BYTES
-            if not is_small or fragment.physical_rows > _ABSORBED_ROWS * rows:
+            size = fragment.files[0].file_size_bytes or 0 if len(fragment.files) == 1 else 0
+            if not 0 < size <= min(_SMALL_BYTES, room) or fragment.physical_rows > _ABSORBED_ROWS * rows:
                 break
             absorbed.insert(0, fragment)
-            rows += fragment.num_rows
+            rows, room = rows + fragment.num_rows, room - size
         return absorbed
 
     def _rows_of(self, head: lance.LanceDataset, fragments: list[FragmentMetadata]) -> pa.Table | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
+import os
 import sys
 import threading
 import time
@@ -216,6 +217,15 @@ class _Terminal:
 
 
 _TERMINAL = _Terminal()
+
+
+def _renew_terminal() -> None:
+    """Renews the terminal in a forked process: a thread of the parent may have held the lock."""
+    global _TERMINAL  # noqa: PLW0603 - one terminal per process
+    _TERMINAL = _Terminal()
+
+
+os.register_at_fork(after_in_child=_renew_terminal)
 
 
 def _bars() -> Bars:

@@ -112,14 +112,15 @@ def compact(at: DatasetRef, most_fragments: int = _MOST_FRAGMENTS) -> None:
 
 
 def _has_old_versions(dataset: lance.LanceDataset) -> bool:
-    """Tells whether a removal of old versions leaves few versions.
+    """Tells whether a removal of old versions removes at least half of many versions.
 
     A removal reads the manifest of each version, of young versions, too.
     """
-    older = [ref["version"] for ref in dataset.version_refs() if ref["version"] <= dataset.version - KEPT_VERSIONS]
-    return (
-        bool(older) and moment_of(version_of(dataset.checkout_version(max(older)))) < datetime.now(UTC) - _READERS_TAKE
-    )
+    versions = sorted(ref["version"] for ref in dataset.version_refs())
+    if len(versions) <= KEPT_VERSIONS:
+        return False
+    middle = dataset.checkout_version(versions[len(versions) // 2])
+    return moment_of(version_of(middle)) < datetime.now(UTC) - _READERS_TAKE
 
 
 def paths_of(fragment: lance.LanceFragment) -> Iterator[str]:

@@ -23,7 +23,7 @@ from lance_spark.commit.conflicts.history import (
     version_before,
 )
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ViewError
+from lance_spark.errors import DamagedFileError, ViewError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import JobRecord
 from lance_spark.stored_json import check_fields, load_object
@@ -144,7 +144,10 @@ def is_settled(view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed |
     text = dataset.config().get(CONFIG_KEY)
     if text is None or shows is None or Refreshed.from_json(text, dataset.uri).at != shows.at:
         return False
-    records = JobHistory(view).intact_jobs()
+    try:
+        records = JobHistory(view).jobs()
+    except DamagedFileError:
+        return False  # the record of skipped rows may be missing
     refreshes = [record for record in records if record.job_type == JOB_TYPE]
     if not refreshes or not _gave_all_values(refreshes[0], records):
         return False
@@ -159,7 +162,8 @@ def is_settled(view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed |
 def _gave_all_values(refresh: JobRecord, records: Sequence[JobRecord]) -> bool:
     """Tells whether a refresh has ended, and its backfills left no row without a value."""
     jobs = [record for record in records if record.job_id.partition("-")[0] == refresh.job_id]
-    return refresh.status == "DONE" and not any(job.rows_skipped or job.rows_failed for job in jobs)
+    # The end of a backfill may be unknown after a failure of the store, and then its counts, too.
+    return all(job.status == "DONE" and not job.rows_skipped and not job.rows_failed for job in jobs)
 
 
 def has_unfinished(view: DatasetRef, but: str | None) -> bool:

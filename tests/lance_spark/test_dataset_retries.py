@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import subprocess
@@ -9,7 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from lance_spark import dataset_retries
 from lance_spark.dataset import DatasetRef
@@ -25,15 +28,17 @@ DEAD_STORE = {
 }
 
 LOCKS_AFTER_A_FORK = """
-import importlib, os, pkgutil, sys, threading
+import importlib, os, pkgutil, sys, threading, types
 import lance_spark, udf_runtime
 
 def locks():
     for name, module in list(sys.modules.items()):
         if name.startswith(("lance_spark", "udf_runtime")):
             for key, value in vars(module).items():
-                if isinstance(value, type(threading.Lock())):
-                    yield f"{name}.{key}", value
+                of_object = getattr(value, "__dict__", {}).get("_lock")
+                for lock in (value, None if isinstance(value, types.ModuleType) else of_object):
+                    if isinstance(lock, type(threading.Lock())):
+                        yield f"{name}.{key}", lock
 
 for package in (lance_spark, udf_runtime):
     for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
@@ -86,7 +91,9 @@ def test_an_answer_counts_for_all_processes_of_a_spark_application(
     dataset_retries.note_answer(uri, DEAD_STORE)
     assert dataset_retries.has_answered(uri, DEAD_STORE) and not list(tmp_path.iterdir()), "this is no process of Spark"
     dataset_retries._answered.clear()
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/another/disk")
+    folder = tmp_path / "blockmgr-0"
+    folder.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{folder},/another/disk")
     dataset_retries.note_answer(uri, DEAD_STORE)
     dataset_retries._answered.clear()  # the next process
     assert not dataset_retries.has_answered(other_uri, DEAD_STORE)
@@ -94,9 +101,28 @@ def test_an_answer_counts_for_all_processes_of_a_spark_application(
     assert options is not None and options["client_retry_timeout"] == dataset_retries.RETRIES["client_retry_timeout"]
     dataset_retries.note_failure(uri, DEAD_STORE, OSError("Generic S3 error, after 9 retries, max_retries: 9, "))
     dataset_retries._answered.clear()
-    assert not list(tmp_path.iterdir()), "the store has to answer a first request again"
+    assert not list(folder.iterdir()), "the store has to answer a first request again"
     with pytest.raises(TableUnreadableError, match="does not answer"):
         dataset_retries.retry_options(uri, DEAD_STORE)
+
+
+def test_a_folder_of_many_applications_and_users_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver inherits the setting of the machine; tasks get the folder of their application."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/another/disk")
+    dataset_retries.note_answer("s3://bucket/t.lance", DEAD_STORE)
+    assert dataset_retries.application_file("safe", ["s3"]) is None and not list(tmp_path.iterdir())
+
+
+@pytest.mark.long
+def test_a_task_has_the_folder_of_its_application(spark: SparkSession) -> None:
+    def application_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from lance_spark.dataset_retries import application_file
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"path": [application_file("safe", ["s3"])]})
+
+    rows = spark.range(1).mapInArrow(application_files, "path string").collect()
+    assert [os.path.basename(row.path) for row in rows] == ["lance-spark-safe-" + hashlib.sha256(b"s3").hexdigest()]
 
 
 def test_a_reference_tells_the_process_that_gets_it_of_an_answer() -> None:

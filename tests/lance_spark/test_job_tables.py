@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.tables import ERRORS, SystemTable, append_rows, read_rows, replace_rows
 
@@ -35,6 +38,38 @@ def test_writers_that_make_a_table_at_once_lose_no_row(round_: int, tmp_path: Pa
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, range(WRITERS)))
     assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == [str(number) for number in range(WRITERS)]
+
+
+def test_an_append_that_lands_late_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The store executes the first attempt after the next look, and a writer then takes the slot of the second."""
+    ref = DatasetRef.at(str(tmp_path / "table.lance"))
+    append_rows(ref, ERRORS, error_row(1))
+    late: list[functools.partial[Landed | Lost | Unknown]] = []
+
+    def attempt(*args: Any, **kwargs: Any) -> Landed | Lost | Unknown:
+        if not late:
+            late.append(functools.partial(attempt_commit, *args, **kwargs))
+            return Unknown(error=OSError("connection closed"))
+        assert isinstance(late[0](), Landed)
+        return Lost(race=True, error=OSError("the slot is taken"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lance_spark.commit.schema_change.attempt_commit", attempt)
+        append_rows(ref, ERRORS, error_row(2))
+    assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == ["1", "2"]
+
+
+def test_an_append_rewrites_only_as_much_as_fits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ref = DatasetRef.at(str(tmp_path / "table.lance"))
+    with monkeypatch.context() as patch:
+        patch.setattr("lance_spark.jobs.merging_append._ABSORBED_ROWS", 0)
+        for number in range(4):
+            append_rows(ref, ERRORS, error_row(number))
+    path = f"{ref.uri}/{ERRORS.name}"
+    sizes = [file.stat().st_size for file in Path(path, "data").iterdir()]
+    monkeypatch.setattr("lance_spark.jobs.merging_append._ABSORBED_BYTES", 2 * max(sizes))
+    append_rows(ref, ERRORS, error_row(4))
+    assert [fragment.count_rows() for fragment in lance.dataset(path).get_fragments()] == [1, 1, 3]
 
 
 def test_a_side_table_can_be_opened_by_every_lance_reader(tmp_path: Path):

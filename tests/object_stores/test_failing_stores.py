@@ -328,7 +328,9 @@ def test_a_new_process_of_spark_outlasts_an_outage_if_the_application_has_an_ans
     """Spark plans and commits in new processes; a first request of any process ends after seven seconds."""
     place, _ = prepared(failing, OPERATIONS["add"])
     command = [sys.executable, "-c", OPEN, place.uri, repr(place.storage)]
-    environment = {**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path)}
+    folder = tmp_path / "blockmgr-0"
+    folder.mkdir()
+    environment = {**os.environ, "SPARK_LOCAL_DIRS": str(folder)}
     if is_known:
         subprocess.run(command, env=environment, check=True, timeout=60)
     fail(failing.storage, down_s=20)

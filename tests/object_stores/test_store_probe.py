@@ -64,7 +64,9 @@ def test_a_store_with_conditional_puts_is_safe_and_nothing_is_left_there(store: 
 def test_the_processes_of_an_application_probe_a_safe_store_once(
     store: Store, unsafe: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/another")
+    folder = tmp_path / "blockmgr-0"
+    folder.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{folder},/another")
     refuse(store.place())
     store_check._verdicts.clear()  # the next process
     with monkeypatch.context() as patch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -216,7 +217,20 @@ def event_of(dataset: lance.LanceDataset, version: int, *, is_kept: bool = True)
     )
 
 
-_EVENTS = KnownEvents(lambda dataset, version, is_kept: event_of(dataset, version, is_kept=is_kept))
+def _known_events() -> KnownEvents:
+    return KnownEvents(lambda dataset, version, is_kept: event_of(dataset, version, is_kept=is_kept))
+
+
+_EVENTS = _known_events()
+
+
+def _forget_events() -> None:
+    """Forgets the events in a forked process. A thread of the parent may have held the lock."""
+    global _EVENTS  # noqa: PLW0603 - one cache per process
+    _EVENTS = _known_events()
+
+
+os.register_at_fork(after_in_child=_forget_events)
 
 
 def fresh_events(dataset: lance.LanceDataset, after: int, upto: int) -> Iterator[Event]:

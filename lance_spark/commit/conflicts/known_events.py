@@ -116,16 +116,28 @@ class KnownEvents:
         for trail in trails:
             if trail.anchors.get(version) == incarnation:
                 return trail
-        earlier = [trail for trail in trails if trail.top < version]
-        trail = max(earlier, key=lambda trail: trail.top, default=_Trail())
-        shared = self._look_up(trail, versions)
-        if len(shared) < _MIN_SHARED or not _is_ancestor(dataset, trail.top, trail.anchors[trail.top]):
-            trail = _Trail()
+        trail = self._earlier_trail(dataset, versions, trails) or _Trail()
         with self._lock:
             trail.add_anchor(version, incarnation)
-            if trail not in trails:
-                self._trails[dataset.uri] = [*trails, trail][-_TRAILS:]
+            self._trails[dataset.uri] = [*(other for other in trails if other is not trail), trail][-_TRAILS:]
         return trail
+
+    def _earlier_trail(
+        self, dataset: lance.LanceDataset, versions: Sequence[int], trails: list[_Trail]
+    ) -> _Trail | None:
+        """Returns the trail of an earlier version of a table, if the trail saves requests.
+
+        Prefers the trail with the most of the versions: a short walk makes a later trail with few
+        events. Removes trails of another history from `trails`.
+        """
+        shared = {trail: len(self._look_up(trail, versions)) for trail in trails if trail.top < dataset.version}
+        for trail in sorted(shared, key=lambda trail: (shared[trail], trail.top), reverse=True):
+            if shared[trail] < _MIN_SHARED:
+                break
+            if _is_ancestor(dataset, trail.top, trail.anchors[trail.top]):
+                return trail
+            trails.remove(trail)  # the table was created again, or the version was cleaned up
+        return None
 
     def _look_up(self, trail: _Trail, versions: Sequence[int]) -> dict[int, Event]:
         with self._lock:

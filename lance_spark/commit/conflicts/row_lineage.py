@@ -76,7 +76,8 @@ class SourceSpan(LineageStep):
 
 _FACTS_OF_TASKS = 10_000
 """Maximum number of files and fragments in the lineage that the driver sends to tasks, at 100 to
-1,000 bytes each. Otherwise tasks read manifests or the history."""
+1,000 bytes each. A compacted fragment counts with its old fragments. Otherwise tasks read manifests
+or the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,7 +106,8 @@ class LineageFacts:
     @property
     def for_tasks(self) -> LineageFacts | None:
         """These facts, if they are small enough for the description of a task; else None."""
-        return self if len(self.compacted_fragments) + len(self.sources_by_file) <= _FACTS_OF_TASKS else None
+        spans = sum(1 + len(compacted.parts or ()) for compacted in self.compacted_fragments.values())
+        return self if spans + len(self.sources_by_file) <= _FACTS_OF_TASKS else None
 
     @staticmethod
     def of(changes: Iterable[Change], after: int, upto: int) -> LineageFacts:

@@ -16,9 +16,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -77,6 +78,26 @@ def test_many_commits_end_in_few_fragments(store: RecordStore, folder: Path) -> 
         store.append([fragment_record])
     assert sorted(store.load("token"), key=lambda r: r.table_version) == records
     assert len(lance.dataset(folder).get_fragments()) <= 3
+
+
+def test_versions_of_a_busy_table_are_removed_too(
+    store: RecordStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More versions than `KEPT_VERSIONS` are always young, and the table must not grow without end."""
+    store.append([record(1, 1)])
+    dataset = lance.dataset(folder)
+    for number in range(18):
+        dataset.update_config({"number": str(number)})
+    monkeypatch.setattr(table_files, "KEPT_VERSIONS", 4)
+    now, young = datetime.now(UTC), 9
+
+    def moment_of(version: Mapping[str, Any]) -> datetime:
+        return now - timedelta(minutes=20 if version["version"] <= dataset.version - young else 0)
+
+    monkeypatch.setattr(table_files, "moment_of", moment_of)
+    assert dataset.version == 20 and table_files._has_old_versions(dataset)
+    young = 15
+    assert not table_files._has_old_versions(dataset), "a removal would read many manifests for few versions"
 
 
 def test_old_versions_are_removed_together(store: RecordStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

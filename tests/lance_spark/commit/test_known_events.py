@@ -70,6 +70,17 @@ def test_a_later_version_shares_the_events_of_an_earlier_one(path: str, events: 
     assert len(events.versions) == 8
 
 
+def test_a_short_walk_between_two_long_walks_costs_no_further_read(path: str, events: CountingEvents) -> None:
+    lance.write_dataset(ROWS, path)
+    append(path, 5)
+    events.names(lance.dataset(path), 0)
+    delete(path, 1)
+    assert events.names(lance.dataset(path), 6) == ["Delete"]
+    delete(path, 1)
+    assert events.names(lance.dataset(path), 0) == ["Overwrite"] + ["Append"] * 5 + ["Delete"] * 2
+    assert sorted(events.versions) == [1, 2, 3, 4, 5, 6, 7, 7, 8]
+
+
 def test_the_first_known_events_are_those_of_an_older_handle(path: str, events: CountingEvents) -> None:
     lance.write_dataset(ROWS, path)
     append(path, 3)

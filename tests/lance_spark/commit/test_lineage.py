@@ -120,6 +120,16 @@ def test_rows_are_followed_through_one_compaction(path: str, stable: bool) -> No
     assert [(p.fragment.id, p.start, len(p.offsets)) for p in pieces] == [(i, i * 20, 20) for i in range(5)]
 
 
+def test_a_lineage_of_many_small_fragments_is_not_sent_to_tasks(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = LineageTable(path, stable=True)
+    table.compact(1000)
+    facts = Lineage(table.head, 1, table.version).facts
+    monkeypatch.setattr("lance_spark.commit.conflicts.row_lineage._FACTS_OF_TASKS", 6)
+    assert facts.for_tasks is facts
+    monkeypatch.setattr("lance_spark.commit.conflicts.row_lineage._FACTS_OF_TASKS", 5)
+    assert facts.for_tasks is None, "one compacted fragment has the metadata of five old fragments"
+
+
 def test_rows_deleted_before_are_left_out(path: str, stable: bool) -> None:
     table = LineageTable(path, stable=stable)
     table.delete("id % 3 = 0 and id < 70")

@@ -11,6 +11,7 @@ import pytest
 
 from lance_spark.commit.conflicts import history
 from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.conflicts.row_lineage import LineageFacts
 from lance_spark.dataset import DatasetRef
 from lance_spark.rebase.fragment_comparison import FragmentComparison
 from lance_spark.rebase.source_changes import SourceChanges, affected
@@ -48,7 +49,10 @@ def changes_of(source: DatasetRef, base: DatasetRef, *, by_fragments: bool) -> d
     """Returns the ids of the new, changed and deleted rows."""
     used = tuple(field for field in field_identities(base.open().lance_schema) if field.name in ("id", "x"))
     look = affected(source, base, used)
-    difference = SourceChanges(source, base, used, lineage=look.lineage if by_fragments else None)
+    before, after = base.version or 0, source.version or 0
+    events = history.events_between(source.open(), before, after)
+    lineage = look.lineage if by_fragments else LineageFacts.of(map(history.Change.of, events), before, after)
+    difference = SourceChanges(source, base, used, lineage=lineage)
     ids: dict[str, set[int]] = {"new": set(), "changed": set(), "deleted": set()}
     for number, _ in look.now:
         rows = difference.row_changes(number)
