@@ -256,8 +256,8 @@ class _FileCloser:
         """
         file.fill()
         if self._pool is not None and file.is_small:
-            for unfinished in self._files[-OPEN_FILES:][:1]:
-                unfinished.result()
+            if len(self._files) >= OPEN_FILES:
+                self._files[-OPEN_FILES].result()
             self._files.append(self._pool.submit(file.finish))
             return
         for unfinished in self._files[-OPEN_FILES:]:

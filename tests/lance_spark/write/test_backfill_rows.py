@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,13 @@ from lance_spark.errors import (
     SchemaMismatchError,
     SnapshotError,
     TableNotFoundError,
+    TableUnwritableError,
     UnsupportedTypeError,
 )
 from lance_spark.rebase.snapshot import open_snapshot
-from lance_spark.staging import column_file
+from lance_spark.staging import area, column_file
+from lance_spark.staging.area import OPEN_FILES
+from lance_spark.staging.data_file import StagedFile
 from lance_spark.write import sorted_runs
 from tests.lance_spark.write.backfills import (
     Backfill,
@@ -410,6 +414,42 @@ def test_a_job_that_failed_leaves_nothing(path: str) -> None:
     assert orphans(path)
     job.writer.abort([])
     direct.writer.abort([])
+    assert orphans(path) == set()
+
+
+def test_files_of_fragments_on_an_object_store_end_at_the_same_time(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of each file waits for the end of the others."""
+    make_table(path, fragments=OPEN_FILES)
+    ends, close = threading.Barrier(OPEN_FILES, timeout=5), StagedFile.close
+
+    def close_together(file: StagedFile) -> int:
+        ends.wait()
+        return close(file)
+
+    job = Backfill(f"file-object-store://{path}", "c", LONG, spec={"exclusive": True})
+    monkeypatch.setattr(StagedFile, "close", close_together)
+    job.commit(job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))]))
+    assert column(path, "c") == {key: key * 10 for key in range(10 * OPEN_FILES)}
+
+
+@pytest.mark.parametrize("failing", [0, 1, 5])
+def test_a_file_that_fails_behind_the_next_rows_fails_its_task(
+    failing: int, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(path, fragments=6)
+    close = StagedFile.close
+
+    def close_or_fail(file: StagedFile) -> int:
+        if file.name.endswith(f"-{failing}.lance"):
+            raise TableUnwritableError(path, "the store is full")
+        return close(file)
+
+    monkeypatch.setattr(area, "CHECK_S", 0.0)
+    job = Backfill(f"file-object-store://{path}", "c", LONG, spec={"exclusive": True})
+    monkeypatch.setattr(StagedFile, "close", close_or_fail)
+    with pytest.raises(TableUnwritableError, match="the store is full"):
+        job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
+    job.writer.abort([])
     assert orphans(path) == set()
 
 
