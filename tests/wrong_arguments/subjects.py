@@ -370,7 +370,7 @@ CONSTRUCTORS = (Backoff, ErrorPolicy, Fail, Manifest, RateLimit, Retry, RetryHtt
 
 RESULTS = frozenset(
     {
-        "BackfillJobResult", "BackfillPlan", "ChangeResult", "CheckResult", "CleanupResult", "CommitResult", "CompactionResult", "Damage",
+        "BackfillEstimate", "BackfillJobResult", "BackfillPlan", "ChangeResult", "CheckResult", "CleanupResult", "CommitResult", "CompactionResult", "Damage",
         "ErrorRecord", "IndexConfig", "IndexStatistics", "JobRecord", "LoadPlan", "MaintenanceResult", "Preview", "RefreshJobResult",
         "RefreshPlan", "TableDiff", "TableStatistics", "TableVersion", "UdfResult", "Versions",
     }

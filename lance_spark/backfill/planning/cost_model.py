@@ -113,6 +113,24 @@ class BackfillEstimate(InWords):
         writes: Requests that write or list.
         request_cost: Price of the requests, in US dollars by default.
         advice: Sentences about changes that make the job cheaper.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        table = lance_spark.connect("./tables").create_table("prices", [{"price": 2}])
+        table.add_columns({"doubled": (double, ["price"])})
+        plan = table.plan_backfill("doubled")
+        estimate = plan.estimate(slots=200, latency_s=0.03)
+        print(estimate.explain())
+        ```
     """
 
     slots: int
