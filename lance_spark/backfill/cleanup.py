@@ -87,19 +87,24 @@ def cleanup(
 
 
 def _clean_checkpoints(ref: DatasetRef, since: datetime, location: str | None) -> set[str]:
-    """Deletes useless checkpoints, and returns the column files of the other checkpoints."""
+    """Deletes useless checkpoints, and returns the column files with a use."""
     history, head = JobHistory(ref), ref.open_latest()
     jobs = history.jobs()
     busy = {job.key for job in jobs if job.status != "DONE" and job.updated_at >= since}
     usable = _usable(head)
     place = None if location is None else checkpoint_place(location, ref.uri)
     store = checkpoint_store(ref.uri, ref.storage_options, place)
-    store.cleanup(keep=lambda key, source: key in busy or (key, source) in usable)
+
+    def may_serve(key: str, source: str) -> bool:
+        return key in busy or (key, source) in usable
+
+    store.cleanup(keep=may_serve)
     _compact_records(RecordStore(ref), head)
     for job in jobs:
         if job.status == "DEAD" and job.updated_at < since:
             history.clear(job.staging_id)
-    return store.column_files()
+    # A checkpoint of several files stays for one of them.
+    return store.column_files(keep=may_serve)
 
 
 def _compact_records(records: RecordStore, head: lance.LanceDataset) -> None:

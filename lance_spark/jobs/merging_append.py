@@ -34,7 +34,7 @@ _SMALL_BYTES = 1 << 20
 """Maximum size of a fragment that an append rewrites."""
 
 _ABSORBED_BYTES = 4 << 20
-"""Maximum size of all fragments that an append rewrites. Their rows are in memory, in a task too, and
+"""Maximum size of all fragments that an append rewrites. Their rows are in memory, in a task, too;
 many writers at once leave many fragments."""
 
 _WRITTEN_BYTES = 8 << 20

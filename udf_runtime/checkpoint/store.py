@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, cast
 
 import pyarrow as pa
@@ -38,6 +39,12 @@ Array: TypeAlias = "pa.Array[Any]"
 _VALUES_NAME = re.compile(r"(\d+)-(\d+)\.(\d+)\.([^.]+)\.[0-9a-f]{16}\.rows")
 _REFERENCE_NAME = re.compile(r"file\.([^.]+)\.[0-9a-f]{16}\.ref")
 _GROUP_NAME = re.compile(r"files\.([^.]+)\.[0-9a-f]{16}\.ref")
+_REFERENCE_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "data_file": str,
+    "size_bytes": (int, NoneType),
+    "rows": dict,
+    "context": dict,
+}
 _PARALLEL_REQUESTS = 16
 _LEFTOVER_AGE_S = 24 * 3600.0
 
@@ -258,9 +265,12 @@ class CheckpointStore:
         Raises:
             CheckpointError: The store failed; the entry may exist.
         """
+        return self._read_body(entry, key.digest, source)
+
+    def _read_body(self, entry: CheckpointEntry, key: str, source: str) -> ColumnFileReference | None:
         if entry.reference is not None:
             return entry.reference
-        content = self._open(entry, key.digest, source)
+        content = self._open(entry, key, source)
         return None if content is None else _parse_reference(entry, content[0])
 
     def read_references(self, group: CheckpointEntry, key: CheckpointKey) -> list[CheckpointEntry]:
@@ -283,8 +293,11 @@ class CheckpointStore:
                 entries.append(replace(group, kind="reference", source=str(body.get("source")), reference=reference))
         return entries
 
-    def column_files(self) -> set[str]:
-        """Returns the names of all column files with references of any key; opens each reference.
+    def column_files(self, *, keep: Callable[[str, str], bool] = lambda _key, _source: True) -> set[str]:
+        """Returns the names of the column files with references; opens each reference.
+
+        Args:
+            keep: Tells for the digest of a key and a source whether their references count.
 
         Raises:
             CheckpointError: The store failed.
@@ -294,10 +307,12 @@ class CheckpointStore:
             entry, key = _parse_entry(path), self._key_of(path)
             if entry is None or entry.kind == "values":
                 return []
-            if entry.kind == "references":
-                return [member.reference["data_file"] for member in self._read_group(entry, key) if member.reference]
-            content = self._open(entry, key, entry.source)
-            return [] if content is None else [str(content[0].get("data_file"))]
+            members = self._read_group(entry, key) if entry.kind == "references" else [entry]
+            names = []
+            for member in members:
+                body = self._read_body(member, key, member.source) if keep(key, member.source) else None
+                names += [] if body is None else [body["data_file"]]
+            return names
 
         paths = [path for path in self._list(self.root) if path.endswith(".ref")]
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
@@ -447,11 +462,12 @@ def _parse_entry(path: str) -> CheckpointEntry | None:
 
 
 def _parse_reference(entry: CheckpointEntry, body: object) -> ColumnFileReference | None:
-    fields = ("data_file", "size_bytes", "rows", "context")
-    if not isinstance(body, dict) or any(field not in body for field in fields):
+    if not isinstance(body, dict) or any(
+        name not in body or not isinstance(body[name], kind) for name, kind in _REFERENCE_FIELDS.items()
+    ):
         _warn(entry, "it does not hold what its name says")
         return None
-    return cast("ColumnFileReference", {field: body[field] for field in fields})
+    return cast("ColumnFileReference", {name: body[name] for name in _REFERENCE_FIELDS})
 
 
 def _make_random_part() -> str:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
 from lance_spark.backfill.reuse.round_context import store_of, target_files
 from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
 from lance_spark.dataset import DatasetRef, tags_of
@@ -23,7 +24,7 @@ from lance_spark.jobs.history import JobHistory
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import finish, staged_jobs
 from lance_spark.staging.orphans import referenced_files
-from udf_runtime.checkpoint import CheckpointEntry
+from udf_runtime.checkpoint import CheckpointEntry, ColumnFileReference
 
 if TYPE_CHECKING:
     import lance
@@ -78,11 +79,10 @@ class CheckpointUpkeep:
         """
         own = [entry for entry in self._store.list_entries(self._spec.key) if entry.job_id == self._spec.job_id]
         files = [entry for entry in own if entry.kind != "values"]
-        useless = (
-            own
-            if is_done
-            else [entry for entry in files if not files_can_serve or not self._open_members(entry, committed)]
-        )
+        useless = own if is_done else files
+        if files and files_can_serve and not is_done:
+            records = RecordStore(self._spec.snapshot).load(self._spec.column)
+            useless = [entry for entry in files if not self._open_members(entry, committed, records)]
         with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
             list(pool.map(self._store.delete, useless))
         if not is_done and len(useless) < len(files):
@@ -122,15 +122,36 @@ class CheckpointUpkeep:
         if group.job_id == self._spec.job_id:
             return members
         # A job that died between a commit and the deletion has left references to committed files.
-        return self._open_among(members, self._files_before)
+        return self._open_among(members, self._files_before, self._spec.records)
 
-    def _open_members(self, group: CheckpointEntry, committed: Collection[str]) -> list[CheckpointEntry]:
+    def _open_members(
+        self, group: CheckpointEntry, committed: Collection[str], records: Records
+    ) -> list[CheckpointEntry]:
         """Returns the references of an entry of any kind to files without a commit."""
-        return [group] if group.kind == "reference" else self._open_among(self._members(group), committed)
+        return [group] if group.kind == "reference" else self._open_among(self._members(group), committed, records)
 
-    @staticmethod
-    def _open_among(members: Sequence[CheckpointEntry], committed: Collection[str]) -> list[CheckpointEntry]:
-        return [member for member in members if member.reference and member.reference["data_file"] not in committed]
+    def _open_among(
+        self, members: Sequence[CheckpointEntry], committed: Collection[str], records: Records | None
+    ) -> list[CheckpointEntry]:
+        return [
+            member
+            for member in members
+            if member.reference
+            and member.reference["data_file"] not in committed
+            and not (records is not None and self._is_recorded(member, member.reference, records))
+        ]
+
+    def _is_recorded(self, member: CheckpointEntry, body: ColumnFileReference, records: Records) -> bool:
+        """Tells whether the job of a reference has committed its rows in another file.
+
+        A task that ran twice leaves two files.
+        """
+        fragment_id, rows = body["context"].get("fragment"), RowSet.from_text(str(body["rows"]["own"]))
+        identity = (self._spec.key.digest, member.source, member.job_id)
+        for record in records.of(fragment_id) if isinstance(fragment_id, int) else ():
+            if (record.key, record.source, record.job_id) == identity:
+                rows -= record.computed
+        return not rows
 
     @functools.cached_property
     def _files_before(self) -> frozenset[str]:

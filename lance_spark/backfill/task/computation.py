@@ -134,8 +134,19 @@ _TRACE_CHARS = 8192
 _DEFAULTS = {"outcome": "failed", "attempt": 1, "max_attempts": 1, "bisect_depth": 0}
 
 
+_MOST_NOTED = 10_000
+"""Number of written records without a row after which a process forgets them."""
+
+_noted: set[str] = set()
+"""Ids of written records without a row. A fragment has such a record for each range."""
+
+
 class ErrorLog:
-    """Collects failures of rows and fragments for the table of errors."""
+    """Collects failures of rows and fragments for the table of errors.
+
+    A process writes a record without a row once. Each write is a commit, and all ranges of a
+    damaged fragment fail with the same error.
+    """
 
     def __init__(self, spec: BackfillSpec, fragment_id: int = -1) -> None:
         self._spec = spec
@@ -180,6 +191,8 @@ class ErrorLog:
         # The same failure of another attempt has the same id.
         identity = f"{spec.staging.job_id}:{fragment_id}:{offset}:{error_type}:{record['outcome']}"
         record["error_id"] = hashlib.sha256(identity.encode()).hexdigest()[:32]
+        if offset is None and record["error_id"] in _noted:
+            return
         self._records.append(record)
         self._count += 1
         if len(self._records) >= _HELD_RECORDS:
@@ -194,6 +207,10 @@ class ErrorLog:
                 append_rows(table, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema))
         except OSError as error:
             _LOG.warning("%s error records of %s could not be written: %s", len(records), table.uri, error)
+        else:
+            if len(_noted) > _MOST_NOTED:
+                _noted.clear()
+            _noted.update(record["error_id"] for record in records if record["row_address"] is None)
 
 
 def fail_ranges(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -266,7 +267,7 @@ class RowStream:
 
         Small ranges are read at once.
         """
-        reads: deque[Iterator[_Part] | Future[list[_Part]]] = deque()
+        reads: deque[Iterator[_Part] | Future[Iterator[_Part]]] = deque()
         is_closed = False
         with ThreadPoolExecutor(self._reads_at_once) as pool:
             while True:
@@ -275,7 +276,7 @@ class RowStream:
                     if streamed is None:
                         is_closed = True
                     elif self._is_small(streamed):
-                        reads.append(pool.submit(list, self._read_range(streamed)))
+                        reads.append(pool.submit(self._begin_range, streamed))
                     else:
                         reads.append(self._read_range(streamed))
                 if not reads:
@@ -283,6 +284,16 @@ class RowStream:
                 read = reads.popleft()
                 for part in read.result() if isinstance(read, Future) else read:
                     yield part, not reads and requests.empty()
+
+    def _begin_range(self, streamed: StreamedRange) -> Iterator[_Part]:
+        """Reads a small range. A range that is larger than expected is read on in its turn."""
+        parts, begun_parts, read_bytes = self._read_range(streamed), list[_Part](), 0
+        for part in parts:
+            begun_parts.append(part)
+            read_bytes += part[1].nbytes if isinstance(part[1], pa.RecordBatch) else 0
+            if read_bytes * self._reads_at_once > _READ_BYTES:
+                break
+        return itertools.chain(begun_parts, parts)
 
     def _is_small(self, streamed: StreamedRange) -> bool:
         """Tells whether a range is small, by the size of earlier rows."""

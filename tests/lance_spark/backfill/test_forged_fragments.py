@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lance_spark import BackfillIncompleteError
-from tests.support.inline_jobs import without_spark
+from lance_spark.backfill.task import computation
+from tests.support.inline_jobs import CUT, InlineLab, without_spark
 
 
 @pytest.mark.parametrize("claim", [11, (1 << 22) + 1, pytest.param(1 << 31, marks=pytest.mark.long)])
@@ -28,3 +29,20 @@ def test_a_backfill_of_a_fragment_that_claims_missing_rows_ends_within_seconds(c
         assert time.monotonic() - began < 60
         assert (table.version, lab.calls() if claim > 11 else []) == (version, [])
         assert caught.value.result.fragments_done == 0
+
+
+def test_the_ranges_of_a_damaged_fragment_have_one_record_of_their_error(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record is a commit."""
+    commits: list[int] = []
+    append = computation.append_rows
+    monkeypatch.setattr(computation, "append_rows", lambda *args: (commits.append(args[2].num_rows), append(*args)))
+    table = lab.make(pa.table({"id": range(40)}))
+    table.add_columns({"y": (lab.udf(), ["id"])})
+    Path(lab.uri, "data", table.to_lance().get_fragments()[0].data_files()[0].path).unlink()
+    for run in (1, 2):
+        with pytest.raises(BackfillIncompleteError, match="fragment 0: "):
+            table.backfill("y", **CUT)
+        assert commits == [1] * run
+    assert {(error.fragment_id, error.row_address) for error in table.get_errors()} == {(0, None)}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -11,6 +14,10 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
+from lance_spark import BackfillIncompleteError
+from lance_spark.backfill.driver import job
+from lance_spark.backfill.driver.group_commit import GroupCommits
+from lance_spark.backfill.task.messages import RangeOutcome, Task
 from tests.support.inline_jobs import (
     CUT,
     WHOLE,
@@ -277,6 +284,54 @@ def test_a_row_that_fails_when_its_checkpoint_is_gone_is_not_recorded_as_compute
     assert table.backfill("v").rows_computed == 1
     assert lab.calls() == [3]
     assert values(table, "v") == {i: (i,) for i in range(20)}
+
+
+def test_cleanup_deletes_a_finished_file_of_a_deleted_fragment_next_to_committed_files(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+):
+    """A checkpoint with references to both files stays, because the other fragment exists."""
+    table = lab.make(IDS.slice(0, 20), rows_per_file=10)
+    table.add_columns({"v": lab.udf()})
+    commit, commits = GroupCommits.commit, list[object]()
+
+    def die_at_second_commit(*arguments: Any) -> None:
+        commits.append(arguments)
+        return die() if len(commits) == 2 else commit(*arguments)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(GroupCommits, "commit", die_at_second_commit)
+        with pytest.raises(Death):
+            table.backfill("v", commit_granularity=1)
+    lance.dataset(lab.uri).delete("id >= 10")
+    assert len(no_version_names(lab.uri)) == 2, "the inputs and the values of the deleted fragment"
+    assert lance_spark.cleanup(table.uri, older_than=timedelta(0)) == 1
+    assert not Path(lab.uri, "_lance_spark", "staging").exists()
+    assert table.backfill("v").rows_computed == 0
+    assert values(table, "v") == {i: (i,) for i in range(10)}
+
+
+def test_a_task_that_ran_twice_leaves_no_file_after_a_failure(lab: InlineLab, monkeypatch: pytest.MonkeyPatch):
+    """The first attempt died before its report, and left references to its files."""
+
+    class DyingScheduler(InlineScheduler):
+        def run(self, tasks: Sequence[Task], refresh_s: float) -> Generator[list[RangeOutcome], None, None]:
+            for task in tasks:
+                list(self._spec.value_source.run(self._spec, task))
+            again = [replace(task, work=tuple(work.searched() for work in task.work)) for task in tasks]
+            yield from super().run(again, refresh_s)
+
+    table = lab.make(IDS, rows_per_file=10)
+    table.add_columns({"v": lab.udf(bad=frozenset([35]))})
+    with monkeypatch.context() as patches:
+        patches.setattr(job, "Scheduler", DyingScheduler)
+        with pytest.raises(BackfillIncompleteError, match="3 of 4 fragments done"):
+            table.backfill("v")
+    assert no_version_names(lab.uri) == [] and not Path(lab.uri, "_lance_spark", "staging").exists()
+    assert set(range(30)) <= set(lab.calls())
+    lab.switch.write_text("0")
+    assert table.backfill("v").status == "DONE"
+    assert set(lab.calls()) <= set(range(30, 40))
+    assert values(table, "v") == {i: (i,) for i in range(ROWS)}
 
 
 def test_cleanup_leaves_finished_files_that_a_later_job_can_commit(lab: InlineLab):

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lance_spark import BackfillIncompleteError, Table
+from lance_spark.backfill.task import row_stream
 from lance_spark.rows.input_reader import InputReader
 from lance_spark.staging.column_file import ColumnFile
 from tests.support.inline_jobs import InlineLab, acting, values, without_spark
@@ -190,6 +191,39 @@ def test_a_task_reads_no_further_ahead_than_prefetch_batches(lab: InlineLab, mon
     with acting(lab.uri, 100, note):
         table.backfill("v", task_size=1000)
     assert 0 < ahead[0] <= 20
+
+
+def test_ranges_read_at_once_may_be_larger_than_expected(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small rows precede large rows. A task holds a part of each large range, and not the ranges."""
+    monkeypatch.setattr(row_stream, "is_local", lambda _: False)
+    monkeypatch.setattr(row_stream, "_READ_BYTES", 1 << 16)
+    uri, read, large_parts, ahead = lab.uri, InputReader.batches, list[int](), list[int]()
+
+    def measure(id: pa.Array, text: pa.Array) -> pa.Array:
+        from tests.support.inline_jobs import act_at
+
+        for row in id.to_pylist():
+            act_at(uri, row)
+        return pc.utf8_length(text).cast(pa.int64())
+
+    def reading(self: InputReader, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        for batch in read(self, *arguments, **options):
+            large_parts.extend([batch.nbytes] if batch.nbytes > 1 << 15 else [])
+            yield batch
+
+    def note() -> None:
+        threading.Event().wait(0.2)
+        ahead.append(len(large_parts))
+
+    table = lab.make(pa.table({"id": range(640), "text": ["x"] * 256 + ["x" * 4096] * 384}), rows_per_file=64)
+    table.add_columns(
+        {"v": udf(measure, data_type=pa.int64(), version="1", batch_size=8, checkpoint_size=8, prefetch_batches=1)}
+    )
+    monkeypatch.setattr(InputReader, "batches", reading)
+    with acting(lab.uri, 256, note):
+        table.backfill("v", task_size=1000)
+    assert 4 <= ahead[0] <= 10 < len(large_parts)
+    assert values(table, "v") == {row: (1 if row < 256 else 4096,) for row in range(640)}
 
 
 def test_a_value_that_cannot_be_written_fails_its_own_fragment(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:

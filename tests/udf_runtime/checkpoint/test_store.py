@@ -154,6 +154,7 @@ def test_references_to_column_files_of_several_fragments_come_back(store: Checkp
     assert store.read_reference(reference, KEY, SOURCE) == reference_to("x.lance")
     assert store.read_reference(elsewhere, KEY, ELSEWHERE) == reference_to("y.lance")
     assert store.column_files() == {"x.lance", "y.lance"}
+    assert store.column_files(keep=lambda key, source: (key, source) == (KEY.digest, SOURCE)) == {"x.lance"}
     store.delete(group)
     assert store.find_all(KEY) == {SOURCE: [values]} and store.column_files() == set()
 
@@ -180,6 +181,15 @@ def test_damaged_references_are_none(store: CheckpointStore, caplog: pytest.LogC
     file.write_bytes(encode(header, pa.table({})))
     assert store.find_all(KEY) == {}
     assert group.path in caplog.text
+
+
+@pytest.mark.parametrize("forged", [{"data_file": ["x"]}, {"size_bytes": "x"}, {"rows": "x"}, {"context": 1}])
+def test_references_of_other_types_are_none(store: CheckpointStore, forged: dict[str, Any]) -> None:
+    """The checksum of a forged entry is right."""
+    body = {"source": SOURCE, **reference_to("x.lance"), **forged}
+    header = {"kind": "references", "key": KEY.digest, "source": "", "job": "j", "references": [body]}
+    store.objects.put(f"checkpoints/{KEY.digest}/files.j.0123456789abcdef.ref", encode(header, pa.table({})))
+    assert store.find_all(KEY) == {} and store.column_files() == set()
 
 
 def file_of(store: CheckpointStore, entry: CheckpointEntry) -> Path:
