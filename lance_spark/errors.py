@@ -151,7 +151,7 @@ class OptionError(LanceSparkError, ValueError):
         self.problem = problem
 
 
-class TableNotFoundError(LanceSparkError, FileNotFoundError):
+class TableNotFoundError(LanceSparkError, FileNotFoundError, ValueError):
     """The location has no Lance table.
 
     Attributes:
@@ -369,7 +369,7 @@ class SparkStartError(LanceSparkError, RuntimeError):
     """
 
 
-class VersionNotFoundError(LanceSparkError, LookupError):
+class VersionNotFoundError(LanceSparkError, LookupError, ValueError, RuntimeError):
     """The table has no such version, tag or branch, or no version at such a time.
 
     Attributes:
@@ -398,7 +398,7 @@ class VersionNotFoundError(LanceSparkError, LookupError):
         self.version = version
 
 
-class ColumnNotFoundError(LanceSparkError, LookupError):
+class ColumnNotFoundError(LanceSparkError, LookupError, ValueError):
     """The table lacks a column.
 
     Attributes:
@@ -448,7 +448,7 @@ class FilterError(LanceSparkError, ValueError):
         self.filter = filter
 
 
-class UnsupportedTypeError(LanceSparkError, TypeError):
+class UnsupportedTypeError(LanceSparkError, TypeError, ValueError):
     """The other side cannot hold the type of a column without loss.
 
     Attributes:
@@ -715,7 +715,7 @@ class UnsafeStoreError(CommitError):
     """
 
 
-class TableExistsError(LanceSparkError, FileExistsError):
+class TableExistsError(LanceSparkError, FileExistsError, ValueError):
     """A new table has the location of an existing table.
 
     Attributes:
@@ -1117,7 +1117,7 @@ class MergeError(LanceSparkError, ValueError):
     """
 
 
-class IndexNotFoundError(LanceSparkError, LookupError):
+class IndexNotFoundError(LanceSparkError, LookupError, RuntimeError):
     """The table has no index of this name.
 
     Attributes:
@@ -1211,7 +1211,7 @@ class SearchError(_LocatedError, ValueError):
     """
 
 
-class IndexTimeoutError(_LocatedError, TimeoutError):
+class IndexTimeoutError(_LocatedError, TimeoutError, RuntimeError):
     """Indexes do not cover all rows of the table in time.
 
     Attributes:

@@ -244,13 +244,13 @@ class ReadOptions:
     )
     nearest: VectorQuery | None = _option(
         _vector_query,
-        "JSON with `q` and, where wanted, `column`, `k`, `offset`, `metric`, `nprobes`, `refine_factor`, `ef`, "
-        "`use_index`, `prefilter`",
+        "JSON with `q` and, where wanted, `column`, `k`, `offset`, `metric`, `nprobes`, `maximum_nprobes`, "
+        "`lower_bound`, `upper_bound`, `fast_search`, `refine_factor`, `ef`, `use_index`, `prefilter`",
         "Read the `k` (10) rows whose vectors are nearest to `q`, with `_distance`. See [Search](search.md).",
     )
     full_text_query: TextQuery | None = _option(
         _text_query,
-        "words, or JSON with `query` and, where wanted, `columns`, `phrase`, `k`, `offset`, `prefilter`",
+        "words, or JSON with `query` and, where wanted, `columns`, `phrase`, `fast_search`, `k`, `offset`, `prefilter`",
         "Read the `k` (10) rows whose text is most about the words, with `_score`. With `nearest`, both are searched "
         "and fused.",
     )

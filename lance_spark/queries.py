@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from lance_spark.errors import OptionError
+from lance_spark.queries_text import FullTextQuery, query_of_values, query_to_values
 
 DEFAULT_K = 10
 """Rows of a search that does not say how many."""
@@ -49,13 +50,17 @@ class VectorQuery:
     """A search for the rows with the nearest vectors.
 
     Attributes:
-        q: The vector.
+        q: The vector; for a column of lists of vectors, the vectors of a list.
         column: The column of vectors; None is the only such column of the table.
         k: Maximum number of rows.
         offset: Nearest rows to skip.
         metric: The distance; None is the distance of the index, else `l2`.
         nprobes: Partitions of an index to search, and more partitions if these have fewer than `k`
             rows; None leaves the choice to Lance.
+        maximum_nprobes: Most partitions to search; None is all.
+        lower_bound: Least distance of a row; None is no bound.
+        upper_bound: Distance that all rows are below; None is no bound.
+        fast_search: Whether to leave out rows outside of the index.
         refine_factor: For a compressed index, the distances of this many times more rows are
             computed from the vectors; None takes the distances of the index.
         ef: Candidates in a graph (HNSW); None leaves the choice to Lance.
@@ -64,27 +69,37 @@ class VectorQuery:
             rows.
     """
 
-    q: tuple[float, ...]
+    q: tuple[float, ...] | tuple[tuple[float, ...], ...]
     column: str | None = None
     k: int = DEFAULT_K
     offset: int = 0
     metric: Metric | None = None
     nprobes: int | None = None
+    maximum_nprobes: int | None = None
+    lower_bound: float | None = None
+    upper_bound: float | None = None
+    fast_search: bool = False
     refine_factor: int | None = None
     ef: int | None = None
     use_index: bool = True
     prefilter: bool = True
 
     def __post_init__(self) -> None:
-        if not self.q or not all(_is_number(value) for value in self.q):
+        if not _is_vector(self.q) and not _is_list_of_vectors(self.q):
             raise OptionError("q", self.q, "a vector: a list of finite numbers")
         _check_text("column", self.column)
         _check_bounds(self)
-        for name in ("nprobes", "refine_factor", "ef"):
+        for name in ("nprobes", "maximum_nprobes", "refine_factor", "ef"):
             value = getattr(self, name)
             if value is not None:
                 _check_count(name, value, 1)
-        for name in ("use_index", "prefilter"):
+        if self.maximum_nprobes is not None and self.maximum_nprobes < (self.nprobes or 1):
+            raise OptionError("maximum_nprobes", self.maximum_nprobes, f"{self.nprobes}, as minimum_nprobes, or more")
+        for name in ("lower_bound", "upper_bound"):
+            value = getattr(self, name)
+            if value is not None and not _is_number(value):
+                raise OptionError(name, value, "a finite number, or None")
+        for name in ("use_index", "prefilter", "fast_search"):
             _check_flag(name, getattr(self, name))
 
     @staticmethod
@@ -99,7 +114,8 @@ class VectorQuery:
             raise OptionError("nearest", text[:100], "JSON with the key q, a list of numbers")
         if values.get("metric") is not None:
             values["metric"] = metric_of(values["metric"])
-        return VectorQuery(**{**values, "q": tuple(values["q"])})
+        q = (tuple(part) if isinstance(part, list) else part for part in values["q"])
+        return VectorQuery(**{**values, "q": tuple(q)})
 
     def to_json(self) -> str:
         """Returns the query as JSON."""
@@ -111,8 +127,9 @@ class TextQuery:
     """A search for the rows with the best texts for words.
 
     Attributes:
-        query: The words.
+        query: The words, or a query as an object, which names its columns.
         columns: The columns of text; None means all columns with a full-text index.
+        fast_search: Whether to leave out rows outside of the index.
         phrase: Whether the words have to follow each other.
         k: Maximum number of rows.
         offset: Best rows to skip.
@@ -120,22 +137,25 @@ class TextQuery:
             rows.
     """
 
-    query: str
+    query: str | FullTextQuery
     columns: tuple[str, ...] | None = None
     phrase: bool = False
+    fast_search: bool = False
     k: int = DEFAULT_K
     offset: int = 0
     prefilter: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.query, str) or not self.query.strip():
+        if not isinstance(self.query, FullTextQuery) and (not isinstance(self.query, str) or not self.query.strip()):
             raise OptionError("query", self.query, "words to search for")
+        if isinstance(self.query, FullTextQuery) and (self.columns is not None or self.phrase):
+            raise OptionError("columns", self.columns, "nothing, because the query object names its columns")
         for column in self.columns or ():
             _check_text("columns", column)
         if self.columns is not None and (not self.columns or len(set(self.columns)) != len(self.columns)):
             raise OptionError("columns", ", ".join(self.columns), "names of columns, each once")
         _check_bounds(self)
-        for name in ("phrase", "prefilter"):
+        for name in ("phrase", "prefilter", "fast_search"):
             _check_flag(name, getattr(self, name))
 
     @staticmethod
@@ -153,6 +173,8 @@ class TextQuery:
             columns = [columns]
         if "query" not in values or not isinstance(columns, list | None):
             raise OptionError("full_text_query", text[:100], "words, or JSON with the keys query and columns")
+        if isinstance(values["query"], dict):
+            values["query"] = query_of_values(values["query"])
         return TextQuery(**{**values, "columns": None if columns is None else tuple(columns)})
 
     def to_json(self) -> str:
@@ -177,6 +199,8 @@ def _read(option: str, text: str, cls: type[VectorQuery] | type[TextQuery]) -> d
 def _written(query: VectorQuery | TextQuery) -> str:
     defaults = {field.name: field.default for field in dataclasses.fields(query)}
     values = {name: getattr(query, name) for name in defaults}
+    if isinstance(values.get("query"), FullTextQuery):
+        values["query"] = query_to_values(values["query"])
     return json.dumps({name: value for name, value in values.items() if value != defaults[name]})
 
 
@@ -198,6 +222,14 @@ def _check_flag(name: str, value: object) -> None:
 def _check_text(name: str, value: object) -> None:
     if value is not None and (not isinstance(value, str) or not value):
         raise OptionError(name, value, "the name of a column")
+
+
+def _is_vector(q: object) -> bool:
+    return isinstance(q, tuple) and bool(q) and all(map(_is_number, q))
+
+
+def _is_list_of_vectors(q: tuple[Any, ...]) -> bool:
+    return bool(q) and all(map(_is_vector, q)) and len({len(vector) for vector in q}) == 1
 
 
 def _is_number(value: object) -> bool:

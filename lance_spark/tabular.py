@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, Union
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lance_spark.commit.changes import NO_NOTE, CommitNote
+from lance_spark.commit.changes import NO_NOTE, CommitNote, CommitResult
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNameError, LanceSparkError, SchemaMismatchError
 from lance_spark.options import PROPERTY_PREFIX, WriteOptions
 from lance_spark.session.sessions import active_in_thread
 from lance_spark.staging.blobs import is_stored_as_blob
+from lance_spark.tabular_vectors import refuse_nan
 from lance_spark.types import WriteConverter
 from lance_spark.types.fields import UNSTORABLE, check_column_names
 from lance_spark.types.python_values import inferred_type, python_array, python_field, refuse_mixed_moments
@@ -63,7 +64,7 @@ def write_rows(
     enable_stable_row_ids: bool = True,
     data_storage_version: str | None = None,
     note: CommitNote = NO_NOTE,
-) -> None:
+) -> CommitResult | None:
     """Writes rows: creates a table, appends, or overwrites.
 
     Spark's tasks write a Spark DataFrame. This process writes all other data. Both make the same
@@ -78,6 +79,9 @@ def write_rows(
         enable_stable_row_ids: Whether rows of a new table keep their ids.
         data_storage_version: Lance file format of a new table; by default Lance's stable one.
         note: Message and properties of the version.
+
+    Returns:
+        The commit. None for a Spark DataFrame, or without rows to append.
 
     Raises:
         SchemaMismatchError: The data does not fit the table. Nothing was written.
@@ -102,15 +106,15 @@ def write_rows(
         with active_in_thread(data.sparkSession):  # type: ignore[union-attr, arg-type]
             writer = data.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")  # type: ignore[union-attr]
             writer.options(**options).save(ref.table_uri)
-        return
+        return None
 
     def open_rows(table: pa.Schema | None) -> pa.RecordBatchReader:
         rows = to_reader(data, schema, table=table if schema is None else None)
         if not rows.schema.names:
             raise SchemaMismatchError("The data of a new table has no columns. Nothing was written. Pass a schema.")
-        return rows
+        return refuse_nan(rows, is_new=table is None)
 
-    write_arrow_rows(
+    return write_arrow_rows(
         ref,
         open_rows,
         mode=mode,

@@ -64,8 +64,8 @@ def add_columns(
     *,
     manifest: Manifest | None = None,
     time_zone: Callable[[], str] = session_time_zone,
-) -> None:
-    """Adds columns to a table. Runs on the driver.
+) -> int:
+    """Adds columns to a table, and returns the version with them. Runs on the driver.
 
     Columns of UDFs are added as NULL, in a commit without data. Lance computes columns of SQL
     expressions in the driver's process, as a stream.
@@ -85,6 +85,9 @@ def add_columns(
     Warns:
         UserWarning: Types of inputs cannot be checked.
     """
+    schema = _null_columns(transforms)
+    if schema is not None:
+        return _add_schema(ref, schema)
     sql, computed = parse_transforms(transforms)
     dataset = ref.open_latest()
     computed = [column_group.settle(ref, dataset.schema, manifest, time_zone) for column_group in computed]
@@ -93,19 +96,47 @@ def add_columns(
         store_udf(column_group.udf, ref)
     tokens = [uuid.uuid4().hex for _ in computed]
     if sql:
-        _add_sql(ref, sql)
+        version = _add_sql(ref, sql)
     try:
         if computed:
-            change_schema(
+            version = change_schema(
                 ref,
                 lambda head: _add_null(head, computed, tokens),
                 has_landed=lambda head: _has_tokens(head, computed, tokens),
                 head=None if sql else dataset,
-            )
+            ).version
     except BaseException:
         if sql:
             change_schema(ref, lambda head: drop_operation(head, list(sql)))
         raise
+    return version
+
+
+def _null_columns(transforms: object) -> pa.Schema | None:
+    """Returns the columns of an Arrow field, of a list of fields, or of a schema; else None."""
+    if isinstance(transforms, pa.Field):
+        return pa.schema([transforms])
+    if isinstance(transforms, (list, tuple)) and all(isinstance(field, pa.Field) for field in transforms):
+        return pa.schema(list(transforms))
+    return transforms if isinstance(transforms, pa.Schema) else None
+
+
+def _add_schema(ref: DatasetRef, schema: pa.Schema) -> int:
+    """Adds columns of NULL without a UDF."""
+    required = [field.name for field in schema if not field.nullable]
+    if required or not len(schema):
+        raise RegistrationError(
+            f"Column {required[0]!r} of {ref.uri} would be NULL, and may not be NULL. Nothing was added. Make the "
+            "field nullable."
+            if required
+            else f"add_columns got no column to add. Give {_FORMS}."
+        )
+
+    def add(head: lance.LanceDataset) -> None:
+        check_new_names(head, schema.names)
+        head.add_columns(schema)
+
+    return change_schema(ref, add, has_landed=lambda head: set(schema.names) <= set(head.schema.names)).version
 
 
 def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]]:
@@ -189,7 +220,7 @@ def _check(dataset: lance.LanceDataset, sql: Mapping[str, str], computed: Sequen
             ) from error
 
 
-def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
+def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> int:
     def add(head: lance.LanceDataset) -> None:
         check_new_names(head, list(sql))
         try:
@@ -203,7 +234,7 @@ def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
                 f"{ref.uri}. Nothing was added. Correct the expression."
             ) from error
 
-    change_schema(ref, add, has_landed=lambda head: set(sql) <= set(head.schema.names))
+    return change_schema(ref, add, has_landed=lambda head: set(sql) <= set(head.schema.names)).version
 
 
 def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]) -> None:

@@ -54,11 +54,11 @@ def alter_columns(
     *,
     manifest: Manifest | None = None,
     time_zone: Callable[[], str] = session_time_zone,
-) -> None:
+) -> int:
     """Alters columns, as documented at :meth:`lance_spark.Table.alter_columns`.
 
     All alterations are checked before the first change. UDFs without a manifest get `manifest`.
-    UDFs of PySpark get the time zone of the session.
+    UDFs of PySpark get the time zone of the session. Returns the version with all changes.
 
     Raises:
         RegistrationError: An alteration is not valid.
@@ -66,6 +66,7 @@ def alter_columns(
         CommitConflictError: Concurrent writers kept changing the table first.
     """
     dataset = ref.open_latest()
+    alterations = [_with_name(alteration) for alteration in alterations]
     checked = [(alteration, _check(ref, dataset, alteration, manifest, time_zone)) for alteration in alterations]
     if not checked:
         raise RegistrationError("alter_columns got nothing to alter. Give {'path': column, 'udf': udf}, ...")
@@ -74,27 +75,34 @@ def alter_columns(
         raise RegistrationError("alter_columns got a column twice. Nothing was changed. Alter the column in two calls.")
     # Order: casts first (may fail on data), renames last (other alterations use the old names).
     for alteration, udf in sorted(checked, key=lambda pair: (pair[1] is not None) + 2 * _only_renames(pair[0])):
-        _apply(ref, dataset, alteration, udf)
+        version = _apply(ref, dataset, alteration, udf)
+    return version
 
 
-def _apply(ref: DatasetRef, dataset: lance.LanceDataset, alteration: Mapping[str, object], udf: UDF | None) -> None:
+def _with_name(alteration: Mapping[str, object]) -> Mapping[str, object]:
+    """Returns an alteration with `name` for LanceDB's `rename`."""
+    if not isinstance(alteration, Mapping) or "rename" not in alteration or "name" in alteration:
+        return alteration
+    return {("name" if key == "rename" else key): value for key, value in alteration.items()}
+
+
+def _apply(ref: DatasetRef, dataset: lance.LanceDataset, alteration: Mapping[str, object], udf: UDF | None) -> int:
     column = str(alteration["path"])
     if alteration.get("data_type") is not None:
-        change_schema(ref, lambda head: cast_column(head, alteration))
-    elif alteration.get("drop_udf"):
-        change_schema(ref, lambda head: _unbind(head, column))
-    elif udf is None:
-        _alter_in_place(ref, dataset, alteration)
-    elif alteration.get("recreate"):
+        return change_schema(ref, lambda head: cast_column(head, alteration)).version
+    if alteration.get("drop_udf"):
+        return change_schema(ref, lambda head: _unbind(head, column)).version
+    if udf is None:
+        return _alter_in_place(ref, dataset, alteration).version
+    if alteration.get("recreate"):
         change_schema(ref, lambda head: drop_operation(head, [column]))
-        add_columns(ref, {column: udf})
-    else:
-        store_udf(udf, ref)
-        change_schema(ref, lambda head: _rebind(head, column, udf))
+        return add_columns(ref, {column: udf})
+    store_udf(udf, ref)
+    return change_schema(ref, lambda head: _rebind(head, column, udf)).version
 
 
-def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
-    """Drops columns.
+def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> int:
+    """Drops columns, and returns the version without them.
 
     Raises:
         ColumnNotFoundError: A column does not exist. No column was dropped.
@@ -114,7 +122,7 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
             )
         return drop_operation(head, columns)
 
-    change_schema(ref, drop)
+    return change_schema(ref, drop).version
 
 
 def _check(
@@ -253,7 +261,9 @@ def _check_new_name(dataset: lance.LanceDataset, path: str, name: object) -> Non
     check_column_names([name], dataset.uri)
 
 
-def _alter_in_place(ref: DatasetRef, dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
+def _alter_in_place(
+    ref: DatasetRef, dataset: lance.LanceDataset, alteration: Mapping[str, object]
+) -> lance.LanceDataset:
     """Renames a column, or changes its nullability. Lance makes the commit."""
     path = str(alteration["path"])
     field = dataset.lance_schema.field(path)
@@ -265,7 +275,7 @@ def _alter_in_place(ref: DatasetRef, dataset: lance.LanceDataset, alteration: Ma
             return False
         return alteration.get("nullable") in (None, arrow_field_of(new).nullable)
 
-    change_schema(ref, lambda head: _alter(head, alteration), has_landed=has_landed)
+    return change_schema(ref, lambda head: _alter(head, alteration), has_landed=has_landed)
 
 
 def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:

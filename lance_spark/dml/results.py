@@ -186,11 +186,14 @@ _REPLACED = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ChangeResult(InWords):
-    """The result of an update, a deletion or a merge.
+    """The result of a change of rows or columns.
+
+    LanceDB's names of the counts are attributes, too: `num_inserted_rows`, `num_updated_rows`,
+    `num_deleted_rows` and `num_rows`.
 
     Attributes:
         version: The version of the commit. If no row changed, the version that was read.
-        rows_inserted: Number of rows added by a merge.
+        rows_inserted: Number of added rows.
         rows_updated: Number of updated rows, including rows with equal values.
         rows_deleted: Number of deleted rows.
 
@@ -209,6 +212,26 @@ class ChangeResult(InWords):
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
+
+    @property
+    def num_inserted_rows(self) -> int:
+        """The number of added rows, by LanceDB's name."""
+        return self.rows_inserted
+
+    @property
+    def num_updated_rows(self) -> int:
+        """The number of updated rows, by LanceDB's name."""
+        return self.rows_updated
+
+    @property
+    def num_deleted_rows(self) -> int:
+        """The number of deleted rows, by LanceDB's name."""
+        return self.rows_deleted
+
+    @property
+    def num_rows(self) -> int:
+        """The number of added, updated and deleted rows."""
+        return self.rows_inserted + self.rows_updated + self.rows_deleted
 
     @property
     def text(self) -> str:

@@ -12,6 +12,7 @@ from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError, refusal
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field
 from lance_spark.tabular import Data, is_spark, to_reader
+from lance_spark.tabular_vectors import refuse_nan
 from lance_spark.types import check_writable, to_spark_schema
 from lance_spark.types.fields import is_blob
 
@@ -43,7 +44,7 @@ class MergeSource:
 
     def __init__(self, spark: SparkSession, data: Data, table: pa.Schema) -> None:
         self._frame = cast("DataFrame", data) if is_spark(data) else None
-        self._rows = None if self._frame is not None else to_reader(data, None, table=_plain(table)).read_all()
+        self._rows = None if self._frame is not None else _read_rows(data, table)
         self.spark = spark if self._frame is None else self._frame.sparkSession
         self.names: list[str] = self._rows.schema.names if self._rows is not None else list(self._frame.columns)  # type: ignore[union-attr]
         self._columns = table
@@ -117,6 +118,10 @@ class MergeSource:
         if kind is None or kind != plain_key(self._columns.field(key).type):
             return None
         return sorted(_literal(value) for value in keys.to_pylist() if value is not None)
+
+
+def _read_rows(data: Data, table: pa.Schema) -> pa.Table:
+    return refuse_nan(to_reader(data, None, table=_plain(table)), is_new=False).read_all()
 
 
 def plain_key(kind: pa.DataType) -> pa.DataType | None:

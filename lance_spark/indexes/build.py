@@ -138,7 +138,7 @@ class _Run:
     def segments(self, fragments: Sequence[tuple[int, int]], *, folder: str) -> list[Index]:
         """Returns the segments for the commit."""
         definition = self._work.definition
-        most = min(known_slots(self._spark) or MOST_TASKS, MOST_TASKS)
+        most = 1 if definition.is_single else min(known_slots(self._spark) or MOST_TASKS, MOST_TASKS)
         runs = cut(fragments, task_rows=TASK_ROWS[definition.kind], most=most)
         work = self._work
         if definition.is_vector and len(runs) > 1:

@@ -19,7 +19,7 @@ from lance_spark.types.fields import Kind
 if TYPE_CHECKING:
     import lance
 
-VectorKind = Literal["IVF_FLAT", "IVF_PQ", "IVF_HNSW_SQ", "IVF_HNSW_PQ"]
+VectorKind = Literal["IVF_FLAT", "IVF_SQ", "IVF_PQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ"]
 ScalarKind = Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"]
 TextKind = Literal["FTS"]
 IndexKind = VectorKind | ScalarKind | TextKind
@@ -33,14 +33,18 @@ TASK_ROWS: Mapping[str, int] = {
     "NGRAM": 50_000,
     "FTS": 50_000,
     "IVF_FLAT": 100_000,
+    "IVF_SQ": 100_000,
     "IVF_PQ": 100_000,
+    "IVF_RQ": 100_000,
+    "IVF_HNSW_FLAT": 50_000,
     "IVF_HNSW_SQ": 50_000,
     "IVF_HNSW_PQ": 50_000,
 }
 """Minimum rows of a task, by kind: about a second of work of a core."""
 
-_PARTITION_ROWS = {"IVF_FLAT": 4096, "IVF_PQ": 4096, "IVF_HNSW_SQ": 1 << 20, "IVF_HNSW_PQ": 1 << 20}
-_TOKENIZERS = ("simple", "whitespace", "raw")
+_PARTITION_ROWS = {kind: 1 << 20 if "HNSW" in kind else 4096 for kind in get_args(VectorKind)}
+_TOKENIZERS = ("simple", "whitespace", "raw", "ngram", "icu")
+_MODEL_TOKENIZERS = ("jieba/", "lindera/")
 _LEAST_MEMORY_BYTES = 16 << 20
 
 
@@ -82,6 +86,11 @@ class IndexDefinition:
         the segments of graphs separately.
         """
         return "HNSW" not in self.kind
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one task builds the whole index. Lance cannot merge segments of IVF_RQ."""
+        return self.kind == "IVF_RQ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +160,12 @@ def vector_index(
     distance = metric_of(metric)
     for option, value in numbers.items():
         check_number(option, value, least=1)
-    if numbers["num_bits"] not in (4, 8):
-        raise OptionError("num_bits", numbers["num_bits"], "4 or 8")
     kind_name = str(kind).upper()
     if kind_name not in get_args(VectorKind):
         raise OptionError("index_type", kind, ", ".join(get_args(VectorKind)))
     used = {key: value for key, value in numbers.items() if key in _used_by(kind_name)}
+    if "num_bits" in used and "PQ" in kind_name and used["num_bits"] not in (4, 8):
+        raise OptionError("num_bits", numbers["num_bits"], "4 or 8")
     return IndexDefinition(
         name=_default_name(name, column),
         column=column,
@@ -167,7 +176,9 @@ def vector_index(
 
 
 def _used_by(kind: str) -> set[str]:
-    used = {"num_partitions", "max_iters", "sample_rate"}
+    used = {"num_partitions", "target_partition_size", "max_iters", "sample_rate"}
+    if kind == "IVF_RQ":
+        used.add("num_bits")
     if "PQ" in kind:
         used |= {"num_sub_vectors", "num_bits"}
     return used | {"m", "ef_construction"} if "HNSW" in kind else used
@@ -202,8 +213,12 @@ def text_indexes(
         raise OptionError("field_names", columns, "a column, or a list of columns, each once")
     if name is not None and len(column_names) > 1:
         raise OptionError("name", name, "nothing where there are several columns: each index is named after its own")
-    if tokens["base_tokenizer"] not in _TOKENIZERS:
-        raise OptionError("base_tokenizer", tokens["base_tokenizer"], ", ".join(_TOKENIZERS))
+    _check_tokenizer(tokens["base_tokenizer"])
+    _check_words("custom_stop_words", tokens.get("custom_stop_words"))
+    if tokens.get("block_size", 128) not in (128, 256):
+        raise OptionError("block_size", tokens["block_size"], "128 or 256")
+    for option in ("ngram_min_length", "ngram_max_length"):
+        check_number(option, tokens.get(option), least=1)
     letters = "a number of letters, 1 or more, or None"
     check_number("max_token_length", tokens["max_token_length"], least=1, accepted=letters)
     size = f"bytes, {_LEAST_MEMORY_BYTES} or more, or None"
@@ -214,11 +229,25 @@ def text_indexes(
             name=_default_name(name, column),
             column=column,
             kind="FTS",
-            parameters={**tokens, **memory},
+            parameters={**{_LANCE_NAMES.get(key, key): value for key, value in tokens.items()}, **memory},
             replace=replace,
         )
         for column in column_names
     ]
+
+
+_LANCE_NAMES = {"ngram_min_length": "min_ngram_length", "ngram_max_length": "max_ngram_length"}
+
+
+def _check_tokenizer(name: object) -> None:
+    if name not in _TOKENIZERS and not str(name).startswith(_MODEL_TOKENIZERS):
+        accepted = f"{', '.join(_TOKENIZERS)}, or jieba/ or lindera/ and the name of a language model"
+        raise OptionError("base_tokenizer", name, accepted)
+
+
+def _check_words(option: str, words: object) -> None:
+    if words is not None and (not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words)):
+        raise OptionError(option, words, "a list of words")
 
 
 def checked(definition: IndexDefinition, column: IndexedColumn, rows: int) -> IndexDefinition:
@@ -243,8 +272,10 @@ def _of_vectors(definition: IndexDefinition, kind: Kind, rows: int) -> IndexDefi
     parameters = dict(definition.parameters)
     vector = kind if pt.is_fixed_size_list(kind) else kind.value_type
     _check_metric(definition, kind, vector)
+    target = parameters.pop("target_partition_size", None)
+    partition_rows = target if isinstance(target, int) else _PARTITION_ROWS[definition.kind]
     if parameters["num_partitions"] is None:
-        parameters["num_partitions"] = max(1, rows // _PARTITION_ROWS[definition.kind])
+        parameters["num_partitions"] = max(1, rows // partition_rows)
     if "num_sub_vectors" in parameters:
         parameters["num_sub_vectors"] = _count_sub_vectors(parameters["num_sub_vectors"], vector.list_size)
     return dataclasses.replace(definition, parameters=parameters)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lance_spark.errors import IndexNotFoundError
+from lance_spark.types.fields import quote_identifier
 
 if TYPE_CHECKING:
     import lance
     from lance import IndexDescription
+
+_PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 
 _NAMES = {
     "BTree": "BTREE",
@@ -31,7 +37,7 @@ class IndexConfig:
         name: Name of the index.
         index_type: Kind of the index by the names of `create_index`, `create_scalar_index` and
             `create_fts_index`; Lance's name for other kinds.
-        columns: Names of its columns.
+        columns: Paths of its columns, with quoted names where they are no plain words.
 
     Example:
         ```python
@@ -47,7 +53,11 @@ class IndexConfig:
 
     name: str
     index_type: str
-    columns: tuple[str, ...]
+    columns: list[str]
+
+    def __getitem__(self, name: str) -> object:
+        """Returns an attribute by its name: `index["columns"]`."""
+        return get_attribute(self, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +92,41 @@ class IndexStatistics:
     num_indices: int
     size_bytes: int | None
 
+    def __getitem__(self, name: str) -> object:
+        """Returns an attribute by its name: `statistics["num_indexed_rows"]`."""
+        return get_attribute(self, name)
+
+
+def get_attribute(value: IndexConfig | IndexStatistics, name: str) -> object:
+    """Returns an attribute by its name.
+
+    Raises:
+        KeyError: No attribute has this name.
+    """
+    names = [attribute.name for attribute in dataclasses.fields(value)]
+    if name not in names:
+        raise KeyError(f"{name!r} is none of {', '.join(names)}")
+    return getattr(value, name)
+
 
 def kind_of(index_type: str) -> str:
     """Returns the kind of an index by the name in lance-spark."""
     return _NAMES.get(index_type, index_type)
+
+
+def column_paths(dataset: lance.LanceDataset, index: IndexDescription) -> list[str]:
+    """Returns the paths of the columns of an index; names that are no plain words are quoted."""
+    paths = dict(_field_paths(dataset.lance_schema.fields(), ""))
+    return [paths.get(number, name) for number, name in zip(index.fields, index.field_names, strict=True)]
+
+
+def _field_paths(fields: Iterable[Any], parent: str) -> Iterator[tuple[int, str]]:
+    """Yields the id and the path of each field, at any depth."""
+    for field in fields:
+        name = field.name()
+        path = parent + (name if _PLAIN_NAME.fullmatch(name) else quote_identifier(name))
+        yield field.id(), path
+        yield from _field_paths(field.children(), f"{path}.")
 
 
 def list_indices(dataset: lance.LanceDataset) -> list[IndexConfig]:
@@ -93,7 +134,7 @@ def list_indices(dataset: lance.LanceDataset) -> list[IndexConfig]:
     indexes = (index for index in dataset.describe_indices() if not index.name.startswith("__lance"))
     return sorted(
         (
-            IndexConfig(name=index.name, index_type=kind_of(index.index_type), columns=tuple(index.field_names))
+            IndexConfig(name=index.name, index_type=kind_of(index.index_type), columns=column_paths(dataset, index))
             for index in indexes
         ),
         key=lambda index: index.name,

@@ -44,6 +44,9 @@ INDEX_NUMBERS = 100_000_000
 with 100,000,000 elements takes 10 ms. An index answers a query in 2 to 4 ms, regardless of its
 size."""
 
+_OF_ONE_VECTOR = ("maximum_nprobes", "lower_bound", "upper_bound")
+"""Settings of a search for one vector only."""
+
 _SHARES = 16
 """Number of index tasks if the size of the cluster is unknown."""
 
@@ -192,6 +195,12 @@ class BatchSearch(Search):
         ref = self.source if self.source.version is not None else self.source.pin(None)
         dataset = replace(self, source=ref)._opened()  # noqa: SLF001 - its own
         settings: dict[str, Any] = dict(self.settings)
+        unsupported = [name for name in _OF_ONE_VECTOR if settings.pop(name, None) is not None]
+        if unsupported or self.only_indexed:
+            raise UnsupportedOperationError(
+                f"A search for the vectors of a DataFrame has no {', '.join(unsupported) or 'fast_search'}. Nothing "
+                "was read. Filter the result by _distance, or search for one vector."
+            )
         column, element, size = _vector_column(dataset, settings.pop("column", None))
         k = (self.most_rows or DEFAULT_K) + self.skipped_rows
         query, index = _choose_index(dataset, VectorQuery(q=(0,) * size, column=column, k=k, **settings))

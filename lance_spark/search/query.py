@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +16,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     OptionError,
     RegistrationError,
+    SchemaMismatchError,
     UnsupportedOperationError,
 )
 from lance_spark.jvm.gateway import is_classic
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _Table_co = TypeVar("_Table_co", covariant=True)
 _Query = TypeVar("_Query", bound="Query")
+_Model = TypeVar("_Model")
 
 _Function: TypeAlias = "UDF | Callable[..., object]"  # callable to mypy: a UDF of PySpark or of a class
 Selection: TypeAlias = "Sequence[str | UDF | UnpackedUDF] | Mapping[str, str | _Function | tuple[_Function, list[str]]]"
@@ -142,8 +144,11 @@ class Query:
             raise OptionError("where", condition, "a condition in Lance SQL")
         return replace(self, condition=condition if self.condition is None else conjunction(self.condition, condition))
 
-    def limit(self: _Query, rows: int) -> _Query:
+    def limit(self: _Query, rows: int | None) -> _Query:
         """Limits the number of rows. Materialized views do not support a limit.
+
+        Args:
+            rows: Maximum number of rows; None is no limit, except in a search.
 
         Raises:
             OptionError: The argument is not a positive integer.
@@ -156,7 +161,8 @@ class Query:
             sample = docs.search().limit(5).to_list()
             ```
         """
-        return replace(self, most_rows=_count("limit", rows, 1))
+        is_unlimited = rows is None and not self._is_ranked
+        return replace(self, most_rows=None if is_unlimited else _count("limit", rows, 1))
 
     def offset(self: _Query, rows: int) -> _Query:
         """Skips the first rows. Materialized views do not support an offset.
@@ -266,6 +272,57 @@ class Query:
         """
         return to_rows(self.to_arrow())
 
+    def to_pydantic(self, model: type[_Model]) -> list[_Model]:
+        """Returns the rows as objects of a class of pydantic, with the fields of the class.
+
+        Raises:
+            OptionError: The argument is no class of pydantic.
+            SchemaMismatchError: A row does not fit the class.
+            LanceSparkError: As in :meth:`to_batches`.
+
+        Example:
+            ```python
+            import lance_spark
+            from pydantic import BaseModel
+
+
+            class Doc(BaseModel):
+                id: int
+                text: str
+
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            first = docs.search().limit(1).to_pydantic(Doc)[0]
+            print(first.text)
+            ```
+        """
+        names = getattr(model, "model_fields", None)
+        if not isinstance(names, dict):
+            raise OptionError("model", model, "a class of pydantic")
+        rows = self.to_list()
+        try:
+            return [model(**{name: row[name] for name in names if name in row}) for row in rows]
+        except ValueError as error:
+            raise SchemaMismatchError(
+                f"A row does not fit the class {model.__name__}: {error}. Select the columns of the class."
+            ) from error
+
+    def output_schema(self) -> pa.Schema:
+        """Returns the Arrow schema of the rows. Reads no rows.
+
+        Raises:
+            LanceSparkError: As in :meth:`to_batches`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            assert docs.search().select(["id"]).output_schema().names == ["id"]
+            ```
+        """
+        return self._schema(self._opened())
+
     def to_spark(self) -> DataFrame:
         """Returns the rows as a Spark DataFrame, pinned to one version.
 
@@ -362,6 +419,8 @@ class Query:
                 )
 
     # Overridden by searches
+
+    _is_ranked: ClassVar[bool] = False
 
     def _read_options(self) -> dict[str, str]:
         if self.skipped_rows:

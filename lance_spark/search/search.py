@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import OptionError, RegistrationError, UnsupportedOperationError
-from lance_spark.queries import DEFAULT_K, TextQuery, VectorQuery, metric_of
+from lance_spark.queries import DEFAULT_K, TextQuery, VectorQuery
+from lance_spark.queries_text import FullTextQuery, words_of_query
 from lance_spark.read.columns import ROW_ID
-from lance_spark.read.ranking.ranking import DISTANCE, RELEVANCE, SCORE, Ranking
+from lance_spark.read.ranking.ranking import (
+    DISTANCE,
+    RELEVANCE,
+    SCORE,
+    Ranking,
+    stored_field,
+    vector_column,
+    vector_kind,
+)
 from lance_spark.search.query import Query, attributes_of
+from lance_spark.search.vector_settings import VectorSettings
 
 if TYPE_CHECKING:
     import lance
@@ -24,6 +34,9 @@ QueryKind = Literal["vector", "fts", "hybrid"]
 VectorLike: TypeAlias = "Sequence[float] | np.ndarray | pa.Array[Any] | pa.ChunkedArray[Any]"
 
 _ANY_VECTOR = (0.0,)
+
+_QUERY_INDEX = pa.field("query_index", pa.int32(), nullable=False)
+"""The number of the vector in a search for several vectors, as LanceDB names it."""
 
 
 class Reranker(Protocol):
@@ -68,7 +81,7 @@ class Reranker(Protocol):
 
 @ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search(Query):
+class Search(VectorSettings, Query):
     """A search of a table: rows in rank order, 10 rows without a `limit`.
 
     :meth:`lance_spark.Table.search` starts a search. The result has the selected columns, followed
@@ -78,12 +91,13 @@ class Search(Query):
 
     Attributes:
         kind: Vector, full-text or hybrid search.
-        q: The query vector.
-        words: The query text.
+        q: The query vector, or several vectors.
+        words: The query text, or a query object.
         settings: Settings of the vector search, by names of
             :class:`~lance_spark.queries.VectorQuery`.
         text_columns: Text columns; None means all columns with a full-text index.
         phrase: Whether the words must follow each other.
+        only_indexed: Whether to leave out rows outside of the indexes.
         prefilter: Whether the condition applies before the search.
         reranker: Reranker for the rows, or None.
         rerank_words: Text for the reranker if the query is a vector.
@@ -98,11 +112,12 @@ class Search(Query):
     """
 
     kind: QueryKind
-    q: tuple[float, ...] | None = None
-    words: str | None = None
+    q: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
+    words: str | FullTextQuery | None = None
     settings: tuple[tuple[str, Any], ...] = ()
     text_columns: tuple[str, ...] | None = None
     phrase: bool = False
+    only_indexed: bool = False
     prefilter: bool = True
     reranker: Reranker | None = None
     rerank_words: str | None = None
@@ -146,8 +161,8 @@ class Search(Query):
         self._only("vector()", "hybrid")
         return replace(self, q=vector_of(vector))
 
-    def text(self, text: str) -> Search:
-        """Sets the text of a hybrid search.
+    def text(self, text: str | FullTextQuery) -> Search:
+        """Sets the text of a hybrid search, or a query object.
 
         Example:
             ```python
@@ -161,91 +176,18 @@ class Search(Query):
         self._only("text()", "hybrid")
         return replace(self, words=text)
 
-    def distance_type(self, distance_type: str) -> Search:
-        """Sets the metric: `l2`, `cosine`, `dot`, or `hamming` for `uint8`.
-
-        The default is the metric of the index, else `l2`. Lance ignores an index with another
-        metric.
+    def fast_search(self) -> Search:
+        """Leaves out rows outside of the indexes, which a search otherwise scans.
 
         Example:
             ```python
             import lance_spark
 
             docs = lance_spark.connect("tables").open_table("docs")
-            rows = docs.search([0.1, 0.2]).distance_type("cosine").to_list()
+            rows = docs.search([0.1, 0.2]).fast_search().to_list()
             ```
         """
-        return self._set("metric", metric_of(distance_type, option="distance_type"))
-
-    def metric(self, metric: str) -> Search:
-        """Sets the metric. This is the older name of :meth:`distance_type`.
-
-        Example:
-            ```python
-            import lance_spark
-
-            docs = lance_spark.connect("tables").open_table("docs")
-            rows = docs.search([0.1, 0.2]).metric("dot").to_list()
-            ```
-        """
-        return self._set("metric", metric_of(metric))
-
-    def nprobes(self, nprobes: int) -> Search:
-        """Sets the number of index partitions to search. More partitions find more rows.
-
-        Lance searches further partitions if these hold fewer rows than requested.
-
-        Example:
-            ```python
-            import lance_spark
-
-            docs = lance_spark.connect("tables").open_table("docs")
-            rows = docs.search([0.1, 0.2]).nprobes(20).to_list()
-            ```
-        """
-        return self._set("nprobes", nprobes)
-
-    def refine_factor(self, refine_factor: int) -> Search:
-        """Computes exact distances for `refine_factor` times the requested rows.
-
-        A compressed index (PQ, SQ) only approximates distances. With 1, the index selects the rows
-        and their `_distance` is exact.
-
-        Example:
-            ```python
-            import lance_spark
-
-            docs = lance_spark.connect("tables").open_table("docs")
-            rows = docs.search([0.1, 0.2]).refine_factor(10).to_list()
-            ```
-        """
-        return self._set("refine_factor", refine_factor)
-
-    def ef(self, ef: int) -> Search:
-        """Sets the number of candidates of an HNSW search. More candidates improve recall.
-
-        Example:
-            ```python
-            import lance_spark
-
-            docs = lance_spark.connect("tables").open_table("docs")
-            rows = docs.search([0.1, 0.2]).ef(64).to_list()
-            ```
-        """
-        return self._set("ef", ef)
-
-    def bypass_vector_index(self) -> Search:
-        """Compares all vectors without an index. The result is exact, and the search is slow.
-
-        Example:
-            ```python
-            import lance_spark
-
-            docs = lance_spark.connect("tables").open_table("docs")
-            exact = docs.search([0.1, 0.2]).bypass_vector_index().to_list()
-            ```
-        """
-        return self._set("use_index", False)
+        return replace(self, only_indexed=True)
 
     def phrase_query(self, phrase_query: bool = True) -> Search:
         """Requires the words to follow each other. The full-text index must have positions.
@@ -312,6 +254,8 @@ class Search(Query):
 
     # Rows of the result
 
+    _is_ranked: ClassVar[bool] = True
+
     def _ranking(self) -> Ranking:
         most, first = self.most_rows or DEFAULT_K, self.skipped_rows
         vector = text = None
@@ -319,7 +263,9 @@ class Search(Query):
             if self.q is None:
                 raise OptionError("vector", None, "a vector to search for: vector([...])")
             settings = dict(self.settings)
-            vector = VectorQuery(q=self.q, k=most, offset=first, prefilter=self.prefilter, **settings)
+            vector = VectorQuery(
+                q=self.q, k=most, offset=first, prefilter=self.prefilter, fast_search=self.only_indexed, **settings
+            )
         if self.kind != "vector":
             if self.words is None:
                 raise OptionError("text", None, "words to search for: text('...')")
@@ -327,6 +273,7 @@ class Search(Query):
                 query=self.words,
                 columns=self.text_columns,
                 phrase=self.phrase,
+                fast_search=self.only_indexed,
                 k=most,
                 offset=first,
                 prefilter=self.prefilter,
@@ -334,12 +281,30 @@ class Search(Query):
         return Ranking(vector=vector, text=text, filter=self.condition)
 
     def _batches(self, dataset: lance.LanceDataset, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+        searches = self._searches(dataset)
+        if searches:
+            return _numbered_batches(searches, dataset, batch_size)
         ranking = self._ranking().checked(dataset)
         if self.reranker is not None:
             return iter(self._reranked(dataset, ranking, self.reranker).to_batches(max_chunksize=batch_size))
         return ranking.batches(dataset, self._projection(dataset))
 
+    def _searches(self, dataset: lance.LanceDataset) -> list[Search]:
+        """Returns a search for each of several vectors, unless the column has lists of vectors."""
+        if self.kind != "vector" or self.q is None or not isinstance(self.q[0], tuple):
+            return []
+        column = vector_column(dataset, dict(self.settings).get("column"))
+        kind = stored_field(dataset, column, dataset.uri).to_arrow().type
+        if vector_kind(kind) is not kind:
+            return []
+        if self.reranker is not None:
+            raise OptionError("rerank", self.reranker, "no reranker in a search for several vectors")
+        return [replace(self, q=vector) for vector in self.q]
+
     def _schema(self, dataset: lance.LanceDataset) -> pa.Schema:
+        searches = self._searches(dataset)
+        if searches:
+            return pa.schema([_QUERY_INDEX, *searches[0]._schema(dataset)])  # noqa: SLF001 - its own
         schema = self._ranking().checked(dataset).schema(dataset, self._projection(dataset))
         if self.reranker is None or RELEVANCE in schema.names:
             return schema
@@ -349,6 +314,7 @@ class Search(Query):
         """Returns the rows in the order of the reranker: columns, then scores."""
         columns = replace(self, row_ids=True)._projection(dataset)  # noqa: SLF001 - its own
         words = self.rerank_words or self.words or ""
+        words = words_of_query(words) if isinstance(words, FullTextQuery) else words
 
         def results_of(kind: Literal["vector", "text"]) -> pa.Table:
             part = ranking.only(kind)
@@ -373,6 +339,9 @@ class Search(Query):
         return rows.slice(self.skipped_rows, self.most_rows or DEFAULT_K)
 
     def _plan(self, dataset: lance.LanceDataset, verbose: bool) -> str:
+        searches = self._searches(dataset)
+        if searches:
+            return "\n".join(search._plan(dataset, verbose) for search in searches)  # noqa: SLF001 - its own
         ranking, columns = self._ranking().checked(dataset), self._projection(dataset)
         if self.kind != "hybrid":
             return ranking.scanner(dataset, columns).explain_plan(verbose)
@@ -405,11 +374,22 @@ class Search(Query):
                 f"{self.kind!r}. Begin with search(..., query_type={kinds[0]!r})."
             )
 
-    def _set(self, name: str, value: object) -> Search:
-        self._only(f"{name}()", "vector", "hybrid")
-        settings = {**dict(self.settings), name: value}
+    def _set(self, option: str, value: object, *, name: str | None = None) -> Self:
+        self._only(f"{name or option}()", "vector", "hybrid")
+        settings = {**dict(self.settings), option: value}
         VectorQuery(q=_ANY_VECTOR, **settings)  # Validates the value.
         return replace(self, settings=tuple(settings.items()))
+
+
+def _numbered_batches(
+    searches: Sequence[Search], dataset: lance.LanceDataset, batch_size: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of each search, with the number of the search as first column."""
+    for number, search in enumerate(searches):
+        for batch in search._batches(dataset, batch_size):  # noqa: SLF001 - same module
+            numbers = pa.array(np.full(batch.num_rows, number, np.int32))
+            schema = pa.schema([_QUERY_INDEX, *batch.schema])
+            yield pa.RecordBatch.from_arrays([numbers, *batch.columns], schema=schema)
 
 
 def search_of(
@@ -432,12 +412,12 @@ def search_of(
     ):
         if value is not None and kind == excluded_kind:
             raise OptionError(option, value, f"nothing in a search of type {excluded_kind!r}")
-    words = query if isinstance(query, str) else None
+    words = query if isinstance(query, (str, FullTextQuery)) else None
     columns = (fts_columns,) if isinstance(fts_columns, str) else fts_columns
     return Search(
         **attributes_of(base),
         kind=kind,
-        q=None if query is None or words is not None else vector_of(query),
+        q=None if query is None or words is not None else vectors_of(query),
         words=words,
         settings=() if vector_column_name is None else (("column", vector_column_name),),
         text_columns=None if columns is None else tuple(columns),
@@ -452,7 +432,7 @@ def _kind_of(query: object, query_type: str) -> QueryKind:
     """
     if query_type not in ("auto", "vector", "fts", "hybrid"):
         raise OptionError("query_type", query_type, "vector, fts, hybrid or auto")
-    is_text = isinstance(query, str)
+    is_text = isinstance(query, (str, FullTextQuery))
     if query_type == "auto":
         query_type = "fts" if is_text else "vector"
     if query_type == "vector" and (query is None or is_text):
@@ -460,6 +440,25 @@ def _kind_of(query: object, query_type: str) -> QueryKind:
     if query_type == "fts" and not is_text:
         raise OptionError("query", query, "words. Pass query_type='vector' to search for a vector")
     return cast(QueryKind, query_type)
+
+
+def vectors_of(query: object) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:
+    """Returns the numbers of a vector, or of each of several vectors.
+
+    Raises:
+        OptionError: The value is neither a vector nor a list of vectors.
+    """
+    is_several = (isinstance(query, np.ndarray) and query.ndim == 2) or (
+        isinstance(query, (list, tuple))
+        and bool(query)
+        and all(isinstance(vector, (list, tuple, np.ndarray, pa.Array)) for vector in query)
+    )
+    if not is_several:
+        return vector_of(query)
+    vectors = tuple(map(vector_of, cast("Sequence[object]", query)))
+    if len({len(vector) for vector in vectors}) > 1:
+        raise OptionError("query", query, "vectors of one length")
+    return vectors
 
 
 def vector_of(vector: object) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from lance_spark.stored_json import parse_json
 from lance_spark.table.connection import open_table
 from lance_spark.table.table import Table
 
-_FROM_STATEMENT = ("self", "column", "field_names", "vector_column_name", "index_type", "name", "replace")
+_FROM_STATEMENT = ("self", "column", "field_names", "vector_column_name", "index_type", "name", "replace", "config")
 """Parameters of the table API that come from the statement rather than its options."""
 
 

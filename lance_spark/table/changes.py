@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from lance_spark.backfill.request import columns_of
+from lance_spark.columns.primary_key import primary_key_of, set_primary_key
 from lance_spark.commit.changes import CommitNote
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.assignments import Assignments, names_of
@@ -109,14 +111,45 @@ class TableChanges(TableVersions):
             raise OptionError("where", None, "a condition in Lance SQL; 'true' deletes all rows")
         return self._change(where, None, CommitNote.of(commit_message, properties))
 
-    def merge_insert(self, on: str | Sequence[str]) -> MergeInsertBuilder:
+    def set_unenforced_primary_key(self, columns: str | Sequence[str]) -> None:
+        """Sets the column that identifies a row, once.
+
+        Lance stores the primary key without enforcing it. `merge_insert()` without columns compares
+        this column.
+
+        Args:
+            columns: The column, or a list of one column: text, binary, int or bigint, without NULL.
+
+        Raises:
+            ColumnNotFoundError: The table has no such column.
+            OptionError: The columns are not one column, the column accepts NULL or has another
+                type, or the table has a primary key.
+            CommitConflictError: Concurrent writers changed the table again and again.
+
+        Example:
+            ```python
+            import lance_spark
+            import pyarrow as pa
+
+            db = lance_spark.connect("library")
+            schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("price", pa.int64())])
+            books = db.create_table("books", schema=schema)
+            books.set_unenforced_primary_key("id")
+            merge = books.merge_insert().when_matched_update_all().when_not_matched_insert_all()
+            assert merge.execute([{"id": 1, "price": 5}]).rows_inserted == 1
+            ```
+        """
+        set_primary_key(self._ref, columns_of(columns))
+
+    def merge_insert(self, on: str | Sequence[str] | None = None) -> MergeInsertBuilder:
         """Starts a merge of rows by key.
 
         The methods of the builder choose the actions for matching and other rows, and its `execute`
         merges a source.
 
         Args:
-            on: Key columns, with the same names in the table and in the source.
+            on: Key columns, with the same names in the table and in the source; by default the
+                primary key of the table.
 
         Returns:
             The builder.
@@ -132,9 +165,9 @@ class TableChanges(TableVersions):
             assert books.count_rows() == 11
             ```
         """
-        keys = names_of(on)
+        keys = names_of(on or primary_key_of(self._ref.open_latest()))
         if not keys or len(set(keys)) < len(keys):
-            raise OptionError("on", ", ".join(keys), "key columns, each once")
+            raise OptionError("on", ", ".join(keys), "key columns, each once, or none with set_unenforced_primary_key")
         return MergeInsertBuilder(MergeClauses(on=keys), self._merge)
 
     def _merge(self, clauses: MergeClauses, data: Data, note: CommitNote) -> ChangeResult:

@@ -15,6 +15,7 @@ from lance_spark.environments.stored import StoredManifests, capture
 from lance_spark.errors import (
     OptionError,
     RegistrationError,
+    SchemaMismatchError,
     TableExistsError,
     TableNotFoundError,
     TableUnreadableError,
@@ -26,9 +27,12 @@ from lance_spark.read.ranking.functions import register_functions
 from lance_spark.search.query import Query
 from lance_spark.session.sessions import session_or_local
 from lance_spark.staging.table_folder import delete_leftovers, delete_table_folder
+from lance_spark.table.container import TableContainer
 from lance_spark.table.display import render_tables
 from lance_spark.table.table import Table
 from lance_spark.tabular import Data, write_rows
+from lance_spark.tabular_vectors import OnBadVectors, VectorRepair
+from lance_spark.types.model_schema import ModelClass, schema_of
 from lance_spark.views.create import create_spark_view, create_view
 from lance_spark.views.spark.query import text_query
 from udf_runtime import UDF, Manifest, as_udf
@@ -212,7 +216,7 @@ def is_folder_name(name: object) -> bool:
 
 
 @ARGUMENTS.methods
-class Connection:
+class Connection(TableContainer):
     """A folder of Lance tables. Each table is a folder `<name>.lance` of the folder.
 
     Attributes:
@@ -336,13 +340,16 @@ class Connection:
             table.checkout(version)
         return table
 
-    def create_table(
+    def create_table(  # noqa: PLR0913 - the specification's parameters
         self,
         name: str,
         data: Data | None = None,
-        *,
-        schema: pa.Schema | None = None,
+        schema: pa.Schema | ModelClass | None = None,
         mode: Literal["create", "overwrite", "exist_ok"] = "create",
+        *,
+        exist_ok: bool = False,
+        on_bad_vectors: OnBadVectors = "error",
+        fill_value: float = 0.0,
         enable_stable_row_ids: bool = True,
         data_storage_version: str | None = None,
     ) -> Table:
@@ -353,10 +360,14 @@ class Connection:
             data: The rows: a Spark DataFrame, which Spark's tasks write, or Arrow, pandas, a list
                 of dicts, a dict of lists, or an iterator over record batches, which this process
                 writes.
-            schema: The Arrow schema. Without data the table is empty. Values are cast exactly to
-                its types, and columns without data are NULL.
+            schema: The Arrow schema, or a class of pydantic such as a LanceModel. Without data the
+                table is empty. Values are cast exactly to its types, and columns without data are
+                NULL.
             mode: What happens if the table exists: `create` raises, `overwrite` replaces the rows
                 by a new version, `exist_ok` opens the table without a change.
+            exist_ok: Whether `create` opens an existing table, as the mode `exist_ok` does.
+            on_bad_vectors: What happens to a bad vector, as in :meth:`lance_spark.Table.add`.
+            fill_value: The number for `on_bad_vectors="fill"`.
             enable_stable_row_ids: Whether rows keep their ids through updates and compaction.
             data_storage_version: Lance file format; by default Lance's stable format.
 
@@ -366,7 +377,8 @@ class Connection:
         Raises:
             TableExistsError: The table exists, and `mode` is `create`.
             OptionError: An argument is not valid.
-            SchemaMismatchError: The data cannot be a table.
+            SchemaMismatchError: The data cannot be a table, or the table exists with another
+                schema.
             ValueConversionError: A value does not fit the schema. Nothing was written.
 
         Example:
@@ -382,7 +394,10 @@ class Connection:
         """
         if mode not in ("create", "overwrite", "exist_ok"):
             raise OptionError("mode", mode, "create, overwrite or exist_ok")
-        rows = _rows_or_none(data, schema)
+        mode = "exist_ok" if exist_ok and mode == "create" else mode
+        schema = schema_of(schema)
+        repair = VectorRepair.of(on_bad_vectors, fill_value, schema, is_new=True)
+        rows = _rows_or_none(data if repair is None or data is None else repair.repair(data), schema)
         ref = self._ref_of(name)
         if ref.exists():
             if mode == "create":
@@ -390,7 +405,7 @@ class Connection:
                     ref.uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'"
                 )
             if mode == "exist_ok":
-                return self._table(name)
+                return self._same_table(name, schema)
         elif self._is_table():
             raise UnsupportedOperationError(f"A table cannot lie in another table. {self._name_folder()}")
         try:
@@ -724,6 +739,20 @@ class Connection:
             f"{self.uri} is itself a table. Connect to its folder, {self.uri.rpartition('/')[0]}, or call "
             f"lance_spark.open_table({self.uri!r})."
         )
+
+    def _same_table(self, name: str, schema: pa.Schema | None) -> Table:
+        """Opens a table.
+
+        Raises:
+            SchemaMismatchError: A schema is given, and the table has other columns.
+        """
+        table = self._table(name)
+        if schema is not None and not table.schema.equals(schema):
+            raise SchemaMismatchError(
+                f"The table {table.uri} exists with other columns than the schema. Nothing was changed. Open the table "
+                f"with open_table, or replace it with mode='overwrite'. Its columns are:\n{table.schema}"
+            )
+        return table
 
     def _table(self, name: str) -> Table:
         return self._table_at(self._ref_of(name), name)

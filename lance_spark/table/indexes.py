@@ -9,7 +9,8 @@ from typing import Literal
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.indexes import listing, upkeep
 from lance_spark.indexes.build import build_index
-from lance_spark.indexes.definition import scalar_index, text_indexes, vector_index
+from lance_spark.indexes.configs import IndexDescription
+from lance_spark.indexes.definition import VectorKind, scalar_index, text_indexes, vector_index
 from lance_spark.indexes.listing import IndexConfig, IndexStatistics
 from lance_spark.table.versions import TableVersions
 
@@ -42,21 +43,27 @@ class TableIndexes(TableVersions):
         accelerator: str | None = None,
         index_cache_size: int | None = None,
         *,
-        index_type: Literal["IVF_FLAT", "IVF_PQ", "IVF_HNSW_SQ", "IVF_HNSW_PQ"] = "IVF_PQ",
-        num_bits: int = 8,
+        index_type: VectorKind = "IVF_PQ",
+        num_bits: int | None = None,
         max_iterations: int = 50,
         sample_rate: int = 256,
         m: int = 20,
         ef_construction: int = 300,
+        target_partition_size: int | None = None,
         name: str | None = None,
+        config: IndexDescription | None = None,
     ) -> None:
         """Creates an index of a column of vectors, in Spark's tasks, and commits the index.
+
+        With `config`, the first argument is the column, and the index is of any kind:
+        `create_index("price", config=BTree())`.
 
         The index has the rows at its start. A scan finds later rows until :meth:`optimize_indices`.
         NULL vectors are never found.
 
         Args:
-            metric: Distance: `L2`, `cosine`, `dot`, or `hamming` for `uint8`.
+            metric: Distance: `L2`, `cosine`, `dot`, or `hamming` for `uint8`. The column, with
+                `config`.
             num_partitions: Clusters of vectors; by default 1 for 4,096 rows, and for HNSW 1 for
                 1,048,576.
             num_sub_vectors: Parts of a vector that PQ stores a byte for; by default 1 for 16
@@ -65,14 +72,17 @@ class TableIndexes(TableVersions):
             replace: Whether the index replaces an index of its name.
             accelerator: Refused: models are trained on the CPUs of one task.
             index_cache_size: Refused: Lance sizes its cache by itself.
-            index_type: How vectors are stored: unchanged (`IVF_FLAT`) or compressed (`PQ` most,
-                `SQ` to a byte an element), and whether each partition has a graph (`HNSW`).
-            num_bits: Bits that PQ stores for each part: 8 or 4.
+            index_type: How vectors are stored: unchanged (`FLAT`) or compressed (`PQ` and `RQ`
+                most, `SQ` to a byte an element), and whether each partition has a graph (`HNSW`).
+            num_bits: Bits that PQ stores for each part: 8 (default) or 4. Bits that RQ stores for
+                each element, by default 1.
             max_iterations: Maximum rounds of training.
             sample_rate: Vectors of a partition for training, in the memory of a task.
             m: Edges of each vector in a graph.
             ef_construction: Candidates for each edge while a graph is made.
+            target_partition_size: Rows of a partition, in place of `num_partitions`.
             name: Name of the index; by default the column's and `_idx`.
+            config: Kind and parameters, in place of all parameters but `replace` and `name`.
 
         Raises:
             OptionError: A parameter is not valid, or does not fit the column.
@@ -96,12 +106,17 @@ class TableIndexes(TableVersions):
             assert books.search([3.0, 1.0, 0.0, 0.0]).limit(1).to_arrow().num_rows == 1
             ```
         """
+        if config is not None:
+            column = metric if vector_column_name == VECTOR_COLUMN else vector_column_name
+            build_index(self._spark, self._ref, config.define(column, name=name, replace=replace))
+            return
         refuse_argument("create_index", "accelerator", accelerator, "Models are trained on the CPUs of one task")
         refuse_argument("create_index", "index_cache_size", index_cache_size, "Lance sizes its cache by itself")
         numbers = {
             "num_partitions": num_partitions,
             "num_sub_vectors": num_sub_vectors,
-            "num_bits": num_bits,
+            "num_bits": num_bits if num_bits is not None else 1 if str(index_type).upper() == "IVF_RQ" else 8,
+            "target_partition_size": target_partition_size,
             "max_iters": max_iterations,
             "sample_rate": sample_rate,
             "m": m,
@@ -159,13 +174,17 @@ class TableIndexes(TableVersions):
         writer_heap_size: int | None = 1024 * 1024 * 1024,
         tokenizer_name: str | None = None,
         with_position: bool = True,
-        base_tokenizer: Literal["simple", "raw", "whitespace"] = "simple",
+        base_tokenizer: str = "simple",
         language: str = "English",
         max_token_length: int | None = 40,
         lower_case: bool = True,
         stem: bool = False,
         remove_stop_words: bool = False,
         ascii_folding: bool = False,
+        ngram_min_length: int = 3,
+        ngram_max_length: int = 3,
+        prefix_only: bool = False,
+        custom_stop_words: Sequence[str] | None = None,
         name: str | None = None,
     ) -> None:
         """Creates an index for full-text search, in Spark's tasks, and commits the index.
@@ -179,13 +198,19 @@ class TableIndexes(TableVersions):
             tokenizer_name: Refused: `base_tokenizer`, `language` and `stem` describe the tokens.
             with_position: Whether to store positions, for phrases; the index is larger.
             base_tokenizer: How to split words: at white space and punctuation (`simple`), at white
-                space (`whitespace`), or not at all (`raw`).
+                space (`whitespace`), not at all (`raw`), by the rules of Unicode (`icu`), or into
+                parts of words (`ngram`). `jieba/default` and `lindera/ipadic` need a language
+                model below `LANCE_LANGUAGE_MODEL_HOME` on each machine.
             language: Language of stems and stop words.
             max_token_length: Longest word; None keeps all.
             lower_case: Whether to ignore case.
             stem: Whether to reduce words to their stems.
             remove_stop_words: Whether to leave out words such as `the`.
             ascii_folding: Whether to ignore accents.
+            ngram_min_length: Minimum letters of the parts of `ngram`.
+            ngram_max_length: Maximum letters of the parts of `ngram`.
+            prefix_only: Whether `ngram` makes parts of the beginning of words only.
+            custom_stop_words: Words to leave out, in place of the language's.
             name: Name of the index; by default the column's and `_idx`.
 
         Raises:
@@ -220,6 +245,10 @@ class TableIndexes(TableVersions):
             "stem": stem,
             "remove_stop_words": remove_stop_words,
             "ascii_folding": ascii_folding,
+            "ngram_min_length": ngram_min_length,
+            "ngram_max_length": ngram_max_length,
+            "prefix_only": prefix_only,
+            "custom_stop_words": custom_stop_words,
         }
         for definition in text_indexes(
             field_names, name=name, replace=replace, memory_bytes=writer_heap_size, tokens=tokens

@@ -10,13 +10,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lance_spark.commit.changes import CommitNote
+from lance_spark.commit.conflicts.history import last_commit
+from lance_spark.dml.results import ChangeResult
 from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.read.columns import lance_blob_handling
 from lance_spark.read.filtering import check_filter
 from lance_spark.table.preview import Preview
 from lance_spark.table.versions import TableVersions
-from lance_spark.tabular import Data, write_rows
+from lance_spark.tabular import Data, is_spark, write_rows
+from lance_spark.tabular_vectors import OnBadVectors, VectorRepair
 from lance_spark.types.fields import RESERVED, BlobHandling, refuse_unreadable, requested_columns
 from lance_spark.types.pandas_values import to_pandas
 
@@ -97,6 +100,10 @@ class TableRows(TableVersions):
         if filter is not None:
             check_filter(dataset, filter, self.uri, "descriptor")
         return dataset.count_rows(filter)
+
+    def __len__(self) -> int:
+        """Returns the number of rows, as :meth:`count_rows` does."""
+        return self.count_rows()
 
     def head(self, n: int = _HEAD_ROWS, *, blob_handling: BlobHandling = "descriptor") -> pa.Table:
         """Returns the first rows in the order of the table.
@@ -223,10 +230,12 @@ class TableRows(TableVersions):
         self,
         data: Data,
         mode: Literal["append", "overwrite"] = "append",
+        on_bad_vectors: OnBadVectors = "error",
+        fill_value: float = 0.0,
         *,
         commit_message: str | None = None,
         properties: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> ChangeResult:
         """Adds rows. Computed columns without data are NULL until a backfill fills them.
 
         Python, pandas and Arrow values are cast exactly to the types of the columns. A value that
@@ -236,8 +245,15 @@ class TableRows(TableVersions):
             data: A Spark DataFrame, which Spark's tasks write, or Arrow, pandas, a list of dicts, a
                 dict of lists, or an iterator over record batches, which this process writes.
             mode: `append`, or `overwrite` for a version of only these rows.
+            on_bad_vectors: What happens to a vector with NaN or of another length, in data of this
+                process: `error`, `drop` leaves out its row, `fill` sets these numbers to
+                `fill_value`, `null` makes the vector NULL.
+            fill_value: The number for `fill`.
             commit_message: Message of the version.
             properties: Properties of the version: texts by name.
+
+        Returns:
+            The version, and the number of rows. For a Spark DataFrame, those of the newest commit.
 
         Raises:
             TableNotFoundError: The table was dropped. Nothing was written.
@@ -252,15 +268,22 @@ class TableRows(TableVersions):
 
             db = lance_spark.connect("library")
             books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
-            books.add([{"id": 10, "price": 100}], commit_message="one more")
-            assert books.count_rows() == 11
+            result = books.add([{"id": 10, "price": 100}], commit_message="one more")
+            assert (result.rows_inserted, len(books)) == (1, 11)
             ```
         """
         if mode not in ("append", "overwrite"):
             raise OptionError("mode", mode, "append or overwrite")
         note, ref = CommitNote.of(commit_message, properties), self._ref
-        ref.open_latest()  # a write by location would create a dropped table again
-        write_rows(ref, data, mode=mode, note=note)
+        before = ref.open_latest()  # a write by location would create a dropped table again
+        table = before.schema if mode == "append" else None
+        repair = VectorRepair.of(on_bad_vectors, fill_value, table, is_new=table is None)
+        commit = write_rows(ref, data if repair is None else repair.repair(data), mode=mode, note=note)
+        if commit is None and is_spark(data):
+            commit = last_commit(ref.uri, ref.storage)
+        if commit is None or commit.version <= before.version:
+            return ChangeResult(version=before.version)
+        return ChangeResult(version=commit.version, rows_inserted=commit.rows)
 
     def preview(self, n: int = _PREVIEW_ROWS, columns: Sequence[str] | None = None) -> Preview:
         """Returns the first rows for a notebook, with images and vectors as pictures.

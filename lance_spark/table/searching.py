@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast, overload
 
 from lance_spark.errors import OptionError
+from lance_spark.queries_text import FullTextQuery
 from lance_spark.search.batch import BatchSearch, batch_search_of
 from lance_spark.search.query import Query
 from lance_spark.search.search import Search, VectorLike, search_of
@@ -30,7 +32,7 @@ class TableSearching(TableVersions):
     @overload
     def search(
         self,
-        query: VectorLike | str | None = None,
+        query: VectorLike | Sequence[VectorLike] | str | FullTextQuery | None = None,
         vector_column_name: str | None = None,
         query_type: Literal["vector", "fts", "hybrid", "auto"] = "auto",
         ordering_field_name: str | None = None,
@@ -39,7 +41,7 @@ class TableSearching(TableVersions):
 
     def search(
         self,
-        query: VectorLike | str | DataFrame | None = None,
+        query: VectorLike | Sequence[VectorLike] | str | FullTextQuery | DataFrame | None = None,
         vector_column_name: str | None = None,
         query_type: Literal["vector", "fts", "hybrid", "auto"] = "auto",
         ordering_field_name: str | None = None,
@@ -51,9 +53,11 @@ class TableSearching(TableVersions):
         the query, and a scan finds the rows outside of an index.
 
         Args:
-            query: A vector, or words, or a Spark DataFrame with a column of vectors, whose nearest
-                rows are found (:class:`lance_spark.BatchSearch`). None starts a hybrid search, or a
-                query of rows by `where`, the source of a materialized view.
+            query: A vector, words, or a query object such as :class:`lance_spark.MatchQuery`. A
+                list of vectors returns the rows of each vector, with its number in `query_index`;
+                for a column of lists of vectors, the list is one query. A Spark DataFrame with a
+                column of vectors is for many (:class:`lance_spark.BatchSearch`). None starts a
+                hybrid search, or a query of rows by `where`, the source of a materialized view.
             vector_column_name: The column of vectors; by default the only such column of the table.
             query_type: `vector`; `fts` for words; `hybrid` for both, set with `vector` and `text`;
                 `auto` is `fts` for a string, else `vector`.

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, overload
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS, takes
@@ -33,6 +34,7 @@ from lance_spark.columns.adding import add_columns
 from lance_spark.columns.altering import alter_columns, drop_columns
 from lance_spark.columns.binding import binding_of
 from lance_spark.dataset import DatasetRef
+from lance_spark.dml.results import ChangeResult
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import OptionError
 from lance_spark.jobs.handle import Job, wait
@@ -54,7 +56,14 @@ from udf_runtime.arguments import is_whole_number
 # mypy ignores the results of class decorators, so an object of a decorated class is only callable.
 # A UDF of PySpark is callable, too.
 _Function: TypeAlias = "UDF | Callable[..., object]"
-Transforms = Mapping[str, "str | _Function | tuple[_Function, list[str]]"] | UDF | UnpackedUDF
+Transforms = (
+    Mapping[str, "str | _Function | tuple[_Function, list[str]]"]
+    | UDF
+    | UnpackedUDF
+    | pa.Schema
+    | pa.Field  # type: ignore[type-arg]  # at run time the class takes no parameters
+    | list[pa.Field]  # type: ignore[type-arg]
+)
 
 
 @ARGUMENTS.methods
@@ -124,7 +133,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
 
     # Columns
 
-    def add_columns(self, transforms: Transforms) -> None:
+    def add_columns(self, transforms: Transforms) -> ChangeResult:
         """Adds computed columns for :meth:`backfill`, and SQL columns, which are computed at once.
 
         Everything is checked before anything changes. One commit adds the columns of UDFs, without
@@ -138,7 +147,8 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
                 * `{"name": (udf, ["a", "b"])}`: the parameters are bound to these columns, in
                   order;
                 * `udf`, with the result `Columns[T]`: one column per field of T, from one call;
-                * `UnpackedUDF(udf, prefix="img_")`: the same with prefixed names.
+                * `UnpackedUDF(udf, prefix="img_")`: the same with prefixed names;
+                * an Arrow field, a list of fields, or a schema: columns of NULL.
 
                 A dict may hold several columns of the first three forms. PySpark's `pandas_udf` and
                 `arrow_udf` objects are UDFs too.
@@ -171,9 +181,10 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             assert {"double", "half"} <= set(books.schema.names)
             ```
         """
-        add_columns(self._ref, transforms, manifest=self._default_manifest(), time_zone=self._time_zone)
+        manifest = self._default_manifest()
+        return ChangeResult(version=add_columns(self._ref, transforms, manifest=manifest, time_zone=self._time_zone))
 
-    def alter_columns(self, *alterations: Mapping[str, object]) -> None:
+    def alter_columns(self, *alterations: Mapping[str, object]) -> ChangeResult:
         """Alters columns.
 
         Args:
@@ -183,9 +194,9 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
                   Present values count as out of date, and the next backfill computes all rows once.
                   A UDF of another type needs `recreate=True`: the column is dropped with its
                   values, and added again;
-                * or `name`, `nullable`, `data_type` (an Arrow type). A cast rewrites the column and
-                  keeps its comment, encoding, other field metadata and UDF. The cast fails on a
-                  value that does not fit, such as a fraction for an integer type;
+                * or `name` (or `rename`), `nullable`, `data_type` (an Arrow type). A cast rewrites
+                  the column and keeps its comment, encoding, other field metadata and UDF. The cast
+                  fails on a value that does not fit, such as a fraction for an integer type;
                 * or `drop_udf`: True. The values stay, and the column has no UDF any more.
 
         Raises:
@@ -206,9 +217,10 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             assert books.schema.names == ["id", "cents"]
             ```
         """
-        alter_columns(self._ref, alterations, manifest=self._default_manifest(), time_zone=self._time_zone)
+        manifest = self._default_manifest()
+        return ChangeResult(version=alter_columns(self._ref, alterations, manifest=manifest, time_zone=self._time_zone))
 
-    def drop_columns(self, columns: str | Sequence[str]) -> None:
+    def drop_columns(self, columns: str | Sequence[str]) -> ChangeResult:
         """Drops columns.
 
         Raises:
@@ -225,7 +237,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             assert books.schema.names == ["id"]
             ```
         """
-        drop_columns(self._ref, columns_of(columns))
+        return ChangeResult(version=drop_columns(self._ref, columns_of(columns)))
 
     def get_manifest(self, column: str | None = None) -> Manifest | None:
         """Returns the environment of a column's UDF at its registration.

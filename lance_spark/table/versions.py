@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
@@ -96,6 +96,23 @@ class TableVersions(ABC):
             ```
         """
         return Versions(self._shown)
+
+    def list_versions(self) -> list[dict[str, Any]]:
+        """Returns number, time and metadata of each version, as LanceDB does. Reads all manifests.
+
+        :attr:`versions` has the operations, too.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add([{"id": 10, "price": 100}])
+            assert [version["version"] for version in books.list_versions()] == [1, 2]
+            ```
+        """
+        return [dict(version) for version in self._latest.open_latest().versions()]
 
     @property
     def tags(self) -> Tags:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Self
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef, branches_of, tags_of
@@ -14,6 +14,40 @@ from lance_spark.versions.names import check_tag_name, is_possible_tag
 
 if TYPE_CHECKING:
     import lance
+
+
+class TagVersion(int):
+    """The version of a tag: a number, which also has LanceDB's keys `version` and `manifest_size`.
+
+    Attributes:
+        manifest_size: Bytes of the manifest of the version.
+
+    Example:
+        ```python
+        import lance_spark
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.tags.create("launch", 1)
+        tag = books.tags.list()["launch"]
+        assert tag == 1 and tag["version"] == 1
+        ```
+    """
+
+    manifest_size: int
+
+    def __new__(cls, version: int, manifest_size: int = 0) -> Self:
+        """Makes the version of a tag."""
+        tag = super().__new__(cls, version)
+        tag.manifest_size = manifest_size
+        return tag
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return TagVersion, (int(self), self.manifest_size)
+
+    def __getitem__(self, key: str) -> int:
+        """Returns the value of LanceDB's key `version` or `manifest_size`."""
+        return {"version": int(self), "manifest_size": self.manifest_size}[key]
 
 
 @ARGUMENTS.methods
@@ -37,8 +71,10 @@ class Tags:
     def __init__(self, ref: DatasetRef) -> None:
         self._ref = ref
 
-    def list(self) -> dict[str, int]:
+    def list(self) -> dict[str, TagVersion]:
         """Returns the versions of this branch by tag, sorted by the names of the tags.
+
+        A version is a number with LanceDB's keys: `tags.list()["launch"]["version"]`.
 
         Example:
             ```python
@@ -52,7 +88,9 @@ class Tags:
         """
         infos = tags_of(self._ref.open_latest())
         return {
-            name: int(infos[name]["version"]) for name in sorted(infos) if infos[name]["branch"] == self._ref.branch
+            name: TagVersion(int(infos[name]["version"]), int(infos[name]["manifest_size"]))
+            for name in sorted(infos)
+            if infos[name]["branch"] == self._ref.branch
         }
 
     def get_version(self, tag: str) -> int:
@@ -74,7 +112,7 @@ class Tags:
         versions = self.list()
         if tag not in versions:
             raise self._unknown_error(tag, versions)
-        return versions[tag]
+        return int(versions[tag])
 
     def create(self, tag: str, version: int | str) -> None:
         """Creates a tag.
@@ -173,7 +211,7 @@ class Tags:
             except ValueError as error:  # the tag, or the version, was deleted in this moment
                 raise VersionNotFoundError(self._ref.uri, tag, available=plain(error)) from error
 
-    def _unknown_error(self, tag: str, versions: dict[str, int]) -> VersionNotFoundError:
+    def _unknown_error(self, tag: str, versions: Mapping[str, int]) -> VersionNotFoundError:
         names = f"its tags are {', '.join(versions)}" if versions else "it has no tags"
         return VersionNotFoundError(self._ref.uri, tag, available=names)
 

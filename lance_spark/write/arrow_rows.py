@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, count_data_files
@@ -30,8 +31,10 @@ Batches = Callable[[pa.Schema | None], pa.RecordBatchReader]
 """Opens the rows. The argument is the table's schema for an append, else None."""
 
 
-def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, options: WriteOptions) -> None:
+def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, options: WriteOptions) -> CommitResult | None:
     """Creates a table, or appends or replaces rows, as a single version.
+
+    Returns the commit, or None for an append without rows.
 
     The rows are planned for the latest version when the write begins. Memory: one batch, and the
     pages not yet written by Lance.
@@ -76,7 +79,7 @@ def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, option
     except BaseException:
         write.abort([])
         raise
-    write.commit([rows_written])
+    return write.commit_tasks([rows_written])
 
 
 def _plan_layout(

@@ -101,9 +101,14 @@ class RowWrite:
         return RowsWritten(fragments=tuple(map(fragment_from_json, values["fragments"])))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commits as :meth:`commit_tasks`, as Spark calls a writer."""
+        self.commit_tasks(messages)
+
+    def commit_tasks(self, messages: Sequence[WriterCommitMessage | None]) -> CommitResult | None:
         """Makes a single version of all fragments, and deletes the files of other attempts.
 
-        Runs on the driver: in the process of the gateway, or in a process of Spark without the jar.
+        Returns the result, or None if no version was needed. Runs on the driver: in the process of
+        the gateway, or in a process of Spark without the jar.
 
         Raises:
             CommitConflictError: After a concurrent change of the table, the rows no longer fit. No
@@ -116,9 +121,11 @@ class RowWrite:
         files = _list_files(task_results)
         # A single opening serves the search for an earlier commit, and the commit.
         head = open_head(self.ref)
-        if head is None or find_commit(self.staging, self.ref, head) is None:
-            commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results, head))
+        result = None if head is None else find_commit(self.staging, self.ref, head)
+        if result is None:
+            result = commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results, head))
         finish(self.staging, self.ref, files, reported=files)
+        return result
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes the job's files, unless the job has committed or may still commit."""

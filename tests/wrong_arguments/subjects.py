@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import lance
 import pyarrow as pa
+import pydantic
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
@@ -92,6 +93,10 @@ Frame.__name__, Frame.__module__ = "DataFrame", "pyspark.sql.connect.dataframe"
 
 class Size(NamedTuple):
     height: int
+
+
+class Row(pydantic.BaseModel):
+    id: int
 
 
 @udf(data_type=pa.int64(), version="1")
@@ -228,6 +233,20 @@ VALID: dict[str, Callable[[CallFolder], object]] = {
     "spark": lambda at: Session(),
     "root": lambda at: str(at.folder),
     "Connection.create_table.name": lambda at: "new",
+    "Connection.clone_table.target_table_name": lambda at: "new",
+    "source_uri": lambda at: at.uri,
+    "minimum_nprobes": lambda at: 1,
+    "maximum_nprobes": lambda at: 1,
+    "model": lambda at: Row,
+    "MatchQuery.query": lambda at: "words",
+    "MatchQuery.column": lambda at: "text",
+    "PhraseQuery.query": lambda at: "words",
+    "PhraseQuery.column": lambda at: "text",
+    "MultiMatchQuery.query": lambda at: "words",
+    "MultiMatchQuery.columns": lambda at: ["text"],
+    "BoostQuery.positive": lambda at: lance_spark.MatchQuery("words", "text"),
+    "BoostQuery.negative": lambda at: lance_spark.MatchQuery("words", "text"),
+    "BooleanQuery.queries": lambda at: [("MUST", lance_spark.MatchQuery("words", "text"))],
     "Connection.create_table.schema": lambda at: pa.schema([("id", pa.int64())]),
     "Connection.create_materialized_view.name": lambda at: "new",
     "Connection.create_materialized_view.query": lambda at: at.table.search(None).select(["id"]),
@@ -365,19 +384,52 @@ OBJECTS: dict[type, Callable[[CallFolder], object]] = {
 }
 """Classes, and makers of an instance for the calls of its methods."""
 
-CONSTRUCTORS = (Backoff, ErrorPolicy, Fail, Manifest, RateLimit, Retry, RetryHttp, Skip, UnpackedUDF)
+CONFIGS = (
+    lance_spark.BTree,
+    lance_spark.Bitmap,
+    lance_spark.LabelList,
+    lance_spark.FTS,
+    lance_spark.IvfFlat,
+    lance_spark.IvfSq,
+    lance_spark.IvfPq,
+    lance_spark.IvfRq,
+    lance_spark.HnswFlat,
+    lance_spark.HnswSq,
+    lance_spark.HnswPq,
+)
+TEXT_QUERIES = (
+    lance_spark.BooleanQuery,
+    lance_spark.BoostQuery,
+    lance_spark.MatchQuery,
+    lance_spark.MultiMatchQuery,
+    lance_spark.PhraseQuery,
+)
+
+CONSTRUCTORS = (
+    *CONFIGS,
+    *TEXT_QUERIES,
+    Backoff,
+    ErrorPolicy,
+    Fail,
+    Manifest,
+    RateLimit,
+    Retry,
+    RetryHttp,
+    Skip,
+    UnpackedUDF,
+)
 """Classes for users to construct."""
 
 RESULTS = frozenset(
     {
         "BackfillEstimate", "BackfillJobResult", "BackfillPlan", "ChangeResult", "CheckResult", "CleanupResult", "CommitResult", "CompactionResult", "Damage",
         "ErrorRecord", "IndexConfig", "IndexStatistics", "JobRecord", "LoadPlan", "MaintenanceResult", "Preview", "RefreshJobResult",
-        "RefreshPlan", "TableDiff", "TableStatistics", "TableVersion", "UdfResult", "Versions",
+        "RefreshPlan", "TagVersion", "TableDiff", "TableStatistics", "TableVersion", "UdfResult", "Versions",
     }
 )  # fmt: skip
 """Results: made by the package, from data that tests/malformed damages."""
 
-ANNOTATIONS = frozenset({"Columns", "Kind", "Reranker"})
+ANNOTATIONS = frozenset({"Columns", "FullTextOperator", "FullTextQuery", "Kind", "Occur", "Reranker"})
 """Names for annotations, comparisons, and base classes of users."""
 
 INTERNAL = frozenset({"UDF.fingerprint_parts", "Query.check_view", "Search.check_view", "BatchSearch.check_view"})

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +28,9 @@ from lance_spark.errors import (
 )
 from lance_spark.lance_compat import is_bad_search, is_filter_failure, plain, take_known_rows
 from lance_spark.queries import MOST_ROWS, TextQuery, VectorQuery
+from lance_spark.queries_text import FullTextQuery, columns_of_query
 from lance_spark.read.columns import ROW_ID, lance_blob_handling
+from lance_spark.read.ranking.text_objects import full_text_of
 from lance_spark.types.fields import Array, BlobHandling, Kind, expression_of, requested_columns
 
 if TYPE_CHECKING:
@@ -85,7 +86,10 @@ class Ranking:
         if vector is not None:
             vector = checked_vector(dataset, vector)
         if text is not None:
-            text = dataclasses.replace(text, columns=text_columns(dataset, text.columns))
+            if isinstance(text.query, FullTextQuery):
+                text_columns(dataset, columns_of_query(text.query))
+            else:
+                text = dataclasses.replace(text, columns=text_columns(dataset, text.columns))
         return dataclasses.replace(self, vector=vector, text=text)
 
     def batches(self, dataset: lance.LanceDataset, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -118,7 +122,7 @@ class Ranking:
             query, search = self.vector, {"nearest": nearest_of(self.vector, self.vector.q)}
         else:
             assert self.text is not None
-            query, search = self.text, {"full_text_query": _full_text(self.text)}
+            query, search = self.text, {"full_text_query": full_text_of(self.text)}
         return dataset.scanner(
             columns=_with(columns, self.scores),
             filter=self.filter,
@@ -127,6 +131,7 @@ class Ranking:
             offset=query.offset or None,
             blob_handling=lance_blob_handling(self.blobs),
             disable_scoring_autoprojection=True,
+            fast_search=query.fast_search or None,
             **search,
         )
 
@@ -281,6 +286,7 @@ def fused(near: pa.Table, good: pa.Table) -> pa.Table:
 
 def nearest_of(query: VectorQuery, q: object) -> dict[str, Any]:
     """Returns the `nearest` argument of pylance's scanner for one or several vectors."""
+    bounds = (query.lower_bound, query.upper_bound)
     nearest: dict[str, Any] = {
         "column": query.column,
         "q": q,
@@ -288,38 +294,13 @@ def nearest_of(query: VectorQuery, q: object) -> dict[str, Any]:
         "metric": query.metric,
         # `nprobes` would also be a maximum, even if the probed partitions hold fewer than k rows.
         "minimum_nprobes": query.nprobes,
+        "maximum_nprobes": query.maximum_nprobes,
+        "distance_range": bounds if bounds != (None, None) else None,
         "refine_factor": query.refine_factor,
         "ef": query.ef,
         "use_index": query.use_index,
     }
     return {key: value for key, value in nearest.items() if value is not None}
-
-
-def _full_text(query: TextQuery) -> Any:  # noqa: ANN401 - a class of pylance, which is imported late
-    from lance.query import BooleanQuery, MatchQuery, MultiMatchQuery, Occur, PhraseQuery
-
-    assert query.columns is not None
-    phrases, words = ([query.query], "") if query.phrase else split_phrases(query.query)
-    if not phrases and len(query.columns) > 1:
-        return MultiMatchQuery(words, list(query.columns))
-    parts: list[Any] = [PhraseQuery(phrase, column) for phrase in phrases for column in query.columns]
-    if words:
-        parts += [MatchQuery(words, column) for column in query.columns]
-    return parts[0] if len(parts) == 1 else BooleanQuery([(Occur.SHOULD, part) for part in parts])
-
-
-def split_phrases(text: str) -> tuple[list[str], str]:
-    """Returns the phrases in quotation marks, and the remaining words.
-
-    A quoted single word counts as a word. A text with an odd number of quotation marks has no
-    phrases.
-    """
-    if text.count('"') % 2:
-        return [], text
-    quoted = re.findall(r'"([^"]*)"', text)
-    phrases = [phrase for phrase in quoted if len(phrase.split()) > 1]
-    words = [re.sub(r'"[^"]*"', " ", text), *(phrase for phrase in quoted if phrase not in phrases)]
-    return phrases, " ".join(" ".join(words).split()) or ("" if phrases else text)
 
 
 def _with(columns: Columns, names: Sequence[str]) -> Any:  # noqa: ANN401 - a list or a dict, as pylance takes them
@@ -335,7 +316,8 @@ def is_searchable(vectors: Array) -> NDArray[np.bool_]:
     vector. Lance's search without an index computes a distance for some of these vectors.
 
     Args:
-        vectors: An array of fixed-size lists, or of an extension type of fixed-size lists.
+        vectors: An array of fixed-size lists, or of an extension type of fixed-size lists. Of lists
+            of vectors, each vector must be searchable, and at least one vector exists.
 
     Example:
         >>> import pyarrow as pa
@@ -344,12 +326,23 @@ def is_searchable(vectors: Array) -> NDArray[np.bool_]:
         [True, False, False, False]
     """
     lists: Any = getattr(vectors, "storage", vectors)
+    if not pa.types.is_fixed_size_list(lists.type):
+        return _is_searchable_list(lists)
     size = lists.type.list_size
     numbers = lists.values.slice(lists.offset * size, len(lists) * size)
     finite = pc.is_finite(numbers.cast(pa.float64())).fill_null(False)
     coordinates = np.asarray(finite).reshape(len(lists), size)
     is_present: NDArray[np.bool_] = lists.is_valid().to_numpy(zero_copy_only=False)
     return is_present & coordinates.all(axis=1)
+
+
+def _is_searchable_list(lists: Any) -> NDArray[np.bool_]:  # noqa: ANN401 - an array of lists of vectors
+    lengths = lists.value_lengths().fill_null(0).to_numpy()
+    searchable = is_searchable(lists.flatten()).astype(np.int64)
+    ends = np.cumsum(lengths)
+    totals = np.concatenate([[0], np.cumsum(searchable)])
+    is_whole: NDArray[np.bool_] = (totals[ends] - totals[ends - lengths] == lengths) & (lengths > 0)
+    return is_whole
 
 
 def vector_column(dataset: lance.LanceDataset, name: str | None) -> str:
@@ -362,10 +355,22 @@ def vector_column(dataset: lance.LanceDataset, name: str | None) -> str:
     if name is not None:
         stored_field(dataset, name, dataset.uri)
         return name
-    names = [field.name for field in dataset.schema if vector_size(field.type) is not None]
+    names = _vector_paths(dataset.schema, "") or _vector_paths(dataset.schema, "", nested=True)
     if len(names) != 1:
         raise OptionError("vector_column_name", None, f"one of {', '.join(names)}" if names else _no_vectors(dataset))
     return str(names[0])
+
+
+def _vector_paths(fields: Iterable[pa.Field[Any]], parent: str, *, nested: bool = False) -> list[str]:
+    """Returns the paths of the columns of vectors; `nested` includes fields of structs."""
+    paths = []
+    for field in fields:
+        path = f"{parent}{field.name}"
+        if vector_size(vector_kind(field.type)) is not None:
+            paths.append(path)
+        elif nested and pa.types.is_struct(field.type):
+            paths += _vector_paths(field.type.fields, f"{path}.", nested=True)
+    return paths
 
 
 def _no_vectors(dataset: lance.LanceDataset) -> str:
@@ -392,6 +397,15 @@ def stored_field(dataset: lance.LanceDataset, name: str, uri: str) -> Any:  # no
     return field
 
 
+def vector_kind(kind: Kind) -> Kind:
+    """Returns the type of the vectors of a column, or in the lists of a column."""
+    kind = getattr(kind, "storage_type", kind)
+    if not pa.types.is_list(kind):
+        return kind
+    element: Kind = getattr(kind.value_type, "storage_type", kind.value_type)
+    return element if pa.types.is_fixed_size_list(element) else kind
+
+
 def vector_size(kind: Kind) -> int | None:
     """Returns the number of elements of a vector type, or None for any other type."""
     kind = getattr(kind, "storage_type", kind)
@@ -410,20 +424,35 @@ def checked_vector(dataset: lance.LanceDataset, query: VectorQuery) -> VectorQue
     """
     column = vector_column(dataset, query.column)
     field: Any = dataset.lance_schema.field(column)
-    kind = field.to_arrow().type
+    column_kind = field.to_arrow().type
+    kind: Any = vector_kind(column_kind)
     size = vector_size(kind)
     if size is None:
-        raise OptionError("vector_column_name", column, f"a column of vectors, not of {kind}")
-    if len(query.q) != size:
-        raise OptionError("q", f"a vector of {len(query.q)}", f"a vector of {size} numbers, as column {column!r} has")
+        raise OptionError("vector_column_name", column, f"a column of vectors, not of {column_kind}")
+    _check_length(query.q, column, size, is_list=kind is not column_kind)
     metric = query.metric
     if pa.types.is_uint8(getattr(kind, "storage_type", kind).value_type):
         metric = metric or "hamming"
-        if metric != "hamming" or not all(isinstance(value, int) and 0 <= value < 256 for value in query.q):
+        if metric != "hamming" or not all(isinstance(value, int) and 0 <= value < 256 for value in _numbers(query.q)):
             raise OptionError("metric", metric, f"hamming, and a vector of bytes, as column {column!r} has")
     elif metric == "hamming":
         raise OptionError("metric", metric, f"l2, cosine or dot: column {column!r} has {kind}")
     return dataclasses.replace(query, column=column, metric=metric)
+
+
+def _numbers(q: Sequence[Any]) -> Iterator[object]:
+    """Yields the numbers of a vector, or of each vector of a list."""
+    for value in q:
+        yield from value if isinstance(value, tuple) else (value,)
+
+
+def _check_length(q: Sequence[Any], column: str, size: int, *, is_list: bool) -> None:
+    is_list_query = isinstance(q[0], tuple)
+    length = len(q[0]) if is_list_query else len(q)
+    if is_list_query and not is_list:
+        raise OptionError("q", f"{len(q)} vectors", f"one vector, because column {column!r} has one vector per row")
+    if length != size:
+        raise OptionError("q", f"a vector of {length}", f"a vector of {size} numbers, as column {column!r} has")
 
 
 def text_columns(dataset: lance.LanceDataset, names: Sequence[str] | None) -> tuple[str, ...]:

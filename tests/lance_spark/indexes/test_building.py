@@ -42,7 +42,7 @@ def test_each_kind_serves_all_rows(kind: str, tasks: str, opened: Opened, table_
     assert stats.distance_type == ("l2" if kind.startswith("IVF") else None)
     assert stats.num_indices == (2 if "HNSW" in kind and tasks == "small tasks" else 1)
     (listed,) = table.list_indices()
-    assert (listed.name, listed.index_type, listed.columns) == ("ix", kind, (KINDS[kind],))
+    assert (listed.name, listed.index_type, listed.columns) == ("ix", kind, [KINDS[kind]])
     assert wrong_answers(table_path, kind) == []
     assert not os.path.exists(f"{table_path}/_lance_spark"), "the model of the tasks is gone"
     assert len(os.listdir(f"{table_path}/_indices")) == stats.num_indices, "so are the segments that were merged"
@@ -102,7 +102,7 @@ def test_nested_fields_and_hamming_distances(opened: Opened, table_path: str):
     lance.write_dataset(data, table_path, mode="overwrite", max_rows_per_file=300)
     table.create_scalar_index("s.a")
     table.create_index("hamming", vector_column_name="bits", index_type="IVF_FLAT", num_partitions=2)
-    assert {index.name: index.columns for index in table.list_indices()} == {"s.a_idx": ("s.a",), "bits_idx": ("bits",)}
+    assert {index.name: index.columns for index in table.list_indices()} == {"s.a_idx": ["s.a"], "bits_idx": ["bits"]}
     assert table.index_stats("bits_idx").distance_type == "hamming"
     plan = lance.dataset(table_path).scanner(filter="s.a = 7").explain_plan(verbose=True)
     assert "s.a_idx" in plan

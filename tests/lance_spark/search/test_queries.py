@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from lance_spark import FilterError, OptionError, Table
+from lance_spark import (
+    BooleanQuery,
+    BoostQuery,
+    FilterError,
+    MatchQuery,
+    MultiMatchQuery,
+    Occur,
+    OptionError,
+    PhraseQuery,
+    Table,
+)
 from lance_spark.dataset import DatasetRef
 from lance_spark.options import ReadOptions
 from lance_spark.queries import TextQuery, VectorQuery
@@ -62,3 +72,28 @@ def test_the_json_of_searches_reads_back():
     for wrong in ("{}", '{"query": 1}', '{"query": "a", "columns": []}', '{"query": "a", "columns": ["s", "s"]}'):
         with pytest.raises(OptionError):
             TextQuery.of_text(wrong)
+
+
+def test_query_objects_and_lists_of_vectors_survive_json():
+    match = MatchQuery("a b", "s", fuzziness=None, operator="and", boost=2.0)
+    boosted = BoostQuery(PhraseQuery("c d", "s", slop=2), MultiMatchQuery("e", ["s", "t"], boosts=[1.0, 2.0]))
+    text = TextQuery(query=BooleanQuery([("MUST", match), (Occur.SHOULD, boosted)]), fast_search=True)
+    assert TextQuery.of_text(text.to_json()) == text
+    vector = VectorQuery(q=((1.0, 2.0), (3.0, 4.0)), upper_bound=2.5, maximum_nprobes=9, fast_search=True)
+    assert VectorQuery.of_json(vector.to_json()) == vector
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '{"query": {"match": {"query": "x"}}}',
+        '{"query": {"none": {}}}',
+        '{"query": {"boolean": {"queries": [1]}}}',
+        '{"query": {"match": {"query": "x", "column": "s", "kind": "phrase"}}}',
+        '{"query": {"match": {"query": "x", "column": "s"}}, "columns": ["s"]}',
+        '{"query": ' + '{"boost": {"negative": null, "positive": ' * 40 + "null" + "}}" * 40 + "}",
+    ],
+)
+def test_json_of_another_query_object_is_refused(wrong: str):
+    with pytest.raises(OptionError):
+        TextQuery.of_text(wrong)

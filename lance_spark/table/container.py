@@ -1,0 +1,129 @@
+"""A connection as a container of its tables, with the habits of LanceDB: a part of the facade."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import OptionError, TableExistsError, UnsupportedOperationError, refusals_as_errors
+from lance_spark.staging.table_folder import check_new_table
+
+if TYPE_CHECKING:
+    from lance_spark.table.table import Table
+
+
+class TableContainer(ABC):
+    """The methods of :class:`lance_spark.Connection` for all of its tables."""
+
+    storage_options: dict[str, str]
+
+    @abstractmethod
+    def table_names(self) -> list[str]:
+        """Returns the sorted names of all tables."""
+
+    @abstractmethod
+    def drop_table(self, name: str) -> None:
+        """Deletes a table."""
+
+    @abstractmethod
+    def open_table(self, name: str) -> Table:
+        """Opens a table."""
+
+    @abstractmethod
+    def _ref_of(self, name: str) -> DatasetRef:
+        """Returns a table of the folder, which may be absent."""
+
+    def __contains__(self, name: object) -> bool:
+        """Tells whether a table has this name: `"books" in db`."""
+        return name in self.table_names()
+
+    def __len__(self) -> int:
+        """Returns the number of tables."""
+        return len(self.table_names())
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the sorted names of the tables."""
+        return iter(self.table_names())
+
+    def __getitem__(self, name: str) -> Table:
+        """Opens a table: `db["books"]`."""
+        return self.open_table(name)
+
+    def drop_all_tables(self) -> None:
+        """Deletes all tables of the folder, as :meth:`drop_table` does.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            db.create_table("books", [{"id": 1}])
+            db.create_table("authors", [{"name": "Goethe"}])
+            db.drop_all_tables()
+            assert len(db) == 0
+            ```
+        """
+        for name in self.table_names():
+            self.drop_table(name)
+
+    def clone_table(
+        self,
+        target_table_name: str,
+        source_uri: str,
+        *,
+        source_version: int | None = None,
+        source_tag: str | None = None,
+        is_shallow: bool = True,
+    ) -> Table:
+        """Creates a table from a version of another table, without a copy of its data.
+
+        The clone reads the data files of the source, and writes its own files. Keep the version of
+        the source: a cleanup of the source deletes files that the clone needs. Tag the version of
+        the source before the clone.
+
+        Args:
+            target_table_name: Name of the new table.
+            source_uri: Location of the source, in a store with the same options.
+            source_version: Version of the source; by default the latest.
+            source_tag: Tag of the source, in place of a version.
+            is_shallow: Refused if false: write `to_spark()` of the source to copy its data.
+
+        Returns:
+            The clone.
+
+        Raises:
+            TableNotFoundError: The source does not exist.
+            TableExistsError: A table has the new name.
+            VersionNotFoundError: The source has no such version or tag.
+            OptionError: Both a version and a tag are given, or the name is not valid.
+            UnsupportedOperationError: `is_shallow` is false.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            trial = db.clone_table("trial", books.uri)
+            trial.add([{"id": 10, "price": 100}])
+            assert (len(trial), len(books)) == (11, 10)
+            ```
+        """
+        if not is_shallow:
+            raise UnsupportedOperationError(
+                "clone_table makes shallow clones only. Nothing was changed. To copy the data, write the rows of the "
+                "source to a new table: db.create_table(name, db.open_table(source).to_spark())."
+            )
+        if source_version is not None and source_tag is not None:
+            raise OptionError("source_tag", source_tag, "a version or a tag, and not both")
+        source = DatasetRef.at(source_uri, self.storage_options).pin(source_tag or source_version)
+        target = self._ref_of(target_table_name)
+        if target.exists():
+            raise TableExistsError(target.uri, hint="choose another name, or drop the table first")
+        check_new_table(target)
+        dataset = source.open()
+        with refusals_as_errors(target.uri):
+            dataset.shallow_clone(target.uri, dataset.version, storage_options=dict(target.storage_options))
+        return self.open_table(target_table_name)

@@ -1,0 +1,317 @@
+"""Habits of queries, searches and indexes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tests.lancedb_habits.habit import Helpers, habit
+
+POINTS = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+TEXTS = ["a puppy runs", "the puppy slowly runs", "red cars", "a café"]
+
+
+VECTOR = pa.list_(pa.float32(), 2)
+
+
+def points(db: Any) -> Any:
+    return db.create_table("points", pa.table({"vector": pa.array(POINTS, VECTOR), "id": [0, 1, 2]}))
+
+
+def texts(db: Any, h: Helpers) -> Any:
+    table = db.create_table("texts", pa.table({"id": range(4), "text": TEXTS, "title": TEXTS[::-1]}))
+    h.index_text(table, "text")
+    h.index_text(table, "title")
+    return table
+
+
+def ids(query: Any) -> list[int]:
+    return [row["id"] for row in query.select(["id"]).to_list()]
+
+
+@habit([[0, 1, 2], [0, 1]])
+def limit_none_returns_all_rows(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return [ids(table.search().limit(None)), ids(table.search().limit(2))]
+
+
+@habit(["ValueError", "ValueError", "ValueError"])
+def wrong_vector_searches_are_value_errors(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return h.errors(
+        lambda: table.search([0.0, 0.0]).limit(0).to_list(),
+        lambda: table.search([0.0, 0.0]).limit(None).to_list(),
+        lambda: table.search([0.0, 0.0, 0.0]).to_list(),
+    )
+
+
+@habit([["query_index", "id", "_distance"], [[0, 0, 0.0], [1, 2, 0.0]], "int32"])
+def several_vectors_are_numbered(db: Any, h: Helpers) -> Any:
+    search = points(db).search([POINTS[0], np.array(POINTS[2])]).select(["id"]).limit(1)
+    result = search.to_arrow()
+    rows = [[row["query_index"], row["id"], row["_distance"]] for row in result.to_pylist()]
+    return [result.schema.names, rows, str(result.schema.field("query_index").type)]
+
+
+@habit([[0], [1, 2], [1], []])
+def distance_range_includes_its_lower_bound_only(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return [
+        ids(table.search([0.0, 0.0]).distance_range(upper_bound=25.0)),
+        ids(table.search([0.0, 0.0]).distance_range(lower_bound=25.0)),
+        ids(table.search([0.0, 0.0]).distance_range(25.0, 61.0)),
+        ids(table.search([0.0, 0.0]).distance_range(upper_bound=5.0)),
+    ]
+
+
+@habit([[0, 1, 2], [0, 1, 2], [0, 1, 2]])
+def probes_have_bounds(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return [
+        ids(table.search([0.0, 0.0]).nprobes(30)),
+        ids(table.search([0.0, 0.0]).minimum_nprobes(2).maximum_nprobes(4)),
+        ids(table.search([0.0, 0.0]).minimum_nprobes(2).maximum_nprobes(0)),
+    ]
+
+
+@habit(["ValueError", "ValueError"])
+def wrong_probes_are_value_errors(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return h.errors(
+        lambda: table.search([0.0, 0.0]).minimum_nprobes(0).to_list(),
+        lambda: table.search([0.0, 0.0]).minimum_nprobes(9).maximum_nprobes(3).to_list(),
+    )
+
+
+@habit(
+    ["none", "none"],
+    differs="LanceDB's minimum and maximum are both 20 by default; here the minimum is Lance's, and no maximum exists",
+)
+def a_single_bound_of_probes_needs_no_other(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return h.errors(
+        lambda: table.search([0.0, 0.0]).maximum_nprobes(5).to_list(),
+        lambda: table.search([0.0, 0.0]).minimum_nprobes(100).to_list(),
+    )
+
+
+@habit([[1, 0, 2], [1, 0, 2]])
+def bypass_vector_index_is_exact(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    near = [2.9, 3.9]
+    return [ids(table.search(near)), ids(table.search(near).bypass_vector_index())]
+
+
+@habit([[2, 1], 0.0, [2]])
+def vectors_in_structs_are_searched_by_their_path(db: Any, h: Helpers) -> Any:
+    inner = pa.array([{"v": vector} for vector in POINTS], pa.struct([("v", VECTOR)]))
+    table = db.create_table("nested", pa.table({"id": [0, 1, 2], "inner": inner}))
+    search = table.search(POINTS[2], vector_column_name="inner.v").limit(2)
+    return [ids(search), search.to_list()[0]["_distance"], ids(table.search(POINTS[2]).limit(1))]
+
+
+@habit([[0, 1], True, ["ValueError", "ValueError"]])
+def lists_of_vectors_are_compared_as_lists(db: Any, h: Helpers) -> Any:
+    lists = pa.array([[[1.0, 2.0], [3.0, 4.0]], [[9.0, 1.0]]], pa.list_(pa.list_(pa.float32(), 2)))
+    table = db.create_table("lists", pa.table({"vector": lists, "id": [0, 1]}))
+    one = table.search([1.0, 2.0]).distance_type("cosine")
+    two = table.search([[1.0, 2.0], [1.0, 2.0]]).distance_type("cosine")
+    doubled = abs(two.to_list()[1]["_distance"] - 2 * one.to_list()[1]["_distance"]) < 1e-6
+    errors = h.errors(
+        lambda: table.search([1.0, 2.0, 3.0]).to_list(), lambda: table.search([[1.0, 2.0], [1.0, 2.0, 3.0]]).to_list()
+    )
+    return [ids(two), doubled, errors]
+
+
+@habit([["id", "double"], ["id", "_distance"]])
+def output_schema_names_the_columns(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return [
+        table.search().select({"id": "id", "double": "id * 2"}).output_schema().names,
+        table.search([0.0, 0.0]).select(["id"]).output_schema().names,
+    ]
+
+
+@habit([[1], [1]])
+def repeated_conditions_are_combined(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return [
+        ids(table.search().where("id >= 1").where("id < 2")),
+        ids(table.search([0.0, 0.0]).where("id >= 1").where("id < 2")),
+    ]
+
+
+@habit([])
+def a_search_of_an_empty_table_is_empty(db: Any, h: Helpers) -> Any:
+    table = db.create_table("empty", schema=pa.schema({"vector": pa.list_(pa.float32(), 2), "id": pa.int64()}))
+    return table.search([1.0, 2.0]).limit(5).to_list()
+
+
+@habit([["id", "_score"], [0, 1], 1])
+def words_find_rows_with_a_score(db: Any, h: Helpers) -> Any:
+    table = texts(db, h)
+    search = table.search("puppy", query_type="fts", fts_columns="text").select(["id"])
+    result, found = search.to_arrow(), search.where("id > 0").to_list()
+    return [result.schema.names, sorted(result["id"].to_pylist()), len(found)]
+
+
+@habit([[0, 1], [1], [0, 1], []])
+def match_queries_have_operators_and_fuzziness(db: Any, h: Helpers) -> Any:
+    table, names = texts(db, h), h.names
+    both = names.FullTextOperator.AND
+    return [
+        sorted(ids(table.search(names.MatchQuery("puppy slowly", "text")))),
+        ids(table.search(names.MatchQuery("puppy slowly", "text", operator=both))),
+        sorted(ids(table.search(names.MatchQuery("pupy", "text", fuzziness=1)))),
+        ids(table.search(names.MatchQuery("pupy", "text"))),
+    ]
+
+
+@habit([2.0])
+def a_boost_multiplies_scores(db: Any, h: Helpers) -> Any:
+    table, names = texts(db, h), h.names
+    plain = table.search(names.MatchQuery("puppy", "text")).to_list()[0]["_score"]
+    boosted = table.search(names.MatchQuery("puppy", "text", boost=2.0)).to_list()[0]["_score"]
+    return [round(boosted / plain, 3)]
+
+
+@habit([[0], [0, 1]])
+def phrase_queries_have_a_slop(db: Any, h: Helpers) -> Any:
+    table, names = texts(db, h), h.names
+    return [
+        ids(table.search(names.PhraseQuery("puppy runs", "text"))),
+        sorted(ids(table.search(names.PhraseQuery("puppy runs", "text", slop=1)))),
+    ]
+
+
+@habit([[0, 1], [1], [0, 1, 2], [1], [0]])
+def queries_combine(db: Any, h: Helpers) -> Any:
+    table, names = texts(db, h), h.names
+    puppy, slowly, cars = (names.MatchQuery(word, "text") for word in ("puppy", "slowly", "cars"))
+    not_slowly = names.BooleanQuery([(names.Occur.MUST, puppy), (names.Occur.MUST_NOT, slowly)])
+    return [
+        ids(table.search(names.BoostQuery(puppy, slowly, negative_boost=0.5))),
+        ids(table.search(puppy & slowly)),
+        sorted(ids(table.search(puppy | cars))),
+        ids(table.search(names.BooleanQuery([(names.Occur.MUST, puppy), (names.Occur.MUST, slowly)]))),
+        ids(table.search(not_slowly)),
+    ]
+
+
+@habit([[1, 2]])
+def multi_match_queries_search_several_columns(db: Any, h: Helpers) -> Any:
+    table, names = texts(db, h), h.names
+    return [sorted(ids(table.search(names.MultiMatchQuery("cars", ["text", "title"]))))]
+
+
+@habit(["ValueError"])
+def words_need_an_index(db: Any, h: Helpers) -> Any:
+    table = db.create_table("texts", [{"id": 1, "text": "a b"}])
+    return h.errors(lambda: table.search("a", query_type="fts").to_list())
+
+
+@habit([[0, 1, 2], 1])
+def hybrid_searches_fuse_both(db: Any, h: Helpers) -> Any:
+    rows = pa.table({"vector": pa.array(POINTS, pa.list_(pa.float32(), 2)), "id": range(3), "text": TEXTS[:3]})
+    table = db.create_table("hybrid", rows)
+    h.index_text(table, "text")
+    search = table.search(query_type="hybrid").vector(POINTS[1]).text("slowly")
+    return [sorted(ids(search)), search.to_list()[0]["id"]]
+
+
+@habit(["id", "_distance", "_score", "_relevance_score"], differs="LanceDB's result lacks the two single scores")
+def hybrid_searches_have_three_scores(db: Any, h: Helpers) -> Any:
+    table = db.create_table("hybrid", pa.table({"vector": pa.array(POINTS, VECTOR), "id": range(3), "text": TEXTS[:3]}))
+    h.index_text(table, "text")
+    return table.search(query_type="hybrid").vector(POINTS[1]).text("slowly").select(["id"]).to_arrow().schema.names
+
+
+@habit([["price_idx"], [["price"]], 5, 0, 5], jobs="inline")
+def indexes_are_listed(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", [{"id": i, "price": 10 * i} for i in range(5)])
+    table.create_scalar_index("price")
+    indexes, stats = table.list_indices(), table.index_stats("price_idx")
+    counts = [stats.num_indexed_rows, stats.num_unindexed_rows, stats["num_indexed_rows"]]
+    return [[index.name for index in indexes], [index.columns for index in indexes], *counts]
+
+
+@habit(["RuntimeError"], differs="LanceDB returns None for an unknown index, and lance-spark raises an error")
+def statistics_are_of_an_index(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return h.errors(lambda: table.index_stats("none"))
+
+
+@habit([["`row-id`"], ["Meta.userId"], ["Meta.`leaf.name`"]], jobs="inline")
+def indexes_have_paths_of_nested_fields(db: Any, h: Helpers) -> Any:
+    meta = pa.array([{"userId": i, "leaf.name": i} for i in range(5)])
+    table = db.create_table("t", pa.table({"row-id": range(5), "Meta": meta}))
+    table.create_scalar_index("`row-id`", name="a")
+    table.create_scalar_index("Meta.userId", name="b")
+    table.create_scalar_index("Meta.`leaf.name`", name="c")
+    return [index.columns for index in sorted(table.list_indices(), key=lambda index: index.name)]
+
+
+@habit([["BITMAP"], ["BTREE"], ["FTS"], ["LABEL_LIST"]], jobs="inline")
+def create_index_takes_a_config(db: Any, h: Helpers) -> Any:
+    rows = [{"a": i, "b": i, "text": "x y", "tags": ["x"]} for i in range(5)]
+    table = db.create_table("t", rows)
+    table.create_index("a", config=h.names.BTree())
+    table.create_index("b", config=h.names.Bitmap())
+    table.create_index("text", config=h.names.FTS())
+    table.create_index("tags", config=h.names.LabelList())
+    kinds = sorted(table.index_stats(index.name).index_type for index in table.list_indices())
+    return [[kind] for kind in kinds]
+
+
+VECTOR_KINDS = ["IvfFlat", "IvfSq", "IvfPq", "IvfRq", "HnswFlat", "HnswSq", "HnswPq"]
+
+
+@habit(["IVF_FLAT", "IVF_SQ", "IVF_PQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ", [7] * 7], jobs="spark")
+def create_index_takes_configs_of_vectors(db: Any, h: Helpers) -> Any:
+    vectors = np.random.default_rng(0).random((300, 8), np.float32)
+    table = db.create_table(
+        "t", pa.table({"id": range(300), "vector": pa.array(list(vectors), pa.list_(pa.float32(), 8))})
+    )
+    kinds, nearest = [], []
+    for name in VECTOR_KINDS:
+        parameters = {"num_sub_vectors": 4} if name.endswith("Pq") else {}
+        config = getattr(h.names, name)(num_partitions=1, **parameters)
+        table.create_index("vector", config=config, name="ix")
+        kinds.append(table.index_stats("ix").index_type)
+        nearest.append(ids(table.search(vectors[7].tolist()).refine_factor(20).limit(1))[0])
+    return [*kinds, nearest]
+
+
+@habit([[2, 3], [], []], jobs="inline")
+def tokens_of_an_index_have_options(db: Any, h: Helpers) -> Any:
+    texts_ = ["hello world", "sad day", "lance database", "lance is cool"]
+    table = db.create_table("t", pa.table({"id": range(4), "text": texts_}))
+    table.create_index("text", config=h.names.FTS(base_tokenizer="ngram"))
+    found = [sorted(ids(table.search("lan", query_type="fts"))), ids(table.search("la", query_type="fts"))]
+    config = h.names.FTS(stem=False, remove_stop_words=True, custom_stop_words=["lance"])
+    table.create_index("text", config=config)
+    return [*found, ids(table.search("lance", query_type="fts"))]
+
+
+@habit([[0], [0, 1]], jobs="inline")
+def fast_search_leaves_out_rows_without_index(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    table.create_index("vector", config=h.names.IvfFlat(num_partitions=1))
+    table.add(pa.table({"vector": pa.array([[0.0, 0.0]], VECTOR), "id": [9]}))
+    near = [1.0, 2.0]
+    return [ids(table.search(near).fast_search().limit(1)), sorted(ids(table.search(near).fast_search().limit(2)))]
+
+
+@habit(["ValueError", "ValueError", "RuntimeError", "RuntimeError"], jobs="inline")
+def errors_of_indexes_have_lancedbs_classes(db: Any, h: Helpers) -> Any:
+    from datetime import timedelta
+
+    table = db.create_table("t", [{"id": i, "price": 10 * i} for i in range(5)])
+    return h.errors(
+        lambda: table.create_index("none", config=h.names.BTree()),
+        lambda: table.create_index("price", config=h.names.IvfPq()),
+        lambda: table.drop_index("none"),
+        lambda: table.wait_for_index(["none"], timeout=timedelta(milliseconds=10)),
+    )

@@ -1,0 +1,338 @@
+"""Habits of databases and tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from tests.lancedb_habits.habit import Helpers, habit
+
+NAN = float("nan")
+ROWS = [{"id": i, "price": 10 * i} for i in range(5)]
+KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("price", pa.int64())])
+
+
+@habit([True, False, 2, ["a", "b"], "a"])
+def a_database_is_a_container_of_its_tables(db: Any, h: Helpers) -> Any:
+    db.create_table("b", ROWS)
+    db.create_table("a", ROWS)
+    return ["a" in db, "c" in db, len(db), db.table_names(), db["a"].name]
+
+
+@habit([0, False])
+def drop_all_tables_empties_the_database(db: Any, h: Helpers) -> Any:
+    db.create_table("a", ROWS)
+    db.create_table("b", ROWS)
+    db.drop_all_tables()
+    return [len(db), "a" in db]
+
+
+@habit(["ValueError", "ValueError", "ValueError", "ValueError", "ValueError"])
+def errors_of_databases_are_value_errors(db: Any, h: Helpers) -> Any:
+    db.create_table("t", ROWS)
+    return h.errors(
+        lambda: db.open_table("none"),
+        lambda: db["none"],
+        lambda: db.create_table("t", ROWS),
+        lambda: db.create_table("u"),
+        lambda: db.drop_table("none"),
+    )
+
+
+@habit([5, 5])
+def exist_ok_opens_the_table(db: Any, h: Helpers) -> Any:
+    db.create_table("t", ROWS)
+    table = db.create_table("t", ROWS, exist_ok=True)
+    return [len(table), len(db["t"])]
+
+
+@habit(["ValueError"])
+def exist_ok_refuses_another_schema(db: Any, h: Helpers) -> Any:
+    db.create_table("t", ROWS)
+    return h.errors(lambda: db.create_table("t", schema=pa.schema({"q": pa.int32()}), exist_ok=True))
+
+
+@habit(["none"], differs="LanceDB compares the columns of the data, and lance-spark does not read the data")
+def exist_ok_reads_no_data(db: Any, h: Helpers) -> Any:
+    db.create_table("t", ROWS)
+    return h.errors(lambda: db.create_table("t", [{"q": 1}], exist_ok=True))
+
+
+@habit([["id", "price"], 0])
+def create_table_takes_data_and_schema_by_position(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", None, KEYED)
+    return [table.schema.names, len(table)]
+
+
+@habit([2, 1])
+def overwrite_is_a_new_version(db: Any, h: Helpers) -> Any:
+    db.create_table("t", ROWS)
+    table = db.create_table("t", ROWS[:1], mode="overwrite")
+    return [table.version, len(table)]
+
+
+@habit([5, 6, 5, ["RuntimeError"]])
+def a_clone_shares_the_data_of_its_source(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    clone = db.clone_table("clone", table.uri)
+    lengths = [len(clone)]
+    clone.add([{"id": 9, "price": 9}])
+    table.add(ROWS)
+    of_version = db.clone_table("old", table.uri, source_version=1)
+    deep = h.errors(lambda: db.clone_table("deep", table.uri, is_shallow=False))
+    return [*lengths, len(clone), len(of_version), deep]
+
+
+@habit([2, 2, 7])
+def add_returns_the_version(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    result = table.add(ROWS[:2])
+    return [result.version, table.version, len(table)]
+
+
+@habit([2, 1])
+def add_with_overwrite_replaces_the_rows(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    return [table.add(ROWS[:1], mode="overwrite").version, len(table)]
+
+
+@habit([{"id": 7, "price": None}])
+def missing_columns_are_null(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", schema=pa.schema({"id": pa.int64(), "price": pa.int64()}))
+    table.add([{"id": 7}])
+    return table.to_arrow().to_pylist()
+
+
+@habit(["ValueError", "ValueError", "ValueError"])
+def wrong_rows_are_value_errors(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    return h.errors(
+        lambda: table.add([{"id": 1, "title": "x"}]),
+        lambda: table.add([{"id": "one", "price": 2}]),
+        lambda: table.add({"id": 1, "price": 2}),
+    )
+
+
+@habit([2, 3, 4, 5, ["id", "cents", "y"]])
+def changes_of_columns_return_versions(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    versions = [
+        table.add_columns({"x": "price + 1"}).version,
+        table.add_columns(pa.field("y", pa.int32())).version,
+        table.alter_columns({"path": "price", "rename": "cents"}).version,
+        table.drop_columns(["x"]).version,
+    ]
+    return [*versions, table.schema.names]
+
+
+@habit([["x", "y"], [None, None]])
+def columns_of_a_schema_are_null(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", [{"id": 1}])
+    table.add_columns(pa.schema({"x": pa.int32(), "y": pa.string()}))
+    return [table.schema.names[1:], list(table.to_arrow().to_pylist()[0].values())[1:]]
+
+
+@habit(["ValueError"] * 6)
+def unknown_columns_and_filters_are_value_errors(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    return h.errors(
+        lambda: table.drop_columns(["none"]),
+        lambda: table.alter_columns({"path": "none", "rename": "x"}),
+        lambda: table.search().select(["none"]).to_list(),
+        lambda: table.search().where("none = 1").to_list(),
+        lambda: table.count_rows("none = 1"),
+        lambda: table.create_scalar_index("none"),
+    )
+
+
+@habit([1, 1, ["RuntimeError", "RuntimeError"]])
+def tags_name_versions(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    table.tags.create("first", 1)
+    errors = h.errors(
+        lambda: table.tags.get_version("none"),
+        lambda: table.tags.delete("none"),
+    )
+    return [table.tags.list()["first"]["version"], table.tags.get_version("first"), errors]
+
+
+@habit(["ValueError"], differs="LanceDB raises RuntimeError for the name of another tag")
+def tags_have_names_of_their_own(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    table.tags.create("first", 1)
+    return h.errors(lambda: table.tags.create("first", 1))
+
+
+@habit([5, 6, 5, 3])
+def checkout_and_restore_move_between_versions(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    table.add(ROWS[:1])
+    table.checkout(1)
+    lengths = [len(table)]
+    table.checkout_latest()
+    lengths.append(len(table))
+    table.restore(1)
+    return [*lengths, len(table), table.version]
+
+
+@habit([[1, 2], ["metadata", "timestamp", "version"]])
+def list_versions_has_numbers_and_times(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    table.add(ROWS[:1])
+    versions = table.list_versions()
+    return [[version["version"] for version in versions], sorted(versions[0])]
+
+
+@habit(["ValueError", "ValueError", "ValueError"])
+def wrong_versions_are_value_errors(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    return h.errors(lambda: table.checkout(99), lambda: table.checkout("none"), table.restore)
+
+
+@habit([["id"], 1])
+def a_model_class_is_a_schema(db: Any, h: Helpers) -> Any:
+    def to_arrow_schema(cls: type[object]) -> pa.Schema:
+        return pa.schema({"id": pa.int64()})
+
+    if h.is_lancedb:
+        model = type("Row", (h.modules["pydantic"].LanceModel,), {"__annotations__": {"id": int}})
+    else:
+        model = type("Row", (), {"to_arrow_schema": classmethod(to_arrow_schema)})
+    table = db.create_table("t", schema=model)
+    table.add([{"id": 1}])
+    return [table.schema.names, len(table)]
+
+
+@habit(["none", "ValueError", "ValueError", "ValueError", "ValueError"])
+def the_primary_key_is_set_once(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", schema=KEYED)
+    other = db.create_table("u", schema=pa.schema([pa.field("x", pa.float32(), nullable=False)]))
+    return h.errors(
+        lambda: table.set_unenforced_primary_key("id"),
+        lambda: other.set_unenforced_primary_key(["x", "y"]),
+        lambda: other.set_unenforced_primary_key([]),
+        lambda: other.set_unenforced_primary_key("none"),
+        lambda: other.set_unenforced_primary_key("x"),
+    )
+
+
+@habit("1")
+def the_primary_key_is_lances(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", schema=KEYED)
+    table.set_unenforced_primary_key(["id"])
+    metadata = table.schema.field("id").metadata
+    return metadata[b"lance-schema:unenforced-primary-key:position"].decode()
+
+
+@habit([2, 1, 2], jobs="inline")
+def update_returns_counts_and_version(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    result = table.update(where="id = 3", values={"price": 7})
+    return [result.version, result.rows_updated, len(table.search().where("price = 7 or price = 0").to_list())]
+
+
+@habit([5, [1, 11, 21, 31, 41]], jobs="inline")
+def update_takes_sql(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    result = table.update(values_sql={"price": "price + 1"})
+    return [result.rows_updated, sorted(table.to_arrow()["price"].to_pylist())]
+
+
+@habit(["ValueError", "ValueError"], jobs="inline")
+def wrong_updates_are_value_errors(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    return h.errors(lambda: table.update("id = 3", {"none": 1}), lambda: table.update("id = 3"))
+
+
+@habit([2, 3, 2], jobs="inline")
+def delete_returns_counts_and_version(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    result = table.delete("id > 1")
+    return [result.version, result.num_deleted_rows, len(table)]
+
+
+@habit([2, 1, 1, 0, 2, 6], jobs="inline")
+def merge_insert_returns_counts(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    result = merge.execute([{"id": 1, "price": 7}, {"id": 9, "price": 7}])
+    counts = [result.num_updated_rows, result.num_inserted_rows, result.num_deleted_rows, result.num_rows]
+    return [result.version, *counts, len(table)]
+
+
+@habit([1, 1, [[1, 7], [9, 7]]], jobs="inline")
+def merge_insert_compares_the_primary_key(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", pa.table({"id": [1], "price": [0]}, schema=KEYED))
+    table.set_unenforced_primary_key("id")
+    merge = table.merge_insert([]).when_matched_update_all().when_not_matched_insert_all()
+    result = merge.execute(pa.table({"id": [1, 9], "price": [7, 7]}, schema=KEYED))
+    rows = sorted([row["id"], row["price"]] for row in table.to_arrow().to_pylist())
+    return [result.num_updated_rows, result.num_inserted_rows, rows]
+
+
+@habit([0, 1, 4, [0, 9]], jobs="spark")
+def merge_insert_deletes_rows_that_the_source_lacks(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    merge = table.merge_insert("id").when_not_matched_insert_all().when_not_matched_by_source_delete()
+    result = merge.execute([{"id": 0, "price": 7}, {"id": 9, "price": 7}])
+    ids = sorted(table.to_arrow()["id"].to_pylist())
+    return [result.num_updated_rows, result.num_inserted_rows, result.num_deleted_rows, ids]
+
+
+GOOD = {"vector": [1.0, 2.0], "id": 0}
+BAD = [{"vector": [NAN, 2.0], "id": 1}, {"vector": [1.0], "id": 2}, {"vector": [1.0, 2.0, 3.0], "id": 3}]
+VECTORS = pa.schema({"vector": pa.list_(pa.float32(), 2), "id": pa.int64()})
+
+
+@habit([["ValueError"] * 3, 0])
+def bad_vectors_are_errors(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", schema=VECTORS)
+    return [h.errors(*(lambda row=row: table.add([row]) for row in BAD)), len(table)]
+
+
+@habit(
+    {
+        "drop": [[0, [1.0, 2.0]]],
+        "fill": [[0, [1.0, 2.0]], [1, [9.0, 2.0]], [2, [1.0, 9.0]], [3, [1.0, 2.0]]],
+        "null": [[0, [1.0, 2.0]], [1, None], [2, None], [3, None]],
+    }
+)
+def bad_vectors_are_dropped_filled_or_null(db: Any, h: Helpers) -> Any:
+    results = {}
+    for way in ("drop", "fill", "null"):
+        table = db.create_table(way, schema=VECTORS)
+        table.add([GOOD, *BAD], on_bad_vectors=way, fill_value=9.0)
+        results[way] = [[row["id"], row["vector"]] for row in table.to_arrow().to_pylist()]
+    return results
+
+
+@habit({"drop": [0, 1], "fill": [0, 1, 2], "null": [0, 1, 2]})
+def bad_vectors_of_a_new_table_are_repaired(db: Any, h: Helpers) -> Any:
+    results = {}
+    for way in ("drop", "fill", "null"):
+        rows = [GOOD, {**GOOD, "id": 1}, {**BAD[0], "id": 2}]
+        table = db.create_table(way, rows, VECTORS, on_bad_vectors=way)
+        results[way] = table.to_arrow()["id"].to_pylist()
+    return results
+
+
+@habit([["ValueError"], ["none"]])
+def vectors_of_arrow_have_no_nan(db: Any, h: Helpers) -> Any:
+    def create(column: str) -> Any:
+        return db.create_table(column, pa.table({column: pa.array([[NAN, 1.0]], pa.list_(pa.float32(), 2))}))
+
+    return [
+        [
+            "ValueError" if kind == "RuntimeError" and h.is_lancedb else kind
+            for kind in h.errors(lambda: create("vector"))
+        ],
+        h.errors(lambda: create("coordinates")),
+    ]
+
+
+@habit([2, 1])
+def a_null_vector_is_no_bad_vector(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", schema=VECTORS)
+    table.add([{"vector": None, "id": 5}])
+    return [table.version, len(table)]
