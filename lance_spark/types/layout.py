@@ -231,12 +231,13 @@ def _copied_array(array: Array) -> Array:
 
 
 def from_start(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch with nested structs at the start of their buffers.
+    """Returns the batch with structs at the start of their buffers.
 
-    Lance panics when it writes nested structs with an offset, for example in a slice of a batch
-    (measured; structs in lists are fine). Such columns are copied.
+    Lance fails at some structs with an offset, for example in a slice of a batch: it panics at
+    structs in structs and in vectors, and rejects NULL structs with NULL fields from the eighth row
+    on (measured; structs in lists of any length are fine). Such columns are copied.
     """
-    late = [i for i, column in enumerate(batch.columns) if column.offset and _nests_structs(column.type)]
+    late = [i for i, column in enumerate(batch.columns) if column.offset and _must_start_at_0(column)]
     if not late:
         return batch
     columns = list(batch.columns)
@@ -245,9 +246,17 @@ def from_start(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _nests_structs(kind: Kind) -> bool:
+def _must_start_at_0(column: Array) -> bool:
+    kind = plain_type(column.type)
+    if pa.types.is_struct(kind):
+        return column.null_count > 0 or any(_is_struct(child.type) for child in kind)
+    return pa.types.is_fixed_size_list(kind) and _is_struct(kind.value_type)
+
+
+def _is_struct(kind: Kind) -> bool:
+    """Tells whether a type is a struct, or vectors of structs."""
     kind = plain_type(kind)
-    return pa.types.is_struct(kind) and any(pa.types.is_struct(child.type) for child in kind)
+    return pa.types.is_struct(kind) or (pa.types.is_fixed_size_list(kind) and _is_struct(kind.value_type))
 
 
 def _copied(buffer: pa.Buffer, demand: _Demand) -> pa.Buffer:

@@ -103,7 +103,7 @@ def test_mistakes_are_found_before_a_watch_begins(table: Table):
 
 def test_tags_of_dead_jobs_expire(table: Table):
     ref = DatasetRef.at(table.uri).pin(None)
-    stale_tag, own_tag = protect(ref, "a" * 40, now=0.0), protect(ref, "b" * 40)
+    stale_tag, own_tag = protect(ref, "a" * 40, begin_s=0.0), protect(ref, "b" * 40)
     lance.dataset(table.uri).tags.create("theirs", 1)
     remove_expired(lance.dataset(table.uri))
     assert set(lance.dataset(table.uri).tags.list()) == {own_tag, "theirs"}

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lance.file import LanceFileReader, LanceFileWriter
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from lance_spark.errors import ValueConversionError
@@ -88,6 +89,28 @@ def test_lance_takes_lists_without_values_whose_offsets_are_left_out(kind: pa.Da
     got = WriteConverter(spark_schema, to_lance_schema(spark_schema, {})).convert(batch)
     lance.write_dataset(pa.Table.from_batches([got]), tmp_path / "t", data_storage_version="2.2")
     assert lance.dataset(tmp_path / "t").to_table().to_pylist() == [{"c": None}, {"c": []}]
+
+
+_FIELDS = [pa.array(range(20)), pa.array([None, "b"] * 10)]
+_STRUCTS = pa.StructArray.from_arrays(_FIELDS, ["a", "b"], mask=pa.array([True, True, False, False] * 5))
+_STRUCTS_WITH_OFFSETS = {
+    "struct": _STRUCTS,
+    "struct of struct": pa.StructArray.from_arrays([_STRUCTS], ["s"]),
+    "vector of struct": pa.FixedSizeListArray.from_arrays(_STRUCTS, 1),
+    "struct of vector of struct": pa.StructArray.from_arrays([pa.FixedSizeListArray.from_arrays(_STRUCTS, 1)], ["v"]),
+    "list of struct": pa.ListArray.from_arrays(pa.array(range(21), pa.int32()), _STRUCTS),
+}
+
+
+@pytest.mark.parametrize("kind", _STRUCTS_WITH_OFFSETS)
+def test_a_slice_of_structs_is_written_from_every_row(kind: str, tmp_path: Path):
+    whole = pa.record_batch({"c": _STRUCTS_WITH_OFFSETS[kind]})
+    for first in range(18):
+        rows = whole.slice(first, 2)
+        with LanceFileWriter(str(tmp_path / f"{first}.lance"), rows.schema, version="2.2") as file:
+            file.write_batch(layout.from_start(rows))
+        back = LanceFileReader(str(tmp_path / f"{first}.lance")).read_all().to_table()
+        assert back["c"].to_pylist() == rows["c"].to_pylist(), first
 
 
 def test_a_misaligned_slice_is_moved():
