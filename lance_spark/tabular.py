@@ -1,31 +1,32 @@
-"""Rows for a table, in any tabular form: a Spark DataFrame, Arrow, pandas, or Python values."""
+"""Rows for a table: a Spark DataFrame, Arrow of any library, pandas, or Python values."""
 
 from __future__ import annotations
 
-import itertools
-import sys
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, Union
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lance_spark.commit.changes import NO_NOTE, CommitNote, CommitResult
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnNameError, LanceSparkError, SchemaMismatchError
+from lance_spark.errors import LanceSparkError, SchemaMismatchError
 from lance_spark.options import PROPERTY_PREFIX, WriteOptions
 from lance_spark.session.sessions import active_in_thread
 from lance_spark.staging.blobs import is_stored_as_blob
+from lance_spark.tabular_columns import columns_of
+from lance_spark.tabular_streams import open_stream, storable_field
 from lance_spark.tabular_vectors import refuse_nan
 from lance_spark.types import WriteConverter
-from lance_spark.types.fields import UNSTORABLE, check_column_names
-from lance_spark.types.python_values import inferred_type, python_array, python_field, refuse_mixed_moments
 from lance_spark.write.arrow_rows import write_arrow_rows
 from lance_spark.write.row_write import RowMode
 from udf_runtime.errors import end_sentence
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    import pyarrow.dataset as ds
     from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
 
 
@@ -35,19 +36,46 @@ class ArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
+class ArrowArray(Protocol):
+    """Rows that another library exports as an array of Arrow."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> object: ...
+
+
+class ArrowFrames(Protocol):
+    """A query whose rows another library reads in parts, such as a lazy frame of Polars."""
+
+    def collect_batches(self) -> Iterator[object]:
+        """Reads the rows in parts."""
+
+
+class Model(Protocol):
+    """A row of a class with types, such as a model of pydantic."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """Returns the values by field."""
+
+
 Data: TypeAlias = Union[
     "DataFrame",
     "ConnectDataFrame",
     pa.Table,
     pa.RecordBatch,
     pa.RecordBatchReader,
+    "ds.Dataset",
+    "ds.Scanner",
     "pd.DataFrame",
-    "list[dict[str, object]]",
+    "np.ndarray",
+    "Sequence[Mapping[str, Any]]",
+    "Sequence[Model]",
     "Mapping[str, Sequence[object]]",
     Iterator[pa.RecordBatch],
+    Iterator[ArrowStream],
     ArrowStream,
+    ArrowArray,
+    ArrowFrames,
 ]
-"""Rows: of Python values a list of rows or a dict of columns, of Arrow a stream of batches, too."""
+"""Rows in the objects of any library. Arrow may come as a stream of batches."""
 
 
 def is_spark(data: object) -> bool:
@@ -130,9 +158,10 @@ def write_rows(
 def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None = None) -> pa.RecordBatchReader:
     """Returns data as a stream of Arrow batches with buffers for Lance.
 
+    A stream of Arrow is read batch by batch. Python, NumPy and pandas data is converted at once.
+
     Args:
-        data: Arrow, also of other libraries such as Polars and DuckDB, pandas, a list of dicts, a
-            dict of lists, or an iterator over record batches.
+        data: The forms of :data:`Data`, except Spark's DataFrames.
         schema: The target schema; by default the data's own.
         table: Schema of the target table: each column gets the type of the table's column. Columns
             of the table may be missing.
@@ -141,31 +170,54 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
         SchemaMismatchError: The data has another form, or other columns or types.
         ValueConversionError: A value does not fit. A stream raises during the read, other data at
             once.
+        SourceError: Another library raised an error during the read.
     """
     try:
-        if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
-            data = _stream_of(data)
-        elif _is_foreign_arrow(data):
-            data = pa.RecordBatchReader.from_stream(data)
-        target = _target_of(data, schema, table)
-        if isinstance(data, pa.RecordBatchReader):
-            stream = _converted(data.schema, data, target)
+        rows = open_stream(data)
+        if rows is None:
+            columns = columns_of(data)
+            target = _select_target(list(columns.values), schema, table)
+            rows = columns.to_table(target)
         else:
-            rows = _table_of(data, target)
-            converted = _converted(rows.schema, rows.to_batches(), target)
-            stream = pa.Table.from_batches(list(converted), schema=converted.schema).to_reader()
+            target = _select_target(rows.schema.names, schema, table)
+        if isinstance(rows, pa.RecordBatchReader):
+            return _convert(rows.schema, rows, target)
+        converted = _convert(rows.schema, rows.to_batches(), target)
+        return pa.Table.from_batches(list(converted), schema=converted.schema).to_reader()
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
         if isinstance(error, LanceSparkError):
             raise
-        columns = schema or table
-        hint = "values of one type." if columns is None else f"the type of the table's column:\n{columns}"
+        columns_there = schema or table
+        hint = "values of one type." if columns_there is None else f"the type of the table's column:\n{columns_there}"
         raise SchemaMismatchError(
             f"The data does not fit: {end_sentence(str(error))} Nothing was written. Give each column {hint}"
         ) from error
-    return stream
 
 
-def _target_of(data: object, schema: pa.Schema | None, table: pa.Schema | None) -> pa.Schema | None:
+@contextlib.contextmanager
+def keep_errors(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatchReader]:
+    """Yields the rows for a consumer of Lance. Errors of the rows keep their class.
+
+    Lance turns every error of a stream into text.
+    """
+    errors: list[Exception] = []
+
+    def read() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from rows
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    try:
+        yield pa.RecordBatchReader.from_batches(rows.schema, read())
+    except Exception:
+        if errors:
+            raise errors[0] from None
+        raise
+
+
+def _select_target(names: Sequence[str], schema: pa.Schema | None, table: pa.Schema | None) -> pa.Schema | None:
     """Returns the target columns of data; None keeps the columns of the data.
 
     Raises:
@@ -174,18 +226,21 @@ def _target_of(data: object, schema: pa.Schema | None, table: pa.Schema | None) 
     target = schema if table is None else table
     if target is None:
         return None
-    names = _names(data)
     _refuse_others(names, target)
     return target if table is None else pa.schema([field for field in table if field.name in names])
 
 
-def _converted(source: pa.Schema, batches: Iterable[pa.RecordBatch], target: pa.Schema | None) -> pa.RecordBatchReader:
-    """Returns batches in the types of a target, else unchanged.
+def _convert(source: pa.Schema, batches: Iterable[pa.RecordBatch], target: pa.Schema | None) -> pa.RecordBatchReader:
+    """Returns batches in the types of a target, else in their own types.
 
     Raises:
         SchemaMismatchError: A column is missing, or has a type without a conversion.
     """
-    target = source if target is None else pa.schema([_target_field(source, field) for field in target])
+    if target is None:
+        metadata: Any = source.metadata
+        target = pa.schema([storable_field(field) for field in source], metadata=metadata)
+    else:
+        target = pa.schema([_target_field(source, field) for field in target])
     converter = WriteConverter(source, target)
     return pa.RecordBatchReader.from_batches(target, map(converter.convert, batches))
 
@@ -194,129 +249,6 @@ def _target_field(source: pa.Schema, field: pa.Field[Any]) -> pa.Field[Any]:
     """Returns the target field of a column of data; Lance's blobs stay unchanged."""
     column = source.field(field.name) if field.name in source.names else field
     return column if is_stored_as_blob(column) else field
-
-
-def _table_of(data: object, target: pa.Schema | None) -> pa.Table:
-    """Returns data as Arrow, Python and pandas values with the types of the target."""
-    if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
-    if isinstance(data, pa.Table):
-        return data
-    if _is_pandas(data):
-        return _table_of_pandas(data, target)
-    if _is_rows(data):
-        return _table_of_columns({name: [row.get(name) for row in data] for name in _names(data)}, target)  # type: ignore[attr-defined]
-    if isinstance(data, Mapping) and all(map(_is_column, data.values())):
-        return _table_of_columns(data, target)
-    raise _no_rows(data)
-
-
-def _is_column(values: object) -> bool:
-    return hasattr(values, "__len__") and not isinstance(values, str)
-
-
-def _table_of_pandas(data: pd.DataFrame, target: pa.Schema | None) -> pa.Table:
-    if not data.columns.is_unique:
-        raise SchemaMismatchError(
-            f"Two columns of the data have one name: {', '.join(_names(data))}. Nothing was written. Rename a column."
-        )
-    if target is None:
-        for name in data.columns:
-            if data[name].dtype == object:
-                refuse_mixed_moments(data[name])
-        target = pa.Schema.from_pandas(data, preserve_index=False)
-    return _table_of_columns(dict(data.items()), target, nan_is_null=True)
-
-
-def _table_of_columns(data: Mapping[Any, Any], target: pa.Schema | None, *, nan_is_null: bool = False) -> pa.Table:
-    columns = {str(name): column for name, column in data.items()}
-    if target is None:
-        check_column_names(list(columns))
-        target = pa.schema([(name, _inferred_type(name, column)) for name, column in columns.items()])
-    fields = [python_field(field) for field in target if field.name in columns]
-    arrays = [python_array(field, columns[field.name], nan_is_null=nan_is_null) for field in fields]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields)).replace_schema_metadata(target.metadata)
-
-
-def _inferred_type(name: str, column: Any) -> pa.DataType:  # noqa: ANN401
-    try:
-        return inferred_type(column)
-    except UnicodeEncodeError as error:
-        # Only the names of fields are encoded here.
-        raise ColumnNameError(f"{name}.{error.object}", UNSTORABLE, "the table") from error
-
-
-def _stream_of(batches: Iterator[object]) -> pa.RecordBatchReader:
-    """Returns record batches or tables as a stream. Reads the first batch."""
-
-    def all_of(some: Iterator[object]) -> Iterator[pa.RecordBatch]:
-        for part in some:
-            if isinstance(part, pa.RecordBatch):
-                yield part
-            elif isinstance(part, pa.Table):
-                yield from part.to_batches()
-            else:
-                raise _no_rows(part)
-
-    stream = all_of(batches)
-    first = next(stream, None)
-    if first is None:
-        raise SchemaMismatchError(
-            "The iterator yields no batches, so the data has no columns. Nothing was written. Yield at least one batch."
-        )
-
-    def alike(batch: pa.RecordBatch) -> pa.RecordBatch:
-        if batch.schema.equals(first.schema):
-            return batch
-        raise SchemaMismatchError(
-            f"A batch of the data has the columns {_describe(batch.schema)}, and the first batch has "
-            f"{_describe(first.schema)}. Nothing was written. Give all batches the same columns and types."
-        )
-
-    return pa.RecordBatchReader.from_batches(first.schema, map(alike, itertools.chain([first], stream)))
-
-
-def _describe(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
-
-
-def _no_rows(data: object) -> SchemaMismatchError:
-    sample = data[0] if isinstance(data, (list, tuple)) and data else data
-    if hasattr(sample, "model_dump"):
-        text, hint = "Pydantic models are", "[model.model_dump() for model in models]"
-    else:
-        text = f"{type(data).__name__} is"
-        hint = "a Spark or pandas DataFrame, Arrow, a list of dicts, a dict of lists, or an iterator over batches"
-    return SchemaMismatchError(f"{text} no data for a table. Nothing was written. Give {hint}.")
-
-
-def _is_pandas(data: object) -> TypeGuard[pd.DataFrame]:
-    # A data frame exists only after an import of pandas, and this import would cost a second.
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(data, pandas.DataFrame)
-
-
-def _is_foreign_arrow(data: object) -> TypeGuard[Any]:
-    """Tells whether another library exports the data as Arrow, as Polars and DuckDB do."""
-    return hasattr(data, "__arrow_c_stream__") and not (
-        isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, pa.ChunkedArray)) or _is_pandas(data)
-    )
-
-
-def _is_rows(data: object) -> bool:
-    return isinstance(data, (list, tuple)) and all(issubclass(cls, Mapping) for cls in set(map(type, data)))
-
-
-def _names(data: object) -> list[str]:
-    """Returns the columns of data, if its form has columns."""
-    if _is_pandas(data):
-        return [str(name) for name in data.columns]
-    if isinstance(data, Mapping):
-        return [str(name) for name in data]
-    if isinstance(data, (list, tuple)):
-        rows = data if _is_rows(data) else [row for row in data if isinstance(row, Mapping)]
-        return list(dict.fromkeys(map(str, dict.fromkeys(itertools.chain.from_iterable(rows)))))
-    return list(getattr(getattr(data, "schema", None), "names", ()))
 
 
 def _refuse_others(names: Sequence[str], schema: pa.Schema) -> None:

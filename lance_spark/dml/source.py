@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError, refusals_as_errors
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field
-from lance_spark.tabular import Data, is_spark, to_reader
+from lance_spark.tabular import Data, is_spark, keep_errors, to_reader
 from lance_spark.tabular_vectors import refuse_nan
 from lance_spark.types import check_writable, to_spark_schema
 from lance_spark.types.fields import is_blob
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 _SENT_BYTES = 1 << 20
 """Maximum bytes of rows that travel with a task. Spark sends larger tasks as a broadcast."""
 
+_HELD_BYTES = 64 << 20
+"""Maximum bytes of rows in the memory of this process. A larger source streams to its place next to
+the table."""
+
 _LISTED_KEYS = 10_000
 """Maximum keys of a source in this process for a filter on the table."""
 
@@ -32,8 +37,8 @@ _LISTED_KEYS = 10_000
 class MergeSource:
     """The source of a merge: a Spark DataFrame, or rows of this process.
 
-    Few rows of this process travel with their task. Other rows are staged next to the table. Python
-    values get the types of the table's columns.
+    Few rows of this process travel with their task. Other rows are staged next to the table, batch
+    by batch. Python values get the types of the table's columns.
 
     Attributes:
         names: Names of the columns.
@@ -44,11 +49,30 @@ class MergeSource:
 
     def __init__(self, spark: SparkSession, data: Data, table: pa.Schema) -> None:
         self._frame = cast("DataFrame", data) if is_spark(data) else None
-        self._rows = None if self._frame is not None else _read_rows(data, table)
+        self._rows: pa.Table | None = None
+        self._stream: pa.RecordBatchReader | None = None
+        if self._frame is None:
+            self._stream = refuse_nan(to_reader(data, None, table=_plain(table)), is_new=False)
+            self.names: list[str] = self._stream.schema.names
+            self._hold()
+        else:
+            self.names = list(self._frame.columns)
         self.spark = spark if self._frame is None else self._frame.sparkSession
-        self.names: list[str] = self._rows.schema.names if self._rows is not None else list(self._frame.columns)  # type: ignore[union-attr]
         self._columns = table
         self._place: str | None = None
+
+    def _hold(self) -> None:
+        """Reads a small source into memory, and the first rows of a large source."""
+        assert self._stream is not None
+        held_batches, size = [], 0
+        for batch in self._stream:
+            held_batches.append(batch)
+            size += batch.nbytes
+            if size > _HELD_BYTES:
+                rest = itertools.chain(held_batches, self._stream)
+                self._stream = pa.RecordBatchReader.from_batches(self._stream.schema, rest)
+                return
+        self._rows = pa.Table.from_batches(held_batches, schema=self._stream.schema)
 
     def check(self, rows: pa.Schema, on: Sequence[str]) -> None:
         """Validates the columns against `rows`, the table's columns, and the keys.
@@ -72,8 +96,11 @@ class MergeSource:
 
     def sent(self, ref: DatasetRef, staging: Staging) -> bytes | str:
         """Returns the rows of this process for a task: a stream of Arrow, or a staged table."""
-        assert self._rows is not None
-        if self._rows.nbytes > _SENT_BYTES or any(isinstance(f.type, pa.BaseExtensionType) for f in self._rows.schema):
+        if (
+            self._rows is None
+            or self._rows.nbytes > _SENT_BYTES
+            or any(isinstance(f.type, pa.BaseExtensionType) for f in self._rows.schema)
+        ):
             return self._staged(ref, staging)
         self._check_values(self._rows.schema)
         sink = io.BytesIO()
@@ -89,11 +116,13 @@ class MergeSource:
         if self._place is None:
             import lance
 
-            self._place = f"{ref.uri}/{staging.folder}/source"
-            assert self._rows is not None
-            with refusals_as_errors(ref.uri):
-                staged_dataset = lance.write_dataset(self._rows, self._place, storage_options=ref.lance_options)
+            assert self._stream is not None
+            place = f"{ref.uri}/{staging.folder}/source"
+            rows = self._stream if self._rows is None else self._rows.to_reader()
+            with refusals_as_errors(ref.uri), keep_errors(rows) as batches:
+                staged_dataset = lance.write_dataset(batches, place, storage_options=ref.lance_options)
             self._check_values(staged_dataset.schema)
+            self._place = place
         return self._place
 
     def _check_values(self, rows: pa.Schema) -> None:
@@ -118,10 +147,6 @@ class MergeSource:
         if kind is None or kind != plain_key(self._columns.field(key).type):
             return None
         return sorted(_literal(value) for value in keys.to_pylist() if value is not None)
-
-
-def _read_rows(data: Data, table: pa.Schema) -> pa.Table:
-    return refuse_nan(to_reader(data, None, table=_plain(table)), is_new=False).read_all()
 
 
 def plain_key(kind: pa.DataType) -> pa.DataType | None:

@@ -100,7 +100,7 @@ def _built(
     column = indexed_column(dataset, definition.column)
     files = files_by_fragment(dataset, column.top)
     rows = sum(live for live, _ in files.values())
-    whole = checked(definition, column, rows)
+    whole = checked(definition, column, rows, dataset)
     replaced_segments(dataset, whole)
     staging = Staging(uri=pinned.uri, storage_options=pinned.storage_options, job_id=job_id)
     run = _Run(spark(), IndexWork(ref=pinned, definition=whole), job_id)

@@ -14,6 +14,7 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, field_identitie
 from lance_spark.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
 from lance_spark.options import check_number
 from lance_spark.queries import metric_of
+from lance_spark.read.vector_hint import vector_hint
 from lance_spark.types.fields import Kind
 
 if TYPE_CHECKING:
@@ -250,7 +251,9 @@ def _check_words(option: str, words: object) -> None:
         raise OptionError(option, words, "a list of words")
 
 
-def checked(definition: IndexDefinition, column: IndexedColumn, rows: int) -> IndexDefinition:
+def checked(
+    definition: IndexDefinition, column: IndexedColumn, rows: int, dataset: lance.LanceDataset
+) -> IndexDefinition:
     """Returns a definition with its parameters for a column and a number of rows.
 
     Raises:
@@ -259,11 +262,12 @@ def checked(definition: IndexDefinition, column: IndexedColumn, rows: int) -> In
     """
     accepted, accepts = _ACCEPTED[definition.kind]
     if not accepts(column.type):
+        hint = vector_hint(dataset, definition.column) if definition.is_vector else None
         raise UnsupportedTypeError(
             definition.column,
             str(column.type),
             reason=f"an index {definition.kind} is of {accepted}",
-            hint="make another kind of index, or one of another column",
+            hint=hint or "make another kind of index, or one of another column",
         )
     return _of_vectors(definition, column.type, rows) if definition.is_vector else definition
 

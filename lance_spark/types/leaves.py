@@ -364,6 +364,11 @@ def _check_total(width: int) -> Step:
 
 
 def _decode(array: Array) -> Array:
+    values = array.dictionary
+    if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
+        # Arrow's kernels do not take from views.
+        plain = pa.large_string() if pa.types.is_string_view(values.type) else pa.large_binary()
+        array = pa.DictionaryArray.from_arrays(array.indices, values.cast(plain))
     try:
         return array.dictionary_decode()
     except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,11 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.errors import ValueConversionError
-from lance_spark.types.fields import JSON, Array, extension_name, storage_type
+from lance_spark.types.fields import JSON, Array, extension_name, is_list, storage_type
 from lance_spark.types.leaves import display_value, shortened
 from udf_runtime.execute.casts import can_become, cast, first_failing
 from udf_runtime.execute.columns import column_data
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
+
+_VECTOR_NAME = re.compile("vector|embedding", re.IGNORECASE)
+"""Names of columns that hold vectors."""
 
 _HINT = "nothing was written; give values of the column's type"
 
@@ -70,6 +74,34 @@ def inferred_type(column: Any, *, nan_is_null: bool = False) -> pa.DataType:  # 
     infer: Any = pa.infer_type  # Its stubs require a mask.
     inferred: pa.DataType = infer(list(column) if data is None else data, from_pandas=nan_is_null)
     return inferred
+
+
+def vector_field(field: pa.Field[Any], column: Any) -> pa.Field[Any]:  # noqa: ANN401
+    """Returns the field of vectors for lists of numbers in a column of vectors, else the field.
+
+    The name of the column contains `vector` or `embedding`, as for LanceDB. The lists have one
+    length, and floating-point numbers as elements. The elements become float32, or stay float16.
+
+    Args:
+        field: The field with the inferred type.
+        column: Python, NumPy or pandas values. Arrow values keep their type.
+    """
+    kind: Any = field.type
+    is_declared = isinstance(column, (pa.Array, pa.ChunkedArray)) or hasattr(
+        getattr(column, "dtype", None), "pyarrow_dtype"
+    )
+    if is_declared or not _VECTOR_NAME.search(field.name) or not is_list(kind):
+        return field
+    if not pa.types.is_floating(kind.value_type):
+        return field
+    if pa.types.is_fixed_size_list(kind):
+        lengths = {kind.list_size}
+    else:
+        lengths = {len(values) for values in column if hasattr(values, "__len__")}
+    if len(lengths) != 1 or lengths == {0}:
+        return field
+    element = kind.value_type if pa.types.is_float16(kind.value_type) else pa.float32()
+    return field.with_type(pa.list_(element, lengths.pop()))
 
 
 def refuse_mixed_moments(values: Iterable[object]) -> None:

@@ -31,6 +31,7 @@ from lance_spark.queries import MOST_ROWS, TextQuery, VectorQuery
 from lance_spark.queries_text import FullTextQuery, columns_of_query
 from lance_spark.read.columns import ROW_ID, lance_blob_handling
 from lance_spark.read.ranking.text_objects import full_text_of
+from lance_spark.read.vector_hint import vector_hint
 from lance_spark.types.fields import Array, BlobHandling, Kind, expression_of, requested_columns
 
 if TYPE_CHECKING:
@@ -377,11 +378,8 @@ def _no_vectors(dataset: lance.LanceDataset) -> str:
     """Returns the accepted columns of a table without vectors, with a hint at lists of numbers."""
     accepted = f"a column of vectors, but {dataset.uri} has none"
     for field in dataset.schema:
-        if pa.types.is_list(field.type) and pa.types.is_floating(field.type.value_type):
-            return (
-                f"{accepted}. Column {field.name!r} has {field.type}. To store lists of one length as vectors, pass "
-                f"schema= to create_table, or write with option('{field.name}.arrow.fixed-size-list.size', N)"
-            )
+        if hint := vector_hint(dataset, field.name):
+            return f"{accepted}. Column {field.name!r} has {field.type}: {hint}"
     return accepted
 
 
@@ -428,7 +426,9 @@ def checked_vector(dataset: lance.LanceDataset, query: VectorQuery) -> VectorQue
     kind: Any = vector_kind(column_kind)
     size = vector_size(kind)
     if size is None:
-        raise OptionError("vector_column_name", column, f"a column of vectors, not of {column_kind}")
+        hint = vector_hint(dataset, column)
+        text = f"a column of vectors, not of {column_kind}"
+        raise OptionError("vector_column_name", column, text if hint is None else f"{text}: {hint}")
     _check_length(query.q, column, size, is_list=kind is not column_kind)
     metric = query.metric
     if pa.types.is_uint8(getattr(kind, "storage_type", kind).value_type):

@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import lance
+import polars as pl
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -81,6 +82,7 @@ SOURCES: dict[str, Open] = {
     "a DataFrame": lambda data, _, spark: spark.createDataFrame(data.to_pandas()).repartition(3),
     "an Arrow table": lambda data, _1, _2: data,
     "an Arrow reader": lambda data, _1, _2: data.to_reader(max_chunksize=4),
+    "a lazy frame": lambda data, _1, _2: pl.DataFrame(data).lazy(),
     "pandas": lambda data, _1, _2: data.to_pandas(),
     "dicts": lambda data, _1, _2: data.to_pylist(),
 }
