@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -163,8 +162,8 @@ class BatchSearch(Search):
         rows: pa.Table = self.to_spark().toArrow()
         return rows
 
-    def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the batches of :meth:`to_arrow`.
+    def to_batches(self, batch_size: int | None = None) -> pa.RecordBatchReader:
+        """Returns the batches of :meth:`to_arrow`, which Spark collects in this process.
 
         Args:
             batch_size: Maximum number of rows per batch. None uses Spark's batches.
@@ -172,7 +171,7 @@ class BatchSearch(Search):
         Raises:
             LanceSparkError: As in :meth:`to_spark`.
         """
-        return iter(self.to_arrow().to_batches(max_chunksize=batch_size))
+        return self.to_arrow().to_reader(max_chunksize=batch_size)
 
     def explain_plan(self, verbose: bool = False) -> str:  # noqa: ARG002 - as inherited
         """Describes the plan: the index, and the number of rows to compare.

@@ -22,7 +22,9 @@ from lance_spark.errors import (
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.read.columns import ROW_ID
 from lance_spark.read.filtering import check_filter, conjunction
+from lance_spark.read.polars_frames import to_frame
 from lance_spark.read.ranking.ranking import read_scanner, search_errors, stored_field
+from lance_spark.read.streams import stream_of
 from lance_spark.session.sessions import session_or_local
 from lance_spark.types.fields import quote_identifier
 from lance_spark.types.pandas_values import to_pandas, to_rows
@@ -31,6 +33,7 @@ from udf_runtime import UDF, UnpackedUDF
 if TYPE_CHECKING:
     import lance
     import pandas as pd
+    import polars as pl
 
 _Table_co = TypeVar("_Table_co", covariant=True)
 _Query = TypeVar("_Query", bound="Query")
@@ -195,8 +198,11 @@ class Query:
 
     # Rows of the result
 
-    def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the rows as Arrow batches. Lance reads each batch on demand in this process.
+    def to_batches(self, batch_size: int | None = None) -> pa.RecordBatchReader:
+        """Returns the rows as a stream of Arrow batches. Lance reads them in this process.
+
+        The memory holds a few batches. A query is an Arrow stream itself, for all libraries with
+        the Arrow PyCapsule interface.
 
         Args:
             batch_size: Maximum number of rows per batch. None uses Lance's default.
@@ -218,9 +224,10 @@ class Query:
         if batch_size is not None:
             _count("batch_size", batch_size, 1)
         dataset = self._opened()
-        for batch in self._batches(dataset, batch_size):
-            for start in range(0, batch.num_rows, batch_size or max(1, batch.num_rows)):
-                yield batch.slice(start, batch_size)
+        return stream_of(self._schema(dataset), self._batches(dataset, batch_size), batch_size)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.to_batches().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
 
     def to_arrow(self) -> pa.Table:
         """Returns the rows as an Arrow table in this process.
@@ -236,8 +243,7 @@ class Query:
             prices = docs.search().select(["price"]).to_arrow()["price"]
             ```
         """
-        dataset = self._opened()
-        return pa.Table.from_batches(self._batches(dataset, None), schema=self._schema(dataset))
+        return self.to_batches().read_all()
 
     def to_pandas(self) -> pd.DataFrame:
         """Returns the rows as a pandas DataFrame in this process.
@@ -254,6 +260,23 @@ class Query:
             ```
         """
         return to_pandas(self.to_arrow())
+
+    def to_polars(self) -> pl.DataFrame:
+        """Returns the rows as a Polars DataFrame in this process.
+
+        Raises:
+            UnsupportedOperationError: Polars is not installed.
+            LanceSparkError: As in :meth:`to_batches`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            average = docs.search().where("stock > 0").to_polars()["price"].mean()
+            ```
+        """
+        return to_frame(self.to_arrow())
 
     def to_list(self) -> list[dict[str, Any]]:
         """Returns the rows as a list of dicts in this process.

@@ -133,7 +133,7 @@ def open_table(
     """Opens a table by its own location. Runs on the driver.
 
     Args:
-        uri: Location of the table.
+        uri: Location of the table. The suffix `.lance` may be missing.
         spark: As in :func:`connect`.
         storage_options: As in :func:`connect`.
         checkpoint: As in :func:`connect`. The table uses the subfolder of its name.
@@ -159,17 +159,26 @@ def open_table(
         ```
     """
     place = connect(uri, spark, storage_options, checkpoint=checkpoint, progress=progress)
-    if not DatasetRef.at(place.uri, place.storage_options).exists():
-        inside = place.table_names()
-        if inside:
-            locations = ", ".join(f"{place.uri}/{name}{_SUFFIX}" for name in inside[:_MOST_NAMES])
-            more = ", ..." if len(inside) > _MOST_NAMES else ""
-            raise TableNotFoundError(
-                place.uri, hint=f"it is a folder with the tables {locations}{more}: name one of them"
-            )
-        DatasetRef.at(place.uri, place.storage_options).open_latest()
-    ref = DatasetRef.find(place.uri, place.storage_options, branch)
+    ref = DatasetRef.find(_locate_table(place), place.storage_options, branch)
     return place._table_at(ref, ref.table_uri.rpartition("/")[2].removesuffix(_SUFFIX))  # noqa: SLF001 - same module
+
+
+def _locate_table(place: Connection) -> str:
+    """Returns the location of a table: the location itself, or with the suffix.
+
+    Raises:
+        TableNotFoundError: No table is there.
+    """
+    for uri in (place.uri, f"{place.uri}{_SUFFIX}"):
+        if DatasetRef.at(uri, place.storage_options).exists():
+            return uri
+    inside = place.table_names()
+    if inside:
+        locations = ", ".join(f"{place.uri}/{name}{_SUFFIX}" for name in inside[:_MOST_NAMES])
+        more = ", ..." if len(inside) > _MOST_NAMES else ""
+        raise TableNotFoundError(place.uri, hint=f"it is a folder with the tables {locations}{more}: name one of them")
+    DatasetRef.at(place.uri, place.storage_options).open_latest()
+    return place.uri
 
 
 def table_uri(folder: str, name: str) -> str:
@@ -357,12 +366,12 @@ class Connection(TableContainer):
 
         Args:
             name: Name of the table.
-            data: The rows: a Spark DataFrame, which Spark's tasks write, or Arrow, pandas, a list
-                of dicts, a dict of lists, or an iterator over record batches, which this process
-                writes.
+            data: The rows, as in :meth:`lance_spark.Table.add`.
             schema: The Arrow schema, or a class of pydantic such as a LanceModel. Without data the
                 table is empty. Values are cast exactly to its types, and columns without data are
-                NULL.
+                NULL. By default the types of the data: lists of floating-point numbers of one
+                length in a Python, NumPy or pandas column called `vector` or `embedding` become
+                vectors of float32.
             mode: What happens if the table exists: `create` raises, `overwrite` replaces the rows
                 by a new version, `exist_ok` opens the table without a change.
             exist_ok: Whether `create` opens an existing table, as the mode `exist_ok` does.

@@ -41,7 +41,7 @@ class TableLoads(TableRows):
           of these, in any store of PyArrow;
         * a Lance table, by its location, at its latest version;
         * a Spark DataFrame with the same rows at each evaluation;
-        * Arrow, pandas, or a list of dicts, in the memory of this process.
+        * data in the memory of this process, as in :meth:`add`.
 
         Keys of the source are unique and not NULL. A key fills all rows of the table with this key,
         and a NULL key in the table matches nothing. If a concurrent writer changes the key of a

@@ -16,16 +16,21 @@ from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.read.columns import lance_blob_handling
 from lance_spark.read.filtering import check_filter
+from lance_spark.read.polars_frames import scan_frame
+from lance_spark.read.ranking.ranking import read_scanner
+from lance_spark.read.streams import stream_of
 from lance_spark.table.preview import Preview
 from lance_spark.table.versions import TableVersions
 from lance_spark.tabular import Data, is_spark, write_rows
 from lance_spark.tabular_vectors import OnBadVectors, VectorRepair
 from lance_spark.types.fields import RESERVED, BlobHandling, refuse_unreadable, requested_columns
 from lance_spark.types.pandas_values import to_pandas
+from udf_runtime.arguments import is_whole_number
 
 if TYPE_CHECKING:
     import lance
     import pandas as pd
+    import polars as pl
 
 _HEAD_ROWS = 5
 _PREVIEW_ROWS = 10
@@ -183,23 +188,111 @@ class TableRows(TableVersions):
             assert books.to_arrow(["id"], "price > 80").to_pylist() == [{"id": 9}]
             ```
         """
-        dataset, blobs = self.to_lance(), lance_blob_handling(blob_handling)
-        names = None if columns is None else list(columns)
+        return self.to_batches(columns, filter, blob_handling=blob_handling).read_all()
+
+    def to_batches(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        *,
+        batch_size: int | None = None,
+        blob_handling: BlobHandling = "descriptor",
+    ) -> pa.RecordBatchReader:
+        """Returns the rows as a stream of Arrow batches. Lance reads them in this process.
+
+        The memory holds a few batches. The stream reads one version of the table. A table is an
+        Arrow stream itself, for all libraries with the Arrow PyCapsule interface.
+
+        Args:
+            columns: Columns to read; None reads all.
+            filter: Filter in Lance SQL, or None for all rows.
+            batch_size: Maximum number of rows per batch; None is Lance's default.
+            blob_handling: As in :meth:`to_arrow`.
+
+        Raises:
+            OptionError: `batch_size` is not a positive integer.
+            LanceSparkError: As in :meth:`to_arrow`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert sum(batch.num_rows for batch in books.to_batches(["id"], batch_size=4)) == 10
+            ```
+        """
+        if batch_size is not None and (isinstance(batch_size, bool) or not is_whole_number(batch_size)):
+            raise OptionError("batch_size", batch_size, "a number of rows, 1 or more")
+        return self._read(self.to_lance(), columns, filter, batch_size=batch_size, blob_handling=blob_handling)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.to_batches().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+
+    def _read(
+        self,
+        dataset: lance.LanceDataset,
+        columns: Sequence[str] | None,
+        filter: str | None,
+        *,
+        batch_size: int | None = None,
+        limit: int | None = None,
+        blob_handling: BlobHandling = "descriptor",
+    ) -> pa.RecordBatchReader:
+        names, blobs = None if columns is None else list(columns), lance_blob_handling(blob_handling)
         requested = None if names is None else requested_columns(names)
         if filter is not None:
             check_filter(dataset, filter, self.uri, "descriptor")
         try:
-            return dataset.scanner(columns=requested, filter=filter, blob_handling=blobs).to_table()
+            scanner = dataset.scanner(
+                columns=requested, filter=filter, batch_size=batch_size, limit=limit, blob_handling=blobs
+            )
+            schema = scanner.projected_schema
         except (ValueError, OSError):
-            table = dataset.schema
-            refuse_unreadable(table.names if names is None else names, table)
-            readable = {*table.names, *RESERVED}
-            for name in names or ():
-                if readable.isdisjoint((name, name.partition(".")[0])):
-                    raise ColumnNotFoundError(
-                        name, self.uri, hint=f"its columns are {', '.join(table.names)}"
-                    ) from None
+            refuse_unreadable(dataset.schema.names if names is None else names, dataset.schema)
+            self._refuse_missing(names or (), dataset)
             raise
+        return stream_of(schema, read_scanner(scanner, dataset, filter), batch_size)
+
+    def _refuse_missing(self, names: Sequence[str], dataset: lance.LanceDataset) -> None:
+        table = dataset.schema.names
+        for name in names:
+            if {*table, *RESERVED}.isdisjoint((name, name.partition(".")[0])):
+                raise ColumnNotFoundError(name, self.uri, hint=f"its columns are {', '.join(table)}") from None
+
+    def to_polars(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pl.LazyFrame:
+        """Returns the table as a lazy frame of Polars, pinned to one version.
+
+        A query of the frame reads only its columns, batch by batch, in this process. Polars
+        evaluates the conditions of the query. A `filter` uses the indexes of the table.
+
+        Args:
+            columns: Columns of the frame; None is all.
+            filter: Filter in Lance SQL, or None for all rows.
+
+        Raises:
+            UnsupportedOperationError: Polars is not installed.
+            LanceSparkError: As in :meth:`to_arrow`.
+
+        Example:
+            ```python
+            import lance_spark
+            import polars as pl
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            cheap = books.to_polars().filter(pl.col("price") < 30).select("id").collect()
+            assert cheap["id"].to_list() == [0, 1, 2]
+            ```
+        """
+        ref = self._shown if self._shown.version is not None else self._shown.pin(None)
+        schema = self._read(ref.open(), columns, filter, limit=0).schema
+
+        def read(names: Sequence[str] | None, limit: int | None, batch_size: int | None) -> pa.RecordBatchReader:
+            chosen = schema.names if names is None else names
+            return self._read(ref.open(), chosen, filter, batch_size=batch_size, limit=limit)
+
+        return scan_frame(schema, read)
 
     def to_pandas(
         self,
@@ -242,8 +335,9 @@ class TableRows(TableVersions):
         does not fit raises a ValueConversionError with column and row, and nothing is written.
 
         Args:
-            data: A Spark DataFrame, which Spark's tasks write, or Arrow, pandas, a list of dicts, a
-                dict of lists, or an iterator over record batches, which this process writes.
+            data: A Spark DataFrame, which Spark's tasks write, or data that this process writes:
+                Arrow of any library, also a stream, a pandas DataFrame, a list of dicts or pydantic
+                models, or a dict of columns.
             mode: `append`, or `overwrite` for a version of only these rows.
             on_bad_vectors: What happens to a vector with NaN or of another length, in data of this
                 process: `error`, `drop` leaves out its row, `fill` sets these numbers to

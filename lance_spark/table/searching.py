@@ -49,8 +49,8 @@ class TableSearching(TableVersions):
     ) -> Query:
         """Starts a query of the table: rows by a condition, nearest vectors, or best texts.
 
-        `to_spark`, `to_arrow`, `to_pandas`, `to_list` and `to_batches` read the rows. Indexes serve
-        the query, and a scan finds the rows outside of an index.
+        `to_spark`, `to_arrow`, `to_pandas`, `to_polars`, `to_list` and `to_batches` read the rows.
+        Indexes serve the query, and a scan finds the rows outside of an index.
 
         Args:
             query: A vector, words, or a query object such as :class:`lance_spark.MatchQuery`. A

@@ -53,6 +53,17 @@ def test_a_table_at_a_path_without_the_suffix_opens_by_its_location(tmp_path: Pa
         lance_spark.connect(tmp_path).open_table("events")
 
 
+def test_a_table_opens_by_its_path_with_and_without_the_suffix(tmp_path: Path) -> None:
+    lance_spark.connect(tmp_path).create_table("events", [{"id": 1}])
+    for path in (tmp_path / "events.lance", tmp_path / "events", f"{tmp_path}/events/"):
+        table = lance_spark.open_table(path)
+        assert (table.name, table.uri) == ("events", f"{tmp_path}/events.lance")
+    lance.write_dataset(pa.table({"id": [1, 2]}), f"{tmp_path}/events")
+    assert lance_spark.open_table(tmp_path / "events").count_rows() == 2, "the location itself wins"
+    with pytest.raises(TableNotFoundError, match=r"No Lance table was found at .*/nothing"):
+        lance_spark.open_table(tmp_path / "nothing")
+
+
 @pytest.mark.guarantee("T79")
 def test_a_remote_database_is_refused_by_name_and_the_message_says_what_serves_instead():
     with pytest.raises(UnsupportedOperationError, match="db://company") as error:

@@ -183,15 +183,13 @@ def test_bytes_are_added_to_a_column_of_blobs(db: Connection):
 
 
 def test_arguments_other_than_rows_are_refused_with_the_accepted_types(table: Table):
-    class Model:
-        """As pydantic's are."""
-
-        def model_dump(self) -> dict[str, object]:
-            return {"id": 1}
+    class Other:
+        """Any object."""
 
     for data, message in (
-        ([Model()], r"Pydantic models are no data.*model\.model_dump\(\) for model in models"),
-        (iter([Model()]), "Pydantic models"),
+        ([Other()], "Other is no data.*a list of dicts or of pydantic models"),
+        (iter([Other()]), "Other is no data.*an iterator over batches"),
+        ([{"id": 1}, Other()], "Other is no data"),
         (iter([{"id": 1}]), "dict is no data.*an iterator over batches"),
         (iter([]), "no batches"),
         ({"id": [1], "other": [2]}, "'other'"),
