@@ -82,7 +82,7 @@ FITS: dict[str, object] = {
     "mk": {dt.date.max: 1},
     "h": float("inf"),
     "f": float("-inf"),
-    "v": [float("nan"), 0.5],
+    "v": [float("inf"), 0.5],
     "dec": Decimal("1.500"),
     "d": MIDNIGHT,
     "s": dt.datetime.min,  # noqa: DTZ901 - likewise
@@ -210,7 +210,7 @@ EXTREMES = pa.table(
         "k": pa.array([1, 2, 3], pa.int64()),
         "f": pa.array([float("nan"), float("-inf"), None], pa.float32()),
         "dbl": pa.array([-0.0, float("inf"), None], pa.float64()),
-        "v": pa.array([[float("nan"), -0.0], [0.5, 1.0], None], pa.list_(pa.float32(), 2)),
+        "v": pa.array([[float("-inf"), -0.0], [0.5, 1.0], None], pa.list_(pa.float32(), 2)),
         "d": pa.array([3_663_500, -5_000_000, None], pa.int32()).cast(pa.date32()),
         "s": pa.array([2**40, -(2**40), None], pa.int64()).cast(pa.timestamp("s")),
         "us": pa.array([2**58, -(2**58), None], pa.int64()).cast(pa.timestamp("us")),

@@ -37,7 +37,7 @@ def table(db: Connection) -> Table:
                 "id": i,
                 "picture": [image(300, "PNG"), image(300, "JPEG"), b"no image"][i % 3],
                 "blob": [image(200, "WEBP"), None, b"x" * (5 << 20)][i % 3],
-                "v": [math.sin(at / 10) for at in range(299)] + [math.nan] if i else None,
+                "v": [math.sin(at / 10) for at in range(299)] + [math.inf] if i else None,
                 "text": "<b>bold</b>",
             }
             for i in range(12)
