@@ -34,9 +34,10 @@ def cleanup(
 
     Data files of any version of any branch stay. Checkpoints and finished column files without a
     commit stay if a column's current UDF can use them for an existing fragment, or if an
-    unsuccessful job started within `older_than`. Concurrent jobs are safe if `older_than` exceeds
-    the duration of the longest job. After an early cleanup a job recomputes the deleted values, or
-    fails and commits nothing. Runs on the driver, without Spark.
+    unsuccessful job started within `older_than`. Checkpoints of successful jobs go: a task that
+    outlived its job wrote them. Concurrent jobs are safe if `older_than` exceeds the duration of
+    the longest job. After an early cleanup a job recomputes the deleted values, or fails and
+    commits nothing. Runs on the driver, without Spark.
 
     Args:
         uri: Location of the table.
@@ -91,6 +92,8 @@ def _clean_checkpoints(ref: DatasetRef, since: datetime, location: str | None) -
     history, head = JobHistory(ref), ref.open_latest()
     jobs = history.jobs()
     busy = {job.key for job in jobs if job.status != "DONE" and job.updated_at >= since}
+    done_jobs = {job.job_id for job in jobs if job.updated_at < since}
+    done_jobs -= {job.job_id for job in jobs if job.status != "DONE"}
     usable = _usable(head)
     place = None if location is None else checkpoint_place(location, ref.uri)
     store = checkpoint_store(ref.uri, ref.storage_options, place)
@@ -98,7 +101,7 @@ def _clean_checkpoints(ref: DatasetRef, since: datetime, location: str | None) -
     def may_serve(key: str, source: str) -> bool:
         return key in busy or (key, source) in usable
 
-    store.cleanup(keep=may_serve)
+    store.cleanup(keep=may_serve, done_jobs=done_jobs)
     _compact_records(RecordStore(ref), head)
     for job in jobs:
         if job.status == "DEAD" and job.updated_at < since:

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.support.processes import Daemons, daemons, environment, free_port
 
 ROOT = Path(__file__).parents[2]
 JOB_S = 600
+HOSTS = ("127.0.0.1", "127.0.0.2")
 
 
 @dataclass(kw_only=True)
@@ -25,6 +27,7 @@ class Cluster:
     daemons: Daemons
     port: int
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    hosts: dict[int, str] = field(default_factory=dict)
     started: int = 0
 
     @property
@@ -35,14 +38,19 @@ class Cluster:
     def home(self) -> Path:
         return self.daemons.home
 
-    def add_worker(self, *, cores: int = 1, settings: str = "") -> None:
-        """Starts a worker. Its settings have the form of options of Java."""
+    def add_worker(self, *, cores: int = 1, settings: str = "", wrapper: Sequence[str] = ()) -> None:
+        """Starts a worker. Its settings have the form of options of Java. `wrapper` runs the command of its arguments.
+
+        Spark runs a speculative task only on another host than the first attempt, so there are two hosts.
+        """
         self.started += 1
         name = f"worker-{self.started}"
+        used = Counter(self.hosts[worker.pid] for worker in self.workers)
+        host = min(HOSTS, key=lambda host: used[host])
         self.workers.append(
             self.daemons.start(
                 name,
-                *("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", str(free_port())),
+                *("org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", str(free_port())),
                 *("-c", str(cores), "-m", "1500M", "-d", str(self.home / name), self.url),
                 ready="Successfully registered with master",
                 # Workers are separate machines, except for downloads of installers.
@@ -51,8 +59,10 @@ class Cluster:
                     "UV_CACHE_DIR": str(Path.home() / ".cache" / "uv"),
                     "SPARK_WORKER_OPTS": settings,
                 },
+                wrapper=wrapper,
             )
         )
+        self.hosts[self.workers[-1].pid] = host
 
     def home_of(self, worker: int) -> Path:
         """Returns the home directory on the machine of a worker, counted from 1."""
@@ -71,11 +81,29 @@ class Cluster:
 
     def lose_machine_of(self, process: psutil.Process) -> None:
         """Kills a worker with its executors and their Python processes, and starts a replacement."""
-        family = {parent.pid for parent in process.parents()}
-        worker = next(worker for worker in self.workers if worker.pid in family)
+        worker = self.worker_of(process)
         self.workers.remove(worker)
         self.daemons.kill(worker)
         self.add_worker()
+
+    def lose_worker_of(self, process: psutil.Process) -> None:
+        """Kills the process of a worker, and starts a replacement after the end of its executors."""
+        worker = self.worker_of(process)
+        executors = psutil.Process(worker.pid).children()
+        worker.kill()
+        worker.wait()
+        self.workers.remove(worker)
+        psutil.wait_procs(executors, timeout=JOB_S)
+        self.add_worker()
+
+    def worker_of(self, process: psutil.Process) -> subprocess.Popen[bytes]:
+        family = {parent.pid for parent in process.parents()}
+        return next(worker for worker in self.workers if worker.pid in family)
+
+    def executors(self) -> list[psutil.Process]:
+        """Returns the processes of the executors."""
+        children = [child for worker in self.workers for child in psutil.Process(worker.pid).children(recursive=True)]
+        return [child for child in children if "CoarseGrainedExecutorBackend" in " ".join(command_of(child))]
 
     def _python(self) -> list[psutil.Process]:
         below = [p for worker in self.workers for p in psutil.Process(worker.pid).children(recursive=True)]

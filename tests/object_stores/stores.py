@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,3 +81,34 @@ class Store:
     def place(self, name: str = "table") -> StorePlace:
         """Returns a location without a table."""
         return StorePlace(uri=f"{self.root}/{name}-{next(_numbers)}/t.lance", storage=self.storage)
+
+
+def strays(place: StorePlace) -> set[str]:
+    """Returns the objects of a table and its side tables without a version, outside of the stored UDFs."""
+    names = set(place.objects())
+    sides = {match[0] for name in names if (match := re.match(r"_lance_spark/\w+\.lance", name))}
+    own = {name for name in names if not name.startswith((*(f"{side}/" for side in sides), "_lance_spark/udfs/"))}
+    dataset = place.open()
+    for version in dataset.versions():
+        snapshot = dataset.checkout_version(version["version"])
+        own -= named_objects(snapshot)
+        folders = tuple(f"_indices/{part.uuid}/" for index in snapshot.describe_indices() for part in index.segments)
+        own = {name for name in own if not name.startswith(folders)}
+    # Lance deletes transactions together with their versions.
+    stray_names = {name for name in own if not name.startswith(("_versions/", "_transactions/"))}
+    for side in sides:
+        stray_names |= {
+            f"{side}/{name}" for name in strays(StorePlace(uri=f"{place.uri}/{side}", storage=place.storage))
+        }
+    return stray_names
+
+
+def named_objects(dataset: lance.LanceDataset) -> set[str]:
+    """Returns data files and deletion files of a version."""
+    names: set[str] = set()
+    for fragment in dataset.get_fragments():
+        names |= {f"data/{file.path}" for file in fragment.metadata.files}
+        deletions = fragment.metadata.deletion_file
+        if deletions is not None:
+            names.add(deletions.path(fragment.fragment_id))
+    return names

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
-import lance
 import pytest
 from pyspark.sql import SparkSession
 
@@ -23,7 +21,7 @@ from tests.object_stores.counted_operations import (
     rows_of,
 )
 from tests.object_stores.request_counts import METHODS, CountedCall, count_requests
-from tests.object_stores.stores import Store, StorePlace
+from tests.object_stores.stores import Store, StorePlace, strays
 
 pytestmark = pytest.mark.cluster
 
@@ -106,34 +104,3 @@ def test_a_cycle_of_operations_leaves_no_file_without_a_version(counting: Store,
         table.cleanup_old_versions(timedelta(0), delete_unverified=True)
     assert [strays(table) for table in tables] == [set(), set()]
     assert remote.table.count_rows() == 220
-
-
-def strays(place: StorePlace) -> set[str]:
-    """Returns the objects of a table and its side tables without a version, outside of the stored UDFs."""
-    names = set(place.objects())
-    sides = {match[0] for name in names if (match := re.match(r"_lance_spark/\w+\.lance", name))}
-    own = {name for name in names if not name.startswith((*(f"{side}/" for side in sides), "_lance_spark/udfs/"))}
-    dataset = place.open()
-    for version in dataset.versions():
-        snapshot = dataset.checkout_version(version["version"])
-        own -= named_objects(snapshot)
-        folders = tuple(f"_indices/{part.uuid}/" for index in snapshot.describe_indices() for part in index.segments)
-        own = {name for name in own if not name.startswith(folders)}
-    # Lance deletes transactions together with their versions.
-    stray_names = {name for name in own if not name.startswith(("_versions/", "_transactions/"))}
-    for side in sides:
-        stray_names |= {
-            f"{side}/{name}" for name in strays(StorePlace(uri=f"{place.uri}/{side}", storage=place.storage))
-        }
-    return stray_names
-
-
-def named_objects(dataset: lance.LanceDataset) -> set[str]:
-    """Returns data files and deletion files of a version."""
-    names: set[str] = set()
-    for fragment in dataset.get_fragments():
-        names |= {f"data/{file.path}" for file in fragment.metadata.files}
-        deletions = fragment.metadata.deletion_file
-        if deletions is not None:
-            names.add(deletions.path(fragment.fragment_id))
-    return names

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ def value(x: int) -> int | None:
     return None if x % 7 == 3 else x * 10
 
 
-def counting_udf(folder: str, on_error: ErrorPolicy | list[Any] | None = None) -> UDF:
-    """Returns the UDF. Each call appends its row to `folder/calls`, and then follows the order in
+def counting_function(folder: str) -> Callable[[int], int | None]:
+    """Returns the function of the UDF. Each call appends its row to `folder/calls`, and then follows the order in
     `folder/faults/<row>`.
     """
 
@@ -72,7 +73,10 @@ def counting_udf(folder: str, on_error: ErrorPolicy | list[Any] | None = None) -
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "segfault":
                 ctypes.string_at(0)
-            if what == "wait":
+            if what == "hold the first":
+                order = f"{folder}/faults/first-{x}"
+                os.rename(f"{folder}/faults/{x}", order)
+            if what in ("wait", "hold the first"):
                 with open(f"{folder}/waiting-{x}", "w") as file:
                     file.write(str(os.getpid()))
                 while os.path.exists(order):
@@ -88,48 +92,28 @@ def counting_udf(folder: str, on_error: ErrorPolicy | list[Any] | None = None) -
             os.close(log)
         return None if x % 7 == 3 else x * 10
 
-    return udf(data_type=pa.int64(), version="1", name="computed", on_error=on_error)(computed)
+    return computed
+
+
+def counting_udf(folder: str, on_error: ErrorPolicy | list[Any] | None = None, **more: Any) -> UDF:
+    """Returns the UDF of `counting_function`."""
+    function = counting_function(folder)
+    return udf(data_type=pa.int64(), version="1", name="computed", on_error=on_error, **more)(function)
 
 
 @dataclass(kw_only=True)
-class Lab:
-    """The place of a test.
+class Orders:
+    """The folder with the orders for the UDF, and the reports of the UDF.
 
     Attributes:
-        home: Folder of tables, and of files for the orders and reports of the UDF.
-        spark: The session.
+        home: The folder.
     """
 
     home: Path
-    spark: SparkSession
-    connection: lance_spark.Connection = field(init=False)
     _seen: int = 0
 
     def __post_init__(self) -> None:
         (self.home / "faults").mkdir()
-        self.connection = lance_spark.connect(str(self.home), self.spark, progress=False)
-
-    def table(
-        self,
-        rows: int = 120,
-        fragment_rows: int = 40,
-        *,
-        name: str = "t",
-        stable_row_ids: bool = True,
-        on_error: ErrorPolicy | list[Any] | None = None,
-    ) -> lance_spark.Table:
-        """Makes a table with the computed column `v`, whose right values are `value(x)`."""
-        data = pa.table({"x": pa.array(range(rows), pa.int64())})
-        lance.write_dataset(
-            data,
-            f"{self.home}/{name}.lance",
-            max_rows_per_file=fragment_rows,
-            max_rows_per_group=fragment_rows,
-            enable_stable_row_ids=stable_row_ids,
-        )
-        table = self.connection.open_table(name)
-        table.add_columns({"v": counting_udf(str(self.home), on_error)})
-        return table
 
     def order(self, rows: dict[int, str]) -> None:
         """Gives the UDF orders for rows."""
@@ -180,6 +164,45 @@ class Lab:
         with contextlib.suppress(FileNotFoundError):
             return (self.home / "calls").read_text().splitlines()
         return []
+
+
+@dataclass(kw_only=True)
+class Lab(Orders):
+    """The place of a test.
+
+    Attributes:
+        home: Folder of tables, and of files for the orders and reports of the UDF.
+        spark: The session.
+    """
+
+    spark: SparkSession
+    connection: lance_spark.Connection = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.connection = lance_spark.connect(str(self.home), self.spark, progress=False)
+
+    def table(
+        self,
+        rows: int = 120,
+        fragment_rows: int = 40,
+        *,
+        name: str = "t",
+        stable_row_ids: bool = True,
+        on_error: ErrorPolicy | list[Any] | None = None,
+    ) -> lance_spark.Table:
+        """Makes a table with the computed column `v`, whose right values are `value(x)`."""
+        data = pa.table({"x": pa.array(range(rows), pa.int64())})
+        lance.write_dataset(
+            data,
+            f"{self.home}/{name}.lance",
+            max_rows_per_file=fragment_rows,
+            max_rows_per_group=fragment_rows,
+            enable_stable_row_ids=stable_row_ids,
+        )
+        table = self.connection.open_table(name)
+        table.add_columns({"v": counting_udf(str(self.home), on_error)})
+        return table
 
 
 def is_running(pid: int) -> bool:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,13 +50,21 @@ class Daemons:
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(
-        self, name: str, *arguments: str, ready: str, variables: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *arguments: str,
+        ready: str,
+        variables: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
     ) -> subprocess.Popen[bytes]:
-        """Starts `spark-class` with these arguments and waits until its log contains `ready`."""
+        """Starts `spark-class` with these arguments and waits until its log contains `ready`.
+
+        `wrapper` runs the command of its arguments.
+        """
         log = self.home / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [str(SPARK_HOME / "bin" / "spark-class"), *arguments],
+                [*wrapper, str(SPARK_HOME / "bin" / "spark-class"), *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment() | dict(variables or {}),

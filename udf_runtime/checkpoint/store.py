@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import NoneType
@@ -335,12 +335,14 @@ class CheckpointStore:
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
             list(pool.map(self._delete, self._list(f"{self.root}/{key.digest}")))
 
-    def cleanup(self, *, keep: Callable[[str, str], bool]) -> int:
+    def cleanup(self, *, keep: Callable[[str, str], bool], done_jobs: Collection[str] = ()) -> int:
         """Deletes the checkpoints without any further use. Runs on the driver.
 
         Args:
             keep: Tells for the digest of a key and a source whether their checkpoints stay. Called
                 once for each pair.
+            done_jobs: Ids of successful jobs. Their checkpoints have no use: a late attempt of a
+                task wrote them after the end of the job.
 
         Returns:
             Number of deleted objects.
@@ -358,19 +360,24 @@ class CheckpointStore:
 
         doomed = []
         for path in self._list(self.root):
-            sources = self._find_sources(path)
+            sources = self._find_sources(path, done_jobs)
             if sources is not None and not any(is_kept(self._key_of(path), source) for source in sources):
                 doomed.append(path)
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
             list(pool.map(self._delete, doomed))
         return len(doomed)
 
-    def _find_sources(self, path: str) -> list[str] | None:
-        """Returns the sources of an object in the folder of a key; None for a foreign object."""
+    def _find_sources(self, path: str, done_jobs: Collection[str]) -> list[str] | None:
+        """Returns the sources of an object in the folder of a key; None for a foreign object.
+
+        An object of a job in `done_jobs` has no source.
+        """
+        entry = _parse_entry(path)
+        if entry is not None and entry.job_id in done_jobs:
+            return []
         source, slash, _ = path.removeprefix(f"{self.root}/").partition("/")[2].partition("/")
         if slash:
             return [source]
-        entry = _parse_entry(path)
         if entry is None or entry.kind != "references":
             return None
         return [member.source for member in self._read_group(entry, self._key_of(path))]

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lance_spark.backfill.task.allowance import Allowance
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork, RangeOutcome
 from lance_spark.backfill.task.overlap import Writes
-from lance_spark.errors import ValueConversionError
+from lance_spark.errors import CommitError, ValueConversionError
 from lance_spark.jobs.tables import ERRORS, append_rows
 from lance_spark.rows.merge import Chunk, Offsets
 from lance_spark.rows.row_set import RowSet
@@ -161,6 +161,8 @@ class ErrorLog:
 
     def add_error(self, error: Exception, offset: int | None) -> None:
         """Adds the exception that ended the range. `offset` is its row's position, if known."""
+        if _is_late(error):
+            return
         message = getattr(error, "error_message", None) or str(error)
         trace = getattr(error, "error_trace", None) or "".join(traceback.format_exception(error))
         fields = {name: getattr(error, name, 1) for name in ("attempt", "max_attempts")}
@@ -217,8 +219,9 @@ def fail_ranges(
     spec: BackfillSpec, ranges: Sequence[FragmentWork], error: Exception, what: str = ""
 ) -> list[RangeOutcome]:
     """Returns the outcomes of ranges after an error at their start, and records the error."""
-    trace = "".join(traceback.format_exception(error))
-    record_ranges(spec, ranges, error_type=type_of(error), message=f"{what}{error}", trace=trace)
+    if not _is_late(error):
+        trace = "".join(traceback.format_exception(error))
+        record_ranges(spec, ranges, error_type=type_of(error), message=f"{what}{error}", trace=trace)
     return [
         RangeOutcome(
             fragment_id=task_range.fragment_id,
@@ -241,6 +244,14 @@ def record_ranges(
     for fragment_id in sorted({task_range.fragment_id for task_range in ranges}):
         log.add(fragment_id, None, error_type, message, trace)
     log.write()
+
+
+def _is_late(error: Exception) -> bool:
+    """Tells whether an attempt has outlived its job, like a speculative copy.
+
+    The job has its result already, so the end of the attempt is no error of the job.
+    """
+    return type(error) is CommitError
 
 
 def type_of(error: Exception) -> str:

@@ -315,6 +315,14 @@ def test_a_cleanup_takes_what_is_not_kept_and_nothing_else(store: CheckpointStor
     assert not file_of(store, doomed).parent.parent.exists()
 
 
+def test_a_cleanup_takes_the_checkpoints_of_successful_jobs(store: CheckpointStore) -> None:
+    write(store, range(3), job="done")
+    store.write_references(KEY, {SOURCE: reference_to("x.lance")}, job_id="done")
+    kept_entry = write(store, range(3), job="job")
+    assert store.cleanup(keep=lambda key, source: True, done_jobs={"done"}) == 2
+    assert store.list_entries(KEY) == [kept_entry]
+
+
 def test_ranges_without_gaps_need_no_room_for_offsets() -> None:
     objects = Memory()
     store = CheckpointStore(objects)
