@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pyspark
 import pytest
@@ -37,6 +38,8 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["SPARK_SUBMIT_OPTS"] = f"{JVM_OPTIONS} {LONG_JVM}"
 
+_T = TypeVar("_T", pytest.Item, list[pytest.Item])
+
 OVER_CONNECT = "LANCE_SPARK_TEST_CONNECT"
 """Environment variable: runs the tests of the table API over Spark Connect."""
 
@@ -48,29 +51,42 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks each test with a session as `spark`, and the cases beyond the `sample` of a test as `long`.
+    """Marks each test with a session as `spark`, and tests and cases outside the `sample` of the quick suite as `long`.
 
     Tests of clusters and servers come first, because they mostly wait and leave the cores to other pytest processes.
     """
-    sampled: dict[str, list[pytest.Item]] = {}
+    tests: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         if {"spark", "plain_spark"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("spark")
         if item.get_closest_marker("sample") and not item.get_closest_marker("long"):
-            sampled.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in sampled.values():
-        for item in _left_out(cases):
+            module, _, name = item.nodeid.partition("[")[0].rpartition("::")
+            tests.setdefault(module, {}).setdefault(name, []).append(item)
+    for module in tests.values():
+        for item in _left_out(list(module.values())):
             item.add_marker("long")
     items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
 
 
-def _left_out(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """Returns the cases outside the sample of a test. A hash of the case name decides, so every machine has the same
-    sample.
+def _left_out(module: list[list[pytest.Item]]) -> list[pytest.Item]:
+    """Returns the cases outside the sample of a module: of each test, and of all tests with their cases.
+
+    A hash of the name decides, so every machine has the same sample.
     """
-    one_in = cases[0].get_closest_marker("sample").args[0]  # type: ignore[union-attr]
-    cases = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
-    return cases[math.ceil(len(cases) / one_in) :]
+    samples = [cases[0].get_closest_marker("sample") for cases in module]
+    kept = [_chosen(cases, mark.args[0]) for cases, mark in zip(module, samples, strict=True) if mark is not None]
+    one_in = max(mark.kwargs.get("tests", 1) for mark in samples if mark is not None)
+    kept_items = {item for cases in _chosen(kept, one_in) for item in cases}
+    return [item for cases in module for item in cases if item not in kept_items]
+
+
+def _chosen(candidates: list[_T], one_in: int) -> list[_T]:
+    candidates = sorted(candidates, key=lambda candidate: zlib.crc32(_name_of(candidate).encode()))
+    return candidates[: math.ceil(len(candidates) / one_in)]
+
+
+def _name_of(candidate: pytest.Item | list[pytest.Item]) -> str:
+    return candidate.nodeid if isinstance(candidate, pytest.Item) else candidate[0].nodeid.partition("[")[0]
 
 
 @pytest.fixture(scope="session")

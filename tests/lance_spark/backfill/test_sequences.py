@@ -9,6 +9,8 @@ from lance_spark import Connection, Table
 from tests.support.logs import Log, doubled, flag_file, make, values
 from udf_runtime import Skip
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 kinds = pytest.mark.parametrize("kind", ["scalar", "record batch"])
 
 

@@ -20,7 +20,7 @@ import pytest
 from lance_spark import Connection, Table
 from udf_runtime import UDF, Columns, udf
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(3, tests=2)
 
 ROWS = 12
 FORMATS = [pytest.param("2.1", marks=pytest.mark.long), "2.2"]

@@ -33,7 +33,7 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.support.drivers import driver
 
-pytestmark = pytest.mark.sample(8)
+pytestmark = pytest.mark.sample(8, tests=2)
 
 FAILS_AT = 27
 UNCOMPUTED = set(range(25, 30))

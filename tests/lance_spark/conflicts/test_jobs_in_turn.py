@@ -40,7 +40,7 @@ from tests.lance_spark.conflicts.others import (
 from tests.support import inline_jobs
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.sample(8)
+pytestmark = pytest.mark.sample(8, tests=2)
 
 
 def right(lab: ConflictLab) -> dict[int, int | None]:

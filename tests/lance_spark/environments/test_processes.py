@@ -17,7 +17,7 @@ from tests.lance_spark.environments.conftest import VERSIONS, packaging, rows
 from tests.support.waiting import eventually
 from udf_runtime import UDF
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=2)]
 
 OLD = VERSIONS[0]
 

@@ -28,6 +28,8 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 def check_refused(source: pa.Table, pk: Any, message: str, db: Connection, files: Path, table: pa.Table) -> str:
     """Asserts that a load into a new and into an existing column fails without a change; returns the message."""

@@ -36,7 +36,7 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(3, tests=2)
 
 OLD = pa.array([-i for i in range(30)], pa.int64())
 

@@ -30,7 +30,7 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
-pytestmark = pytest.mark.sample(5)
+pytestmark = pytest.mark.sample(5, tests=2)
 
 Open = Callable[[pa.Table, Path, SparkSession], Any]
 

@@ -22,6 +22,8 @@ from lance_spark.read.aggregates.terms import Arithmetic, Column, Constant, Term
 from lance_spark.read.aggregates.ungrouped import PartialAggregates
 from lance_spark.read.pushdown_request import AggregateCall
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ROWS = 300
 _WIDE = Context(prec=100)
 _DECIMALS = {"small": (7, 2), "price": (15, 2), "rate": (18, 6), "whole": (18, 0)}

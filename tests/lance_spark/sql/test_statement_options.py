@@ -24,7 +24,7 @@ from lance_spark.jvm.jar import load
 from lance_spark.statement_options import STATEMENT_OPTIONS, check_statement_options
 from tests.lance_spark.sql.conftest import Sql
 
-pytestmark = pytest.mark.classic
+pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=2)]
 
 OPTIONS = {
     "branch": "dev",

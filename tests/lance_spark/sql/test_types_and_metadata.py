@@ -17,7 +17,7 @@ from lance_spark import Connection
 from tests.lance_spark.sql.conftest import Sql
 from udf_runtime import udf
 
-pytestmark = pytest.mark.classic
+pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=2)]
 
 EVOLVES, EVOLVES_BRANCHES = pyspark.__version__ >= "4.2", pyspark.__version__ >= "4.3"
 needs_evolution = pytest.mark.skipif(not EVOLVES, reason="Spark 4.1 has no schema evolution of a table's choice")

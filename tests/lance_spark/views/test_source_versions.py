@@ -11,7 +11,7 @@ from lance_spark.errors import StableRowIdsError, VersionNotFoundError, ViewErro
 from tests.lance_spark.views.views import clean, compact, make_source, nothing_changes, rows_of, watched
 from tests.support.logs import Log
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(3, tests=2)
 
 # Versions of the source
 
