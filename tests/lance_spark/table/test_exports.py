@@ -267,14 +267,14 @@ from tests.lance_spark.table.test_exports import batches_of
 db = lance_spark.connect({str(tmp_path)!r})
 db.create_table("warm", batches_of(1, 10)).to_polars().collect()
 base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-table = db.create_table("t", batches_of(64, 16_000))
+books = db.create_table("t", batches_of(64, 16_000))
 def grown(): return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) >> 10
 sizes = [grown()]
-db.create_table("copy", table)
+db.create_table("copy", books)
 sizes.append(grown())
-db.create_table("rows", table.search().where("id >= 0"))
+db.create_table("rows", books.search().where("id >= 0"))
 sizes.append(grown())
-assert duckdb.sql("SELECT count(text) FROM table").fetchall() == [(64 * 16_000,)]
+assert duckdb.sql("SELECT count(text) FROM books").fetchall() == [(64 * 16_000,)]
 sizes.append(grown())
 print(*sizes)
 """
