@@ -41,6 +41,7 @@ def page_id(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "page",
     [

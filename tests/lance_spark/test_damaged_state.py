@@ -35,6 +35,8 @@ from tests.data import ARCHIVE
 from tests.support.waiting import eventually
 from udf_runtime import UdfRuntimeError
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 SIDE_TABLES = ("jobs", "errors", "records")
 ENDS_THE_DECODER = (-13, b"\xff" * 5)
 """An offset from the end of a Lance file, and bytes for this place that crash a decoding process."""

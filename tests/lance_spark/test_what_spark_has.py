@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSessio
 
 import lance_spark
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(3, tests=2)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "catalog.md").read_text(encoding="utf-8")
 

@@ -20,6 +20,8 @@ from lance_spark.datasource import LanceDataSource
 from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError, TableUnreadableError
 from tests.malformed.conftest import Refused, fingerprint, read
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 # --- no table ----------------------------------------------------------------------------------------------------------------
 
 

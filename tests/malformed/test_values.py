@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.malformed.conftest import fingerprint, make_table
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 def check_failure(df: DataFrame, path: str, error: str, *says: str, options: dict[str, str] | None = None) -> None:
     """Checks that a write fails with a given typed error and leaves the table unchanged."""

@@ -16,6 +16,7 @@ from tests.object_stores.stores import Store
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.long
 def test_modules_reach_a_udf_through_the_store(s3: Store, spark: SparkSession, tmp_path: Path):
     place = s3.place()
     make_table(place.uri, storage=place.storage)

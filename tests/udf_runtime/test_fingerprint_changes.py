@@ -23,6 +23,8 @@ from tests.udf_runtime.fingerprint_sources import digest, notebook
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.fingerprint import fingerprint, first_digest, is_first_digest
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ROOT = Path(__file__).parents[2]
 Files = Callable[..., None]
 

@@ -8,6 +8,8 @@ import pytest
 import lance_spark
 from udf_runtime import UDF, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ROWS = 60
 BLOB = {"lance-encoding:blob": "true"}
 

@@ -11,6 +11,8 @@ from lance_spark import BackfillIncompleteError, Connection
 from tests.support.logs import Log, doubled, flag_file, make, values, with_column
 from udf_runtime import udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ONE_TASK = 1000
 """A task_size above the rows of any table here: each fragment is one range."""
 

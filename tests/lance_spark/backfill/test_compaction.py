@@ -12,6 +12,8 @@ import pytest
 import lance_spark
 from udf_runtime import UDF, Skip, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ROWS = 40
 
 

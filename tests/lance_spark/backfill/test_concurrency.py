@@ -13,7 +13,7 @@ from tests.support.logs import Log, flag_file, most_at_once, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=2)]
 
 SLOTS = 2
 """Slots of the session of these tests."""

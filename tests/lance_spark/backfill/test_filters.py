@@ -9,6 +9,8 @@ from lance_spark import Connection, Table
 from tests.support.logs import Log, values
 from udf_runtime import UDF, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 NAMES = ("a1", "b1", "a2", "c1", "b2", "a3", "c2", "b3")
 
 

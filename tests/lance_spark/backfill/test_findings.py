@@ -22,6 +22,8 @@ from tests.support.logs import Log, doubled, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import UDF, Backoff, Fail, Retry, Skip, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 REGISTERED_JOB = """
 import sys, time
 from datetime import UTC, datetime

@@ -17,6 +17,8 @@ from lance_spark.backfill.driver.group_commit import GroupCommits
 from tests.support.inline_jobs import CUT, WHOLE, InlineLab, values, without_spark
 from udf_runtime import udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ROWS = 40
 
 

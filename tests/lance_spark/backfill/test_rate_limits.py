@@ -23,6 +23,8 @@ from tests.support.logs import make
 from tests.support.waiting import eventually
 from udf_runtime import RateLimit, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 FOLDER = limits_folder("job")
 
 

@@ -17,6 +17,8 @@ from lance_spark.rows.row_set import RowSet
 from tests.lance_spark.table.call_log import CallLog
 from tests.support.records import record
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ROWS = 100
 
 

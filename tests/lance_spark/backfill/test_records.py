@@ -32,6 +32,8 @@ from lance_spark.jobs import table_files
 from lance_spark.rows.row_set import RowSet
 from tests.support.records import record
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> RecordStore:
@@ -72,6 +74,7 @@ def test_columns_are_kept_apart_whatever_their_names(store: RecordStore) -> None
     assert len(store.load("b")) == 0
 
 
+@pytest.mark.long
 def test_many_commits_end_in_few_fragments(store: RecordStore, folder: Path) -> None:
     records = [record(version % 7, version) for version in range(1, 150)]
     for fragment_record in records:

@@ -33,6 +33,8 @@ from tests.support.inline_jobs import (
 from udf_runtime import skip_on_error
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore
 
+pytestmark = pytest.mark.sample(1, tests=3)
+
 ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
 

@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 from udf_runtime import skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 ROWS = 40
 IDS = pa.table({"id": range(ROWS)})

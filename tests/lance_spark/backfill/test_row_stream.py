@@ -22,6 +22,8 @@ from tests.support.inline_jobs import InlineLab, acting, values, without_spark
 from udf_runtime import UDF, skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
 
+pytestmark = pytest.mark.sample(1, tests=3)
+
 
 def sized(lab: InlineLab, *, bad: frozenset[int] = frozenset(), iterates: bool = False, **options: Any) -> UDF:
     """A UDF over batches that logs the ids of each call in a line, and returns the negative ids."""

@@ -19,6 +19,8 @@ from lance_spark.backfill.task.source_reader import SourceInputs
 from lance_spark.dataset import DatasetRef
 from udf_runtime import UDF, Skip, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 def test_equal_inputs_share_calls_and_calls_keep_the_size_that_fits(db: lance_spark.Connection, tmp_path: Path):
     log = str(tmp_path / "calls")

@@ -17,6 +17,8 @@ from tests.support.inline_jobs import (
 from tests.support.waiting import eventually
 from udf_runtime import Columns, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
 

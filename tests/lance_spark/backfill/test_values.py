@@ -20,7 +20,7 @@ import pytest
 from lance_spark import Connection, Table
 from udf_runtime import UDF, Columns, udf
 
-pytestmark = pytest.mark.sample(3, tests=2)
+pytestmark = pytest.mark.sample(3, tests=3)
 
 ROWS = 12
 FORMATS = [pytest.param("2.1", marks=pytest.mark.long), "2.2"]
@@ -83,6 +83,7 @@ def column(table: Table, name: str = "x") -> list[Any]:
     return table.to_arrow([name])[name].to_pylist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", FORMATS)
 def test_every_type_that_a_udf_returns_is_stored_and_read_back(db: Connection, version: str):
     table = ids(db, version)

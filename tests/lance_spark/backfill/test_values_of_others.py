@@ -19,7 +19,7 @@ from lance_spark.backfill.reuse.computed_rows import LOAD_VERSION
 from tests.lance_spark.write.backfills import Backfill
 from tests.support.inline_jobs import CUT, InlineLab
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 ROWS = 40
 CHANGED = [3, 17]

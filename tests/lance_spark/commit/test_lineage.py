@@ -17,6 +17,8 @@ from lance.optimize import Compaction
 
 from lance_spark.commit.conflicts.row_lineage import Lineage
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 @pytest.fixture(params=[True, False], ids=["stable", "addresses"])
 def stable(request: pytest.FixtureRequest) -> bool:

@@ -14,6 +14,8 @@ import lance_spark
 from lance_spark import ArtifactError, Connection, Table, UdfDefinitionError, chunker, udf, udtf
 from udf_runtime import UDF
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 class Adder:
     """Adds the number in a file."""

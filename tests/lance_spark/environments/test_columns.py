@@ -37,7 +37,7 @@ from tests.support.waiting import eventually
 from tests.udf_runtime.environments.wheels import source
 from udf_runtime import UDF
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=2)]
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=4)]
 
 OLD, NEW = VERSIONS
 

@@ -18,7 +18,7 @@ from lance_spark.indexes import build
 from lance_spark.indexes import commit as committing
 from tests.lance_spark.indexes.conftest import FRAGMENT_ROWS, KINDS, ROWS, create, rows, vectors, wrong_answers
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(2, tests=2)
 
 Opened = Callable[..., Table]
 

@@ -28,7 +28,7 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 
 def check_refused(source: pa.Table, pk: Any, message: str, db: Connection, files: Path, table: pa.Table) -> str:

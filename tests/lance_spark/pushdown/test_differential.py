@@ -44,6 +44,8 @@ from tests.lance_spark.pushdown.queries import (
     union,
 )
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 FEWEST_CASES = 100
 PUSHED_SHARE = 0.7
 MOST_EXTRA_TURNS = 12

@@ -24,6 +24,8 @@ from lance_spark.jvm import jar
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 from lance_spark.session.configuration import configure
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ROWS = 100
 
 

@@ -18,7 +18,7 @@ from lance_spark.read.pushdown_request import ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import count, describe, make_reader, partitions, read, read_partitions
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(4, tests=2)
 
 ID = StructType([StructField("id", LongType())])
 PUSHED = ScanSpec(columns=ID, filtered=True)

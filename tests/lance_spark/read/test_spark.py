@@ -12,6 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 import lance_spark
 from tests.lance_spark.read.conftest import MakeTable
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 def load(spark: SparkSession, path: str, **options: object) -> DataFrame:
     return spark.read.format("lance").options(**options).load(path)

@@ -16,7 +16,7 @@ import lance_spark
 from lance_spark import BatchSearch, ColumnNotFoundError, FilterError, OptionError, Table, UnsupportedOperationError
 from tests.lance_spark.search.conftest import SIZE, make, rows
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=2)]
 
 KINDS = {"float16": pa.float16(), "float32": pa.float32(), "float64": pa.float64(), "uint8": pa.uint8()}
 

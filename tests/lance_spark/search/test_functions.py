@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from lance_spark import Table
 from tests.lance_spark.search.conftest import SIZE, nearest, rows, vectors
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(2)]
+pytestmark = [pytest.mark.spark, pytest.mark.sample(2, tests=2)]
 
 
 def sql_of(vector: list[float]) -> str:

@@ -22,7 +22,7 @@ from tests.lance_spark.dml.writers import CONCURRENT_CHANGES, Act, delete_and_cl
 from tests.lance_spark.sql.conftest import Sql
 from tests.support import inline_rows
 
-pytestmark = pytest.mark.classic
+pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=2)]
 
 STATEMENTS = {
     "update in place": "UPDATE {t} SET a = coalesce(a, 0) * 2",

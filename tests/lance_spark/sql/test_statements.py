@@ -24,7 +24,7 @@ from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError
 from tests.lance_spark.sql.conftest import NAME, Sql
 from tests.support.stock_session import session_without_extension
 
-pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=2)]
+pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=3)]
 
 
 def files_of(uri: str) -> dict[str, bytes]:

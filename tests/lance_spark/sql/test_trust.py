@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from tests.support.application import described
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic]
+pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.sample(1, tests=2)]
 
 _numbers = itertools.count()
 

@@ -14,7 +14,7 @@ from lance_spark import Connection, udf
 from tests.lance_spark.sql.conftest import Sql
 from tests.support.parsers import parse_plan
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic]
+pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.sample(1, tests=2)]
 
 
 @udf

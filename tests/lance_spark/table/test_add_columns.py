@@ -19,6 +19,8 @@ from lance_spark.errors import LanceSparkError, OptionError, SchemaMismatchError
 from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, Columns, UdfDefinitionError, UdfRuntimeError, UnpackedUDF, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 class Size(NamedTuple):
     length: int

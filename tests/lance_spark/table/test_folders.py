@@ -22,6 +22,8 @@ from lance_spark.staging.table_folder import delete_table_folder, has_leftovers
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.support.planted import FOREIGN, picture, plant
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ROWS = pa.table({"id": list(range(300)), "text": [f"word{i % 7} and more" for i in range(300)]})
 
 

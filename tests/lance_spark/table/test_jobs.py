@@ -19,6 +19,8 @@ from lance_spark.jobs.tables import ERRORS, append_rows, read_rows
 from tests.support.logs import Log, doubled, flag_file, values, with_column
 from udf_runtime import UDF, Skip, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 BAD = {3: "ValueError", 17: "KeyError", 25: "ValueError"}
 """Failing rows, with their error."""
 

@@ -23,7 +23,7 @@ from lance_spark.spark_jobs.failures import SparkFailure
 from tests.lance_spark.table.conftest import make_table
 from udf_runtime import UDF, udf
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=2)]
 
 
 @udf
@@ -150,6 +150,7 @@ def test_an_error_of_the_statement_is_no_reason_to_run_it_again(text: str, retry
     assert SparkFailure.of(ConnectSparkException(message=text)).retryable == retryable
 
 
+@pytest.mark.long
 def test_an_exception_around_the_ranges_of_a_task_is_its_answer_and_no_reason_to_run_it_again(
     db: Connection, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ):

@@ -25,6 +25,8 @@ from lance_spark.errors import VersionNotFoundError, counted
 from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 QUICK_S = 1.0
 
 

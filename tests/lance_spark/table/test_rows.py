@@ -17,7 +17,7 @@ from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
 from udf_runtime import udf
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(3)]
+pytestmark = [pytest.mark.spark, pytest.mark.sample(3, tests=2)]
 
 
 def test_schema_version_and_versions_are_those_of_the_latest_version(table: Table):

@@ -23,7 +23,7 @@ from tests.lance_spark.table.conftest import make_table
 from tests.support.waiting import eventually
 from udf_runtime import UDF, Skip, udf
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=3)]
 
 ALL = list(range(30))
 

@@ -12,6 +12,8 @@ from lance_spark import RegistrationError, Table, UnsupportedOperationError
 from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, Columns, UnpackedUDF, udf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ALL = list(range(30))
 
 

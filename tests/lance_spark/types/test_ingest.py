@@ -25,6 +25,8 @@ from tests.support.buffers import shifted
 from tests.support.exact_values import DEPTHS, FITS, MISFITS, WIDE, NestedValue, cases, expected
 from udf_runtime.execute.leaf_values import is_missing
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 FORMS: dict[str, Callable[[list[object]], Any]] = {
     "rows": lambda values: [{"c": value} for value in values],
     "columns": lambda values: {"c": values},

@@ -16,7 +16,7 @@ from lance_spark.types import ReadConverter, WriteConverter, to_lance_schema, to
 from tests.lance_spark.types.oracle import bfloat16, demanded_schema, in_spark
 from tests.strategies import LANCE_LEAVES, facts, schemas, tables
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(3, tests=2)
 
 
 def examples(count: int) -> settings:

@@ -28,6 +28,8 @@ from lance_spark.table.connection import open_table
 from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 def ids(table: Table) -> list[int]:
     sorted_ids: list[int] = sorted(table.to_arrow(["id"])["id"].to_pylist())

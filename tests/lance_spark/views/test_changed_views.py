@@ -14,7 +14,7 @@ from tests.lance_spark.views.views import ID, clean, compact, make_source, rows_
 from tests.support.logs import Log
 from udf_runtime import udf
 
-pytestmark = pytest.mark.sample(6)
+pytestmark = pytest.mark.sample(6, tests=2)
 
 # Columns of the view
 

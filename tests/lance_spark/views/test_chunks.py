@@ -33,7 +33,7 @@ from tests.support.logs import Log, flag_file
 from tests.support.waiting import eventually
 from udf_runtime import SkipThresholdExceededError, chunker, skip_on_error, udf, udtf
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 SKIPS = skip_on_error()
 

@@ -23,7 +23,7 @@ from tests.support.drivers import driver
 from tests.support.logs import Log, flag_file
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.sample(5, tests=2)
+pytestmark = pytest.mark.sample(5, tests=3)
 
 
 class RefreshDeath(BaseException):

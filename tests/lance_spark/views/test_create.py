@@ -29,7 +29,7 @@ from tests.lance_spark.views.views import ID, make_source, nothing_changes, rows
 from tests.support.logs import Log
 from udf_runtime import Columns, UdfDefinitionError, UnpackedUDF, udf
 
-pytestmark = pytest.mark.sample(5, tests=2)
+pytestmark = pytest.mark.sample(5, tests=3)
 
 
 @udf

@@ -18,6 +18,8 @@ from lance_spark.views.spark.text import check_expression
 from tests.lance_spark.views.views import Change, forge, make_source, nothing_changes
 from tests.support.logs import Log
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 QUERY = "SELECT k, p + 1 AS q FROM s WHERE k < 15"
 
 

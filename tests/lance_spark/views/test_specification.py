@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection, Job, RefreshJobResult, Table, chunker, udf, udtf
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 @pytest.fixture
 def db(tmp_path: Path, spark: SparkSession) -> Connection:

@@ -44,6 +44,8 @@ from lance_spark.write.append_writer import LanceAppendWriter, RowsWritten
 from tests.lance_spark.write import appends
 from tests.lance_spark.write.appends import ROWS, batches, files_in, ids_in, plan, unused_files, uri_of, write
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 LATER = timedelta(0)
 """An age that every job has reached, since ids count whole seconds."""
 

@@ -43,6 +43,8 @@ from tests.lance_spark.write.backfills import (
     table_metadata,
 )
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 LONG = spark.LongType()
 
 

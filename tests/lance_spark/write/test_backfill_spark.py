@@ -20,6 +20,8 @@ from lance_spark.commit.conflicts.history import last_commit
 from tests.lance_spark.write.backfills import column, make_table, orphans
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:

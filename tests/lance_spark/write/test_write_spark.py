@@ -23,6 +23,8 @@ from tests.lance_spark.write.appends import files_in, unused_files
 from tests.strategies import facts, schemas, tables
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 def save(df: DataFrame, path: str, mode: str = "append", **options: object) -> None:
     writer = df.write.format("lance").mode(mode)
@@ -71,6 +73,7 @@ def _rows(table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*(facts(column) for column in table.columns), strict=True))
 
 
+@pytest.mark.long
 def test_structs_in_structs_are_cut_into_files_and_filled_in_any_order(spark: SparkSession, table_path: str) -> None:
     nested = "named_struct('a', id, 'n', if(id % 3 = 0, null, named_struct('x', id % 7))) AS s"
     save(spark.range(0, 120, 1, 1).selectExpr("id", nested), table_path, max_rows_per_file=70)

@@ -21,6 +21,8 @@ from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfProcessDiedErr
 from udf_runtime.execute import UdfRunner
 from udf_runtime.policies import Fail, Retry, Skip, skip_on_error
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 
 def lines_of(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []

@@ -34,6 +34,8 @@ from udf_runtime.execute.isolation.process_limits import IDLE_VARIABLE, MEMORY_V
 from udf_runtime.execute.isolation.process_registry import ProcessRegistry
 from udf_runtime.policies import Retry, Skip
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 ROOT = str(Path(__file__).parents[3])
 SHARED = ProcessSpec()
 

@@ -13,6 +13,8 @@ import lance_spark
 from lance_spark.errors import TableUnwritableError
 from tests.support.faults import BATCH, SLOTS, Lab, checkpoint_files, run, run_and_fail, wrong_rows
 
+pytestmark = pytest.mark.sample(1, tests=3)
+
 ROWS = 60
 
 

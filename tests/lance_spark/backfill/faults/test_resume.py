@@ -19,6 +19,8 @@ from tests.support.faults import (
 )
 from udf_runtime.policies import skip_on_error
 
+pytestmark = pytest.mark.sample(1, tests=3)
+
 WHOLE = {"task_size": 1000}
 NULLS = [x for x in range(120) if x % 7 == 3]
 

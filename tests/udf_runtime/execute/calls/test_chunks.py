@@ -22,6 +22,8 @@ from udf_runtime.errors import UdfDefinitionError, UdfFailedError, UdfOutputErro
 from udf_runtime.execute import BatchResult, UdfRunner, call_table
 from udf_runtime.policies import Backoff
 
+pytestmark = pytest.mark.sample(1, tests=2)
+
 Rows = list[list[dict[str, Any]] | None]
 
 
