@@ -195,7 +195,9 @@ def test_a_connection_serves_requests_after_a_refusal() -> None:
             connection.request(method, path, body)
             reply = connection.getresponse()
             replies.append((reply.status, reply.getheader("Content-Length"), reply.read()))
-        connection.request("PUT", "/b/k", iter([b"chunk"]), encode_chunked=True)
+        connection.putrequest("PUT", "/b/k")  # the server ends the connection at this header
+        connection.putheader("Transfer-Encoding", "chunked")
+        connection.endheaders()
         replies.append((connection.getresponse().status, None, b""))
         connection.close()
         return replies
