@@ -30,12 +30,15 @@ def refuse_argument(method: str, name: str, value: object, remedy: str) -> None:
         raise UnsupportedOperationError(f"The argument {name} is not available in {method}. Leave it out. {remedy}.")
 
 
+_METRIC = "L2"
+
+
 class TableIndexes(TableVersions):
     """The methods of :class:`lance_spark.Table` for indexes."""
 
     def create_index(  # noqa: PLR0913 - the specification's parameters
         self,
-        metric: str = "L2",
+        metric: str = _METRIC,
         num_partitions: int | None = None,
         num_sub_vectors: int | None = None,
         vector_column_name: str = VECTOR_COLUMN,
@@ -107,7 +110,8 @@ class TableIndexes(TableVersions):
             ```
         """
         if config is not None:
-            column = metric if vector_column_name == VECTOR_COLUMN else vector_column_name
+            is_given = metric != _METRIC or metric in self._ref.open_latest().schema.names
+            column = metric if is_given and vector_column_name == VECTOR_COLUMN else vector_column_name
             build_index(self._spark, self._ref, config.define(column, name=name, replace=replace))
             return
         refuse_argument("create_index", "accelerator", accelerator, "Models are trained on the CPUs of one task")
