@@ -31,6 +31,7 @@ from lance_spark.table.container import TableContainer
 from lance_spark.table.display import render_tables
 from lance_spark.table.table import Table
 from lance_spark.tabular import Data, write_rows
+from lance_spark.tabular_streams import storable_field
 from lance_spark.tabular_vectors import OnBadVectors, VectorRepair
 from lance_spark.types.model_schema import ModelClass, schema_of
 from lance_spark.views.create import create_spark_view, create_view
@@ -756,7 +757,7 @@ class Connection(TableContainer):
             SchemaMismatchError: A schema is given, and the table has other columns.
         """
         table = self._table(name)
-        if schema is not None and not table.schema.equals(schema):
+        if schema is not None and not table.schema.equals(pa.schema(map(storable_field, schema))):
             raise SchemaMismatchError(
                 f"The table {table.uri} exists with other columns than the schema. Nothing was changed. Open the table "
                 f"with open_table, or replace it with mode='overwrite'. Its columns are:\n{table.schema}"

@@ -238,6 +238,14 @@ def test_a_table_that_is_there_is_not_made_again_unless_asked(db: Connection):
     assert overwritten.schema.names == ["other"] and overwritten.count_rows() == 1 and overwritten.version == 2
 
 
+def test_an_existing_table_has_the_schema_that_created_it(db: Connection):
+    schema = pa.schema([pa.field("s", pa.string_view()), pa.field("l", pa.list_(pa.binary_view()))])
+    db.create_table("views", schema=schema)
+    assert db.create_table("views", schema=schema, mode="exist_ok").schema.names == ["s", "l"]
+    with pytest.raises(SchemaMismatchError, match="exists with other columns"):
+        db.create_table("views", schema=pa.schema({"s": pa.int64()}), mode="exist_ok")
+
+
 @pytest.mark.parametrize("mode", ["overwrite", "exist_ok"])
 def test_every_mode_makes_a_table_that_is_not_there(db: Connection, mode: str):
     assert db.create_table("t", ROWS, mode=mode).count_rows() == 3  # type: ignore[arg-type]
