@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from lance_spark.types.layout import relabel_batch
+from lance_spark.types.layout import relabel_batch, same_layout
 
 
 def stream_of(
@@ -22,10 +22,15 @@ def stream_of(
 
     def read() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            is_equal = batch.schema.equals(schema, check_metadata=True)
             # A consumer of another library trusts the schema of the stream.
-            rows = batch if is_equal else relabel_batch(batch, schema)
+            rows = batch if batch.schema.equals(schema, check_metadata=True) else _convert(batch, schema)
             for start in range(0, rows.num_rows, batch_size or max(1, rows.num_rows)):
                 yield rows.slice(start, batch_size)
 
     return pa.RecordBatchReader.from_batches(schema, read())
+
+
+def _convert(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if same_layout(pa.struct(list(batch.schema)), pa.struct(list(schema))):
+        return relabel_batch(batch, schema)
+    return batch.cast(schema)
