@@ -62,6 +62,7 @@ from lance_spark.errors import (
 from lance_spark.interpreter import end_quietly
 from lance_spark.objects import LanceObjects, open_session
 from lance_spark.staging.data_file import StagedFile
+from lance_spark.staging.late_attempt import LateAttemptError
 from lance_spark.staging.listing import note_listing, prefers_listing
 from lance_spark.stored_json import load_object
 
@@ -445,15 +446,9 @@ class Attempt:
                 self._checked_until = began + self.staging.check_s if self._was_open else 0.0
             return self._was_open
 
-    def too_late(self) -> CommitError:
+    def too_late(self) -> LateAttemptError:
         """Returns the error of an attempt whose job ended before the attempt finished."""
-        return CommitError(
-            f"This task attempt came too late, because its job has ended. Job: {self.staging.job_id}. Table: "
-            f"{self.staging.uri}. If another attempt of the task succeeded, as with speculative tasks, no action is "
-            "needed. If every task reports this error, the table was deleted, or executors do not share the driver's "
-            "files. Write to a location that all machines share.",
-            uri=self.staging.uri,
-        )
+        return LateAttemptError.of(self.staging.job_id, self.staging.uri)
 
 
 def staged_jobs(uri: str, storage_options: tuple[tuple[str, str], ...]) -> list[str]:

@@ -146,7 +146,11 @@ class CheckpointUpkeep:
 
         A task that ran twice leaves two files.
         """
-        fragment_id, rows = body["context"].get("fragment"), RowSet.from_text(str(body["rows"]["own"]))
+        fragment_id, text = body["context"].get("fragment"), str(body["rows"].get("own"))
+        try:
+            rows = RowSet.from_text(text)
+        except ValueError:  # another program wrote the reference
+            return False
         identity = (self._spec.key.digest, member.source, member.job_id)
         for record in records.of(fragment_id) if isinstance(fragment_id, int) else ():
             if (record.key, record.source, record.job_id) == identity:

@@ -19,10 +19,11 @@ import pyarrow as pa
 from lance_spark.backfill.task.allowance import Allowance
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork, RangeOutcome
 from lance_spark.backfill.task.overlap import Writes
-from lance_spark.errors import CommitError, ValueConversionError
+from lance_spark.errors import ValueConversionError
 from lance_spark.jobs.tables import ERRORS, append_rows
 from lance_spark.rows.merge import Chunk, Offsets
 from lance_spark.rows.row_set import RowSet
+from lance_spark.staging.late_attempt import LateAttemptError
 from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointStore
 from udf_runtime.errors import ServiceUnavailableError
@@ -134,10 +135,10 @@ _TRACE_CHARS = 8192
 _DEFAULTS = {"outcome": "failed", "attempt": 1, "max_attempts": 1, "bisect_depth": 0}
 
 
-_MOST_NOTED = 10_000
+_MOST_WRITTEN_IDS = 10_000
 """Number of written records without a row after which a process forgets them."""
 
-_noted: set[str] = set()
+_written_ids: set[str] = set()
 """Ids of written records without a row. A fragment has such a record for each range."""
 
 
@@ -193,7 +194,7 @@ class ErrorLog:
         # The same failure of another attempt has the same id.
         identity = f"{spec.staging.job_id}:{fragment_id}:{offset}:{error_type}:{record['outcome']}"
         record["error_id"] = hashlib.sha256(identity.encode()).hexdigest()[:32]
-        if offset is None and record["error_id"] in _noted:
+        if offset is None and record["error_id"] in _written_ids:
             return
         self._records.append(record)
         self._count += 1
@@ -210,9 +211,9 @@ class ErrorLog:
         except OSError as error:
             _LOG.warning("%s error records of %s could not be written: %s", len(records), table.uri, error)
         else:
-            if len(_noted) > _MOST_NOTED:
-                _noted.clear()
-            _noted.update(record["error_id"] for record in records if record["row_address"] is None)
+            if len(_written_ids) > _MOST_WRITTEN_IDS:
+                _written_ids.clear()
+            _written_ids.update(record["error_id"] for record in records if record["row_address"] is None)
 
 
 def fail_ranges(
@@ -251,7 +252,7 @@ def _is_late(error: Exception) -> bool:
 
     The job has its result already, so the end of the attempt is no error of the job.
     """
-    return type(error) is CommitError
+    return isinstance(error, LateAttemptError)
 
 
 def type_of(error: Exception) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark import BackfillIncompleteError
+from lance_spark import BackfillIncompleteError, CommitError
+from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
 from lance_spark.backfill.task import computation
+from lance_spark.staging.column_file import ColumnFile
 from tests.support.inline_jobs import CUT, InlineLab, without_spark
 
 
@@ -46,3 +50,24 @@ def test_the_ranges_of_a_damaged_fragment_have_one_record_of_their_error(
             table.backfill("y", **CUT)
         assert commits == [1] * run
     assert {(error.fragment_id, error.row_address) for error in table.get_errors()} == {(0, None)}
+
+
+@pytest.mark.parametrize("rows", [{}, {"own": "x"}, {"own": 5}, {"own": "None"}])
+def test_a_forged_reference_names_no_committed_rows(rows: dict[str, Any]) -> None:
+    """The end of a job reads the references of its own id, which another program may have written."""
+    upkeep: Any = object.__new__(CheckpointUpkeep)
+    upkeep._spec = SimpleNamespace(key=SimpleNamespace(digest="k"))
+    member, body = SimpleNamespace(source="s", job_id="j"), {"rows": rows, "context": {"fragment": 0}}
+    assert not upkeep._is_recorded(member, body, None)
+
+
+def test_an_error_of_a_commit_that_is_not_late_has_a_record(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: ColumnFile, *_: Any) -> None:
+        raise CommitError("The file has too few rows.", uri=lab.uri)
+
+    table = lab.make(pa.table({"id": range(4)}))
+    table.add_columns({"y": (lab.udf(), ["id"])})
+    monkeypatch.setattr(ColumnFile, "append", fail)
+    with pytest.raises(BackfillIncompleteError, match="too few rows"):
+        table.backfill("y")
+    assert [error.error_message for error in table.get_errors()] == ["The file has too few rows."]
