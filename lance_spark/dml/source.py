@@ -116,14 +116,18 @@ class MergeSource:
         if self._place is None:
             import lance
 
-            assert self._stream is not None
             place = f"{ref.uri}/{staging.folder}/source"
-            rows = self._stream if self._rows is None else self._rows.to_reader()
+            rows = self._take_stream() if self._rows is None else self._rows.to_reader()
             with refusals_as_errors(ref.uri), keep_errors(rows) as batches:
                 staged_dataset = lance.write_dataset(batches, place, storage_options=ref.lance_options)
             self._check_values(staged_dataset.schema)
             self._place = place
         return self._place
+
+    def _take_stream(self) -> pa.RecordBatchReader:
+        stream, self._stream = self._stream, None
+        assert stream is not None, "after an error, a stream lacks the rows that were read"
+        return stream
 
     def _check_values(self, rows: pa.Schema) -> None:
         self.values = to_spark_schema(rows)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_spark.types.fields import Kind
+from lance_spark.types.fields import Kind, quote_identifier
 
 if TYPE_CHECKING:
     import lance
@@ -20,7 +20,8 @@ def vector_hint(dataset: lance.LanceDataset, column: str) -> str | None:
     kind = dataset.schema.field(column).type if column in dataset.schema.names else None
     if kind is None or not is_list_of_numbers(kind):
         return None
-    (first,) = dataset.scanner(columns=[column], limit=1, filter=None).to_table()[column].to_pylist() or [None]
+    scanner = dataset.scanner(columns={column: quote_identifier(column)}, limit=1)
+    (first,) = scanner.to_table()[column].to_pylist() or [None]
     length = str(len(first)) if first else "N"
     alteration = f"{{'path': {column!r}, 'data_type': pa.list_(pa.float32(), {length})}}"
     return f"make vectors of {length} numbers with table.alter_columns({alteration})"

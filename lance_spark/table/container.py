@@ -80,8 +80,8 @@ class TableContainer(ABC):
         """Creates a table from a version of another table, without a copy of its data.
 
         The clone reads the data files of the source, and writes its own files. Keep the version of
-        the source: a cleanup of the source deletes files that the clone needs. Tag the version of
-        the source before the clone.
+        the source: a cleanup or a drop of the source deletes files that the clone needs. Tag the
+        version of the source before the clone.
 
         Args:
             target_table_name: Name of the new table.
@@ -118,7 +118,8 @@ class TableContainer(ABC):
             )
         if source_version is not None and source_tag is not None:
             raise OptionError("source_tag", source_tag, "a version or a tag, and not both")
-        source = DatasetRef.at(source_uri, self.storage_options).pin(source_tag or source_version)
+        version = source_version if source_tag is None else source_tag
+        source = DatasetRef.at(source_uri, self.storage_options).pin(version)
         target = self._ref_of(target_table_name)
         if target.exists():
             raise TableExistsError(target.uri, hint="choose another name, or drop the table first")

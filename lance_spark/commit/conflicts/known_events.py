@@ -119,7 +119,8 @@ class KnownEvents:
         trail = self._earlier_trail(dataset, versions, trails) or _Trail()
         with self._lock:
             trail.add_anchor(version, incarnation)
-            self._trails[dataset.uri] = [*(other for other in trails if other is not trail), trail][-_TRAILS:]
+            kept_trails = [known_trail for known_trail in trails if known_trail is not trail]
+            self._trails[dataset.uri] = [*kept_trails, trail][-_TRAILS:]
         return trail
 
     def _earlier_trail(
