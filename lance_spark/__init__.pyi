@@ -81,6 +81,8 @@ from lance_spark.jobs.model import RefreshJobResult as RefreshJobResult
 from lance_spark.jobs.model import UdfResult as UdfResult
 from lance_spark.jvm.jar import jar as jar
 from lance_spark.load.plan import LoadPlan as LoadPlan
+from lance_spark.namespaces.errors import NamespaceError as NamespaceError
+from lance_spark.namespaces.errors import NamespaceUnavailableError as NamespaceUnavailableError
 from lance_spark.pushdown.rule import disable_pushdown as disable_pushdown
 from lance_spark.pushdown.rule import enable_pushdown as enable_pushdown
 from lance_spark.queries_text import BooleanQuery as BooleanQuery

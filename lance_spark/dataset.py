@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from lance_spark.dataset_opening import open_version
 from lance_spark.dataset_retries import has_answered, note_answer, note_failure, retry_options
 from lance_spark.errors import (
     LanceSparkError,
@@ -40,7 +41,8 @@ from lance_spark.lance_compat import (
     plain,
     version_of,
 )
-from lance_spark.lance_sessions import forget_sessions, note_size, session_of
+from lance_spark.lance_sessions import forget_sessions, note_size
+from lance_spark.namespaces.errors import NamespaceError
 from lance_spark.options import STORAGE_PREFIX, ReadOptions
 from lance_spark.version_times import moment_of, version_at
 
@@ -540,7 +542,6 @@ def _open(
     uri: str, branch: str | None, version: int | None, storage_options: tuple[tuple[str, str], ...]
 ) -> lance.LanceDataset:
     load_lance()
-    import lance
 
     if is_local(uri) and os.path.isfile(uri):
         # Measured: Lance retries a file for 2.6 s before the error.
@@ -548,7 +549,9 @@ def _open(
     options = retry_options(uri, dict(storage_options))
     try:
         with panics_as_errors():
-            dataset = lance.dataset(uri, version=version, storage_options=options, session=session_of(uri))
+            dataset = open_version(uri, version, dict(storage_options), options)
+    except NamespaceError:
+        raise
     except (ValueError, OSError, RuntimeError) as error:
         note_failure(uri, dict(storage_options), error)
         raise _explain(error, uri, branch, version, storage_options) from error

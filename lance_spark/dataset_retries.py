@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from lance_spark.errors import TableUnreadableError
 from lance_spark.lance_compat import is_broken_connection, is_unanswered, load_lance, plain
+from lance_spark.namespaces.access import store_options
 
 _SCHEMES = frozenset({"abfss", "az", "gs", "s3", "s3+ddb"})
 """Schemes whose stores take these options."""
@@ -60,20 +61,23 @@ _locks: dict[_Store, threading.Lock] = {}
 def retry_options(uri: str, storage: Mapping[str, str]) -> dict[str, str] | None:
     """Returns the storage options for Lance; None without any.
 
-    The first call of a process for a store sends a request, and waits for the answer.
+    The first call of a process for a store sends a request, and waits for the answer. For a table
+    of a namespace, the namespace supplies the options.
 
     Raises:
         TableUnreadableError: The store gave no answer within 20 seconds.
+        NamespaceError: The namespace does not answer, or refuses.
     """
+    options = store_options(storage)
     if urlsplit(uri).scheme not in _SCHEMES:
-        return dict(storage) or None
+        return options or None
     store = _store(uri, storage)
     if not _is_answered(store):
         # A single thread asks; all other threads wait for the answer.
         with _locks.setdefault(store, threading.Lock()):
             if not _is_answered(store):
-                _ask(store, uri, storage)
-    return _with_defaults(RETRIES, storage)
+                _ask(store, uri, options)
+    return _with_defaults(RETRIES, options)
 
 
 def note_failure(uri: str, storage: Mapping[str, str], error: BaseException) -> None:

@@ -198,7 +198,8 @@ def claims_missing_rows(fragment: LanceFragment) -> bool:
 
 def is_missing(error: BaseException) -> bool:
     """Tells whether a table, version, tag or branch does not exist."""
-    return _says("was not found", "Ref not found", "does not exist", "Ref is invalid", error=error)
+    texts = ("was not found", "Ref not found", "does not exist", "Ref is invalid", "Table version not found")
+    return _says(*texts, error=error)
 
 
 def is_unknown_scheme(error: BaseException) -> bool:
@@ -237,7 +238,8 @@ def is_created_meanwhile(error: BaseException) -> bool:
 
     Nothing was overwritten.
     """
-    return _says("Dataset already exists", "_versions/0.manifest", error=error)
+    texts = ("Dataset already exists", "_versions/0.manifest", "Table version not found: version 0 ")
+    return _says(*texts, error=error)
 
 
 def is_fragment_gone(error: BaseException) -> bool:

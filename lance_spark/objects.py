@@ -14,13 +14,14 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lance_spark.dataset import FOLDER, DatasetRef, is_local, normalize_uri
 from lance_spark.dataset_retries import note_failure, retry_options
 from lance_spark.errors import LanceSparkError, OptionError, TableUnreadableError, refusals_as_errors
 from lance_spark.lance_compat import is_unanswered, load_lance, plain
+from lance_spark.namespaces.access import renewal_arguments
 from udf_runtime.checkpoint import CheckpointStore, LocalObjects
 
 if TYPE_CHECKING:
@@ -46,16 +47,17 @@ def open_session(uri: str, storage_options: tuple[tuple[str, str], ...]) -> Lanc
     Raises:
         TableUnreadableError: The store does not answer.
     """
-    options = retry_options(uri, dict(storage_options))
-    return _open_session(uri, tuple(sorted((options or {}).items())))
+    retry_options(uri, dict(storage_options))  # a store that failed has to answer again
+    return _open_session(uri, storage_options)
 
 
 @functools.lru_cache(maxsize=16)
-def _open_session(uri: str, options: tuple[tuple[str, str], ...]) -> LanceFileSession:
+def _open_session(uri: str, storage_options: tuple[tuple[str, str], ...]) -> LanceFileSession:
     load_lance()
     from lance.file import LanceFileSession
 
-    return LanceFileSession(uri, dict(options) or None)
+    options = dict(storage_options)
+    return LanceFileSession(uri, retry_options(uri, options), **renewal_arguments(options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class LanceObjects:
     """
 
     uri: str
-    storage_options: tuple[tuple[str, str], ...] = ()
+    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def put(self, path: str, data: bytes) -> None:
         """Creates or replaces an object. A reader sees the whole object or nothing.

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lance_spark.errors import OptionError
+from lance_spark.namespaces.reference import NamespaceTable
 
 if TYPE_CHECKING:
     from lance_spark.queries import TextQuery, VectorQuery
@@ -463,6 +464,7 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
             values[name] = _parse_value(fields[name], key, text)
         elif name != WRITE_OPTION:
             raise _unknown_option(cls, key, text, list(fields))
+    NamespaceTable.check_options(storage)
     return cls(**{**values, "storage": tuple(sorted(storage.items()))})
 
 

@@ -36,6 +36,7 @@ LAYERS = [
         "errors",
         "interpreter",
         "lance_compat",
+        "namespaces",
         "options",
         "queries",
         "statement_options",

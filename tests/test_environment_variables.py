@@ -14,6 +14,7 @@ from lance_spark.commit.commit_loop import RETRIES_VARIABLE, CommitPolicy
 from lance_spark.commit.store_check import ALLOW_VARIABLE as UNSAFE_VARIABLE
 from lance_spark.commit.store_check import allowed_by_environment
 from lance_spark.errors import OptionError
+from lance_spark.namespaces.reference import REGISTERED
 from lance_spark.options import environment_flag
 from lance_spark.views.source_pin import ALLOW_VARIABLE as UNPINNED_VARIABLE
 from udf_runtime.environments.installer import INSTALLER_VARIABLE
@@ -53,7 +54,8 @@ def test_every_variable_in_the_code_is_in_the_table():
 def test_every_variable_has_one_row():
     rows = [name for name, _ in ROW.findall(PAGE.read_text(encoding="utf-8"))]
     assert len(rows) == len(set(rows)) > 0
-    of_executors = {INSTALLER_VARIABLE, IDLE_VARIABLE, MEMORY_VARIABLE}  # tests/udf_runtime has their tests
+    # Tests of the parts have their tests.
+    of_executors = {INSTALLER_VARIABLE, IDLE_VARIABLE, MEMORY_VARIABLE, REGISTERED}
     assert set(READERS) | of_executors | {ALLOW_VARIABLE} == set(rows)
     assert documented()[IDLE_VARIABLE] == f"{IDLE_S:.0f}"
 

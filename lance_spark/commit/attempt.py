@@ -24,6 +24,7 @@ from lance_spark.lance_compat import (
     is_taken_slot,
     plain,
 )
+from lance_spark.namespaces.access import is_managed, version_arguments
 
 if TYPE_CHECKING:
     import lance
@@ -110,6 +111,7 @@ def attempt_commit(
             storage_options=retry_options(uri, storage_options),
             max_retries=0,
             enable_stable_row_ids=enable_stable_row_ids,
+            **version_arguments(uri, storage_options),
         ),
     )
 
@@ -130,6 +132,16 @@ def attempt_empty_table(
     """
     import lance
 
+    if is_managed(uri, storage_options):
+        # pylance creates no table at a location with versions of a namespace, except by a commit.
+        return attempt_commit(
+            uri,
+            lance.LanceOperation.Overwrite(schema, []),
+            read_version=0,
+            properties=properties,
+            storage_options=storage_options,
+            enable_stable_row_ids=enable_stable_row_ids,
+        )
     return attempt(
         uri,
         storage_options,

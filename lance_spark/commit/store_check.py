@@ -26,6 +26,7 @@ from lance_spark.dataset import FOLDER
 from lance_spark.dataset_retries import application_file
 from lance_spark.errors import CommitError, UnsafeStoreError
 from lance_spark.lance_compat import is_denied, plain
+from lance_spark.namespaces.access import lasting_options
 from lance_spark.objects import LanceObjects
 from lance_spark.options import environment_flag
 
@@ -192,7 +193,7 @@ def _location(uri: str, storage: Mapping[str, str]) -> tuple[object, ...]:
     An extra probe costs less than a wrong answer.
     """
     parts = urlsplit(uri)
-    options = {key.lower(): value for key, value in without_secrets(storage).items()}
+    options = {key.lower(): value for key, value in without_secrets(lasting_options(storage)).items()}
     return (parts.scheme, parts.netloc, *sorted(options.items()))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
 from lance_spark.file_systems import FileSystem, file_system_of
+from lance_spark.namespaces.access import lasting_options
 from udf_runtime import UDF, ArtifactError
 from udf_runtime.definition.artifacts import Artifact, ArtifactCopy
 from udf_runtime.environments.artifact_cache import ArtifactCache, list_artifact
@@ -77,4 +78,4 @@ def _find_source(location: str, ref: DatasetRef) -> tuple[FileSystem, str]:
     """
     scheme, table_scheme = location.partition("://")[0], ref.uri.partition("://")[0]
     is_same = any({scheme, table_scheme} <= store for store in _STORES)
-    return file_system_of(location, ref.storage if is_same else {}, option="artifacts", remedy=_REMEDY)
+    return file_system_of(location, lasting_options(ref.storage) if is_same else {}, option="artifacts", remedy=_REMEDY)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import OptionError, RegistrationError
-from lance_spark.objects import LanceObjects
+from lance_spark.namespaces.reference import NamespaceTable
+from lance_spark.objects import LanceObjects, objects_of_table
 from lance_spark.session.sessions import application_setting
 from udf_runtime import UDF, Manifest, UdfDefinitionError
 from udf_runtime.checkpoint.names import quote, unquote
@@ -33,7 +34,13 @@ _MANIFESTS = "manifests"
 
 
 def archives_beside(ref: DatasetRef) -> LanceObjects:
-    """Returns the folder of the archives of a table's UDFs, shared by all tables of its folder."""
+    """Returns the folder of the archives of a table's UDFs, shared by all tables of its folder.
+
+    For a table of a namespace, the folder is in the table, because credentials of a namespace may
+    reach no other place.
+    """
+    if NamespaceTable.of(ref.storage) is not None:
+        return objects_of_table(ref)
     return LanceObjects(f"{ref.table_uri.rpartition('/')[0]}/{FOLDER}", ref.storage_options)
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from lance_spark.errors import OptionError, SourceChangedError, SourceError
 from lance_spark.file_systems import FileSystem, file_system_of
 from lance_spark.load.request import SourceFormat
+from lance_spark.namespaces.access import lasting_options
 from lance_spark.types import ReadConverter
 from lance_spark.types.mapping import spark_arrow_schema
 from udf_runtime.errors import end_sentence
@@ -70,7 +71,8 @@ def list_files(
         SourceError: No file exists, or their format is unknown.
         OptionError: The files are in several stores, or in a store without support of PyArrow.
     """
-    systems = [file_system_of(uri, options, option="source", remedy=_REMEDY) for uri in source]
+    store = lasting_options(options)
+    systems = [file_system_of(uri, store, option="source", remedy=_REMEDY) for uri in source]
     system = systems[0][0]
     if any(other_system != system for other_system, _ in systems):
         raise OptionError("source", ", ".join(source), "locations in one store")

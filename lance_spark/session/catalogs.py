@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 from lance_spark.dataset import normalize_uri
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.jvm.jar import load
+from lance_spark.namespaces.reference import NamespaceClientSpec
 from lance_spark.options import STORAGE_PREFIX
 from lance_spark.pushdown.rule import CATALOG, enable_pushdown
 
-ROOT, ALLOW_STORED_CODE = "root", "allow_stored_code"
+ROOT, ALLOW_STORED_CODE, IMPLEMENTATION = "root", "allow_stored_code", "impl"
 """Options of a catalog, below `spark.sql.catalog.<name>`."""
 
 REDACTION = "spark.redaction.regex"
@@ -27,7 +28,7 @@ REDACTION = "spark.redaction.regex"
 
 _REDACTED_BY_SPARK = "(?i)secret|password|token|access[.]?key|credential"
 
-_REDACTED = r"^spark\.sql\.catalog\..+\.(storage|headers)\.|^(option\.)?(storage|headers)\."
+_REDACTED = r"^spark\.sql\.catalog\..+\.(storage|headers|dynamic_context_provider)\.|^(option\.)?(storage|headers)\."
 """Names of the options of object stores: of catalogs, and of reads and writes by path."""
 
 _REGISTRY = "lancespark.LanceRegistry"
@@ -42,6 +43,12 @@ def catalog_options(
     """Returns the options of a catalog, by their names below `spark.sql.catalog.<name>`."""
     storage = {f"{STORAGE_PREFIX}{key}": value for key, value in (storage_options or {}).items()}
     return {ROOT: str(root), **({ALLOW_STORED_CODE: "true"} if allow_stored_code else {}), **storage}
+
+
+def namespace_options(client: NamespaceClientSpec, *, allow_stored_code: bool = False) -> dict[str, str]:
+    """Returns the options of a catalog in a Lance namespace, by their names."""
+    flag = {ALLOW_STORED_CODE: "true"} if allow_stored_code else {}
+    return {IMPLEMENTATION: client.implementation, **flag, **dict(client.properties)}
 
 
 def setting_of(name: str, option: str | None = None) -> str:

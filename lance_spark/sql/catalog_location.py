@@ -15,8 +15,9 @@ from lance_spark.dataset import DatasetRef, is_local, normalize_uri
 from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError
 from lance_spark.objects import MOST_NAME_BYTES, open_session
 from lance_spark.options import STORAGE_PREFIX
-from lance_spark.session.catalogs import ALLOW_STORED_CODE, ROOT, setting_of, trusted_options
-from lance_spark.table.connection import Connection, connect, is_folder_name, open_table, table_uri
+from lance_spark.session.catalogs import ALLOW_STORED_CODE, IMPLEMENTATION, ROOT, setting_of, trusted_options
+from lance_spark.table.connection import Connection, connect, open_table
+from lance_spark.table.folders import is_folder_name, table_uri
 from lance_spark.table.table import Table
 from lance_spark.types.fields import quote_identifier
 
@@ -57,20 +58,22 @@ class CatalogLocation:
         """
         catalog = arguments["catalog"]
         options = trusted_options(catalog, arguments["origins"])
-        root, allowed = options.pop(ROOT, None), options.pop(ALLOW_STORED_CODE, "false")
+        namespace = tuple(arguments.get("namespace") or ())
+        if IMPLEMENTATION in options:
+            from lance_spark.sql.catalog_namespace import NamespaceLocation  # its base class is here
+
+            return NamespaceLocation.of_options(catalog, options, namespace)
+        allowed = parse_stored_code(catalog, options)
+        root, _ = options.pop(ROOT, None), options.pop(ALLOW_STORED_CODE, None)
         if not root:
-            raise OptionError(setting_of(catalog, ROOT), root, "the folder or URI that holds the tables")
-        if allowed not in ("true", "false"):
-            raise OptionError(setting_of(catalog, ALLOW_STORED_CODE), allowed, "true or false")
+            accepted = f"the folder or URI that holds the tables; or {IMPLEMENTATION} for a Lance namespace"
+            raise OptionError(setting_of(catalog, ROOT), root, accepted)
         unknown = sorted(key for key in options if not key.startswith(STORAGE_PREFIX))
         if unknown:
-            accepted = f"{ROOT}, {ALLOW_STORED_CODE} and {STORAGE_PREFIX}*"
+            accepted = f"{ROOT}, {ALLOW_STORED_CODE} and {STORAGE_PREFIX}*; or {IMPLEMENTATION} for a Lance namespace"
             raise OptionError(setting_of(catalog, unknown[0]), "***", accepted, problem="is not known")
         storage = {key.removeprefix(STORAGE_PREFIX): value for key, value in options.items()}
-        namespace = tuple(arguments.get("namespace") or ())
-        return CatalogLocation(
-            catalog, normalize_uri(root), tuple(sorted(storage.items())), namespace, allowed == "true"
-        )
+        return CatalogLocation(catalog, normalize_uri(root), tuple(sorted(storage.items())), namespace, allowed)
 
     @property
     def folder(self) -> str:
@@ -94,8 +97,9 @@ class CatalogLocation:
         if is_local(self.root) and self.namespace and not os.path.isdir(self.folder):
             raise NamespaceNotFoundError(self.folder)
 
-    def holds(self, uri: str) -> bool:
-        """Tells whether a location is below the catalog's folder, after all links."""
+    def holds(self, ref: DatasetRef) -> bool:
+        """Tells whether a table is below the catalog's folder, after all links."""
+        uri = ref.uri
         if not is_local(self.root):
             below = uri.startswith(f"{self.root}/")
             return below and not {"..", "."} & set(unquote(uri).split("/")[3:])
@@ -108,6 +112,10 @@ class CatalogLocation:
     def connection(self) -> Connection:
         """Opens the namespace with :func:`lance_spark.connect`."""
         return connect(self.folder, storage_options=dict(self.storage))
+
+    def table_names(self) -> list[str]:
+        """Returns the sorted names of the tables of the namespace."""
+        return self.connection().table_names()
 
     def uri_of(self, name: str) -> str:
         """Returns the location of a table, by its name in the namespace or by its path.
@@ -122,6 +130,14 @@ class CatalogLocation:
     def ref(self, name: str) -> DatasetRef:
         """Returns a table, which may be absent."""
         return DatasetRef.at(self.uri_of(name), dict(self.storage))
+
+    def place(self, name: str) -> DatasetRef:
+        """Returns the place of a table that a statement creates or replaces."""
+        return self.ref(name)
+
+    def pinned_storage(self, name: str) -> tuple[tuple[str, str], ...]:  # noqa: ARG002 - other catalogs use the name
+        """Returns the storage options of a table."""
+        return self.storage
 
     def existing(self, name: str) -> DatasetRef:
         """Returns an existing table.
@@ -154,6 +170,18 @@ class CatalogLocation:
             listed = open_session(self.folder, self.storage).list_with_delimiter("").common_prefixes
             names = {path.rstrip("/").rsplit("/", 1)[-1] for path in listed}
         return sorted(name for name in names if not name.endswith(TABLE_SUFFIX) and not name.startswith((".", "_")))
+
+
+def parse_stored_code(catalog: str, options: Mapping[str, str]) -> bool:
+    """Returns whether SQL may run stored UDFs, by the options of a catalog.
+
+    Raises:
+        OptionError: The option is no flag.
+    """
+    allowed = options.get(ALLOW_STORED_CODE, "false")
+    if allowed not in ("true", "false"):
+        raise OptionError(setting_of(catalog, ALLOW_STORED_CODE), allowed, "true or false")
+    return allowed == "true"
 
 
 def drop_nulls(**options: object) -> dict[str, Any]:

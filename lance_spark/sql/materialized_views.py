@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.dataset import DatasetRef
@@ -14,6 +15,7 @@ from lance_spark.errors import (
     ViewError,
 )
 from lance_spark.sql.catalog_location import ProcedureCall, drop_nulls
+from lance_spark.sql.catalog_namespace import NamespaceLocation
 from lance_spark.sql.tables import drop_table_at
 from lance_spark.types.fields import quote_identifier
 from lance_spark.views.create import create_spark_view
@@ -79,7 +81,10 @@ def drop(call: ProcedureCall, if_exists: bool | None) -> Row:
         raise ViewError(
             f"The table is no materialized view. Table: {ref.uri}. Nothing was dropped. Write DROP TABLE.", uri=ref.uri
         )
-    drop_table_at(ref, call.location.catalog)
+    if isinstance(call.location, NamespaceLocation):
+        call.location.drop(call.name, purge=True)
+    else:
+        drop_table_at(ref, call.location.catalog)
     return [call.name]
 
 
@@ -112,6 +117,9 @@ def _catalog_table(call: ProcedureCall, name: Sequence[str]) -> tuple[DatasetRef
             f"The query of the view selects from {text}, which is no table of a Lance catalog. Select from a table of "
             "such a catalog."
         )
+    catalog, *namespace, table = full_name
+    if isinstance(call.location, NamespaceLocation) and catalog == call.location.catalog:
+        return replace(call.location, namespace=tuple(namespace)).existing(table), full_name
     return DatasetRef.at(str(plan.table().id()), call.ref.storage_options), full_name
 
 
@@ -120,7 +128,7 @@ def _refuse_outside(call: ProcedureCall, source: DatasetRef) -> None:
 
     A forged view would copy rows of any table within reach of the server's credentials.
     """
-    if call.location.allows_stored_code or call.location.holds(source.uri):
+    if call.location.allows_stored_code or call.location.holds(source):
         return
     raise UnsupportedOperationError(
         f"The source of the view is outside the folder of the catalog {call.location.catalog!r}. View: {call.ref.uri}. "

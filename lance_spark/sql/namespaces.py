@@ -10,6 +10,7 @@ from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.objects import LanceObjects
 from lance_spark.sql.catalog_location import TABLE_SUFFIX, CatalogLocation
+from lance_spark.sql.catalog_namespace import NamespaceLocation
 from lance_spark.staging.table_folder import delete_folder_of_tables, delete_leftovers, find_foreign_file
 
 
@@ -24,6 +25,8 @@ def load_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers `DESCRIBE NAMESPACE`, and whether the namespace exists."""
     location = CatalogLocation.of(arguments)
     location.check_exists()
+    if isinstance(location, NamespaceLocation):
+        return {"properties": location.tables.describe_namespace(location.namespace)}
     return {"properties": {"location": location.folder}}
 
 
@@ -34,6 +37,9 @@ def create_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
         UnsupportedOperationError: Properties are given, and a folder has none.
     """
     location = CatalogLocation.of(arguments)
+    if isinstance(location, NamespaceLocation):
+        location.tables.create_namespace(location.namespace, arguments.get("properties"))
+        return {}
     _refuse_properties(arguments.get("properties") or {})
     if is_local(location.root):
         os.makedirs(location.folder, exist_ok=True)
@@ -48,6 +54,11 @@ def alter_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     location = CatalogLocation.of(arguments)
     location.check_exists()
+    if isinstance(location, NamespaceLocation):
+        raise UnsupportedOperationError(
+            f"Lance namespaces take properties only at their creation. Namespace: {location.folder}. Nothing was "
+            "changed."
+        )
     raise _properties_error(f"ALTER NAMESPACE of {location.folder}: {', '.join(arguments.get('properties') or ())}")
 
 
@@ -60,6 +71,8 @@ def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     location = CatalogLocation.of(arguments)
     location.check_exists()
+    if isinstance(location, NamespaceLocation):
+        return {} if location.drop_namespace(cascade=arguments["cascade"]) else {"not_empty": True}
     if not location.namespace:
         raise UnsupportedOperationError(
             f"The folder of a catalog cannot be dropped. Folder: {location.folder}. Nothing was dropped. Drop its "

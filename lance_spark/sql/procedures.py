@@ -289,7 +289,7 @@ def _refuse_untrusted(location: CatalogLocation, tables: Sequence[DatasetRef], p
             "allow_stored_code=True to configure or catalog."
         )
     for table in tables:
-        if not location.holds(table.uri):
+        if not location.holds(table):
             raise StoredUdfError(
                 f"The table is outside the folder of the catalog {location.catalog!r}, so SQL cannot run UDFs that are "
                 f"stored with the table. Statement: {statement}. Table: {table.uri}. Nothing was changed. Name a "
@@ -311,7 +311,7 @@ def _resolve_table(
         raise OptionError(parameter, name, "the name of a table of the catalog")
     location = CatalogLocation.of({**arguments, "namespace": parts[:-1]})
     try:
-        ref = location.ref(parts[-1]) if is_for_new else location.existing(parts[-1])
+        ref = location.place(parts[-1]) if is_for_new else location.existing(parts[-1])
         return ProcedureCall(location, parts[-1], ref, session)
     except OptionError as error:
         raise OptionError(parameter, name, error.accepted) from error

@@ -61,7 +61,8 @@ def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: 
     """
     location = CatalogLocation.of(arguments)
     ref = _open_analyzed(
-        DatasetRef.of_snapshot_json(arguments["opened"]["pin"], location.storage), arguments["opened"]["schema"]
+        DatasetRef.of_snapshot_json(arguments["opened"]["pin"], location.pinned_storage(arguments["name"])),
+        arguments["opened"]["schema"],
     )
     result = RowStatement(ref, arguments, rows).run()
     _LOG.info("%s of %s: %r", arguments["operation"], ref.uri, result)

@@ -62,9 +62,8 @@ class TableDefinition:
         """
         location = CatalogLocation.of(arguments)
         location.check_exists()
-        ref = location.ref(arguments["name"])
         properties: dict[str, str] = dict(arguments["properties"])
-        _refuse_foreign_clauses(location, ref, arguments["partitions"], properties)
+        _refuse_foreign_clauses(location, location.uri_of(arguments["name"]), arguments["partitions"], properties)
         options, user_properties = _split_properties(properties)
         check_statement_options("CREATE TABLE", options)
         columns = WriteOptions.parse(options).column_options
@@ -74,8 +73,9 @@ class TableDefinition:
         refuse_ineffective(user_properties)
         if properties.get("comment"):
             user_properties["comment"] = properties["comment"]
-        options |= ref.storage_settings
-        return TableDefinition(ref, _declare_columns(schema, dict(columns)), options, user_properties)
+        declared = _declare_columns(schema, dict(columns))
+        ref = location.place(arguments["name"])
+        return TableDefinition(ref, declared, options | ref.storage_settings, user_properties)
 
     def describe(self, *, replaces: bool) -> dict[str, Any]:
         """Returns the catalog's facts of a table with the rows of a query."""
@@ -95,12 +95,12 @@ class TableDefinition:
 
 
 def _refuse_foreign_clauses(
-    location: CatalogLocation, ref: DatasetRef, partitions: object, properties: Mapping[str, str]
+    location: CatalogLocation, table: str, partitions: object, properties: Mapping[str, str]
 ) -> None:
     """Refuses PARTITIONED BY, USING and LOCATION."""
     if partitions:
         raise UnsupportedOperationError(
-            f"A Lance table has fragments and no partitions or buckets. Table: {ref.uri}. Nothing was made. Leave "
+            f"A Lance table has fragments and no partitions or buckets. Table: {table}. Nothing was made. Leave "
             "PARTITIONED BY or CLUSTERED BY out, and sort the rows, or make an index, for frequent lookups."
         )
     provider = properties.get("provider", "lance")

@@ -25,6 +25,7 @@ from lance_spark.options import METADATA_OPTION, ReadOptions, WriteOptions
 from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA
 from lance_spark.read.reader import read_schema
 from lance_spark.sql.catalog_location import CatalogLocation
+from lance_spark.sql.catalog_namespace import NamespaceLocation
 from lance_spark.sql.metadata_tables import TABLES
 from lance_spark.sql.table_definition import TableDefinition, is_free_property, read_user_properties
 from lance_spark.staging.table_folder import check_new_table, delete_leftovers, delete_table_folder, has_leftovers
@@ -55,7 +56,7 @@ class SimilarTableError(TableNotFoundError):
 
 def list_tables(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers `SHOW TABLES`."""
-    return {"names": CatalogLocation.of(arguments).connection().table_names()}
+    return {"names": CatalogLocation.of(arguments).table_names()}
 
 
 def table_exists_in(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def table_exists_in(arguments: Mapping[str, Any]) -> dict[str, Any]:
     location = CatalogLocation.of(arguments)
     try:
         ref = location.ref(arguments["name"])
-    except OptionError:
+    except (OptionError, TableNotFoundError):
         return {"exists": False}
     return {"exists": ref.exists()}
 
@@ -151,7 +152,7 @@ def _refuse_other_case(location: CatalogLocation, name: str) -> None:
         SimilarTableError: Such a table exists.
     """
     try:
-        names = location.connection().table_names()
+        names = location.table_names()
     except LanceSparkError:
         return
     for table_name in names:
@@ -206,6 +207,9 @@ def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TableExistsError: The table exists.
         UnsupportedOperationError, OptionError, UnsupportedTypeError: The definition is not valid.
     """
+    location = CatalogLocation.of(arguments)
+    if isinstance(location, NamespaceLocation) and "location" in arguments["properties"]:
+        return _register(location, arguments)
     definition = TableDefinition.parse(arguments)
     ref = definition.ref
     _refuse_existing(ref)
@@ -213,6 +217,19 @@ def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if definition.properties:
         change_schema(ref, lambda _: set_config(definition.properties))
     return describe_version(ref.pin(None))
+
+
+def _register(location: NamespaceLocation, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Registers the table of `CREATE TABLE ... LOCATION`.
+
+    Raises:
+        OptionError: The statement has columns, and the table at the location decides these.
+    """
+    if parse_spark_schema(arguments["schema"]).fields:
+        accepted = "a table that exists, whose columns the statement leaves out. Leave LOCATION out for a new table"
+        raise OptionError("LOCATION", arguments["properties"]["location"], accepted)
+    location.check_exists()
+    return describe_version(location.register(arguments["name"], arguments["properties"]["location"]).pin(None))
 
 
 def stage_create(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +280,10 @@ def drop_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedOperationError: The location belongs to a branch, or is a link.
     """
-    return {"dropped": drop_table_at(CatalogLocation.of(arguments).ref(arguments["name"]), arguments["catalog"])}
+    location = CatalogLocation.of(arguments)
+    if isinstance(location, NamespaceLocation):
+        return {"dropped": location.drop(arguments["name"], purge=bool(arguments.get("purge")))}
+    return {"dropped": drop_table_at(location.ref(arguments["name"]), arguments["catalog"])}
 
 
 def drop_table_at(ref: DatasetRef, catalog: str) -> bool:
@@ -287,7 +307,7 @@ def is_half_dropped(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers whether a killed drop or first write left files without a table."""
     try:
         ref = CatalogLocation.of(arguments).ref(arguments["name"])
-    except OptionError:
+    except (OptionError, TableNotFoundError):
         return {"answer": False}
     return {"answer": not ref.exists() and has_leftovers(ref)}
 
@@ -303,6 +323,9 @@ def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     location = CatalogLocation.of(arguments)
     old = location.existing(arguments["name"])
     to = [*arguments["to_namespace"], arguments["to_name"]]
+    if isinstance(location, NamespaceLocation):
+        location.rename(arguments["name"], tuple(to[:-1]) or location.namespace, to[-1])
+        return {}
     if len(to) > 1 and tuple(to[:-1]) != location.namespace:
         raise UnsupportedOperationError(
             f"A rename cannot move a table to another namespace. Table: {old.uri}. Nothing was changed. Move its "
@@ -314,7 +337,8 @@ def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _open_pinned(arguments: Mapping[str, Any]) -> DatasetRef:
     """Returns the version of a table that Spark has opened."""
-    return DatasetRef.of_snapshot_json(arguments["pin"], CatalogLocation.of(arguments).storage)
+    location = CatalogLocation.of(arguments)
+    return DatasetRef.of_snapshot_json(arguments["pin"], location.pinned_storage(arguments["name"]))
 
 
 def truncate(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
-from lance_spark.dataset import DatasetRef, branches_of, is_local, normalize_uri
-from lance_spark.environments.stored import StoredManifests, capture
+from lance_spark.dataset import DatasetRef, is_local, normalize_uri
+from lance_spark.environments.stored import StoredManifests, archives_beside, capture
 from lance_spark.errors import (
     OptionError,
     RegistrationError,
     SchemaMismatchError,
     TableExistsError,
     TableNotFoundError,
-    TableUnreadableError,
     UnsupportedOperationError,
 )
-from lance_spark.objects import MOST_NAME_BYTES, checkpoint_place, open_session
+from lance_spark.namespaces.reference import NamespaceClientSpec
+from lance_spark.objects import checkpoint_place
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.read.ranking.functions import register_functions
 from lance_spark.search.query import Query
 from lance_spark.session.sessions import session_or_local
-from lance_spark.staging.table_folder import delete_leftovers, delete_table_folder
 from lance_spark.table.container import TableContainer
 from lance_spark.table.display import render_tables
+from lance_spark.table.folders import SUFFIX, FolderTables
+from lance_spark.table.namespace_methods import NamespaceMethods
+from lance_spark.table.namespaces import NamespaceTables
 from lance_spark.table.table import Table
 from lance_spark.tabular import Data, write_rows
 from lance_spark.tabular_streams import storable_field
@@ -39,31 +41,36 @@ from lance_spark.views.spark.query import text_query
 from udf_runtime import UDF, Manifest, as_udf
 from udf_runtime.definition import UdfFactory
 
-_SUFFIX = ".lance"
 _MOST_NAMES = 20
-_REMOTE = "Open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})."
+_REMOTE = (
+    "Open the bucket or folder that holds the tables, connect('s3://bucket/path', storage_options={...}), or a catalog "
+    "with a Lance REST namespace, connect(namespace_client_impl='rest', namespace_client_properties={'uri': "
+    "'https://...'})."
+)
 
 
 @ARGUMENTS.function
 def connect(  # noqa: PLR0913 - the specification's parameters
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | None = None,
     spark: SparkSession | Callable[[], SparkSession] | None = None,
     storage_options: Mapping[str, str] | None = None,
     *,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     default_manifest: Manifest | str | None = None,
+    namespace_client_impl: str | None = None,
+    namespace_client_properties: Mapping[str, str] | None = None,
     api_key: str | None = None,
     region: str | None = None,
     host_override: str | None = None,
 ) -> Connection:
-    """Connects to a folder of Lance tables.
+    """Connects to a folder of Lance tables, or to a Lance namespace.
 
     Runs on the driver, and touches neither the storage nor Spark.
 
     Args:
         uri: The folder: a local path as text or `pathlib.Path`, or a URI of an object store that
-            Lance supports.
+            Lance supports. None for a namespace.
         spark: The Spark session for jobs, or a function that returns the session. The first job
             calls the function. By default the active session, or a new local session on all cores.
         storage_options: Options of the object store, as Lance takes them.
@@ -74,6 +81,11 @@ def connect(  # noqa: PLR0913 - the specification's parameters
             manifest, or the name of a manifest of this folder. By default the setting
             `spark.lance.manifest` of the application (JSON of a manifest, or a name) if a session
             exists, else the Python of the executors.
+        namespace_client_impl: The implementation of a Lance namespace: `rest`, `dir`, a name of the
+            package `lance-namespace-impls` such as `glue`, or the path of a class. The namespace
+            tells locations and options of the store.
+        namespace_client_properties: Properties of the namespace, such as `uri` for `rest`, and
+            `root` for `dir`.
         api_key: Refused, because no remote service exists.
         region: Refused, because no remote service exists. Give the region of a bucket as a storage
             option.
@@ -85,7 +97,7 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     Raises:
         UnsupportedOperationError: The URI or an argument means a remote service.
         OptionError: A location is empty or has an unknown scheme. The message has the right
-            spelling.
+            spelling. Or the arguments name both a folder and a namespace.
 
     Example:
         ```python
@@ -96,29 +108,68 @@ def connect(  # noqa: PLR0913 - the specification's parameters
         assert db.table_names() == ["books"]
         ```
     """
-    for name, value in (("api_key", api_key), ("region", region), ("host_override", host_override)):
-        if value is not None:
-            raise UnsupportedOperationError(
-                f"{name} is an argument for a remote database service, and Spark works on the tables themselves. "
-                f"{_REMOTE}"
-            )
+    _refuse_remote_arguments(api_key=api_key, region=region, host_override=host_override)
     if default_manifest is not None and not isinstance(default_manifest, (Manifest, str)):
         raise OptionError("default_manifest", default_manifest, "a Manifest, or the name of one that is defined")
-    uri = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
-    if not isinstance(uri, str) or not uri.strip():
-        raise OptionError("uri", uri, "the location of a folder of Lance tables")
-    if uri.startswith("db://"):
-        raise UnsupportedOperationError(
-            f"{uri} names a remote database service, and Spark works on the tables themselves. {_REMOTE}"
-        )
+    place: str | NamespaceClientSpec
+    if namespace_client_impl is None and namespace_client_properties is None:
+        place = _folder_of(uri)
+    else:
+        place = _client_of(uri, storage_options, namespace_client_impl, namespace_client_properties)
     return Connection(
-        normalize_uri(uri, option="uri"),
+        place,
         spark,
         storage_options or {},
         checkpoint=None if checkpoint is None else normalize_uri(checkpoint, option="checkpoint"),
         progress=progress,
         default_manifest=default_manifest,
     )
+
+
+def _refuse_remote_arguments(**arguments: str | None) -> None:
+    """Refuses the arguments of :func:`connect` for a remote database service.
+
+    Raises:
+        UnsupportedOperationError: An argument has a value.
+    """
+    for name, value in arguments.items():
+        if value is not None:
+            raise UnsupportedOperationError(
+                f"{name} is an argument for a remote database service, and Spark works on the tables themselves. "
+                f"{_REMOTE}"
+            )
+
+
+def _folder_of(uri: str | os.PathLike[str] | None) -> str:
+    """Returns the location of a folder of tables.
+
+    Raises:
+        UnsupportedOperationError: The URI means a remote service.
+        OptionError: The location is not valid.
+    """
+    uri = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
+    if not isinstance(uri, str) or not uri.strip():
+        raise OptionError("uri", uri, "the location of a folder of Lance tables, or namespace_client_impl instead")
+    if uri.startswith("db://"):
+        raise UnsupportedOperationError(
+            f"{uri} names a remote database service, and Spark works on the tables themselves. {_REMOTE}"
+        )
+    return normalize_uri(uri, option="uri")
+
+
+def _client_of(uri: object, storage_options: object, implementation: object, properties: object) -> NamespaceClientSpec:
+    """Returns the namespace of the arguments of :func:`connect`.
+
+    Raises:
+        OptionError: An argument is not valid together with a namespace.
+    """
+    if uri is not None:
+        accepted = "no location with a namespace, because the namespace tells the locations of its tables"
+        raise OptionError("uri", str(uri), accepted)
+    if storage_options:
+        accepted = "no options with a namespace, whose properties may have storage.*"
+        raise OptionError("storage_options", ", ".join(sorted(map(str, storage_options))), accepted)  # type: ignore[call-overload]
+    return NamespaceClientSpec.of(implementation, properties)
 
 
 @ARGUMENTS.function
@@ -161,7 +212,7 @@ def open_table(
     """
     place = connect(uri, spark, storage_options, checkpoint=checkpoint, progress=progress)
     ref = DatasetRef.find(_locate_table(place), place.storage_options, branch)
-    return place._table_at(ref, ref.table_uri.rpartition("/")[2].removesuffix(_SUFFIX))  # noqa: SLF001 - same module
+    return place._table_at(ref, ref.table_uri.rpartition("/")[2].removesuffix(SUFFIX))  # noqa: SLF001 - same module
 
 
 def _locate_table(place: Connection) -> str:
@@ -170,33 +221,16 @@ def _locate_table(place: Connection) -> str:
     Raises:
         TableNotFoundError: No table is there.
     """
-    for uri in (place.uri, f"{place.uri}{_SUFFIX}"):
+    for uri in (place.uri, f"{place.uri}{SUFFIX}"):
         if DatasetRef.at(uri, place.storage_options).exists():
             return uri
     inside = place.table_names()
     if inside:
-        locations = ", ".join(f"{place.uri}/{name}{_SUFFIX}" for name in inside[:_MOST_NAMES])
+        locations = ", ".join(f"{place.uri}/{name}{SUFFIX}" for name in inside[:_MOST_NAMES])
         more = ", ..." if len(inside) > _MOST_NAMES else ""
         raise TableNotFoundError(place.uri, hint=f"it is a folder with the tables {locations}{more}: name one of them")
     DatasetRef.at(place.uri, place.storage_options).open_latest()
     return place.uri
-
-
-def table_uri(folder: str, name: str) -> str:
-    """Returns the location of a table in a folder.
-
-    Raises:
-        OptionError: No table can have the name.
-    """
-    if not is_folder_name(name) or (is_local(folder) and len(f"{name}{_SUFFIX}".encode()) > MOST_NAME_BYTES):
-        accepted = (
-            "the name of a table: not empty, in one line, without slashes, not beginning with a dot or an underscore, "
-            f"and with {_SUFFIX} at most {MOST_NAME_BYTES} bytes on a file system"
-        )
-        if isinstance(name, str) and "/" in name:
-            accepted += ". lance_spark.open_table(path) opens a table by its path"
-        raise OptionError("name", name, accepted)
-    return f"{folder}/{name}{_SUFFIX}"
 
 
 def _rows_or_none(data: Data | None, schema: pa.Schema | None) -> Data:
@@ -214,24 +248,16 @@ def _move_folder(old: str, new: str) -> None:
         os.rename(old, new)
 
 
-def is_folder_name(name: object) -> bool:
-    """Tells whether the name is valid for a table or a namespace."""
-    return (
-        isinstance(name, str)
-        and bool(name)
-        and not name.startswith((".", "_"))
-        and not any(sign in "/\\" or sign < " " or "\ud800" <= sign <= "\udfff" for sign in name)
-        and name == name.strip()
-    )
-
-
 @ARGUMENTS.methods
-class Connection(TableContainer):
-    """A folder of Lance tables. Each table is a folder `<name>.lance` of the folder.
+class Connection(NamespaceMethods, TableContainer):
+    """A folder of Lance tables, or a Lance namespace.
+
+    In a folder, each table is a folder `<name>.lance`. A namespace chooses the locations of its
+    tables, and may have namespaces in namespaces.
 
     Attributes:
-        uri: Location of the folder.
-        storage_options: Options of the object store.
+        uri: Location of the folder; the textual form of a namespace.
+        storage_options: Options of the object store; none for a namespace.
 
     Example:
         ```python
@@ -245,7 +271,7 @@ class Connection(TableContainer):
 
     def __init__(
         self,
-        uri: str,
+        place: str | NamespaceClientSpec,
         spark: SparkSession | Callable[[], SparkSession] | None,
         storage_options: Mapping[str, str],
         *,
@@ -253,8 +279,12 @@ class Connection(TableContainer):
         progress: bool | None,
         default_manifest: Manifest | str | None = None,
     ) -> None:
-        self.uri = uri
         self.storage_options = dict(storage_options)
+        if isinstance(place, str):
+            self._tables = FolderTables(place, self.storage_options)
+        else:
+            self._tables = NamespaceTables(place)
+        self.uri = self._tables.label
         self._make_session = spark if callable(spark) else lambda: session_or_local(None)
         self._spark = None if callable(spark) else spark
         self._pushes_down = self._spark is not None  # a session that is given has been decided about
@@ -280,11 +310,14 @@ class Connection(TableContainer):
             register_functions(self._spark)
         return self._spark
 
-    def table_names(self) -> list[str]:
+    def table_names(self, *, namespace: Sequence[str] | None = None) -> list[str]:
         """Returns the sorted names of all tables.
 
         A folder without a version is no table. A damaged table is in the list, although it cannot
         be opened.
+
+        Args:
+            namespace: The names from the root of a namespace to the namespace of the tables.
 
         Example:
             ```python
@@ -296,10 +329,12 @@ class Connection(TableContainer):
             assert db.table_names() == ["authors", "books"]
             ```
         """
-        return sorted(name for name in self._list_folders() if self._is_there(name))
+        return self._tables.names(namespace or ())
 
     def exists(self) -> bool:
         """Tells whether the folder exists. On an object store, a folder exists if it holds files.
+
+        A namespace exists if it answers.
 
         Example:
             ```python
@@ -311,18 +346,23 @@ class Connection(TableContainer):
             assert db.exists()
             ```
         """
-        if is_local(self.uri):
-            return os.path.isdir(self.uri)
-        listing = self._list_entries()
-        return bool(listing.common_prefixes or listing.objects)
+        return self._tables.exists()
 
-    def open_table(self, name: str, *, branch: str | None = None, version: int | str | None = None) -> Table:
+    def open_table(
+        self,
+        name: str,
+        *,
+        branch: str | None = None,
+        version: int | str | None = None,
+        namespace: Sequence[str] | None = None,
+    ) -> Table:
         """Opens a table.
 
         Args:
             name: Name of the table.
             branch: The branch for reads and writes; None is the main branch.
             version: A version to check out, as in :meth:`lance_spark.Table.checkout`.
+            namespace: As in :meth:`table_names`.
 
         Returns:
             The table.
@@ -342,10 +382,10 @@ class Connection(TableContainer):
             assert db.open_table("books", version=1).count_rows() == 1
             ```
         """
-        ref = self._ref_of(name)
-        if not ref.exists():
-            raise TableNotFoundError(ref.uri, hint=self._suggest_tables(name))
-        table = self._table_at(DatasetRef.find(ref.uri, self.storage_options, branch), name)
+        ref = self._tables.lookup(name, namespace or ())
+        if ref is None:
+            raise self._tables.absence_error(name, namespace or ())
+        table = self._table_at(DatasetRef.find(ref.uri, ref.storage, branch), name)
         if version is not None:
             table.checkout(version)
         return table
@@ -362,6 +402,7 @@ class Connection(TableContainer):
         fill_value: float = 0.0,
         enable_stable_row_ids: bool = True,
         data_storage_version: str | None = None,
+        namespace: Sequence[str] | None = None,
     ) -> Table:
         """Creates a table.
 
@@ -380,6 +421,7 @@ class Connection(TableContainer):
             fill_value: The number for `on_bad_vectors="fill"`.
             enable_stable_row_ids: Whether rows keep their ids through updates and compaction.
             data_storage_version: Lance file format; by default Lance's stable format.
+            namespace: As in :meth:`table_names`.
 
         Returns:
             The table.
@@ -408,16 +450,14 @@ class Connection(TableContainer):
         schema = schema_of(schema)
         repair = VectorRepair.of(on_bad_vectors, fill_value, schema, is_new=True)
         rows = _rows_or_none(data if repair is None or data is None else repair.repair(data), schema)
-        ref = self._ref_of(name)
-        if ref.exists():
-            if mode == "create":
-                raise TableExistsError(
-                    ref.uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'"
-                )
-            if mode == "exist_ok":
-                return self._same_table(name, schema)
-        elif self._is_table():
-            raise UnsupportedOperationError(f"A table cannot lie in another table. {self._name_folder()}")
+        ref = self._tables.lookup(name, namespace or ())
+        if ref is None:
+            self._tables.check_can_hold_tables()
+            ref = self._tables.place(name, namespace or ())
+        elif mode == "create":
+            raise TableExistsError(ref.uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'")
+        elif mode == "exist_ok":
+            return self._same_table(ref, name, schema)
         try:
             write_rows(
                 ref,
@@ -430,9 +470,11 @@ class Connection(TableContainer):
         except TableExistsError:
             if mode != "exist_ok":
                 raise
-        return self._table(name)
+        return self._table_at(ref, name)
 
-    def create_materialized_view(self, name: str, query: Query | str) -> Table:
+    def create_materialized_view(
+        self, name: str, query: Query | str, *, namespace: Sequence[str] | None = None
+    ) -> Table:
         """Creates a materialized view without rows.
 
         :meth:`lance_spark.Table.refresh` fills the view.
@@ -446,6 +488,7 @@ class Connection(TableContainer):
             query: A query over one table of a connection to the same store: `table.search(None)`
                 with `select` and `where`, or a SELECT in Spark SQL, as text, FROM a table of this
                 connection. Write a DataFrame as such a SELECT.
+            namespace: As in :meth:`table_names`.
 
         Returns:
             The view.
@@ -472,15 +515,21 @@ class Connection(TableContainer):
             assert view.refresh().rows_added == 5
             ```
         """
-        ref = self._choose_place(name)
+        ref = self._choose_place(name, namespace)
         if isinstance(query, Query):
-            create_view(ref, query, manifest=self._default_manifest(self.uri))
+            create_view(ref, query, manifest=self._default_manifest(ref))
         else:
             create_spark_view(ref, text_query(self._session(), query, self._source_of_view))
-        return self._table(name)
+        return self._table_at(ref, name)
 
     def create_udtf_view(
-        self, name: str, source: Query, udtf: UDF | UdfFactory, *, manifest: Manifest | None = None
+        self,
+        name: str,
+        source: Query,
+        udtf: UDF | UdfFactory,
+        *,
+        manifest: Manifest | None = None,
+        namespace: Sequence[str] | None = None,
     ) -> Table:
         """Creates a view of the rows that a chunker or a table function makes from a query.
 
@@ -498,6 +547,7 @@ class Connection(TableContainer):
             udtf: The function, decorated with `@chunker` or `@udtf`.
             manifest: The environment of a function without a manifest; by default that of the
                 connection.
+            namespace: As in :meth:`table_names`.
 
         Returns:
             The view.
@@ -545,10 +595,10 @@ class Connection(TableContainer):
                 f"{udtf!r} makes no rows, as a view of create_udtf_view needs. Decorate a function with @chunker or "
                 "@udtf, or select a UDF with one value per row in create_materialized_view."
             )
-        ref = self._choose_place(name)
-        default = self._default_manifest(self.uri) if manifest is None else manifest
+        ref = self._choose_place(name, namespace)
+        default = self._default_manifest(ref) if manifest is None else manifest
         create_view(ref, source, function, manifest=default)
-        return self._table(name)
+        return self._table_at(ref, name)
 
     def capture_local_environment(self, name: str | None = None, *, skip_site_packages: bool = False) -> Manifest:
         """Captures the environment of this process for UDFs on executors.
@@ -579,7 +629,7 @@ class Connection(TableContainer):
             assert manifest.name == "experiment"
             ```
         """
-        return capture(name, self._manifests().objects, skip_site_packages=skip_site_packages)
+        return capture(name, self._tables.manifests().objects, skip_site_packages=skip_site_packages)
 
     def define_manifest(self, name: str, manifest: Manifest) -> None:
         """Stores a manifest under a name, for `connect(default_manifest=name)` and other processes.
@@ -600,7 +650,7 @@ class Connection(TableContainer):
             assert list(db.list_manifests()) == ["numpy"]
             ```
         """
-        self._manifests().define(name, manifest)
+        self._tables.manifests().define(name, manifest)
 
     def list_manifests(self) -> dict[str, Manifest]:
         """Returns the stored manifests, sorted by name.
@@ -612,7 +662,7 @@ class Connection(TableContainer):
             assert lance_spark.connect("library").list_manifests() == {}
             ```
         """
-        return self._manifests().all()
+        return self._tables.manifests().all()
 
     def get_manifest(self, name: str) -> Manifest:
         """Returns the manifest that is stored under a name.
@@ -630,7 +680,7 @@ class Connection(TableContainer):
             assert db.get_manifest("numpy").pip == ("numpy==2.3.5",)
             ```
         """
-        return self._manifests().get(name)
+        return self._tables.manifests().get(name)
 
     def delete_manifest(self, name: str) -> None:
         """Deletes the manifest that is stored under a name. Columns and views keep their copies.
@@ -649,13 +699,18 @@ class Connection(TableContainer):
             assert db.list_manifests() == {}
             ```
         """
-        self._manifests().delete(name)
+        self._tables.manifests().delete(name)
 
-    def drop_table(self, name: str, *, ignore_missing: bool = False) -> None:
+    def drop_table(self, name: str, *, ignore_missing: bool = False, namespace: Sequence[str] | None = None) -> None:
         """Deletes a table with all its versions, branches, checkpoints and history.
 
         Foreign files in the folder of the table stay, and the folder with them. The next drop
-        finishes a drop whose process died.
+        finishes a drop whose process died. A namespace deletes its tables itself, where it can.
+
+        Args:
+            name: Name of the table.
+            ignore_missing: Whether to accept a missing table.
+            namespace: As in :meth:`table_names`.
 
         Raises:
             TableNotFoundError: The folder has no such table, and `ignore_missing` is false.
@@ -672,20 +727,24 @@ class Connection(TableContainer):
             assert db.table_names() == []
             ```
         """
-        ref = self._ref_of(name)
-        if ref.exists():
-            delete_table_folder(ref)
-        elif not delete_leftovers(ref) and not ignore_missing:
-            raise TableNotFoundError(ref.uri, hint="table_names() lists the tables")
+        if not self._tables.drop(name, namespace or ()) and not ignore_missing:
+            raise TableNotFoundError(self._tables.locate(name, namespace or ()), hint="table_names() lists the tables")
 
-    def rename_table(self, name: str, new_name: str) -> None:
+    def rename_table(self, name: str, new_name: str, *, namespace: Sequence[str] | None = None) -> None:
         """Renames a table on a local file system, with its versions, checkpoints and history.
+
+        A namespace renames its tables itself, where its implementation can.
+
+        Args:
+            name: Name of the table.
+            new_name: The new name.
+            namespace: As in :meth:`table_names`.
 
         Raises:
             TableNotFoundError: The folder has no such table.
             TableExistsError: A table has the new name.
             UnsupportedOperationError: The table is on an object store, which cannot rename, or has
-                branches.
+                branches, or the namespace cannot rename.
 
         Example:
             ```python
@@ -697,26 +756,9 @@ class Connection(TableContainer):
             assert db.table_names() == ["volumes"]
             ```
         """
-        ref = self._ref_of(name)
-        old, new = ref.uri, table_uri(self.uri, new_name)
-        if not ref.exists():
-            raise TableNotFoundError(old, hint="table_names() lists the tables")
-        if not is_local(old):
-            raise UnsupportedOperationError(
-                f"An object store cannot rename the table {old}. Nothing was renamed. Copy the folder to {new} with "
-                "the store's own tools, and drop the old table."
-            )
-        branches = branches_of(ref.open_latest())
-        if branches:
-            raise UnsupportedOperationError(
-                f"The table {old} cannot be renamed, because the branches {', '.join(branches)} name their first files "
-                "by its location. Nothing was renamed. Delete the branches first, or write a new table."
-            )
-        if os.path.exists(new):
-            raise TableExistsError(new, hint="drop it first, or choose another name")
-        os.rename(old, new)
-        if self._checkpoint is not None:
-            _move_folder(checkpoint_place(self._checkpoint, old), checkpoint_place(self._checkpoint, new))
+        locations = self._tables.rename(name, new_name, namespace or ())
+        if locations is not None and self._checkpoint is not None:
+            _move_folder(*(checkpoint_place(self._checkpoint, uri) for uri in locations))
 
     def __repr__(self) -> str:
         return f"Connection({self.uri!r})"
@@ -725,38 +767,13 @@ class Connection(TableContainer):
         """Returns the location and the names of the first tables, as HTML."""
         return render_tables(self.uri, self.table_names())
 
-    def _suggest_tables(self, name: str) -> str:
-        """Returns the hint of an error about a table that does not exist."""
-        if name.endswith(_SUFFIX) and self._is_there(name.removesuffix(_SUFFIX)):
-            return f"Leave out the suffix: open_table({name.removesuffix(_SUFFIX)!r})."
-        place = f"{self.uri}/{name}"
-        if DatasetRef.at(place, self.storage_options).exists():
-            return (
-                f"A table exists at {place}, without the suffix {_SUFFIX}. Open it with "
-                f"lance_spark.open_table({place!r})."
-            )
-        if self._is_table():
-            return self._name_folder()
-        names = ", ".join(map(repr, self.table_names()))
-        return f"the tables here are {names}" if names else "there is no table here yet: create_table makes one"
-
-    def _is_table(self) -> bool:
-        """Tells whether the folder of the connection is itself a table."""
-        return DatasetRef.at(self.uri, self.storage_options).exists()
-
-    def _name_folder(self) -> str:
-        return (
-            f"{self.uri} is itself a table. Connect to its folder, {self.uri.rpartition('/')[0]}, or call "
-            f"lance_spark.open_table({self.uri!r})."
-        )
-
-    def _same_table(self, name: str, schema: pa.Schema | None) -> Table:
+    def _same_table(self, ref: DatasetRef, name: str, schema: pa.Schema | None) -> Table:
         """Opens a table.
 
         Raises:
             SchemaMismatchError: A schema is given, and the table has other columns.
         """
-        table = self._table(name)
+        table = self._table_at(ref, name)
         if schema is not None and not table.schema.equals(pa.schema(map(storable_field, schema))):
             raise SchemaMismatchError(
                 f"The table {table.uri} exists with other columns than the schema. Nothing was changed. Open the table "
@@ -764,8 +781,18 @@ class Connection(TableContainer):
             )
         return table
 
-    def _table(self, name: str) -> Table:
-        return self._table_at(self._ref_of(name), name)
+    def _ref_of(self, name: str) -> DatasetRef:
+        """Returns the place of a clone, which may be absent.
+
+        Raises:
+            UnsupportedOperationError: The connection is a namespace.
+        """
+        if isinstance(self._tables, NamespaceTables):
+            raise UnsupportedOperationError(
+                f"{self._tables.client.subject} has no clones of tables. Nothing was changed. Write the rows of the "
+                "source to a new table: db.create_table(name, source.to_spark())."
+            )
+        return self._tables.place(name, ())
 
     def _table_at(self, ref: DatasetRef, name: str) -> Table:
         return Table(
@@ -775,21 +802,20 @@ class Connection(TableContainer):
             query_spark=lambda: self.spark,
             checkpoint=self._checkpoint_of(ref.uri),
             progress=self._progress,
-            default_manifest=lambda: self._default_manifest(ref.table_uri.rpartition("/")[0]),
+            default_manifest=lambda: self._default_manifest(ref),
         )
 
-    def _default_manifest(self, folder: str) -> Manifest | None:
-        """Returns the environment of UDFs without a manifest, for tables in a folder."""
+    def _default_manifest(self, ref: DatasetRef) -> Manifest | None:
+        """Returns the environment of UDFs without a manifest, for a table."""
         spark = self._spark or SparkSession.getActiveSession()
-        return self._manifests(folder).default(self._manifest, spark)
-
-    def _manifests(self, folder: str | None = None) -> StoredManifests:
-        ref = DatasetRef.at(self.uri if folder is None else folder, self.storage_options)
-        return StoredManifests.of(ref.uri, ref.storage_options)
+        return StoredManifests(archives_beside(ref)).default(self._manifest, spark)
 
     def _source_of_view(self, name: tuple[str, ...]) -> tuple[DatasetRef, tuple[str, ...]]:
         """Returns the table that a SELECT names, with its full name."""
-        if len(name) == 1 and (ref := self._ref_of(name[0])).exists():
+        *namespace, table_name = name
+        is_folder = isinstance(self._tables, FolderTables)
+        ref = None if namespace and is_folder else self._tables.lookup(table_name, namespace)
+        if ref is not None:
             return ref, name
         raise RegistrationError(
             f"The query of the view selects from {'.'.join(name)!r}, which is no table of this connection. Select from "
@@ -799,37 +825,13 @@ class Connection(TableContainer):
     def _checkpoint_of(self, uri: str) -> str | None:
         return None if self._checkpoint is None else checkpoint_place(self._checkpoint, uri)
 
-    def _ref_of(self, name: str) -> DatasetRef:
-        """Returns a table of the folder, which may be absent."""
-        return DatasetRef.at(table_uri(self.uri, name), self.storage_options)
-
-    def _choose_place(self, name: str) -> DatasetRef:
+    def _choose_place(self, name: str, namespace: Sequence[str] | None) -> DatasetRef:
         """Returns the place of a new table.
 
         Raises:
-            TableExistsError: The folder has a table of this name.
+            TableExistsError: A table has this name.
         """
-        ref = self._ref_of(name)
-        if ref.exists():
-            raise TableExistsError(ref.uri, hint="choose another name, or drop the table first")
-        return ref
-
-    def _is_there(self, name: str) -> bool:
-        try:
-            return DatasetRef.at(f"{self.uri}/{name}{_SUFFIX}", self.storage_options).exists()
-        except TableUnreadableError:
-            return True
-
-    def _list_folders(self) -> list[str]:
-        if is_local(self.uri):
-            folders = []
-            if os.path.isdir(self.uri):
-                with os.scandir(self.uri) as entries:
-                    folders = [entry.name for entry in entries if entry.is_dir()]
-        else:
-            prefixes = self._list_entries().common_prefixes
-            folders = sorted({path.rstrip("/").rsplit("/", 1)[-1] for path in prefixes})
-        return [entry.removesuffix(_SUFFIX) for entry in folders if entry.rstrip("/").endswith(_SUFFIX)]
-
-    def _list_entries(self) -> Any:  # noqa: ANN401 - a class of pylance without types
-        return open_session(self.uri, tuple(sorted(self.storage_options.items()))).list_with_delimiter("")
+        existing = self._tables.lookup(name, namespace or ())
+        if existing is not None:
+            raise TableExistsError(existing.uri, hint="choose another name, or drop the table first")
+        return self._tables.place(name, namespace or ())

@@ -36,6 +36,9 @@ class TableReference:
             latest.
         storage_options: Options of the object store without secrets.
         checkpoint: Location of the checkpoints, if outside the table.
+        namespace_client_impl: Implementation of the table's namespace; None without a namespace.
+            Properties of the namespace may be secrets, so the reference has none.
+        table_id: The names from the root of the namespace to the table; None without a namespace.
 
     Example:
         ```python
@@ -54,15 +57,24 @@ class TableReference:
     version: int | str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str | None = None
+    namespace_client_impl: str | None = None
+    table_id: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "storage_options", without_secrets(self.storage_options))
 
-    def open(self, storage_options: Mapping[str, str] | None = None) -> Table:
+    def open(
+        self,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        namespace_client_properties: Mapping[str, str] | None = None,
+    ) -> Table:
         """Opens the table. A missing session is made for the first job.
 
         Args:
             storage_options: Further options of the object store, such as secrets.
+            namespace_client_properties: Properties of the table's namespace, as in
+                :func:`lance_spark.connect`.
 
         Raises:
             TableNotFoundError: The table does not exist any more.
@@ -78,13 +90,24 @@ class TableReference:
             assert reference.open().count_rows() == 10
             ```
         """
-        table = self.open_db(storage_options).open_table(self.name, branch=self.branch)
+        db = self.open_db(storage_options, namespace_client_properties=namespace_client_properties)
+        *namespace, name = self.table_id or (self.name,)
+        table = db.open_table(name, branch=self.branch, namespace=namespace)
         if self.version is not None:
             table.checkout(self.version)
         return table
 
-    def open_db(self, storage_options: Mapping[str, str] | None = None) -> Connection:
-        """Returns a connection to the folder of the table.
+    def open_db(
+        self,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        namespace_client_properties: Mapping[str, str] | None = None,
+    ) -> Connection:
+        """Returns a connection to the folder, or to the namespace, of the table.
+
+        Args:
+            storage_options: As in :meth:`open`.
+            namespace_client_properties: As in :meth:`open`.
 
         Example:
             ```python
@@ -97,6 +120,12 @@ class TableReference:
         """
         # Checkpoints of a table lie two levels below the shared folder.
         shared = None if self.checkpoint is None else self.checkpoint.rsplit("/", 2)[0]
+        if self.namespace_client_impl is not None:
+            return connect(
+                namespace_client_impl=self.namespace_client_impl,
+                namespace_client_properties=namespace_client_properties or {},
+                checkpoint=shared,
+            )
         folder = DatasetRef(uri=self.uri, branch=self.branch).table_uri.rpartition("/")[0]
         return connect(folder, storage_options=self._options(storage_options), checkpoint=shared)
 
@@ -123,6 +152,7 @@ class TableReference:
             raise OptionError("table_name", table_name, " or ".join(_SYSTEM_TABLES))
         path = _SYSTEM_TABLES[table_name]
         name = path.rpartition("/")[2].removesuffix(".lance")
+        self._refuse_namespace(f"as_system_table({table_name!r})")
         return replace(self, uri=f"{self.uri}/{path}", name=name, branch=None, version=None, checkpoint=None)
 
     def open_checkpoint_store(self, storage_options: Mapping[str, str] | None = None) -> CheckpointStore:
@@ -137,12 +167,13 @@ class TableReference:
             print(books.get_reference().open_checkpoint_store())
             ```
         """
+        self._refuse_namespace("open_checkpoint_store()")
         options = DatasetRef.at(self.uri, self._options(storage_options)).storage_options
         return checkpoint_store(self.uri, options, self.checkpoint)
 
     @property
     def namespace_client_properties(self) -> NoReturn:
-        """Refused: a table is a folder, and no namespace service exists.
+        """Refused: properties may be secrets, and a reference has no secrets.
 
         Raises:
             UnsupportedOperationError: Always.
@@ -180,12 +211,24 @@ class TableReference:
             "and the rows that failed with as_system_table('errors').open()."
         )
 
+    def _refuse_namespace(self, method: str) -> None:
+        """Refuses a method that needs the properties of a namespace.
+
+        Raises:
+            UnsupportedOperationError: The table is one of a namespace.
+        """
+        if self.namespace_client_impl is not None:
+            raise UnsupportedOperationError(
+                f"{method} works only for tables of a folder, because a reference has no properties of a namespace. "
+                "Open the table with open(namespace_client_properties={...}), and call list_jobs() or get_errors()."
+            )
+
     def _options(self, more: Mapping[str, str] | None) -> dict[str, str]:
         return {**self.storage_options, **(more or {})}
 
 
 def _namespace_error() -> UnsupportedOperationError:
     return UnsupportedOperationError(
-        "Tables are folders of a connection, and no namespace service exists. Read the location from `uri`, and the "
-        "options of the store from `storage_options`."
+        "A reference has no properties of a namespace, because properties may be secrets. Pass the properties to "
+        "open(namespace_client_properties={...}). Read the location from `uri`, and the names from `table_id`."
     )

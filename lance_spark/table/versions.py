@@ -14,6 +14,7 @@ from lance_spark.commit.conflicts.history import MESSAGE_KEY
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import MAIN_BRANCH, DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.namespaces.reference import NamespaceTable
 from lance_spark.table.branches import Branches
 from lance_spark.versions.differences import TableDiff, check_comparable, diff_versions
 from lance_spark.versions.tags import Tags
@@ -72,6 +73,7 @@ class TableVersions(ABC):
 
         ref = self._shown
         is_other_branch = ref.uri != self.uri
+        table = NamespaceTable.of(self._latest.storage)
         return TableReference(
             uri=self.uri,
             name=self.name,
@@ -79,6 +81,8 @@ class TableVersions(ABC):
             version=f"{ref.branch or MAIN_BRANCH}:{ref.version}" if is_other_branch else ref.version,
             storage_options=self._latest.storage,
             checkpoint=self._checkpoint,
+            namespace_client_impl=None if table is None else table.client.implementation,
+            table_id=None if table is None else table.table_id,
         )
 
     @property

@@ -43,6 +43,7 @@ from lance_spark.views.definition import (
     VIEW_KEY,
     ViewDefinition,
     check_lance_texts,
+    source_id_of,
     stored_source,
     used_fields,
 )
@@ -84,7 +85,7 @@ def create_view(
     _check_place(ref)
     parts = _ViewParts.of(query, function, manifest)
     parts.check()
-    definition, fields = parts.define(ref.uri)
+    definition, fields = parts.define(ref)
     udfs = [computed.udf for computed in parts.computed] + ([] if function is None else [function])
     _create(ref, parts.source, definition, fields, udfs)
 
@@ -112,6 +113,7 @@ def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
         used=query.used,
         spark=query.form,
         pin=SourcePin.of(source),
+        source_id=source_id_of(source, ref),
     )
     _create(ref, source, definition, fields)
 
@@ -186,7 +188,7 @@ class _ViewParts:
         expressions = [expression for _, expression in (*self.columns, *self.reads)]
         check_lance_texts(self.dataset, expressions, self.condition)
 
-    def define(self, view_uri: str) -> tuple[ViewDefinition, list[pa.Field[Any]]]:
+    def define(self, view: DatasetRef) -> tuple[ViewDefinition, list[pa.Field[Any]]]:
         """Returns the definition of the view, and the fields of its columns."""
         fields = _expression_fields(self.dataset, self.columns, self.source.uri)
         bindings = [self._bind(computed.udf, computed.columns) for computed in self.computed]
@@ -195,13 +197,14 @@ class _ViewParts:
         input_ids = {number for binding in (*bindings, function) if binding is not None for number in binding.input_ids}
         expressions = [expression for _, expression in (*self.columns, *self.reads)]
         definition = ViewDefinition(
-            source=stored_source(self.source, view_uri),
+            source=stored_source(self.source, view.uri),
             columns=tuple(self.names),
             where=self.condition,
             used=used_fields(self.dataset, [*expressions, self.condition or ""], input_ids),
             function=function,
             reads=self.reads,
             pin=SourcePin.of(self.source),
+            source_id=source_id_of(self.source, view),
         )
         version = self.dataset.data_storage_version
         for computed, binding in zip(self.computed, bindings, strict=True):

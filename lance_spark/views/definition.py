@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.request import BackfillRequest
@@ -29,6 +29,7 @@ from lance_spark.errors import (
     ViewError,
     ViewSourceError,
 )
+from lance_spark.namespaces.reference import NamespaceTable
 from lance_spark.objects import objects_of_table
 from lance_spark.read.filtering import check_filter
 from lance_spark.stored_json import load_object
@@ -93,6 +94,8 @@ class ViewDefinition:
         spark: The query of Spark, or None. It holds the condition, and the expression of a column
             is its name in the query.
         pin: Version of the source at the creation of the view; None for views of older releases.
+        source_id: The names of the source in the namespace of the view; None for a source that is
+            known by its location alone.
     """
 
     source: str
@@ -103,6 +106,7 @@ class ViewDefinition:
     reads: tuple[tuple[str, str], ...] = ()
     spark: SparkForm | None = None
     pin: SourcePin | None = None
+    source_id: tuple[str, ...] | None = None
 
     @property
     def makes_table(self) -> bool:
@@ -129,10 +133,16 @@ class ViewDefinition:
         return json.dumps(values, sort_keys=True)
 
     def source_of(self, view: DatasetRef) -> DatasetRef:
-        """Returns the source at its latest version, with the storage options of the view."""
+        """Returns the source at its latest version, with the storage options of the view.
+
+        For a view of a namespace, the namespace supplies the options of the source.
+        """
         inside = "://" not in self.source and "/" not in self.source
         uri = f"{view.table_uri.rpartition('/')[0]}/{self.source}" if inside else self.source
-        return DatasetRef.at(uri, view.storage_options)
+        table = NamespaceTable.of(view.storage)
+        if table is None or self.source_id is None:
+            return DatasetRef.at(uri, view.storage_options)
+        return DatasetRef.at(uri, table.at(self.source_id).to_options())
 
     def pin_source(self, view: DatasetRef, version: int | str | None) -> DatasetRef:
         """Returns a pinned version of the source.
@@ -194,6 +204,7 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
             reads=tuple((str(name), str(text)) for name, text in values.get("reads", ())),
             spark=SparkForm.of(values.get("spark")),
             pin=SourcePin.from_json(values.get("pin")),
+            source_id=_names_of(values.get("source_id")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, StoredUdfError) as error:
         raise ViewError(
@@ -267,6 +278,17 @@ def _marked_columns(dataset: lance.LanceDataset, key: bytes) -> Iterator[tuple[s
         value = (field.metadata or {}).get(key)
         if value is not None:
             yield field.name, value.decode()
+
+
+def _names_of(value: object) -> tuple[str, ...] | None:
+    return None if value is None else tuple(map(str, cast("list[object]", value)))
+
+
+def source_id_of(source: DatasetRef, view: DatasetRef) -> tuple[str, ...] | None:
+    """Returns the names of a source in the namespace of its view; None for another source."""
+    table, view_table = NamespaceTable.of(source.storage), NamespaceTable.of(view.storage)
+    is_same = table is not None and view_table is not None and table.client == view_table.client
+    return table.table_id if table is not None and is_same else None
 
 
 def stored_source(source: DatasetRef, view_uri: str) -> str:

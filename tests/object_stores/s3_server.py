@@ -47,6 +47,9 @@ MIN_PART_BYTES = 5 << 20
 BROKEN = 0
 """The status of a request whose connection breaks."""
 
+EXPIRING_KEY = re.compile(r"Credential=until-(\d+)/")
+"""In the signature of a request: an access key with the time of its expiry, in milliseconds since the epoch."""
+
 _LAST_CHARACTER = "\U0010ffff"
 _XML = '<?xml version="1.0" encoding="UTF-8"?>'
 _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
@@ -67,6 +70,7 @@ class Faults:
         skip: Number of matching requests before the first fault.
         times: Number of faults.
         deny: Whether all requests are refused, as with expired credentials.
+        lasting_keys: Whether keys without an expiry are accepted; see :data:`EXPIRING_KEY`.
     """
 
     latency_s: float = 0.0
@@ -79,6 +83,7 @@ class Faults:
     skip: int = 0
     times: int = 1
     deny: bool = False
+    lasting_keys: bool = True
 
     def strikes(self, pattern: str | None, request: str) -> bool:
         """Tells whether a fault of a pattern is due, and counts the request."""
@@ -275,8 +280,7 @@ class ObjectStore:
         return etag is None or (stored is not None and stored.etag == etag)
 
     def copy(self, bucket: Bucket, key: str, request: Request) -> Reply:
-        source_bucket, _, source_key = unquote(request.headers["x-amz-copy-source"]).lstrip("/").partition("/")
-        source = self.buckets[source_bucket].objects.get(source_key)
+        source = self.source_of(request)
         if source is None:
             return MISSING_KEY
         if not self.meets_condition(bucket, key, request):
@@ -286,6 +290,11 @@ class ObjectStore:
             f"<CopyObjectResult><ETag>{escape(stored.etag)}</ETag>"
             f"<LastModified>{iso_time(stored.modified_s)}</LastModified></CopyObjectResult>"
         )
+
+    def source_of(self, request: Request) -> StoredObject | None:
+        """Returns the object that a request copies."""
+        bucket, _, key = unquote(request.headers["x-amz-copy-source"]).lstrip("/").partition("/")
+        return self.buckets[bucket].objects.get(key)
 
     def put_or_copy(self, bucket: Bucket, key: str, request: Request) -> Reply:
         handle = self.copy if "x-amz-copy-source" in request.headers else self.put
@@ -329,7 +338,16 @@ class ObjectStore:
         upload = self.uploads.get(request.parameters["uploadId"])
         if upload is None:
             return MISSING_UPLOAD
-        part = upload.parts[int(request.parameters["partNumber"])] = UploadPart(request.body, etag_of(request.body))
+        content = request.body
+        is_copy = "x-amz-copy-source" in request.headers
+        if is_copy:
+            source = self.source_of(request)
+            if source is None:
+                return MISSING_KEY
+            content = source.content
+        part = upload.parts[int(request.parameters["partNumber"])] = UploadPart(content, etag_of(content))
+        if is_copy:
+            return xml_reply(f"<CopyPartResult><ETag>{escape(part.etag)}</ETag></CopyPartResult>")
         return Reply(headers={"ETag": part.etag})
 
     def complete_upload(self, bucket: Bucket, key: str, request: Request) -> Reply:
@@ -448,7 +466,7 @@ class Server:
         faults, line = self.faults, f"{request.method} {request.target}"
         if self.outage is not None or faults.strikes(faults.reset, line):
             return None
-        if faults.deny:
+        if faults.deny or self.is_expired(request):
             return refusal(403, "ExpiredToken")
         if random.random() < faults.error_rate:
             return refusal(503, "SlowDown")
@@ -458,6 +476,10 @@ class Server:
                 self.start_outage(Faults(down_s=faults.away_s))
             return None
         return reply
+
+    def is_expired(self, request: Request) -> bool:
+        key = EXPIRING_KEY.search(request.headers.get("authorization", ""))
+        return not self.faults.lasting_keys if key is None else 1000 * time.time() > int(key[1])
 
     def start_outage(self, faults: Faults) -> None:
         self.listening.close()

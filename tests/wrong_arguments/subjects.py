@@ -52,6 +52,7 @@ from lance_spark import (
 )
 from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.table.branches import Branches
+from lance_spark.table.namespace_methods import NamespaceMethods
 from udf_runtime.environments.builder import PipManifestBuilder, SiteManifestBuilder
 
 EXPORTS: dict[str, Any] = {
@@ -168,12 +169,19 @@ class CallFolder:
         for top, folders, files in os.walk(self.folder):
             if os.path.basename(top) in ("_versions", "tags", "branches"):
                 entries += [os.path.join(top, file) for file in files]
-            folders[:] = [folder_ for folder_ in folders if folder_ not in ("data", "_indices", "_transactions")]
+            # `__manifest` is the table of names of a namespace.
+            internal = ("data", "_indices", "_transactions", "__manifest")
+            folders[:] = [folder_ for folder_ in folders if folder_ not in internal]
         return sorted(entries)
 
     @property
     def db(self) -> Connection:
         return lance_spark.connect(str(self.folder), no_spark, progress=False)
+
+    @property
+    def catalog(self) -> Connection:
+        properties = {"root": str(self.folder)}
+        return lance_spark.connect(namespace_client_impl="dir", namespace_client_properties=properties, spark=no_spark)
 
     @property
     def table(self) -> Table:
@@ -228,6 +236,10 @@ class Subject:
 
 VALID: dict[str, Callable[[CallFolder], object]] = {
     "uri": lambda at: at.uri,
+    "connect.uri": lambda at: at.uri,
+    "namespace": lambda at: ["new"],
+    "location": lambda at: "t.lance",
+    "NamespaceMethods.register_table.name": lambda at: "registered",
     "path": lambda at: at.uri,
     "name": lambda at: "t",
     "spark": lambda at: Session(),
@@ -368,6 +380,7 @@ OBJECTS: dict[type, Callable[[CallFolder], object]] = {
     Job: lambda at: Job(_Ended(), "job", "t", ("twice",)).start(),
     Manifest: lambda at: Manifest(name="x", python_version="3.11"),
     MergeInsertBuilder: lambda at: at.table.merge_insert("id").when_not_matched_insert_all(),
+    NamespaceMethods: lambda at: at.catalog,
     PipManifestBuilder: lambda at: Manifest.create_pip("x"),
     Query: lambda at: at.table.search(None),
     RateLimit: lambda at: RateLimit(calls_per_minute=60),

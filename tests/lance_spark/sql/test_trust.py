@@ -22,6 +22,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lance_spark
+from lance_spark.namespaces.reference import NAMESPACE_OPTION, NamespaceClientSpec, NamespaceTable
 from tests.support.application import described
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.sample(1, tests=2)]
@@ -207,6 +208,7 @@ def test_a_statement_sends_no_credentials_of_the_server_to_a_receiver_of_its_own
     spark: SparkSession, receiver: str
 ) -> None:
     """By path a statement takes endpoints, proxies and the like with credentials of its own alone."""
+    client = NamespaceClientSpec("rest", (("uri", receiver),))
     places = {
         "s3://b/t.lance": {"aws_endpoint": receiver, "allow_http": "true"},
         "s3://b/u.lance": {"proxy_url": receiver, "aws_access_key_id": "x"},
@@ -221,6 +223,7 @@ def test_a_statement_sends_no_credentials_of_the_server_to_a_receiver_of_its_own
         "az://c/v.lance": {"azure_storage_endpoint": receiver, "x_account_key": "x"},
         "az://c/w.lance": {"azure_storage_sas_key": "x", "azure_federated_token_file": "/etc/passwd"},
         "oss://b/t.lance": {"endpoint": receiver, "azure_storage_account_key": "x"},
+        "/tmp/t.lance": {NAMESPACE_OPTION: NamespaceTable(client, ("t",)).to_options()[NAMESPACE_OPTION]},
     }
     user = spark.newSession()
     for path, storage in places.items():

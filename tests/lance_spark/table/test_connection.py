@@ -75,15 +75,17 @@ def test_a_renamed_table_finds_its_checkpoints_elsewhere(tmp_path: Path):
     db = lance_spark.connect(str(tmp_path / "db"), checkpoint=str(tmp_path / "kept"))
     db.create_table("one", ROWS)
     renamed_db = lance_spark.connect(str(tmp_path / "other"), checkpoint=str(tmp_path / "kept"))
-    place = db._checkpoint_of(db._ref_of("one").uri)
+    place = db._checkpoint_of(db._tables.place("one", ()).uri)
     assert place is not None
-    assert place != renamed_db._checkpoint_of(renamed_db._ref_of("one").uri), (
+    assert place != renamed_db._checkpoint_of(renamed_db._tables.place("one", ()).uri), (
         "tables of one name in two folders share nothing"
     )
     Path(place).mkdir(parents=True)
     (Path(place) / "checkpoint").write_text("")
     db.rename_table("one", "two")
-    assert [str(path.parent) for path in tmp_path.rglob("checkpoint")] == [db._checkpoint_of(db._ref_of("two").uri)]
+    assert [str(path.parent) for path in tmp_path.rglob("checkpoint")] == [
+        db._checkpoint_of(db._tables.place("two", ()).uri)
+    ]
 
 
 def rows_that_create_a_table(spark: SparkSession, uri: str) -> DataFrame:

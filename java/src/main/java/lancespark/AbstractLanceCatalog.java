@@ -256,7 +256,7 @@ public abstract class AbstractLanceCatalog
 
   @Override
   public boolean purgeTable(Identifier identifier) {
-    return dropTable(identifier);
+    return run("drop_table", identifier, Map.of("purge", true)).isTrue("dropped");
   }
 
   @Override

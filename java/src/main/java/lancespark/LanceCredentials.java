@@ -25,6 +25,9 @@ final class LanceCredentials {
           "(aws_)?(default_)?region|((connect|request)_)?timeout"
               + "|client_(max_retries|retry_timeout)");
 
+  /** The reference of a table to its namespace: lance_spark/namespaces/reference.py. */
+  private static final String NAMESPACE = "lance_spark_namespace_secret";
+
   private static final Pattern PLAIN_VALUE = Pattern.compile("[\\w -]*");
 
   /** Variables of the environment with credentials for Lance, in lower case. */
@@ -69,6 +72,13 @@ final class LanceCredentials {
 
   /** A read uses the options of either prefix, so both need credentials. */
   private static void refuseBorrowed(SortedMap<String, String> options, String prefix) {
+    String reference = prefix + PREFIX + NAMESPACE;
+    if (options.containsKey(reference)) {
+      throw refusal(
+          reference,
+          "the server would ask a namespace of the statement, with the credentials of the server",
+          "Read a table of a catalog with the setting spark.sql.catalog.<name>.impl");
+    }
     String path = options.get("path");
     if (path == null) path = options.get(prefix + "path");
     // Without this option, the declared columns may have a path.

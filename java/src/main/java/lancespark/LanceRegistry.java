@@ -22,6 +22,10 @@ public final class LanceRegistry {
   private static final String PREFIX = "spark.sql.catalog.";
   private static final String REDACTION = "spark.redaction.regex";
 
+  /** Prefixes of options with secrets. */
+  private static final List<String> SECRETS =
+      List.of("storage.", "headers.", "dynamic_context_provider.");
+
   /** Options by the name of the catalog, for each SparkContext. */
   private static final Map<SparkContext, Map<String, Map<String, String>>> REGISTERED =
       new WeakHashMap<>();
@@ -85,7 +89,7 @@ public final class LanceRegistry {
   private static List<String> shown(Collection<String> keys, String prefix, String redaction) {
     Pattern pattern = Pattern.compile(redaction);
     return keys.stream()
-        .filter(key -> key.startsWith("storage.") || key.startsWith("headers."))
+        .filter(key -> SECRETS.stream().anyMatch(key::startsWith))
         .filter(key -> !pattern.matcher(prefix + key).find())
         .toList();
   }

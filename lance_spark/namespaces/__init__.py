@@ -1,0 +1,1 @@
+"""Lance namespaces: catalogs that name tables, tell their locations, and vend credentials."""

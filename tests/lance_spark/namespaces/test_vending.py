@@ -1,0 +1,113 @@
+"""Credentials that a namespace vends for some seconds, and an S3 server that refuses expired ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark import Connection, udf
+from lance_spark.namespaces import client
+from lance_spark.objects import objects_beside
+from tests.object_stores.servers import fail, requests_of, s3_server
+from tests.object_stores.vending import VendingNamespace, vending_namespace
+
+SECONDS = 1.0
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as options:
+        yield options
+
+
+@pytest.fixture
+def namespace(storage: dict[str, str]) -> Iterator[VendingNamespace]:
+    with vending_namespace(storage, SECONDS) as server:
+        yield server
+
+
+def connect(namespace: VendingNamespace, spark: SparkSession | None = None) -> Connection:
+    return lance_spark.connect(
+        namespace_client_impl="rest",
+        namespace_client_properties=namespace.properties,
+        spark=spark or (lambda: pytest.fail("no session")),  # type: ignore[arg-type]
+        progress=False,
+    )
+
+
+def refused(storage: dict[str, str]) -> list[str]:
+    return [f"{r.method} {r.path}" for r in requests_of(storage) if r.status == 403]
+
+
+def test_open_datasets_sessions_and_commits_outlive_their_keys(namespace: VendingNamespace, storage: dict[str, str]):
+    table = connect(namespace).create_table("t", [{"id": i} for i in range(5)])
+    dataset, objects = table.to_lance(), objects_beside(table._ref)
+    objects.put("note", b"kept")
+    time.sleep(SECONDS + 0.1)
+    requests_of(storage)
+    assert dataset.count_rows("id >= 1") == 4
+    assert objects.get("note") == b"kept"
+    table.add([{"id": 5}])
+    time.sleep(SECONDS + 0.1)
+    assert table.to_arrow()["id"].to_pylist() == list(range(6))
+    assert refused(storage) == []
+    assert namespace.descriptions >= 3
+
+
+def test_a_namespace_that_is_down_is_asked_again(
+    namespace: VendingNamespace, storage: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    table = connect(namespace).create_table("t", [{"id": i} for i in range(5)])
+    namespace.is_down.set()
+    time.sleep(SECONDS)
+    threading.Timer(0.5, namespace.is_down.clear).start()
+    assert table.count_rows() == 5
+    namespace.is_down.set()
+    time.sleep(SECONDS)
+    monkeypatch.setattr(client, "_PATIENCE_S", 0.2)
+    with pytest.raises(lance_spark.NamespaceUnavailableError, match="does not answer") as error:
+        table.count_rows()
+    assert error.value.retryable
+    namespace.is_down.clear()
+    assert table.count_rows() == 5
+
+
+@udf(data_type=pa.int64(), version="1")
+def slowly(id: int) -> int:
+    time.sleep(0.5)
+    return 2 * id
+
+
+@pytest.mark.long
+def test_a_backfill_of_a_minute_with_keys_of_five_seconds(storage: dict[str, str], spark: SparkSession):
+    with vending_namespace(storage, 5.0) as namespace:
+        db = connect(namespace, spark)
+        table = db.create_table("t", spark.range(240).repartition(4))
+        table.add_columns({"twice": (slowly, ["id"])})
+        requests_of(storage)
+        job = table.backfill_async("twice", task_size=60, commit_granularity=1, checkpoint_size=10)
+        time.sleep(20)
+        namespace.is_down.set()
+        time.sleep(8)
+        namespace.is_down.clear()
+        assert job.result(timeout=300).rows_computed == 240
+        assert refused(storage) == []
+        rows = db.open_table("t").to_arrow().to_pydict()
+        assert rows["twice"] == [2 * i for i in rows["id"]]
+        view = db.create_materialized_view("v", table.search(None).select(["id"]))
+        assert view.refresh().rows_added == 240
+        assert [record.status for record in table.list_jobs()] == ["DONE"]
+
+
+def test_the_server_refuses_expired_keys(storage: dict[str, str]):
+    fail(storage, lasting_keys=True)
+    expired = {**storage, "aws_access_key_id": "until-1000"}
+    with pytest.raises(lance_spark.TableUnreadableError):
+        lance_spark.open_table("s3://tables/none.lance", storage_options=expired)
+    assert refused(storage) != []
