@@ -41,6 +41,10 @@ PROPERTY_PREFIX = "snapshot-property."
 OWN_PROPERTIES = ("lance-spark.", "__lance")
 """How names of properties begin that users cannot give."""
 
+WRITE_ID_PROPERTY = "lance-spark.write"
+"""The only property with such a name that a write option gives: the random id of a write, by which
+`add` recognises its own commit. Its values are no names of anything."""
+
 _ONE_TABLE = "one location: read each table by itself, and call union"
 _NO_PARTITIONS = "nothing: a table has fragments and no folders of partitions"
 _OF_OTHER_FORMATS = {
@@ -506,12 +510,13 @@ def check_number(name: str, value: object, *, least: int, accepted: str | None =
 
 
 def check_property(name: str, value: str) -> None:
-    """Checks the name of a property of a commit.
+    """Checks the name of a property of a commit: a user's, or :data:`WRITE_ID_PROPERTY`.
 
     Raises:
         OptionError: The name is empty, or reserved by Lance or this package.
     """
-    if not name or name.startswith(OWN_PROPERTIES):
+    is_write_id = name == WRITE_ID_PROPERTY and re.fullmatch("[0-9a-f]{32}", value)
+    if not is_write_id and (not name or name.startswith(OWN_PROPERTIES)):
         accepted = f"a name that does not begin with {' or '.join(map(repr, OWN_PROPERTIES))}"
         raise OptionError(f"{PROPERTY_PREFIX}{name}", value, accepted, problem="has a name that cannot be given")
 

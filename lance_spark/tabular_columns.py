@@ -14,6 +14,7 @@ import pyarrow as pa
 from lance_spark.errors import ColumnNameError, SchemaMismatchError
 from lance_spark.tabular_streams import refuse_form
 from lance_spark.types.fields import UNSTORABLE, check_column_names
+from lance_spark.types.model_schema import is_model, schema_of_model
 from lance_spark.types.python_values import (
     inferred_type,
     python_array,
@@ -75,7 +76,7 @@ def columns_of(data: object) -> PythonColumns:
 
 def _row_columns(rows: Sequence[Any]) -> PythonColumns:
     classes = set(map(type, rows))
-    if classes and all(hasattr(cls, "model_fields") for cls in classes):
+    if classes and all(map(is_model, classes)):
         return _model_columns(rows, classes)
     if not all(issubclass(cls, Mapping) for cls in classes):
         raise refuse_form(next(row for row in rows if not isinstance(row, Mapping)))
@@ -101,7 +102,7 @@ def _model_columns(models: Sequence[Any], classes: set[type]) -> PythonColumns:
         )
     (model,) = classes
     columns = _transpose([_plain_value(row.model_dump()) for row in models])
-    return PythonColumns(values=columns, infer=lambda: _with_vectors(schema_of_model(model), columns))
+    return PythonColumns(values=columns, infer=lambda: _with_vectors(_schema_of_model(model), columns))
 
 
 def _plain_value(value: Any) -> Any:  # noqa: ANN401
@@ -113,27 +114,14 @@ def _plain_value(value: Any) -> Any:  # noqa: ANN401
     return value.value if isinstance(value, Enum) else value
 
 
-def schema_of_model(model: type) -> pa.Schema:
-    """Returns the columns of a pydantic model, with the types of its annotations.
-
-    A LanceModel converts itself.
-
-    Raises:
-        SchemaMismatchError: An annotation has no type of Arrow.
-    """
-    if hasattr(model, "to_arrow_schema"):
-        converted: pa.Schema = model.to_arrow_schema()
-        return converted
-    from lance.pydantic import pydantic_to_schema
-
+def _schema_of_model(model: type) -> pa.Schema:
     try:
-        schema: pa.Schema = pydantic_to_schema(model)
-    except TypeError as error:
+        return schema_of_model(model)
+    except ValueError as error:
         raise SchemaMismatchError(
             f"The model {model.__name__} has no Arrow schema: {str(error).rstrip('.')}. Nothing was written. Pass "
             "schema=, or give [model.model_dump() for model in models]."
         ) from error
-    return schema
 
 
 def _pandas_columns(data: pd.DataFrame) -> PythonColumns:

@@ -87,18 +87,19 @@ _SEQUENCES = (list, collections.abc.Sequence, collections.abc.MutableSequence)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
-def arrow_type(annotation: object, *, where: str) -> pa.DataType:
+def arrow_type(annotation: object, *, where: str, remedy: str = "Pass data_type=, a pyarrow type.") -> pa.DataType:
     """Returns the Arrow type of values with an annotation.
 
     Args:
         annotation: A resolved annotation (no string), or a `pa.DataType`, which is returned
             unchanged.
         where: The annotated object, for an error message: "the result of UDF 'f'".
+        remedy: What to do about an annotation without a type, for an error message.
 
     Raises:
         UdfDefinitionError: The annotation has no Arrow type of its own.
     """
-    return _Inference(where).of(annotation)
+    return _Inference(where, remedy).of(annotation)
 
 
 def check_fillable(data_type: pa.DataType, *, where: str) -> None:
@@ -156,15 +157,14 @@ def field_annotations(record: object) -> dict[str, object] | None:
 class _Inference:
     """The inference for a single annotation; keeps the open records to detect recursion."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, where: str, remedy: str) -> None:
+        self._where, self._remedy = where, remedy
         self._open: list[object] = []
 
     def refuse(self, annotation: object, reason: str) -> UdfDefinitionError:
         spelling = annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
         return UdfDefinitionError(
-            f"The annotation {spelling} of {self._where} has no Arrow type: {end_sentence(reason)} "
-            "Pass data_type=, a pyarrow type."
+            f"The annotation {spelling} of {self._where} has no Arrow type: {end_sentence(reason)} {self._remedy}"
         )
 
     def of(self, annotation: object) -> pa.DataType:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.errors import OptionError, counted
-from lance_spark.options import check_property
+from lance_spark.options import WRITE_ID_PROPERTY, check_property
 from lance_spark.rows.row_set import RowSet
 from lance_spark.stored_json import Kinds, check_fields, load_object
 from lance_spark.words import InWords, listed
@@ -52,6 +52,10 @@ class CommitNote:
                 raise OptionError(f"properties[{name!r}]", value, "texts by names")
             check_property(name, value)
         return CommitNote(message=message, properties=tuple(sorted((properties or {}).items())))
+
+    def with_write_id(self, write_id: str) -> CommitNote:
+        """Returns the annotation with the id of a write."""
+        return replace(self, properties=(*self.properties, (WRITE_ID_PROPERTY, write_id)))
 
 
 NO_NOTE = CommitNote()

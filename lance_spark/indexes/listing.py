@@ -53,7 +53,7 @@ class IndexConfig:
 
     name: str
     index_type: str
-    columns: list[str]
+    columns: list[str] = dataclasses.field(hash=False)
 
     def __getitem__(self, name: str) -> object:
         """Returns an attribute by its name: `index["columns"]`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lance_spark.commit.changes import CommitNote
-from lance_spark.commit.conflicts.history import last_commit
+from lance_spark.commit.conflicts.history import find_write
 from lance_spark.dml.results import ChangeResult
 from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.jvm.gateway import is_classic
@@ -347,7 +348,7 @@ class TableRows(TableVersions):
             properties: Properties of the version: texts by name.
 
         Returns:
-            The version, and the number of rows. For a Spark DataFrame, those of the newest commit.
+            The version with the rows, and their number.
 
         Raises:
             TableNotFoundError: The table was dropped. Nothing was written.
@@ -372,10 +373,14 @@ class TableRows(TableVersions):
         before = ref.open_latest()  # a write by location would create a dropped table again
         table = before.schema if mode == "append" else None
         repair = VectorRepair.of(on_bad_vectors, fill_value, table, is_new=table is None)
-        commit = write_rows(ref, data if repair is None else repair.repair(data), mode=mode, note=note)
-        if commit is None and is_spark(data):
-            commit = last_commit(ref.uri, ref.storage)
-        if commit is None or commit.version <= before.version:
+        rows = data if repair is None else repair.repair(data)
+        if is_spark(data):
+            write_id = uuid.uuid4().hex
+            write_rows(ref, rows, mode=mode, note=note.with_write_id(write_id))
+            commit = find_write(ref.open_latest(), write_id, after=before.version)
+        else:
+            commit = write_rows(ref, rows, mode=mode, note=note)
+        if commit is None:
             return ChangeResult(version=before.version)
         return ChangeResult(version=commit.version, rows_inserted=commit.rows)
 

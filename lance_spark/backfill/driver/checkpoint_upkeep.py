@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
 from lance_spark.backfill.reuse.round_context import store_of, target_files
+from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
 from lance_spark.dataset import DatasetRef, tags_of
 from lance_spark.errors import TableUnwritableError, panics_as_errors
@@ -146,13 +147,12 @@ class CheckpointUpkeep:
 
         A task that ran twice leaves two files.
         """
-        fragment_id, text = body["context"].get("fragment"), str(body["rows"].get("own"))
-        try:
-            rows = RowSet.from_text(text)
-        except ValueError:  # another program wrote the reference
+        reference = StoredReference.of(body)
+        if reference is None:
             return False
+        rows, fragment_id = reference.rows.own, reference.fragment_id
         identity = (self._spec.key.digest, member.source, member.job_id)
-        for record in records.of(fragment_id) if isinstance(fragment_id, int) else ():
+        for record in () if fragment_id is None else records.of(fragment_id):
             if (record.key, record.source, record.job_id) == identity:
                 rows -= record.computed
         return not rows
@@ -173,8 +173,10 @@ class CheckpointUpkeep:
         # Another job may have selected more rows. Own rows may have moved to a later fragment.
         rows = outcome.rows.own if is_own else outcome.rows.computed
         if entry.kind == "reference":
-            body = self._store.read_reference(entry, self._spec.key, outcome.source)
-            return body is None or RowSet.from_text(str(body["rows"]["own" if is_own else "computed"])) <= rows
+            reference = StoredReference.of(self._store.read_reference(entry, self._spec.key, outcome.source))
+            if reference is None:
+                return True
+            return (reference.rows.own if is_own else reference.rows.computed) <= rows
         # The name of the entry is enough for most cases. Files are large.
         count = rows.count(entry.start, entry.stop)
         if is_own or count < entry.rows or count == entry.stop - entry.start:

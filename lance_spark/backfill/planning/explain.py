@@ -22,11 +22,11 @@ from lance_spark.backfill.planning.planner import SAMPLE_TASKS, PreparedBackfill
 from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
+from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.errors import counted
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
 from lance_spark.rows.row_addresses import SnapshotRows
-from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.column_file import fixed_bytes
 from lance_spark.words import InWords
 
@@ -311,8 +311,10 @@ def _checkpointed(prepared: PreparedBackfill, work: Sequence[FragmentPlan]) -> i
         source = source_of(spec, fragment.metadata)
         of_any_job = 0
         for entry in prepared.entries.get(source, ()):
-            body = store.read_reference(entry, spec.key, source) if entry.kind == "reference" else None
-            count = entry.rows if body is None else len(RowSet.from_text(str(body["rows"]["computed"])))
+            count = entry.rows
+            if entry.kind == "reference":
+                reference = StoredReference.of(store.read_reference(entry, spec.key, source))
+                count = 0 if reference is None else len(reference.rows.computed)
             if selector.is_served_by(entry.job_id):
                 rows += count
             else:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of
+from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.task.messages import FragmentRows
 from lance_spark.commit.conflicts.identity import OUTPUT_KEY, TOKEN_KEY
 from lance_spark.errors import TableUnreadableError, panics_as_errors
@@ -272,15 +273,14 @@ class ValueFinder:
             rows = FragmentRows(computed=record.computed, nulls=record.nulls, failed=record.failed)
             yield record.target_file, record.job_id, rows
         for entry in self._entries(source):
-            body = self._store.read_reference(entry, spec.key, source) if entry.kind == "reference" else None
-            if body is not None:
-                rows = FragmentRows.from_json({name: str(text) for name, text in body["rows"].items()})
-                yield (
-                    body["data_file"],
-                    entry.job_id,
-                    FragmentRows(computed=rows.own, nulls=rows.nulls & rows.own, failed=rows.failed),
-                )
-                yield body["data_file"], "", FragmentRows(computed=rows.computed, nulls=rows.nulls)
+            if entry.kind != "reference":
+                continue
+            reference = StoredReference.of(self._store.read_reference(entry, spec.key, source))
+            if reference is not None:
+                rows = reference.rows
+                own = FragmentRows(computed=rows.own, nulls=rows.nulls & rows.own, failed=rows.failed)
+                yield reference.data_file, entry.job_id, own
+                yield reference.data_file, "", FragmentRows(computed=rows.computed, nulls=rows.nulls)
 
     def _entries(self, source: str) -> Sequence[CheckpointEntry]:
         """Returns the checkpoints of a fragment."""
@@ -313,7 +313,8 @@ class ValueFinder:
         swapped names.
         """
         spec = self._spec
-        if file in self.missing_files or not self._session.contains(f"data/{file}"):
+        # Stored text is no path: a name with a slash could leave the folder of the table.
+        if "/" in file or file in self.missing_files or not self._session.contains(f"data/{file}"):
             return None
         try:
             with panics_as_errors():

@@ -16,6 +16,7 @@ from lance_spark.commit.conflicts.known_events import KnownEvents
 from lance_spark.commit.conflicts.parallel_reads import MOST_AHEAD, read_ahead
 from lance_spark.dataset import DatasetRef
 from lance_spark.lance_compat import path_of, read_transaction
+from lance_spark.options import WRITE_ID_PROPERTY
 
 logger = logging.getLogger(__name__)
 
@@ -263,6 +264,13 @@ def find_job(dataset: lance.LanceDataset, job_id: str, *, after: int) -> CommitR
         elif event.properties.get(UNDONE_KEY) == job_id:
             result = None
     return result
+
+
+def find_write(dataset: lance.LanceDataset, write_id: str, *, after: int) -> CommitResult | None:
+    """Returns the result of a write by its :data:`WRITE_ID_PROPERTY`, or None without a commit."""
+    events = events_back(dataset, dataset.version, after)
+    event = next((event for event in events if event.properties.get(WRITE_ID_PROPERTY) == write_id), None)
+    return None if event is None else summary_of(event, dataset.uri)
 
 
 def summary_of(event: Event, uri: str) -> CommitResult | None:

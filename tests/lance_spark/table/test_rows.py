@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Literal
 
 import lance
 import pandas as pd
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark import Connection, FilterError, OptionError, Table
 from lance_spark.errors import LanceSparkError, SchemaMismatchError, ValueConversionError
+from lance_spark.table import rows
 from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
 from udf_runtime import udf
@@ -260,3 +262,23 @@ def test_a_row_with_bytes_and_vectors_is_shown(db: Connection):
     table = make_table(db, "t", rows=2, fragments=1)
     table.to_lance().add_columns({"v": "array[1.0, 2.0]", "b": "cast(text as binary)"})
     assert "[1.0, 2.0]" in table._repr_html_()
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_spark_dataframe_is_added_with_its_own_version_beside_other_writers(
+    table: Table, monkeypatch: pytest.MonkeyPatch, mode: Literal["append", "overwrite"]
+):
+    """Another writer commits after the write, and before the result."""
+    write, version = rows.write_rows, table.version
+
+    def write_before_another(*arguments: Any, **more: Any) -> Any:
+        write(*arguments, **more)
+        monkeypatch.undo()
+        table.add(table.to_arrow(filter="id < 1"))
+
+    monkeypatch.setattr(rows, "write_rows", write_before_another)
+    result = table.add(table.to_spark(filter="id < 3"), mode)
+    assert (result.version, result.rows_inserted) == (version + 1, 3) and table.version == version + 2
+    assert table.versions[-2].properties == {}
+    empty = table.add(table.to_spark(filter="id < 0"))
+    assert (empty.version, empty.rows_inserted) == (table.version, 0)
