@@ -26,6 +26,9 @@ from lance_spark.types.python_values import python_array, python_field
 if TYPE_CHECKING:
     import lance
 
+_PLAN_ERRORS = (ValueError, OSError, RuntimeError, NotImplementedError)
+"""Exceptions of pylance for an invalid expression."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignments:
@@ -76,7 +79,9 @@ def check_assignments(dataset: lance.LanceDataset, assignments: Assignments, uri
         if name not in names:
             raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(schema.names)}")
     for name, text in assignments.expressions.items():
-        _check_expression(dataset, schema.field(name), text, uri)
+        _refuse_expression(schema.field(name), text, uri)
+    for planned in _plan_expressions(dataset, assignments.expressions):
+        _refuse_other_type(planned, schema.field(planned.name).type, assignments.expressions[planned.name])
     if not assignments.values:
         return None
     fields = [row_field(schema.field(name)) for name in assignments.values]
@@ -84,7 +89,8 @@ def check_assignments(dataset: lance.LanceDataset, assignments: Assignments, uri
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _check_expression(dataset: lance.LanceDataset, field: pa.Field[Any], text: str, uri: str) -> None:
+def _refuse_expression(field: pa.Field[Any], text: str, uri: str) -> None:
+    """Refuses a column that no expression can set."""
     name = field.name
     if not isinstance(text, str) or not text.strip():
         raise OptionError(f"values_sql[{name!r}]", text, "an expression in Lance SQL, such as price * 2")
@@ -98,19 +104,41 @@ def _check_expression(dataset: lance.LanceDataset, field: pa.Field[Any], text: s
             f"no expression in Lance SQL checks the lengths of column {name!r}, which is {declared}. Table: {uri}. "
             "Nothing was changed. Set the column with values, or with UPDATE of a SQL catalog."
         )
+
+
+def _plan_expressions(dataset: lance.LanceDataset, expressions: Mapping[str, str]) -> list[pa.Field[Any]]:
+    """Returns the planned columns of expressions, by a single scan if all are valid."""
     try:
-        with panics_as_errors():
-            result = dataset.scanner(columns={name: text}, limit=0, with_row_id=True).to_table().schema.field(name)
-    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-        raise OptionError(
-            f"values_sql[{name!r}]", text, f"an expression in Lance SQL over the table's columns ({plain(error)})"
-        ) from error
-    if result.type != field.type:
+        return _plan_columns(dataset, expressions)
+    except _PLAN_ERRORS:
+        planned: list[pa.Field[Any]] = []
+    for name, text in expressions.items():
         try:
-            pa.nulls(1, result.type).cast(field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            accepted = f"an expression of type {field.type}, which the column has, and not {result.type}"
-            raise OptionError(f"values_sql[{name!r}]", text, accepted) from error
+            planned += _plan_columns(dataset, {name: text})
+        except _PLAN_ERRORS as error:
+            raise OptionError(
+                f"values_sql[{name!r}]", text, f"an expression in Lance SQL over the table's columns ({plain(error)})"
+            ) from error
+    return planned
+
+
+def _plan_columns(dataset: lance.LanceDataset, expressions: Mapping[str, str]) -> list[pa.Field[Any]]:
+    if not expressions:
+        return []
+    with panics_as_errors():
+        schema = dataset.scanner(columns=dict(expressions), limit=0, with_row_id=True).to_table().schema
+    return [schema.field(name) for name in expressions]
+
+
+def _refuse_other_type(planned: pa.Field[Any], kind: pa.DataType, text: str) -> None:
+    """Refuses an expression whose type has no cast to the column's type."""
+    if planned.type == kind:
+        return
+    try:
+        pa.nulls(1, planned.type).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        accepted = f"an expression of type {kind}, which the column has, and not {planned.type}"
+        raise OptionError(f"values_sql[{planned.name!r}]", text, accepted) from error
 
 
 def _constant(field: pa.Field[Any], value: object) -> pa.Array[Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lance_spark.commit.commit_loop import CommitPolicy, Outdated, evaluate_until_committed
 from lance_spark.commit.schema_change import change_schema
+from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
@@ -43,18 +44,20 @@ class OptimizeIndex:
         name: The index.
         merge: Parts of a vector index to merge with the new rows. None leaves the number to Lance.
         retrain: Whether to train the model of a vector index again.
+        policy: The driver's limits of the retries, and its verdict on the store.
     """
 
     ref: DatasetRef
     name: str
     merge: int | None
     retrain: bool
+    policy: CommitPolicy
 
     def run(self) -> None:
         """Optimizes the index, and retries if other writers commit first. Runs on an executor."""
         try:
             with panics_as_errors():
-                head = change_schema(self.ref, self._optimize)
+                head = change_schema(self.ref, self._optimize, self.policy)
         except (RuntimeError, ValueError) as error:
             if isinstance(error, CommitConflictError | IndexNotFoundError):
                 raise
@@ -86,7 +89,7 @@ class OptimizeIndex:
         """
         for description in head.describe_indices():
             if description.name == self.name and not all(description.field_names):
-                drop_index(self.ref, self.name)
+                drop_index(self.ref, self.name, self.policy)
 
 
 def optimize_indices(
@@ -103,20 +106,23 @@ def optimize_indices(
         IndexNotFoundError: An index does not exist.
         IndexBuildError: A task failed. Its index is unchanged.
         CommitConflictError: Other writers kept committing first.
+        UnsafeStoreError: The store has no conditional puts.
     """
     head = ref.open_latest()
     for name in names:
         find_index(head, name)
     if not names:
         return
-    tasks = [OptimizeIndex(ref=ref, name=name, merge=merge, retrain=retrain) for name in names]
+    policy = CommitPolicy.of(None)
+    refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
+    tasks = [OptimizeIndex(ref=ref, name=name, merge=merge, retrain=retrain, policy=policy) for name in names]
     jobs = SparkJobs(spark(), SparkJobTag.of(new_id(), f"optimizes indexes of {ref.uri}"))
     with raise_task_errors(IndexBuildError, CommitConflictError, uri=ref.uri):
         jobs.results(tasks, type(None))
 
 
-def drop_index(ref: DatasetRef, name: str) -> None:
-    """Drops an index. Concurrent writers may commit.
+def drop_index(ref: DatasetRef, name: str, policy: CommitPolicy | None = None) -> None:
+    """Drops an index. Concurrent writers may commit. `policy` is by default the environment's.
 
     Raises:
         IndexNotFoundError: The index does not exist.
@@ -137,7 +143,7 @@ def drop_index(ref: DatasetRef, name: str) -> None:
 
     def drop_once(_attempt: int) -> Outdated | None:
         # Measured: a concurrent compaction gives the index another id, and the index stays.
-        if all(description.name != name for description in change_schema(ref, drop).describe_indices()):
+        if all(description.name != name for description in change_schema(ref, drop, policy).describe_indices()):
             return None
         return Outdated(
             error=CommitConflictError(

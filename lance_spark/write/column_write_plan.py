@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
 
 from lance_spark.commit.changes import InputsFrom
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, FieldIdentity, field_identities
@@ -123,7 +124,7 @@ def plan_column_write(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _FrameColumns:
     """Columns of the DataFrame: the row addresses, the targets, and table columns to verify."""
 
@@ -133,23 +134,36 @@ class _FrameColumns:
     stored: pa.Schema
     uri: str
 
-    @property
+    @functools.cached_property
     def targets(self) -> list[str]:
-        return [name for name in self.source.names if name not in (self.address, *self.verify)]
+        others = {self.address, *self.verify}
+        return [name for name in self.source.names if name not in others]
 
-    @property
+    @functools.cached_property
     def existing(self) -> tuple[str, ...]:
         """Targets that the table has."""
-        return tuple(name for name in self.targets if name in self.stored.names)
+        return tuple(name for name in self.targets if name in self._stored_names)
 
     @property
     def added(self) -> StructType:
         """Targets that the table lacks."""
-        return StructType([self.source[name] for name in self.targets if name not in self.stored.names])
+        return StructType([self._fields[name] for name in self.targets if name not in self._stored_names])
+
+    @functools.cached_property
+    def _fields(self) -> dict[str, StructField]:
+        return {field.name: field for field in self.source.fields}
+
+    @functools.cached_property
+    def _stored_names(self) -> frozenset[str]:
+        return frozenset(self.stored.names)
+
+    @functools.cached_property
+    def _stored_by_lower_name(self) -> dict[str, str]:
+        return {name.lower(): name for name in reversed(self.stored.names)}
 
     def merge(self, new_columns: pa.Schema) -> pa.Schema:
         """Returns the targets in the types of the table and of its new columns."""
-        existing = self.existing
+        existing = self._stored_names
         return pa.schema([(self.stored if name in existing else new_columns).field(name) for name in self.targets])
 
     def check(self) -> None:
@@ -160,8 +174,8 @@ class _FrameColumns:
             SchemaMismatchError, UnsupportedTypeError: A column does not fit.
         """
         for name in self.verify:
-            if name not in self.source.names or name not in self.stored.names:
-                place = "the DataFrame" if name not in self.source.names else "the table"
+            if name not in self._fields or name not in self._stored_names:
+                place = "the DataFrame" if name not in self._fields else "the table"
                 raise ColumnNotFoundError(
                     name, place, hint="verify_columns are columns of the table that are written along unchanged"
                 )
@@ -182,11 +196,11 @@ class _FrameColumns:
         """Returns the problem with the name of a target, or None."""
         if name in _SYSTEM_COLUMNS:
             return f"column {name!r} is kept by Lance and cannot be written"
-        if name in self.stored.names:
+        if name in self._stored_names:
             return None
         if "." in name:
             return f"column {name!r}: a field inside a struct cannot be written by itself; write the whole struct"
-        similar = next((column for column in self.stored.names if column.lower() == name.lower()), None)
+        similar = self._stored_by_lower_name.get(name.lower())
         if similar is None:
             return None
         return f"column {name!r} differs from the table's {similar!r} only in case; write it under that name"
@@ -194,10 +208,10 @@ class _FrameColumns:
     def _check_types(self) -> None:
         names = (*self.existing, *self.verify)
         if names:
-            source = StructType([self.source[name] for name in names])
+            source = StructType([self._fields[name] for name in names])
             check_writable(source, pa.schema([*map(self.stored.field, names)]), uri=self.uri)
         for name in self.existing:
-            _refuse_lacking_fields(self.source[name].dataType, self.stored.field(name).type, name)
+            _refuse_lacking_fields(self._fields[name].dataType, self.stored.field(name).type, name)
 
 
 def _identify(targets: pa.Schema, identities: Mapping[str, FieldIdentity]) -> tuple[FieldIdentity, ...]:

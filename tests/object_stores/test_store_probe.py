@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType
 
+import lance_spark
 from lance_spark.commit import store_check
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.commit.store_check import (
@@ -225,6 +226,24 @@ def test_refused_columns_leave_the_table_as_it_was(careless: Store, monkeypatch:
     monkeypatch.setenv(ALLOW_VARIABLE, "true")
     Backfill(place.uri, "c", LongType(), storage=place.storage).run(rows)
     assert place.column("c") == {k: k * 10 for k in range(30)}
+
+
+@pytest.mark.long
+def test_tasks_that_optimize_an_index_take_the_verdict_of_the_driver(
+    careless: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+):
+    """Executors have another environment than the driver."""
+    place = careless.place()
+    rows = pa.table({"id": range(100)})
+    lance.write_dataset(rows, place.uri, storage_options=place.storage).create_scalar_index("id", "BTREE")
+    lance.write_dataset(rows, place.uri, mode="append", storage_options=place.storage)
+    table = lance_spark.connect(place.folder, spark, place.storage).open_table(place.name)
+    monkeypatch.delenv(ALLOW_VARIABLE, raising=False)
+    with pytest.raises(UnsafeStoreError, match="Nothing was committed"):
+        table.optimize_indices()
+    monkeypatch.setenv(ALLOW_VARIABLE, "true")
+    table.optimize_indices()
+    assert table.index_stats(table.list_indices()[0].name).num_unindexed_rows == 0
 
 
 @pytest.mark.long

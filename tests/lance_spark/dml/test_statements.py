@@ -190,6 +190,7 @@ def test_values_that_do_not_fit_are_refused_before_a_write(tmp_path: Path):
         (FilterError, "zz", lambda: inline_rows.delete(uri, "zz > 1")),
         (OptionError, "where", lambda: inline_rows.delete(uri, " ")),
         (OptionError, "values_sql.*nope", lambda: inline_rows.update(uri, None, a="nope(3)")),
+        (OptionError, r"values_sql\['s'\].*nope", lambda: inline_rows.update(uri, None, a="a + 1", s="nope(3)")),
         (OptionError, "of type int32.*not", lambda: inline_rows.update(uri, None, a="named_struct('x', id)")),
         (ValueConversionError, "'a lot' does not fit int32", lambda: inline_rows.update(uri, None, {"a": "a lot"})),
         (ValueConversionError, "does not fit int32", lambda: inline_rows.update(uri, None, {"a": 2**40})),

@@ -32,7 +32,8 @@ final class MetadataScan
 
   @Override
   public void pruneColumns(StructType required) {
-    if (required.length() > 0) columns = required;
+    // `count(*)` needs no column, and the first column is the cheapest.
+    columns = required.length() > 0 ? required : new StructType().add(columns.fields()[0]);
   }
 
   @Override
