@@ -231,9 +231,10 @@ class _ColumnCommit:
         reports = self.request.rebaser is not None and self.result is None and bool(self.request.change.fragments)
         if not numbers and not reports:
             return self._note(plan, replace(result, version=dataset.version))
+        entry = self.request.stage.entry(dataset, self.planner.file_columns(plan.head))
         outcome = attempt_commit(
             dataset,
-            replace_data(dataset, {number: plan.parts[number].staged for number in numbers}),
+            replace_data(entry, {number: plan.parts[number].staged for number in numbers}),
             read_version=dataset.version,
             properties=properties_of(result, self.request.change.commit_message, self.request.change.properties),
             storage_options=self.request.snapshot.storage,

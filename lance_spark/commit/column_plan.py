@@ -277,7 +277,13 @@ class ColumnCommitPlanner:
                 return outcome
             self.token = token
             return self.request.snapshot.open_latest()
-        return fill_gaps(head, sorted(plan.parts), targets_in(head, change), self._blank, self.request.snapshot.storage)
+        request, targets = self.request, targets_in(head, change)
+        return fill_gaps(head, sorted(plan.parts), targets, self._blank, request.stage.entry, request.snapshot.storage)
+
+    def file_columns(self, head: Head) -> list[str]:
+        """Returns the present names of the target columns, in the order of the column files."""
+        names = {column.id: column.name for column in head.fields}
+        return [names.get(target.id, target.name) for target in self.request.change.targets]
 
     def _blank(self, dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
         staged = self.request.stage.blank(dataset, fragment, names)

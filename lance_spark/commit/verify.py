@@ -14,7 +14,6 @@ from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, file
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
-    CommitConflictError,
     CommitError,
     CommitImpossibleError,
     CommitOutcomeUnknownError,
@@ -43,41 +42,17 @@ class Stage(Protocol):
     def missing(self, names: Sequence[str]) -> Collection[str]:
         """Returns the names of the data files that do not exist."""
 
+    def entry(self, dataset: lance.LanceDataset, columns: Sequence[str]) -> DataFile:
+        """Returns the entry of a file with columns of a version, in the order of the file."""
 
-def replace_data(dataset: lance.LanceDataset, staged: Mapping[int, StagedColumns]) -> LanceOperation.DataReplacement:
-    """Returns the operation to put a column file with the same columns into each fragment.
 
-    Raises:
-        CommitConflictError: See :func:`data_files`.
-    """
+def replace_data(like: DataFile, staged: Mapping[int, StagedColumns]) -> LanceOperation.DataReplacement:
+    """Returns the operation to put a column file with the columns of `like` into each fragment."""
     from lance import LanceOperation
 
-    files = zip(staged, data_files(dataset, list(staged.values())), strict=True)
-    return LanceOperation.DataReplacement([LanceOperation.DataReplacementGroup(*pair) for pair in files])
-
-
-def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> list[DataFile]:
-    """Returns the entries for files with the same columns, with this version's field ids.
-
-    pylance reads the footer of the first file. The other files differ only in name and size.
-
-    Raises:
-        CommitConflictError: The first file is unreadable, for example after a cleanup between
-            two rounds.
-    """
-    from lance.fragment import DataFile
-
-    if not staged:
-        return []
-    try:
-        first = DataFile.create(dataset, staged[0].name)
-    except (ValueError, OSError) as error:
-        raise CommitConflictError(
-            f"A cleanup of unreferenced files deleted the column file {staged[0].name}: {plain(error)}. Table: "
-            f"{dataset.uri}. The file was not committed. Write again, or run the backfill again.",
-            uri=dataset.uri,
-        ) from error
-    return [same_columns(first, file) for file in staged]
+    return LanceOperation.DataReplacement(
+        [LanceOperation.DataReplacementGroup(number, same_columns(like, file)) for number, file in staged.items()]
+    )
 
 
 def same_columns(like: DataFile, staged: StagedColumns) -> DataFile:
@@ -140,6 +115,7 @@ def fill_gaps(
     fragments: Sequence[int],
     targets: Sequence[FieldIdentity],
     blank: Callable[[lance.LanceDataset, int, Sequence[str]], StagedColumns],
+    entry: Callable[[lance.LanceDataset, Sequence[str]], DataFile],
     storage: Mapping[str, str],
 ) -> lance.LanceDataset | Lost | Unknown | None:
     """Adds files of NULLs to fragments with files of some but not all target columns.
@@ -153,7 +129,7 @@ def fill_gaps(
         base = dataset or head.dataset
         outcome = attempt_commit(
             base,
-            replace_data(base, {number: blank(base, number, names) for number in numbers}),
+            replace_data(entry(base, names), {number: blank(base, number, names) for number in numbers}),
             read_version=base.version,
             properties={},
             storage_options=storage,

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lance_spark.commit.changes import CommitResult, RowEdits, StagedColumns
 from lance_spark.commit.conflicts.identity import field_identities, ids_of
-from lance_spark.commit.verify import data_files
+from lance_spark.commit.verify import same_columns
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.strategy import UpdateStrategy
 from lance_spark.errors import UnsupportedOperationError, counted
 from lance_spark.rows.row_addresses import SnapshotRows
+from lance_spark.staging.file_layout import FileLayout
 from lance_spark.words import InWords
 
 if TYPE_CHECKING:
@@ -146,10 +147,8 @@ def _with_files(
 ) -> RowEdits:
     """Returns edits with column files of fragments."""
     modified = frozenset(ids_of(field for field in edits.fields if field.name in columns))
-    updated = [
-        _with_file(edits.before[file.fragment_id], data_file, modified)
-        for file, data_file in zip(files, data_files(dataset, [file.staged for file in files]), strict=True)
-    ]
+    entry = FileLayout.of_table(dataset, columns).file
+    updated = [_with_file(edits.before[file.fragment_id], same_columns(entry, file.staged), modified) for file in files]
     offsets = {file.fragment_id: file.rows for file in files} if dataset.has_stable_row_ids else {}
     return replace(edits, updated=(*edits.updated, *updated), modified=tuple(sorted(modified)), offsets=offsets)
 

@@ -88,7 +88,7 @@ _SHOWN_FILES = 3
 _PROBED_ATTEMPTS = 1000
 """From this many attempts on, one listing of `data/` replaces a request per attempt and file."""
 
-OPEN_FILES = 4
+OPEN_FILES = 16
 """Maximum number of open files of an attempt. The files may end in any order."""
 
 CHECK_S = 1.0

@@ -30,11 +30,12 @@ from lance_spark.rows.row_addresses import (
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import OPEN_FILES, Attempt, Staging
 from lance_spark.staging.blobs import is_logical_blob, row_field
+from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types.fields import requested_columns
 
 if TYPE_CHECKING:
     import lance
-    from lance.fragment import LanceFragment
+    from lance.fragment import DataFile, LanceFragment
 
 _WINDOW_BYTES = 16 << 20
 _MOST_WINDOW_ROWS = 1 << 16
@@ -47,6 +48,8 @@ _FIRST_BLOBS = 8
 _CLOSED_BEHIND_BYTES = 8 << 20
 """Most bytes of values in a file that is finished behind the next rows. A larger file is uploaded
 while its rows arrive, and its end would keep several such files in memory."""
+_MOST_SMALL_FILES = 4
+"""Maximum number of such files in progress. As many bytes in more files may be in progress, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,11 @@ class ColumnFile:
         self._pending_bytes += values.nbytes
         if self._pending_bytes >= _WINDOW_BYTES or int(offsets[-1]) + 1 - self._next >= _MOST_WINDOW_ROWS:
             self._flush(int(offsets[-1]) + 1)
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether the file may be finished at once with many other files."""
+        return self._written_bytes * OPEN_FILES <= _CLOSED_BEHIND_BYTES * _MOST_SMALL_FILES
 
     @property
     def is_small(self) -> bool:
@@ -256,8 +264,9 @@ class _FileCloser:
         """
         file.fill()
         if self._pool is not None and file.is_small:
-            if len(self._files) >= OPEN_FILES:
-                self._files[-OPEN_FILES].result()
+            count = OPEN_FILES if file.is_tiny else _MOST_SMALL_FILES
+            if len(self._files) >= count:
+                self._files[-count].result()
             self._files.append(self._pool.submit(file.finish))
             return
         for unfinished in self._files[-OPEN_FILES:]:
@@ -393,6 +402,10 @@ class NullColumnFiles:
     def missing(self, names: Sequence[str]) -> list[str]:
         """Returns the names of absent data files."""
         return self._staging.find_missing(names)
+
+    def entry(self, dataset: lance.LanceDataset, columns: Sequence[str]) -> DataFile:
+        """Returns the entry of a file with columns of a version, without a request to the store."""
+        return FileLayout.of_file(dataset, columns)
 
     def _write(
         self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str], existing: tuple[str, ...]

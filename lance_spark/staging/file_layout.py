@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -74,6 +74,13 @@ class FileLayout:
         chosen = frozenset(columns)
         schema = pa.schema([row_field(f) for f in dataset.schema if f.name in chosen])
         return _build_layout(schema, dataset.data_storage_version, dataset.lance_schema)
+
+    @staticmethod
+    def of_file(dataset: lance.LanceDataset, columns: Sequence[str]) -> DataFile:
+        """Returns the entry of a file with columns of an existing table, in this order."""
+        table = dataset.schema
+        schema = pa.schema([row_field(table.field(name)) for name in columns])
+        return _build_layout(schema, dataset.data_storage_version, dataset.lance_schema).file
 
     def fragment(self, name: str, *, rows: int, size_bytes: int | None) -> FragmentMetadata:
         """Returns a new fragment of one file; the commit assigns the fragment's id."""

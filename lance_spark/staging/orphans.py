@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 
 from lance_spark.commit.conflicts.history import named_files
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.errors import OptionError, TableNotFoundError
 from lance_spark.staging.area import OPEN_FILES, Staging, made_at, staged_jobs
 
@@ -36,10 +36,16 @@ def remove_orphans(
     ref = DatasetRef.at(uri, storage_options or {})
     before = moment_before(older_than)
     candidates: dict[Staging, set[str]] = {}
-    for job in staged_jobs(ref.uri, ref.storage_options):
-        if made_at(job) > before:
-            continue
-        staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=job, open_files=OPEN_FILES)
+    jobs = [job for job in staged_jobs(ref.uri, ref.storage_options) if made_at(job) <= before]
+    table_files = _count_table_files(ref) if jobs else None
+    for job in jobs:
+        staging = Staging(
+            uri=ref.uri,
+            storage_options=ref.storage_options,
+            job_id=job,
+            table_files=table_files,
+            open_files=OPEN_FILES,
+        )
         # The job is closed before any check: a job that lives longer than expected must not begin
         # its commit now.
         staging.close_job()
@@ -51,6 +57,14 @@ def remove_orphans(
         for staging, names in candidates.items()
         if (names - keep).isdisjoint(needed)  # otherwise its markers list its files for a later cleanup
     )
+
+
+def _count_table_files(ref: DatasetRef) -> int | None:
+    """Returns the number of data files of the latest version; None without a version."""
+    try:
+        return count_data_files(ref.open_latest())
+    except TableNotFoundError:
+        return None
 
 
 def moment_before(older_than: timedelta, *, option: str = "older_than") -> datetime:

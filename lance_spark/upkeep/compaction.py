@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -167,6 +167,7 @@ class CompactionJob:
         self._seconds: dict[str, float] = dict.fromkeys(("plan", "write", "commit"), 0.0)
         self._failed: dict[int, str] = {}
         self._planned = 0
+        self._await_start: Callable[[], None] = lambda: None
         self._began = time.monotonic()
 
     def snapshot(self) -> CompactionResult:
@@ -193,7 +194,9 @@ class CompactionJob:
         plan = self._plan()
         self._planned = len(plan.fragments)
         if plan.tasks:
-            with noted(self._ref, self._job_id, JOB_TYPE, read_version=self.read_version, done=self._done):
+            with noted(
+                self._ref, self._job_id, JOB_TYPE, read_version=self.read_version, done=self._done
+            ) as self._await_start:
                 self._run_shown(plan)
                 if self._failed:
                     raise self._incomplete()
@@ -277,6 +280,7 @@ class CompactionJob:
             running = [pool.submit(self._write, group, max(1, most // at_once)) for group in groups]
             untaken = set(running)
             try:
+                self._await_start()
                 # In the order of the plan, because Lance orders fragments and rows by commits.
                 for future in running:
                     parts, lost_fragments = self._take(plan, future.result())

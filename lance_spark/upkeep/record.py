@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from lance_spark.commit.attempt import this_user
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, is_local
+from lance_spark.errors import LanceSparkError
 from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.model import JobRecord, Status
+from lance_spark.side_calls import begin_call
 from lance_spark.staging.area import new_id
 
 
@@ -28,10 +31,11 @@ class Done:
 @contextlib.contextmanager
 def noted(
     ref: DatasetRef, job_id: str, job_type: str, *, read_version: int, done: Callable[[], Done]
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Records an upkeep job of the table, at its beginning and at its end.
 
-    Runs on the driver. Only the first record must succeed at once.
+    Runs on the driver. Yields a function that waits for the first record. The block calls the
+    function before its first change of the table. Only the first record must succeed at once.
 
     Raises:
         LanceSparkError: The history cannot be written.
@@ -54,18 +58,22 @@ def noted(
         process=this_process(),
         fragments_total=done().fragments_total,
     )
-    history.save(record)
+    await_start = begin_call(ref.uri, functools.partial(history.save, record))
+    if is_local(ref.uri):
+        await_start()
     status: Status = "FAILED"
     message: str | None = None
     try:
         with history.beating(record.staging_id):
-            yield
+            yield await_start
         status = "DONE"
     except BaseException as error:
         status = "PARTIAL" if done().versions else "FAILED"
         message = f"{type(error).__name__}: {error}"
         raise
     finally:
+        with contextlib.suppress(OSError, LanceSparkError):  # the block has raised the error
+            await_start()
         moment = datetime.now(UTC)
         facts = {field.name: getattr(done(), field.name) for field in dataclasses.fields(Done)}
         ended = dataclasses.replace(

@@ -384,7 +384,7 @@ def _check_request(ref: DatasetRef, request: BackfillRequest, binding: Binding) 
             f"Column {request.columns[0]!r} of the view {ref.uri} is computed from the view's source, so it takes no "
             "other UDF. Make a view with that UDF."
         )
-    if request.read_version not in (None, ref.open_latest().version):
+    if request.read_version is not None and request.read_version != ref.open_latest().version:
         raise RegistrationError(
             f"Columns of the view {ref.uri} that are computed from its source take no read_version. Refresh the view "
             "with src_version."

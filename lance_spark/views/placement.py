@@ -131,6 +131,11 @@ class RefreshTaskResult:
     removed: list[int] = field(default_factory=list)
     deleted: int = 0
 
+    @property
+    def written_files(self) -> list[str]:
+        """All files of the tasks' attempts: names of data files, and paths of spilled row ids."""
+        return [file["path"] for fragment in self.fragments for file in fragment["files"]] + self.spills
+
     def __add__(self, other: RefreshTaskResult) -> RefreshTaskResult:
         values = {name: getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__}
         return RefreshTaskResult(**values)

@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.rows.replace_commit import CommitTakenBackError, commit_replaced
 from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, count_data_files, is_local
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import (
     BackfillIncompleteError,
@@ -48,9 +48,10 @@ from lance_spark.lance_compat import path_of
 from lance_spark.objects import objects_of_table
 from lance_spark.rebase.source_changes import ChangedFragments, affected
 from lance_spark.session.sessions import cancel
+from lance_spark.side_calls import begin_call
 from lance_spark.spark_jobs.failures import SparkFailure
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
-from lance_spark.staging.area import Staging, commit_or_give_up, finish, new_id
+from lance_spark.staging.area import Staging, commit_or_give_up, finish
 from lance_spark.views.chunked.calls import ChunkCalls, Chunked
 from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
 from lance_spark.views.definition import define, existing_view, groups_of, made_columns
@@ -114,9 +115,10 @@ class RefreshJob:
         self._checkpoints = checkpoints
         self._make_progress = progress
         self._previous = None if start.shows is None else start.shows.version
-        self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
+        self._staging = Staging.of_new_job(ref, table_files=count_data_files(start.dataset), pipelined=True)
         self._tag = f"lance-spark-{self._staging.job_id}"
         self._policy = CommitPolicy.of(None)
+        self._await_start: Callable[[], None] = lambda: None
         self._query: SparkForm | None = None
         self._start: RefreshBase | None = start
         self._check_query(start)
@@ -129,6 +131,7 @@ class RefreshJob:
         self._rows = (0, 0, 0)
         self._committed: list[str] = []  # files named by a version, also by a reverted commit
         self._landed: list[str] = []  # files of the last commit
+        self._written: list[str] = []  # files of ended tasks
         self._versions: tuple[int, ...] = ()
         self._backfills: dict[str, BackfillJobResult] = {}
         self._function = definition.function
@@ -171,12 +174,15 @@ class RefreshJob:
         start = self._start
         if start is not None and start.is_current and is_settled(start.view, start.dataset, start.shows):
             return self._result("DONE")
-        self._save("RUNNING")
+        self._await_start = begin_call(self._ref.uri, functools.partial(self._save, "RUNNING"))
+        if is_local(self._ref.uri):
+            self._await_start()
         status: Status = "FAILED"
         message: str | None = None
         try:
             with self._history.beating(self._staging.job_id):
                 self._bring_rows_up_to_date()
+                self._await_start()
                 self._fill()
             status = "DONE"
         except BaseException as error:
@@ -189,13 +195,15 @@ class RefreshJob:
                 raise self._incomplete(failure.text) from error
             raise
         finally:
+            with suppress(OSError, LanceSparkError):  # the job has failed with the error
+                self._await_start()
             self._save(status, message)
         return self._result(status)
 
     def _bring_rows_up_to_date(self) -> None:
         self._staging.open_job()
         commit_or_give_up(self._staging, self._ref, self._replace_until_committed)
-        finish(self._staging, self._ref, self._committed)
+        finish(self._staging, self._ref, self._committed, reported=self._written)
 
     def _replace_until_committed(self) -> None:
         evaluate_until_committed(self._replace_once, self._policy, subject=f"view {self._ref.uri}")
@@ -234,6 +242,7 @@ class RefreshJob:
             if start.definition.spark is not None:
                 placed += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
             rewritten = tasks.rewrite(spec, placed) if placed.spills else RefreshTaskResult()
+            self._written += [*placed.written_files, *rewritten.written_files]
         with self._measure("commit"):
             skipped = None if chunked is None else keep_skipped(start.view, start.source.open(), chunked.skipped)
             self._commit(start, placed, rewritten, skipped)
@@ -313,7 +322,11 @@ class RefreshJob:
     def _commit(
         self, start: RefreshBase, placed: RefreshTaskResult, rewritten: RefreshTaskResult, skipped: str | None
     ) -> None:
-        """Commits the rows of tasks, and notes the shown version."""
+        """Commits the rows of tasks, and notes the shown version.
+
+        The history has the start of the job before any commit.
+        """
+        self._await_start()
         source, version = start.source, start.view.version or 0
         state = Refreshed(version=source.version or 0, incarnation=source.incarnation or "", skipped=skipped)
         # A view without a base keeps no row.

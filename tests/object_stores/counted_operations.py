@@ -305,6 +305,7 @@ OPERATIONS: dict[str, CountedOperation] = {
     "three newest versions": CountedOperation(
         act=lambda remote: remote.sql("SELECT version, operation FROM {t}.versions ORDER BY version DESC LIMIT 3")
     ),
+    "count of versions": CountedOperation(act=lambda remote: remote.sql("SELECT count(*) FROM {t}.versions")),
     "update of one row, indexed": CountedOperation(
         prepare=lambda remote: [
             dataset.create_scalar_index("id", "BTREE") for dataset in (remote.dataset(), remote.twin())

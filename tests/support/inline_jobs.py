@@ -55,6 +55,7 @@ class InlineScheduler:
     def __init__(self, _spark: object, spec: BackfillSpec, **_: object) -> None:
         self._spec = spec
         self._added: list[FragmentWork] = []
+        self.ended_files: set[str] = set()
 
     def add(self, work: FragmentWork) -> None:
         self._added.append(work)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from lance_spark.dataset import DatasetRef, tags_of
 from lance_spark.errors import TableUnwritableError, panics_as_errors
 from lance_spark.jobs.history import JobHistory
 from lance_spark.rows.row_set import RowSet
+from lance_spark.side_calls import begin_call
 from lance_spark.staging.area import finish, staged_jobs
 from lance_spark.staging.orphans import referenced_files
 from udf_runtime.checkpoint import CheckpointEntry, ColumnFileReference
@@ -36,6 +37,21 @@ _PARALLEL_DELETES = 16
 
 _MOST_GROUPS = 64
 """Maximum number of the job's checkpoints with references to files, before commits delete some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedFiles:
+    """The data files of a job at its end, by their names.
+
+    Attributes:
+        committed: The committed files.
+        staged: Files staged by the commits.
+        reported: All files of task attempts that have ended.
+    """
+
+    committed: Collection[str]
+    staged: Sequence[str]
+    reported: Collection[str]
 
 
 class CheckpointUpkeep:
@@ -56,45 +72,55 @@ class CheckpointUpkeep:
         running = {job.job_id for job in jobs if job.status == "RUNNING"}
         self._left_over = frozenset(entry.path for entry in other_entries if entry.job_id not in running)
 
-    def after_commit(self, outcomes: Sequence[RangeOutcome]) -> None:
-        """Deletes the checkpoints of committed rows: records and column files have their values."""
+    def after_commit(
+        self, outcomes: Sequence[RangeOutcome], droppable_entries: Callable[[], Collection[CheckpointEntry]]
+    ) -> None:
+        """Deletes the checkpoints of committed rows: records and column files have their values.
+
+        `droppable_entries` waits for the result of :meth:`droppable_entries`.
+        """
         by_source = {outcome.source: outcome for outcome in outcomes}
         try:
             with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
-                list(pool.map(functools.partial(self._drop_if_covered, by_source), self._droppable_entries()))
+                list(pool.map(functools.partial(self._drop_if_covered, by_source), droppable_entries()))
         except OSError as error:
             # The values are in the table. A superfluous checkpoint must not fail the job.
             _LOG.warning("checkpoints of committed rows of %s are not deleted: %s", self._spec.snapshot.uri, error)
 
-    def at_end(
-        self, committed: Collection[str], staged: Sequence[str], *, is_done: bool, files_can_serve: bool
-    ) -> None:
+    def at_end(self, files: EndedFiles, *, is_done: bool, files_can_serve: bool) -> None:
         """Deletes the job's checkpoints and files, except for committed files and a later run's.
 
         Args:
-            committed: Names of committed files.
-            staged: Names of files staged by the commits.
+            files: The files of the job.
             is_done: Whether the job is done. Then no later run needs its checkpoints.
             files_can_serve: Whether a later run may commit finished files; False after a drop of
                 the column.
         """
-        own = [entry for entry in self._store.list_entries(self._spec.key) if entry.job_id == self._spec.job_id]
-        files = [entry for entry in own if entry.kind != "values"]
-        useless = own if is_done else files
-        if files and files_can_serve and not is_done:
-            records = RecordStore(self._spec.snapshot).load(self._spec.column)
-            useless = [entry for entry in files if not self._open_members(entry, committed, records)]
+        spec, snapshot = self._spec, self._spec.snapshot
+        ended_jobs = begin_call(snapshot.uri, functools.partial(staged_jobs, snapshot.uri, snapshot.storage_options))
+        entries = self._store.list_entries(spec.key)
+        own = [entry for entry in entries if entry.job_id == spec.job_id]
+        of_files = [entry for entry in own if entry.kind != "values"]
+        useless = own if is_done else of_files
+        if of_files and files_can_serve and not is_done:
+            records = RecordStore(snapshot).load(spec.column)
+            useless = [entry for entry in of_files if not self._open_members(entry, files.committed, records)]
         with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
-            list(pool.map(self._store.delete, useless))
-        if not is_done and len(useless) < len(files):
-            # Finished files without a commit serve the next run, and the next run removes them.
-            self._spec.staging.close_job()
-        else:
-            finish(self._spec.staging, self._spec.snapshot, sorted(committed), unless_named=staged)
+            deletions: Iterable[None] = pool.map(self._store.delete, useless)
+            if not is_done:
+                # No checkpoint for a later run names a deleted file.
+                deletions = list(deletions)
+            if not is_done and len(useless) < len(of_files):
+                # Finished files without a commit serve the next run, and the next run removes them.
+                spec.staging.close_job()
+            else:
+                committed, staged = sorted(files.committed), files.staged
+                finish(spec.staging, snapshot, committed, unless_named=staged, reported=files.reported)
+            list(deletions)
         if is_done:
-            self._sweep_ended_jobs()
+            self._sweep_ended_jobs(entries, ended_jobs())
 
-    def _droppable_entries(self) -> list[CheckpointEntry]:
+    def droppable_entries(self) -> list[CheckpointEntry]:
         """Returns the checkpoints of the job itself, and of earlier, ended jobs."""
         entries = self._store.list_entries(self._spec.key)
         own = [entry for entry in entries if entry.job_id == self._spec.job_id]
@@ -184,15 +210,19 @@ class CheckpointUpkeep:
         stored = self._store.read(entry, self._spec.key, outcome.source)
         return stored is None or RowSet.of(stored[0].to_numpy()) <= rows
 
-    def _sweep_ended_jobs(self) -> None:
+    def _sweep_ended_jobs(self, entries: Collection[CheckpointEntry], job_ids: Collection[str]) -> None:
         """Deletes files without a checkpoint of earlier jobs of the same values.
 
         Skips jobs without an end by their driver: a job may seem dead, and commit later.
         Keeps the files of all versions of all branches.
+
+        Args:
+            entries: The checkpoints of the values.
+            job_ids: Ids of staging areas.
         """
         spec, snapshot = self._spec, self._spec.snapshot
-        referred = {entry.job_id for entry in self._store.list_entries(spec.key) if entry.kind != "values"}
-        staged = set(staged_jobs(snapshot.uri, snapshot.storage_options)) - {spec.staging.job_id}
+        referred = {entry.job_id for entry in entries if entry.kind != "values"}
+        staged = set(job_ids) - {spec.staging.job_id}
         for job in JobHistory(snapshot).intact_jobs() if staged else ():
             ended = job.status in ("PARTIAL", "FAILED", "CANCELLED") and job.key == spec.key.digest
             if ended and job.staging_id in staged and job.job_id not in referred:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from lance_spark.commit.conflicts.identity import field_identities, files_of
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.errors import CommitConflictError, LanceSparkError
 from lance_spark.rows.row_set import RowSet
+from lance_spark.side_calls import begin_call
 from lance_spark.staging.column_file import NullColumnFiles
 
 if TYPE_CHECKING:
@@ -137,23 +138,37 @@ class GroupCommits:
             return
         began = time.monotonic()
         try:
+            checks = self._begin_checks()
             if group := self._without_missing(outcomes):
+                for check in checks:
+                    check()
                 self._commit_and_note(group)
         finally:
             self._job.seconds += time.monotonic() - began
 
+    def _begin_checks(self) -> list[Callable[[], None]]:
+        """Begins the checks before a commit, and returns functions that wait for them."""
+        checks = [self._begin_definition_check()]
+        if not self._job.groups:
+            staging = self._spec.staging
+            checks.append(begin_call(staging.uri, staging.begin_commit))
+        return checks
+
+    def _begin_definition_check(self) -> Callable[[], None]:
+        definition, snapshot = self._prepared.definition, self._spec.snapshot
+        return begin_call(snapshot.uri, lambda: definition.refuse_changed(snapshot, "while the job ran"))
+
     def _commit_and_note(self, group: Sequence[RangeOutcome]) -> None:
-        definition, when = self._prepared.definition, "while the job ran"
         self._job.groups += 1
-        definition.refuse_changed(self._spec.snapshot, when)
         try:
             outcome = self._commit(group)
         except CommitConflictError as error:
             # Concurrent writers kept committing first. The next round looks at their changes.
             self._job.states.conflicts(dict.fromkeys((outcome.fragment_id for outcome in group), str(error)))
             return
+        check = self._begin_definition_check()
         self._note(group, outcome)
-        definition.refuse_changed(self._spec.snapshot, when)
+        check()
 
     def record_uncommitted(self, states: FragmentStates) -> None:
         """Records the known rows of fragments without a commit in the round.
@@ -187,8 +202,6 @@ class GroupCommits:
     def _commit(self, group: Sequence[RangeOutcome]) -> Outcome:
         spec, job, columns = self._spec, self._job, ", ".join(self._prepared.columns)
         definition = self._prepared.definition
-        if job.groups == 1:
-            spec.staging.begin_commit()
         return commit_columns(
             spec.snapshot,
             ColumnsToCommit(
@@ -225,8 +238,9 @@ class GroupCommits:
             job.states.committed(number, files_by_fragment[number])
         absent = {*outcome.conflicts, *outcome.result.fragments_gone}
         present = [member for member in group if member.fragment_id not in absent]
+        droppable = begin_call(self._spec.snapshot.uri, job.upkeep.droppable_entries)
         self._record([(member, files_by_fragment[member.fragment_id]) for member in present], version)
-        job.upkeep.after_commit(present)
+        job.upkeep.after_commit(present, droppable)
 
     def _record(self, outcomes: Sequence[tuple[RangeOutcome, str]], version: int) -> None:
         spec = self._spec

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from lance_spark.backfill.driver.budget import Budget
-from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, protect, release, remove_expired
+from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, EndedFiles, protect, release, remove_expired
 from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
 from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits, work_of
 from lance_spark.backfill.driver.rate_limits import granting
@@ -31,6 +31,7 @@ from lance_spark.backfill.task.computation import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.commit.attempt import this_user
 from lance_spark.commit.commit_loop import CommitPolicy
+from lance_spark.dataset import is_local
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import (
     BackfillIncompleteError,
@@ -43,6 +44,7 @@ from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResu
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import plain
 from lance_spark.rows.row_set import RowSet
+from lance_spark.side_calls import begin_call
 from lance_spark.spark_jobs.failures import SparkFailure, is_error
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
@@ -91,6 +93,8 @@ class BackfillJob:
         self._stale = StaleCount()
         self._follow_ups: FollowUps | None = None
         self._settled = False
+        self._saving: Callable[[], None] | None = None
+        self._ended_files: set[str] = set()
         self._running: Scheduler | SparkJobs | None = None
         self._budget = Budget(max_calls=request.max_calls, max_cost=request.max_cost, max_seconds=request.max_seconds)
         self._service_error: str | None = None
@@ -151,8 +155,9 @@ class BackfillJob:
                 # A job of the same filter died after its last commit. This job resumes and ends it.
                 self._save(result)
             return result
-        when = f"since version {spec.snapshot.version}, which the job is to read"
-        self._prepared.definition.refuse_changed(spec.snapshot, when)
+        if self._prepared.request.read_version is not None:
+            when = f"since version {spec.snapshot.version}, which the job is to read"
+            self._prepared.definition.refuse_changed(spec.snapshot, when)
         window = self._prepared.window
         self._prepared = replace(self._prepared.for_tasks(), plans=work)
         self._fragments = tuple(plan.fragment_id for plan in work)
@@ -162,9 +167,8 @@ class BackfillJob:
         tag: str | None = None
         spec.staging.open_job()
         try:
-            self._save(self._result("RUNNING"))
+            self._begin_history()
             self._make_environment(spec)
-            remove_expired(self._prepared.dataset)
             if self._prepared.request.protect_snapshot:
                 tag = protect(spec.snapshot, spec.staging.job_id)
             self._progress.start(sum(plan.rows_to_do for plan in work), len(work))
@@ -172,6 +176,7 @@ class BackfillJob:
             with granting(spec, self._prepared.definition.rate_limit):
                 self._run_round(self._prepared)
                 self._follow(self._follow_ups)
+            self._await_history()
             self._count_again(self._follow_ups)
             status = self._status()
             message = self._why_incomplete(status)
@@ -189,6 +194,32 @@ class BackfillJob:
         if message is not None and not self._is_at_budget:
             raise BackfillIncompleteError(message, result=result)
         return result
+
+    def _begin_history(self) -> None:
+        """Begins to save the start of the job, beside the tasks.
+
+        A resumed job of a filter takes its checkpoints from the history. The history of such a job
+        therefore has the start before the first call.
+        """
+        snapshot, running = self._prepared.spec.snapshot, self._result("RUNNING")
+
+        def save() -> None:
+            self._save(running)
+            remove_expired(snapshot.open())
+
+        self._saving = begin_call(snapshot.uri, save)
+        if self._prepared.spec.where is not None or is_local(snapshot.uri):
+            self._await_history()
+
+    def _await_history(self) -> None:
+        """Waits until the history has the start of the job, before any commit of the job.
+
+        Raises:
+            TableUnwritableError, TableUnreadableError: The store failed.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving()
 
     @property
     def _is_at_budget(self) -> bool:
@@ -263,6 +294,7 @@ class BackfillJob:
                     computed += self._take(answer, spec, work, scheduler)
                 self._check_skips(final=False)
                 if request.commit_granularity is not None and len(computed) >= request.commit_granularity:
+                    self._await_history()
                     group_commits.commit(computed)
                     computed = []
                 self._in_flight.look()
@@ -270,6 +302,7 @@ class BackfillJob:
                 self._beat()
             self._is_early = scheduler.is_unfinished or request.is_sample
             self._check_skips(final=not self._is_early)
+            self._await_history()
             group_commits.commit(computed)
             group_commits.record_uncommitted(self._states)
         except BaseException:
@@ -277,6 +310,7 @@ class BackfillJob:
             raise
         finally:
             running.close()
+        self._ended_files |= scheduler.ended_files
         self._in_flight.clear()
         self._show()
 
@@ -428,8 +462,16 @@ class BackfillJob:
         spec, commits = self._prepared.spec, self._commits
         self._progress.close(status)
         try:
-            staged = commits.untouched.names
-            commits.upkeep.at_end(commits.files, staged, is_done=status == "DONE", files_can_serve=files_can_serve)
+            # The start of the job never comes after its end.
+            self._await_history()
+        except (OSError, LanceSparkError) as error:
+            _LOG.warning("the start of job %s in %s was not saved: %s", spec.job_id, spec.snapshot.uri, error)
+        try:
+            commits.upkeep.at_end(
+                EndedFiles(committed=commits.files, staged=commits.untouched.names, reported=self._ended_files),
+                is_done=status == "DONE",
+                files_can_serve=files_can_serve,
+            )
         except (OSError, LanceSparkError) as error:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)
@@ -451,8 +493,10 @@ class BackfillJob:
             spec.job_id,
             "" if message is None else f": {message}",
         )
+        clear = functools.partial(self._history.clear, spec.staging.job_id)
+        cleared = begin_call(spec.snapshot.uri, functools.partial(self._try, clear))
         self._save(result, message)
-        self._try(lambda: self._history.clear(spec.staging.job_id))
+        cleared()
 
     def _save(self, result: BackfillJobResult, message: str | None = None) -> None:
         """Writes the state of the job into the history."""

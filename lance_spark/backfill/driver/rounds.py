@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lance_spark.backfill.planning.fragment_plan import plan_fragments
+from lance_spark.backfill.planning.fragment_plan import measure_input_row, plan_fragments
 from lance_spark.backfill.planning.planner import MOST_BASES, PreparedBackfill, few_versions, targets_of
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound, FollowUp
@@ -216,7 +216,7 @@ class FollowUps:
         records = RecordStore(latest).load(spec.column)
         spec = replace(spec, records=records)
         entries = store_of(spec).find_all(spec.key)
-        plans = plan_fragments(spec, dataset, records, entries, only=only)
+        plans = plan_fragments(spec, dataset, records, entries, row_bytes=measure_input_row(spec), only=only)
         return replace(self._first, spec=spec, dataset=dataset, entries=entries, plans=plans).for_tasks()
 
     def _inputs_among(self, columns: Sequence[FieldIdentity]) -> tuple[FieldIdentity, ...]:

@@ -169,6 +169,7 @@ class Scheduler:
 
     Attributes:
         spark_jobs: The Spark jobs of the round.
+        ended_files: Names of all data files of attempts that have ended without an error.
     """
 
     def __init__(
@@ -211,6 +212,7 @@ class Scheduler:
         self._tasks = RunningTasks()
         self._answered: set[RangeKey] = set()
         self._read: set[str] = set()
+        self.ended_files: set[str] = set()
 
     def add(self, work: FragmentWork) -> None:
         """Submits further work, before the waiting tasks.
@@ -329,7 +331,10 @@ class Scheduler:
         """
         error = future.exception()
         if error is None:
-            return [*self._new(future.result())]
+            ended = future.result()
+            if all(outcome.error is None for outcome in ended):
+                self.ended_files.update(outcome.file for outcome in ended if outcome.file is not None)
+            return [*self._new(ended)]
         outcomes = self._new(self._reports())
         if self.spark_jobs.is_stopped:
             return [*outcomes]

@@ -87,6 +87,7 @@ def plan_fragments(
     records: Records,
     sources: Container[str],
     *,
+    row_bytes: float,
     window: slice = slice(None),
     only: Collection[int] | None = None,
 ) -> tuple[FragmentPlan, ...]:
@@ -97,13 +98,10 @@ def plan_fragments(
         dataset: The version to read.
         records: Records of earlier jobs.
         sources: Identities of inputs with checkpoints.
+        row_bytes: Bytes of the inputs of a row.
         window: Positions of fragments in ascending order of their ids.
         only: Ids of fragments.
     """
-    ref = spec.input_source.table(spec)
-    table = ref.open()
-    inputs = [name for name in spec.input_names if name in table.schema.names]
-    row_bytes = measure_row(table, inputs, ref.storage_options)
     plans = []
     recorded = records.fragment_ids
     finder = ValueFinder(RoundContext(spec), SnapshotRows(dataset)) if spec.bases else None
@@ -134,6 +132,14 @@ def plan_fragments(
             )
         )
     return tuple(plans)
+
+
+def measure_input_row(spec: BackfillSpec) -> float:
+    """Estimates the bytes of the inputs of a row, from the footers of some files."""
+    ref = spec.input_source.table(spec)
+    table = ref.open()
+    names = frozenset(table.schema.names)
+    return measure_row(table, [name for name in spec.input_names if name in names], ref.storage_options)
 
 
 def _handles_of(dataset: lance.LanceDataset, window: slice, only: Collection[int] | None) -> list[LanceFragment]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.planning.fragment_plan import (
     FragmentPlan,
     countable,
+    measure_input_row,
     plan_fragments,
     plan_tasks,
     sample_tasks,
@@ -27,7 +29,7 @@ from lance_spark.backfill.reuse.prior_round_rows import FirstRound
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.messages import BackfillSpec, Task
-from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.errors import UnsupportedOperationError
@@ -37,7 +39,8 @@ from lance_spark.rows.matching_rows import matching_addresses
 from lance_spark.rows.row_addresses import SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
 from lance_spark.session.sessions import known_slots
-from lance_spark.staging.area import OPEN_FILES, Staging, new_id
+from lance_spark.side_calls import begin_call
+from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.column_file import Targets
 from udf_runtime.checkpoint import CheckpointEntry
@@ -164,6 +167,7 @@ def prepare(
             f"Files of format 0.1 cannot be filled column by column, and {ref.uri} has such files. Write the table "
             "anew with format 2.1."
         )
+    records_of = _begin_records(ref, dataset, request)
     definition = define(ref, dataset, request)
     if request.where is not None:
         check_filter(dataset, request.where, ref.uri, "descriptor")
@@ -173,8 +177,10 @@ def prepare(
     spec = _first_spec(snapshot, dataset, request, definition, checkpoints, resumed_jobs)
     if definition.loaded is not None and definition.loaded.deduplicate == "table":
         check_equal_inputs(spec, definition.loaded, dataset)
-    records = RecordStore(ref).load(spec.column)
-    entries = store_of(spec).find_all(spec.key)
+    row_bytes = begin_call(ref.uri, functools.partial(measure_input_row, spec))
+    entries_of = begin_call(ref.uri, functools.partial(store_of(spec).find_all, spec.key))
+    records = records_of(spec.column)
+    entries = entries_of()
     bases = _bases(ref, spec, dataset, records, entries, stale=request.stale)
     spec = replace(spec, records=records, bases=bases)
     window = slice(request.skip_frags, None if request.num_frags is None else request.skip_frags + request.num_frags)
@@ -184,9 +190,29 @@ def prepare(
         spec=spec,
         dataset=dataset,
         entries=entries,
-        plans=plan_fragments(spec, dataset, records, entries, window=window),
+        plans=plan_fragments(spec, dataset, records, entries, row_bytes=row_bytes(), window=window),
         resumed_jobs=resumed_jobs,
     )
+
+
+def _begin_records(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest) -> Callable[[str], Records]:
+    """Begins to load the records of the request's column. The returned function waits for them."""
+    expected = next(
+        (_column_id(column) for column in field_identities(dataset.lance_schema) if column.name == request.columns[0]),
+        None,
+    )
+    store = RecordStore(ref)
+    load = None if expected is None else begin_call(ref.uri, functools.partial(store.load, expected))
+
+    def records_of(column: str) -> Records:
+        return store.load(column) if load is None or column != expected else load()
+
+    return records_of
+
+
+def _column_id(column: FieldIdentity) -> str:
+    """Returns the identity of a target column in records."""
+    return column.token or f"{column.id}:{column.name}"
 
 
 def rows_per_task(spark: SparkSession | None, rows: int, concurrency: int | None) -> int:
@@ -226,13 +252,7 @@ def _first_spec(
     call_rows = 1 if udf is None else udf.call_rows
     return BackfillSpec(
         snapshot=snapshot,
-        staging=Staging(
-            uri=snapshot.uri,
-            storage_options=snapshot.storage_options,
-            job_id=new_id(),
-            table_files=count_data_files(dataset),
-            open_files=OPEN_FILES,
-        ),
+        staging=Staging.of_new_job(snapshot, table_files=count_data_files(dataset), pipelined=True),
         job_id=job_id,
         value_source=definition.value_source,
         row_selector=row_selector_of(
@@ -248,7 +268,7 @@ def _first_spec(
         outputs=definition.outputs,
         targets=targets_of(dataset, columns),
         target_ids=tuple(number for column in columns for number in identities[column].ids),
-        column=first.token or f"{first.id}:{first.name}",
+        column=_column_id(first),
         bound_at=_bound_at(definition, dataset),
         checkpoints=checkpoints,
         sizes=checkpoint_bounds(call=request, udf=udf or CheckpointSizes(), call_rows=call_rows),

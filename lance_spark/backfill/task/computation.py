@@ -103,9 +103,10 @@ class CheckpointBuffer:
 
     def flush(self) -> None:
         """Writes the buffered values into a checkpoint, or raises the error of an earlier write."""
-        parts, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
+        parts, held_bytes = self._held, self._held_bytes
+        self._held, self._held_bytes, self._held_rows = [], 0, 0
         if parts and self._writes is not None:
-            self._writes.submit(functools.partial(self._write, parts))
+            self._writes.submit(functools.partial(self._write, parts), held_bytes)
         elif parts:
             self._write(parts)
         self._last_flush = time.perf_counter()

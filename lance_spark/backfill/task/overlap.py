@@ -63,23 +63,50 @@ class ReadAhead(Generic[T]):
                 close()
 
 
+class WriteRoom:
+    """Bounds the pending writes of a task: a few writes of any size, or many small writes."""
+
+    def __init__(self, count: int, *, small_count: int, small_bytes: int) -> None:
+        """Takes the number of writes of any size, and the bounds of more writes."""
+        self._count, self._small_count, self._small_bytes = count, small_count, small_bytes
+        self._pending = self._pending_bytes = 0
+        self._changed = threading.Condition()
+
+    def enter(self, nbytes: int) -> None:
+        """Waits for room, and adds a write."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_room(nbytes))
+            self._pending, self._pending_bytes = self._pending + 1, self._pending_bytes + nbytes
+
+    def leave(self, nbytes: int) -> None:
+        """Removes a write."""
+        with self._changed:
+            self._pending, self._pending_bytes = self._pending - 1, self._pending_bytes - nbytes
+            self._changed.notify_all()
+
+    def _has_room(self, nbytes: int) -> bool:
+        if self._pending < self._count:
+            return True
+        return self._pending < self._small_count and self._pending_bytes + nbytes <= self._small_bytes
+
+
 class WriteBehind:
     """Runs writes one after another in a thread. Callers wait while `room` has no room."""
 
-    def __init__(self, room: threading.Semaphore) -> None:
+    def __init__(self, room: WriteRoom) -> None:
         """Starts no thread before the first write."""
         self._room = room
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any], int] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def submit(self, write: Callable[[], T]) -> Future[T]:
-        """Adds a write, and returns its result."""
-        self._room.acquire()
+    def submit(self, write: Callable[[], T], nbytes: int = 0) -> Future[T]:
+        """Adds a write of so many bytes, and returns its result."""
+        self._room.enter(nbytes)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="lance-spark-write", daemon=True)
             self._thread.start()
         future: Future[T] = Future()
-        self._jobs.put((future, write))
+        self._jobs.put((future, write, nbytes))
         return future
 
     def close(self) -> None:
@@ -90,24 +117,20 @@ class WriteBehind:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            future, write = job
+            future, write, nbytes = job
             try:
                 future.set_result(write())
             except BaseException as error:  # noqa: BLE001 - the caller raises the error
                 future.set_exception(error)
             finally:
                 del job, write
-                self._room.release()
+                self._room.leave(nbytes)
 
 
 class WriteLanes:
-    """Threads for the writes of several files at once. Each file has all of its writes in one lane.
+    """Threads for the writes of several files at once. All writes of a file are in one lane."""
 
-    Callers wait while `depth` writes of all lanes are pending.
-    """
-
-    def __init__(self, count: int, depth: int) -> None:
-        room = threading.Semaphore(depth)
+    def __init__(self, count: int, room: WriteRoom) -> None:
         self._lanes = [WriteBehind(room) for _ in range(count)]
         self._order = itertools.cycle(self._lanes)
 
@@ -129,14 +152,14 @@ class Writes:
         self._error: BaseException | None = None
         self._last: Future[None] | None = None
 
-    def submit(self, write: Callable[[], None]) -> None:
-        """Adds a write.
+    def submit(self, write: Callable[[], None], nbytes: int = 0) -> None:
+        """Adds a write of so many bytes.
 
         Raises:
             BaseException: The error of an earlier write.
         """
         self._raise_error()
-        self._last = self._thread.submit(functools.partial(self._write, write))
+        self._last = self._thread.submit(functools.partial(self._write, write), nbytes)
 
     def join(self) -> None:
         """Waits for all writes.

@@ -146,6 +146,7 @@ class RangeRun(ABC):
         self._done = work.done
         self._has_inherited = False
         self._has_refreshed = False
+        self._written_bytes = 0
 
     @abstractmethod
     def _write(self, selection: Selection) -> Future[RangeOutcome]:
@@ -276,7 +277,7 @@ class RangeRun(ABC):
         """Streams a whole fragment into its column file, range by range."""
         spec, writes = self._spec, Writes(self._writer)
         file: ColumnFile | None = None
-        computed, self._nulls = RowSet.empty(), RowSet.empty()
+        computed, self._nulls, self._written_bytes = RowSet.empty(), RowSet.empty(), 0
         try:
             for part in self._parts(selection):
                 if not part.rows:
@@ -296,7 +297,8 @@ class RangeRun(ABC):
                 return self._end_without_file()
             if spec.targets.blobs:
                 self._checkpoints.flush()
-            return self._writer.submit(functools.partial(self._close_file, file, writes, computed, failed))
+            close = functools.partial(self._close_file, file, writes, computed, failed)
+            return self._writer.submit(close, self._written_bytes)
         except BaseException:
             if file is not None:
                 self._discard(file)
@@ -402,7 +404,8 @@ class RangeRun(ABC):
         empty = [NullPiece(offsets=part.failed.to_numpy(), type=kind)] if part.failed else []
         streams = [self._compute(part), *streams_of(part.served.pieces), *streams_of(empty)]
         for offsets, values in merge([cast_chunks(stream, kind) for stream in streams]):
-            writes.submit(functools.partial(self._append, file, offsets, values))
+            self._written_bytes += values.nbytes
+            writes.submit(functools.partial(self._append, file, offsets, values), values.nbytes)
             missing_rows -= len(offsets)
         if missing_rows and not self._left(part):
             raise self._values_lost(missing_rows)

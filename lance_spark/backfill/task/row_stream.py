@@ -11,7 +11,7 @@ import functools
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
@@ -45,9 +45,12 @@ _JOINED_BLOB_BYTES = 16 << 20
 _COPIED_BLOB_BYTES = 32 << 20
 """Part of the buffer for blobs that exist twice: in a read, and in a join of reads."""
 
-_READS_AT_ONCE = 4
+_READS_AT_ONCE = 16
 """Maximum number of ranges that a task reads at once from an object store, of at most `_READ_BYTES`
 together."""
+
+_SMALL_READ_BYTES = _READ_BYTES // 4
+"""Maximum bytes of a range that is read at once with other ranges."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -267,31 +270,41 @@ class RowStream:
 
         Small ranges are read at once.
         """
-        reads: deque[Iterator[_Part] | Future[Iterator[_Part]]] = deque()
+        reads: deque[tuple[Iterator[_Part] | Future[Iterator[_Part]], int]] = deque()
         is_closed = False
         with ThreadPoolExecutor(self._reads_at_once) as pool:
             while True:
-                while not is_closed and (not reads or (len(reads) < self._reads_at_once and not requests.empty())):
+                while not is_closed and (not reads or (self._has_room(reads) and not requests.empty())):
                     streamed = requests.get()
                     if streamed is None:
                         is_closed = True
                     elif self._is_small(streamed):
-                        reads.append(pool.submit(self._begin_range, streamed))
+                        reads.append((pool.submit(self._begin_range, streamed), self._expected_bytes(streamed)))
                     else:
-                        reads.append(self._read_range(streamed))
+                        reads.append((self._read_range(streamed), 0))
                 if not reads:
                     return
-                read = reads.popleft()
+                read, _ = reads.popleft()
                 for part in read.result() if isinstance(read, Future) else read:
                     yield part, not reads and requests.empty()
+
+    def _has_room(self, reads: Collection[tuple[object, int]]) -> bool:
+        """Tells whether another small range may be read at once with reads of expected sizes."""
+        expected_bytes = sum(size for _, size in reads)
+        return len(reads) < self._reads_at_once and expected_bytes + _SMALL_READ_BYTES <= _READ_BYTES
+
+    def _expected_bytes(self, streamed: StreamedRange) -> int:
+        """Estimates the bytes of a range by the size of earlier rows."""
+        return len(streamed.todo) * self._row_bytes
 
     def _begin_range(self, streamed: StreamedRange) -> Iterator[_Part]:
         """Reads a small range. A range that is larger than expected is read on in its turn."""
         parts, begun_parts, read_bytes = self._read_range(streamed), list[_Part](), 0
+        most_bytes = max(self._expected_bytes(streamed), _READ_BYTES // self._reads_at_once)
         for part in parts:
             begun_parts.append(part)
             read_bytes += part[1].nbytes if isinstance(part[1], pa.RecordBatch) else 0
-            if read_bytes * self._reads_at_once > _READ_BYTES:
+            if read_bytes > most_bytes:
                 break
         return itertools.chain(begun_parts, parts)
 
@@ -299,7 +312,7 @@ class RowStream:
         """Tells whether a range is small, by the size of earlier rows."""
         if self._reads_at_once == 1 or not self._row_bytes:
             return False
-        return len(streamed.todo) * self._row_bytes * self._reads_at_once <= _READ_BYTES and not self._has_blobs
+        return self._expected_bytes(streamed) <= _SMALL_READ_BYTES and not self._has_blobs
 
     @functools.cached_property
     def _has_blobs(self) -> bool:

@@ -28,6 +28,7 @@ from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.dataset import DatasetRef
 from lance_spark.rows.row_set import RowSet
+from lance_spark.staging.file_layout import FileLayout
 
 ROWS = 10
 
@@ -43,6 +44,9 @@ class NoStage:
 
     def restore(self, fragment_id: int) -> Any:
         raise AssertionError(fragment_id)
+
+    def entry(self, dataset: Any, columns: Any) -> Any:
+        return FileLayout.of_file(dataset, columns)
 
     def blank(self, dataset: Any, fragment_id: int, columns: Any) -> Any:
         raise AssertionError(fragment_id)

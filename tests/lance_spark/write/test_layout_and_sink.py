@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -16,6 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance.fragment import DataFile
 
+from lance_spark.backfill.planning.planner import targets_of
+from lance_spark.commit.changes import StagedColumns
+from lance_spark.commit.verify import same_columns
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNameError, CommitError, LancePanicError, OptionError, UnsupportedTypeError
 from lance_spark.staging import area
 from lance_spark.staging.area import Staging, new_id
@@ -407,3 +412,26 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monke
     monkeypatch.setattr(os, "makedirs", makedirs)
     assert file.close() == 0
     assert (tmp_path / "data" / file.name).exists()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_entry_of_a_column_file_is_the_entry_that_lance_reads_from_the_file(version: str, tmp_path: Path):
+    """With nested columns, in any order, and with field ids in another order than the columns."""
+    nested = pa.struct([("x", pa.int32()), ("y", pa.struct([("z", pa.string()), ("w", pa.float64())]))])
+    schema = pa.schema([("a", nested), ("b", pa.int64()), ("c", pa.list_(nested)), ("d", pa.list_(pa.float32(), 4))])
+    uri = str(tmp_path / "t")
+    lance.write_dataset(schema.empty_table(), uri, data_storage_version=version).drop_columns(["b"])
+    lance.dataset(uri).add_columns(pa.schema([("e", pa.list_(pa.int64())), ("b", pa.int64())]))
+    dataset, ref = lance.dataset(uri), DatasetRef.at(uri).pin(None)
+    staging = Staging.of_new_job(ref)
+    staging.open_job()
+    names = dataset.schema.names
+    for columns in [[name] for name in names] + [list(pair) for pair in itertools.permutations(names, 2)]:
+        targets = targets_of(dataset, columns)
+        file = staging.begin_attempt().open_data_file(targets.schema, version=targets.format)
+        file.close()
+        assert repr(DataFile.create(dataset, file.name)) == repr(
+            same_columns(
+                FileLayout.of_file(dataset, columns), StagedColumns(name=file.name, size_bytes=file.size_bytes)
+            )
+        )
