@@ -5,19 +5,25 @@ Runs on executors. Memory: a few batches, and the buffer of a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import functools
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from lance_spark.backfill.reuse.round_context import source_of, store_of
 from lance_spark.backfill.task.computation import CheckpointBuffer
-from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork
+from lance_spark.dataset import is_local
 from lance_spark.errors import SourceKeysError, counted
 from lance_spark.load.columns import value_field
+from lance_spark.load.joined_files import JoinedFiles
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
@@ -28,9 +34,17 @@ from lance_spark.types.mapping import spark_arrow_schema
 FOUND = "__found"
 """Whether a row has a match: true or NULL."""
 
-ANSWER = StructType([StructField("fragment_id", LongType()), StructField("rows", BinaryType())])
+ANSWER = StructType(
+    [StructField("fragment_id", LongType()), StructField("rows", BinaryType()), StructField("outcome", StringType())]
+)
+"""A fragment, its joined rows, and the outcome of its file. Without an outcome, checkpoints have
+the values."""
 
 _KEY_BATCH_ROWS = 32_768
+
+_READS_AT_ONCE = 16
+_SMALL_READ_ROWS = 8192
+"""Maximum number of fragments that a task reads at once, and the rows of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +59,27 @@ class KeyReader:
         """Yields the rows of each task."""
         for batch in batches:
             for number in batch.column(0).to_numpy():
-                for fragment_id, rows in self.tasks[int(number)]:
-                    yield from self.read(fragment_id, rows)
+                yield from self._read_all(self.tasks[int(number)])
+
+    def _read_all(self, parts: Sequence[tuple[int, RowSet]]) -> Iterator[pa.RecordBatch]:
+        """Yields rows of fragments in order; on an object store, of small fragments at once."""
+        if is_local(self.spec.snapshot.uri):
+            for part in parts:
+                yield from self.read(*part)
+            return
+        reads: deque[tuple[tuple[int, RowSet], Future[list[pa.RecordBatch]] | None]] = deque()
+        waiting = deque(parts)
+        with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+            while waiting or reads:
+                while waiting and len(reads) < _READS_AT_ONCE:
+                    part = waiting.popleft()
+                    is_small = len(part[1]) <= _SMALL_READ_ROWS
+                    reads.append((part, pool.submit(self._read_small, part) if is_small else None))
+                part, batches = reads.popleft()
+                yield from self.read(*part) if batches is None else batches.result()
+
+    def _read_small(self, part: tuple[int, RowSet]) -> list[pa.RecordBatch]:
+        return list(self.read(*part))
 
     def read(self, fragment_id: int, wanted: RowSet) -> Iterator[pa.RecordBatch]:
         """Yields some rows of a fragment, ascending."""
@@ -70,7 +103,7 @@ class KeyReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSink:
-    """Writes rows of fragments into checkpoints; a callable for Spark's `mapInArrow`.
+    """Writes rows of fragments into checkpoints and files; a callable for Spark's `mapInArrow`.
 
     The input has the rows by fragment, in the order of their addresses within each batch. The
     output lists the stored rows of each fragment.
@@ -80,6 +113,7 @@ class CheckpointSink:
         refuses_missing: Whether a row without a match is an error.
         checkpoint_rows: Minimum and maximum rows of a checkpoint.
         source: Name of the source, for messages.
+        whole: The work on the fragments that the join alone fills, if a single task has their rows.
     """
 
     spec: BackfillSpec
@@ -87,9 +121,20 @@ class CheckpointSink:
     refuses_missing: bool
     checkpoint_rows: tuple[int, int | None]
     source: str
+    whole: Mapping[int, FragmentWork] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stores the rows, and yields the stored rows by fragment."""
+        with JoinedFiles(self.spec, self.whole) as files:
+            for fragment in self._fragments(batches):
+                rows = fragment.finish(files)
+                if rows is not None:
+                    yield _answer(fragment.number, rows)
+                yield from itertools.starmap(_answer, files.answers(wait=False))
+            yield from itertools.starmap(_answer, files.answers(wait=True))
+
+    def _fragments(self, batches: Iterator[pa.RecordBatch]) -> Iterator[_Fragment]:
+        """Yields the fragments with all of their consecutive rows."""
         spec = self.spec
         rows, store = SnapshotRows(spec.snapshot.open()), store_of(spec)
         fragment: _Fragment | None = None
@@ -97,12 +142,12 @@ class CheckpointSink:
             for number, first, end in runs_of(fragments_of(addresses)):
                 if fragment is None or fragment.number != number:
                     if fragment is not None:
-                        yield fragment.finish()
+                        yield fragment
                     source = source_of(spec, rows.existing_fragment(number).metadata)
                     fragment = _Fragment(number, CheckpointBuffer(spec, store, source, rows=self.checkpoint_rows))
                 fragment.add(offsets_of(addresses[first:end]), values.slice(first, end - first))
         if fragment is not None:
-            yield fragment.finish()
+            yield fragment
 
     def _values(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Addresses, pa.StructArray]]:
         """Yields addresses and values of each batch, checked and converted."""
@@ -163,10 +208,18 @@ class _Fragment:
         self._checkpoints.hold(offsets, values, [])
         self._rows |= RowSet.of(offsets)
 
-    def finish(self) -> pa.RecordBatch:
-        """Writes the rest, and returns the answer."""
+    def finish(self, files: JoinedFiles) -> RowSet | None:
+        """Writes the rest into a file or a checkpoint. Returns the rows of checkpoints."""
+        chunks = self._checkpoints.take() if files.takes(self.number) else None
+        if chunks:
+            files.write(self.number, chunks, functools.partial(self._checkpoints.store, chunks))
+            return None
         self._checkpoints.flush()
-        return pa.RecordBatch.from_arrays(
-            [pa.array([self.number], pa.int64()), pa.array([self._rows.dumps()], pa.binary())],
-            schema=spark_arrow_schema(ANSWER),
-        )
+        return self._rows
+
+
+def _answer(number: int, rows: RowSet, outcome: str | None = None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([number], pa.int64()), pa.array([rows.dumps()], pa.binary()), pa.array([outcome], pa.string())],
+        schema=spark_arrow_schema(ANSWER),
+    )

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork
 from lance_spark.load.checkpoint_sink import ANSWER, FOUND, CheckpointSink, KeyReader
 from lance_spark.load.columns import value_field
 from lance_spark.load.request import OnMissing
@@ -41,6 +41,9 @@ _TASK_ROWS = 1_000_000
 
 _GROUP_BITS = 20
 """Bits of positions within the part of a fragment for a task: 1,048,576 rows."""
+
+_MOST_WHOLE = 20_000
+"""Maximum number of fragments whose work is in the description of the tasks."""
 
 _BROADCAST_BYTES = 8 << 20
 """Maximum size of a broadcast source, which avoids the shuffle of the table's keys."""
@@ -64,7 +67,9 @@ class LoadJoin:
     checkpoint_rows: tuple[int, int | None]
     alignment: SourceAlignment | None
 
-    def answers(self, spark: SparkSession, spec: BackfillSpec, todo: Mapping[int, RowSet]) -> DataFrame:
+    def answers(
+        self, spark: SparkSession, spec: BackfillSpec, todo: Mapping[int, RowSet], whole: Mapping[int, FragmentWork]
+    ) -> DataFrame:
         """Returns the DataFrame of the join of some rows."""
         values = [f"__value_{number}" for number in range(len(self.columns))]
         loaded = self.source.schema(self.columns)
@@ -95,7 +100,7 @@ class LoadJoin:
         return (
             joined.repartition(sf.shiftright(ROW_ADDRESS, _GROUP_BITS))
             .sortWithinPartitions(ROW_ADDRESS)
-            .mapInArrow(sink, ANSWER)
+            .mapInArrow(replace(sink, whole=_in_one_task(whole)), ANSWER)
         )
 
     def _looked_up(
@@ -125,6 +130,13 @@ class LoadJoin:
         columns = [StructField(ROW_ADDRESS, LongType())]
         columns += [StructField(f"__key_{number}", field.dataType) for number, field in enumerate(keys.fields)]
         return KeyReader(spec=spec, schema=StructType(columns), tasks=_tasks(todo, task_rows))
+
+
+def _in_one_task(whole: Mapping[int, FragmentWork]) -> dict[int, FragmentWork]:
+    """Returns the work on fragments with all rows in one partition, unless there are too many."""
+    if len(whole) > _MOST_WHOLE:
+        return {}
+    return {number: work for number, work in whole.items() if work.end <= 1 << _GROUP_BITS}
 
 
 def _tasks(todo: Mapping[int, RowSet], task_rows: int) -> tuple[tuple[tuple[int, RowSet], ...], ...]:

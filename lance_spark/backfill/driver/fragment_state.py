@@ -166,6 +166,15 @@ class FragmentStates:
         pending = ((n, state) for n, state in self._states.items() if state.status is FragmentStatus.PENDING)
         return {number: state.todo for number, state in pending if state.todo}
 
+    def filled_by_join(self, work: Mapping[int, FragmentWork]) -> dict[int, FragmentWork]:
+        """Returns the work on the files of the fragments whose values all come from the join."""
+        pending = ((n, state) for n, state in self._states.items() if state.status is FragmentStatus.PENDING)
+        return {
+            number: replace(work[number], start=0, stop=work[number].end, search=False, has_checkpoints=False)
+            for number, state in pending
+            if state.todo and not (state.selected or state.failed or state.outdated)
+        }
+
     def joined(self, work: FragmentWork, matched: RowSet) -> FragmentWork | None:
         """Adds the matched rows of a fragment after a join, and returns the following work.
 

@@ -9,11 +9,11 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from lance_spark.backfill.driver.budget import Budget
 from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, EndedFiles, protect, release, remove_expired
@@ -45,6 +45,7 @@ from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import plain
 from lance_spark.rows.row_set import RowSet
 from lance_spark.side_calls import begin_call
+from lance_spark.spark_jobs.codec import decode
 from lance_spark.spark_jobs.failures import SparkFailure, is_error
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
@@ -327,19 +328,35 @@ class BackfillJob:
         join, spec, todo = prepared.definition.join, prepared.spec, self._states.to_join()
         if join is None or not todo or self._cancelled.is_set():
             return
+        # Blobs of an uncommitted file are unreadable, so a later run needs checkpoints.
+        whole_work = {} if spec.targets.blobs else self._states.filled_by_join(work)
         joined = yield from scheduler.spark_jobs.poll_spark_job(
-            lambda: join.answers(self._spark, spec, todo), refresh_s
+            lambda: join.answers(self._spark, spec, todo, whole_work), refresh_s
         )
         if isinstance(joined, SparkFailure):
             self._join_failed(spec, joined, [work[number] for number in todo])
             return
-        matched: dict[int, RowSet] = {}
-        for row in joined:
-            rows = RowSet.loads(bytes(row["rows"]))
-            matched[row["fragment_id"]] = matched.get(row["fragment_id"], RowSet.empty()) | rows
-        following = [self._states.joined(work[number], matched.get(number, RowSet.empty())) for number in todo]
-        whole = [fragment_work for fragment_work in following if fragment_work is not None]
+        finished, whole = self._take_joined(joined, todo, work)
+        scheduler.ended_files.update(outcome.file for outcome in finished if outcome.file is not None)
+        group = prepared.request.commit_granularity or max(1, len(finished))
+        for first in range(0, len(finished), group):
+            yield [*finished[first : first + group]]
         yield from scheduler.run(pack_whole(whole, prepared.task_rows(self._spark)), refresh_s)
+
+    def _take_joined(
+        self, joined: Sequence[Row], todo: Collection[int], work: Mapping[int, FragmentWork]
+    ) -> tuple[list[RangeOutcome], list[FragmentWork]]:
+        """Returns the finished fragments of a join, and the work on the other fragments."""
+        rows: dict[int, RowSet] = {}
+        finished: dict[int, RangeOutcome] = {}
+        for answer in joined:
+            number = answer["fragment_id"]
+            rows[number] = rows.get(number, RowSet.empty()) | RowSet.loads(bytes(answer["rows"]))
+            if answer["outcome"] is not None:
+                (finished[number],) = decode(list[RangeOutcome], answer["outcome"])
+        following = [self._states.joined(work[number], rows.get(number, RowSet.empty())) for number in todo]
+        whole = [entry for entry in following if entry is not None and entry.fragment_id not in finished]
+        return list(finished.values()), whole
 
     def _join_failed(self, spec: BackfillSpec, failure: SparkFailure, work: Sequence[FragmentWork]) -> None:
         if self._cancelled.is_set():

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.backfill.planning.admission import Resources
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork
 from lance_spark.backfill.task.source_reader import TableInputs
 from lance_spark.backfill.task.value_source import CallUdf, ValueSource
 from lance_spark.columns.binding import Binding, binding_of, in_stored_environment, inputs_now, load_udf, value_type
@@ -43,11 +43,14 @@ if TYPE_CHECKING:
 class Join(Protocol):
     """A join of a table's rows with the rows of another source, by keys."""
 
-    def answers(self, spark: SparkSession, spec: BackfillSpec, todo: Mapping[int, RowSet]) -> DataFrame:
+    def answers(
+        self, spark: SparkSession, spec: BackfillSpec, todo: Mapping[int, RowSet], whole: Mapping[int, FragmentWork]
+    ) -> DataFrame:
         """Returns a DataFrame that joins some rows, given by fragment.
 
-        Its tasks write the matched values into checkpoints. Its rows list the matched rows of the
-        table: columns `fragment_id` (bigint) and `rows` (binary, of :meth:`RowSet.dumps`).
+        Its tasks write the matched values into checkpoints, or into the column files of `whole`
+        fragments. Its rows list the matched rows of the table: columns `fragment_id` (bigint),
+        `rows` (binary, of :meth:`RowSet.dumps`), and `outcome` (the encoded outcome of a file).
         """
 
 

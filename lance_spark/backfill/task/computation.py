@@ -64,6 +64,7 @@ class CheckpointBuffer:
         self._held: list[Chunk] = []
         self._held_bytes = 0
         self._held_rows = 0
+        self._has_flushed = False
         self._least, self._most = rows
         self._last_flush = time.perf_counter()
 
@@ -104,12 +105,24 @@ class CheckpointBuffer:
     def flush(self) -> None:
         """Writes the buffered values into a checkpoint, or raises the error of an earlier write."""
         parts, held_bytes = self._held, self._held_bytes
+        self._has_flushed |= bool(parts)
         self._held, self._held_bytes, self._held_rows = [], 0, 0
         if parts and self._writes is not None:
             self._writes.submit(functools.partial(self._write, parts), held_bytes)
         elif parts:
             self._write(parts)
         self._last_flush = time.perf_counter()
+
+    def take(self) -> list[Chunk] | None:
+        """Removes and returns all values of the range; None if a checkpoint has some of them."""
+        if self._has_flushed:
+            return None
+        chunks, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
+        return chunks
+
+    def store(self, chunks: list[Chunk]) -> None:
+        """Writes values into a checkpoint at once."""
+        self._write(chunks)
 
     def join(self) -> None:
         """Waits for the checkpoints of all flushes."""

@@ -14,7 +14,17 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
+from lance_spark.dataset import is_local
+from lance_spark.staging.area import Staging
+
 T = TypeVar("T")
+
+_WRITES_BEHIND = 4
+"""Maximum number of pending writes of any size. Each holds the values of a batch at most."""
+
+_SMALL_WRITES_BEHIND = 32
+_SMALL_WRITE_BYTES = 16 << 20
+"""Maximum number and bytes of the pending writes if there are more: a small file has two writes."""
 
 
 class ReadAhead(Generic[T]):
@@ -142,6 +152,13 @@ class WriteLanes:
         """Ends the threads after the pending writes."""
         for lane in self._lanes:
             lane.close()
+
+
+def task_lanes(staging: Staging) -> WriteLanes:
+    """Returns the threads for the files of a task."""
+    room = WriteRoom(_WRITES_BEHIND, small_count=_SMALL_WRITES_BEHIND, small_bytes=_SMALL_WRITE_BYTES)
+    # A file system answers sooner than another thread.
+    return WriteLanes(1 if is_local(staging.uri) else staging.open_files, room)
 
 
 class Writes:

@@ -12,21 +12,13 @@ from typing import Protocol
 from lance_spark.backfill.reuse.round_context import RoundContext, context_of
 from lance_spark.backfill.task.computation import fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
-from lance_spark.backfill.task.overlap import WriteBehind, WriteLanes, WriteRoom
+from lance_spark.backfill.task.overlap import WriteBehind, task_lanes
 from lance_spark.backfill.task.range_task import FinishOutcome, RangeRun
 from lance_spark.backfill.task.row_stream import RowStream
 from lance_spark.backfill.task.task_files import TaskFiles
-from lance_spark.dataset import is_local
 from lance_spark.errors import TableUnwritableError
 
 _LOG = logging.getLogger(__name__)
-
-_WRITES_BEHIND = 4
-"""Maximum number of pending writes of any size. Each holds the values of a batch at most."""
-
-_SMALL_WRITES_BEHIND = 32
-_SMALL_WRITE_BYTES = 16 << 20
-"""Maximum number and bytes of the pending writes if there are more: a small file has two writes."""
 
 
 class MakeRange(Protocol):
@@ -46,10 +38,7 @@ def run_ranges(
     the stream, the outcomes of ranges without a value have no row.
     """
     context_of(spec).begin_task()
-    # A file system answers sooner than another thread.
-    count = 1 if is_local(spec.home.uri) else spec.staging.open_files
-    room = WriteRoom(_WRITES_BEHIND, small_count=_SMALL_WRITES_BEHIND, small_bytes=_SMALL_WRITE_BYTES)
-    lanes, files = WriteLanes(count, room), TaskFiles(spec)
+    lanes, files = task_lanes(spec.staging), TaskFiles(spec)
 
     def make_range(context: RoundContext, work: FragmentWork) -> RangeRun:
         return make(context, work, writer=lanes.next(), files=files)

@@ -126,7 +126,7 @@ class _ChunkerRange(_UdfRange):
         return self._write_checkpoints(selection)
 
 
-class _JoinRange(RangeRun):
+class JoinRange(RangeRun):
     """A range whose values come from a join, by checkpoints."""
 
     def _write(self, selection: Selection) -> Future[RangeOutcome]:
@@ -247,7 +247,7 @@ class JoinByKey:
             note(outcome)
             return outcome
 
-        return run_ranges(spec, task, _JoinRange, finish)
+        return run_ranges(spec, task, JoinRange, finish)
 
     def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
         """Returns the recorded results: a join may skip rows.

@@ -173,12 +173,12 @@ def joins(
     )
     real = LoadJoin.answers
 
-    def answers(self: LoadJoin, spark: Any, spec: Any, todo: Mapping[int, Any]) -> Any:
+    def answers(self: LoadJoin, spark: Any, spec: Any, todo: Mapping[int, Any], whole: Any) -> Any:
         number = len(acts.rows)
         acts.rows.append(sum(map(len, todo.values())))
         if number in acts.before:
             acts.before[number]()
-        frame = real(self, spark, spec, todo)
+        frame = real(self, spark, spec, todo, whole)
         if number not in acts.after:
             return frame
         rows = frame.collect()
