@@ -47,7 +47,7 @@ LAYERS = [
     {"jvm"},
     {"lance_sessions", "version_times"},
     {"dataset"},
-    {"objects", "file_systems"},
+    {"objects", "file_systems", "side_calls"},
     {"read", "pushdown"},
     {"rows"},
     {"commit"},

@@ -9,17 +9,18 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyspark.sql import Row, SparkSession
 
 from lance_spark.backfill.driver.budget import Budget
-from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, EndedFiles, protect, release, remove_expired
+from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, EndedFiles, protect, release
 from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
 from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits, work_of
 from lance_spark.backfill.driver.rate_limits import granting
+from lance_spark.backfill.driver.record_writer import RecordWriter
 from lance_spark.backfill.driver.rounds import GONE_ERRORS, FollowUps, RoundLimit, is_gone
 from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, make_environment, raise_if_fatal
 from lance_spark.backfill.planning.fragment_plan import pack_whole
@@ -29,9 +30,7 @@ from lance_spark.backfill.planning.staleness import StaleCount, count_stale
 from lance_spark.backfill.reuse.round_context import with_lineages
 from lance_spark.backfill.task.computation import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
-from lance_spark.commit.attempt import this_user
 from lance_spark.commit.commit_loop import CommitPolicy
-from lance_spark.dataset import is_local
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import (
     BackfillIncompleteError,
@@ -39,12 +38,11 @@ from lance_spark.errors import (
     LanceSparkError,
     counted,
 )
-from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process
-from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
+from lance_spark.jobs.history import HEARTBEAT_S
+from lance_spark.jobs.model import BackfillJobResult, Status, UdfResult
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import plain
 from lance_spark.rows.row_set import RowSet
-from lance_spark.side_calls import begin_call
 from lance_spark.spark_jobs.codec import decode
 from lance_spark.spark_jobs.failures import SparkFailure, is_error
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
@@ -89,12 +87,11 @@ class BackfillJob:
             policy=CommitPolicy.of(request.commit_max_retries, None if timeout is None else timeout.total_seconds()),
         )
         self._in_flight = InFlightRows(spec)
-        self._history = JobHistory(spec.snapshot)
+        self._record = RecordWriter(spec, prepared.definition.job_type, is_saved=request.enable_job_tracker_saves)
         self._fragments: tuple[int, ...] = ()
         self._stale = StaleCount()
         self._follow_ups: FollowUps | None = None
         self._settled = False
-        self._saving: Callable[[], None] | None = None
         self._ended_files: set[str] = set()
         self._running: Scheduler | SparkJobs | None = None
         self._budget = Budget(max_calls=request.max_calls, max_cost=request.max_cost, max_seconds=request.max_seconds)
@@ -102,7 +99,7 @@ class BackfillJob:
         self._is_early = False
         self._cancelled = threading.Event()
         self._launched = datetime.now(UTC)
-        self._began = self._last_beat = time.monotonic()
+        self._began = time.monotonic()
 
     @property
     def _noun(self) -> str:
@@ -154,7 +151,7 @@ class BackfillJob:
             result = self._result("DONE")
             if self._prepared.resumed_jobs - {spec.job_id}:
                 # A job of the same filter died after its last commit. This job resumes and ends it.
-                self._save(result)
+                self._record.save(result)
             return result
         if self._prepared.request.read_version is not None:
             when = f"since version {spec.snapshot.version}, which the job is to read"
@@ -168,7 +165,7 @@ class BackfillJob:
         tag: str | None = None
         spec.staging.open_job()
         try:
-            self._begin_history()
+            self._record.begin(self._result("RUNNING"))
             self._make_environment(spec)
             if self._prepared.request.protect_snapshot:
                 tag = protect(spec.snapshot, spec.staging.job_id)
@@ -177,7 +174,7 @@ class BackfillJob:
             with granting(spec, self._prepared.definition.rate_limit):
                 self._run_round(self._prepared)
                 self._follow(self._follow_ups)
-            self._await_history()
+            self._record.await_start()
             self._count_again(self._follow_ups)
             status = self._status()
             message = self._why_incomplete(status)
@@ -189,38 +186,12 @@ class BackfillJob:
             raise
         finally:
             if tag is not None:
-                self._try(functools.partial(release, spec.snapshot, tag))
+                self._record.warn_if_it_fails(functools.partial(release, spec.snapshot, tag))
             self._close(status, message, files_can_serve)
         result = replace(self._result(status), message=message)
         if message is not None and not self._is_at_budget:
             raise BackfillIncompleteError(message, result=result)
         return result
-
-    def _begin_history(self) -> None:
-        """Begins to save the start of the job, beside the tasks.
-
-        A resumed job of a filter takes its checkpoints from the history. The history of such a job
-        therefore has the start before the first call.
-        """
-        snapshot, running = self._prepared.spec.snapshot, self._result("RUNNING")
-
-        def save() -> None:
-            self._save(running)
-            remove_expired(snapshot.open())
-
-        self._saving = begin_call(snapshot.uri, save)
-        if self._prepared.spec.where is not None or is_local(snapshot.uri):
-            self._await_history()
-
-    def _await_history(self) -> None:
-        """Waits until the history has the start of the job, before any commit of the job.
-
-        Raises:
-            TableUnwritableError, TableUnreadableError: The store failed.
-        """
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            saving()
 
     @property
     def _is_at_budget(self) -> bool:
@@ -235,7 +206,7 @@ class BackfillJob:
         jobs = self._running = SparkJobs(self._spark, SparkJobTag.of(spec.staging.job_id, description))
         if not self._cancelled.is_set():
             refresh_s = min(self._prepared.request.refresh_status_secs, HEARTBEAT_S)
-            make_environment(self._spark, spec, jobs, refresh_s, self._beat)
+            make_environment(self._spark, spec, jobs, refresh_s, self._record.beat)
 
     def _follow(self, follow_ups: FollowUps) -> None:
         """Runs follow-up rounds until a version needs no round.
@@ -252,7 +223,7 @@ class BackfillJob:
                 return
             if limit.is_exceeded():
                 return
-            self._beat()
+            self._record.beat()
             self._run_round(prepared)
             if states.of(FragmentStatus.NOTHING_TO_DO).issuperset(follow_ups.open):
                 # Commits after that version count as commits after the job.
@@ -295,15 +266,15 @@ class BackfillJob:
                     computed += self._take(answer, spec, work, scheduler)
                 self._check_skips(final=False)
                 if request.commit_granularity is not None and len(computed) >= request.commit_granularity:
-                    self._await_history()
+                    self._record.await_start()
                     group_commits.commit(computed)
                     computed = []
                 self._in_flight.look()
                 self._show()
-                self._beat()
+                self._record.beat()
             self._is_early = scheduler.is_unfinished or request.is_sample
             self._check_skips(final=not self._is_early)
-            self._await_history()
+            self._record.await_start()
             group_commits.commit(computed)
             group_commits.record_uncommitted(self._states)
         except BaseException:
@@ -480,7 +451,7 @@ class BackfillJob:
         self._progress.close(status)
         try:
             # The start of the job never comes after its end.
-            self._await_history()
+            self._record.await_start()
         except (OSError, LanceSparkError) as error:
             _LOG.warning("the start of job %s in %s was not saved: %s", spec.job_id, spec.snapshot.uri, error)
         try:
@@ -510,41 +481,7 @@ class BackfillJob:
             spec.job_id,
             "" if message is None else f": {message}",
         )
-        clear = functools.partial(self._history.clear, spec.staging.job_id)
-        cleared = begin_call(spec.snapshot.uri, functools.partial(self._try, clear))
-        self._save(result, message)
-        cleared()
-
-    def _save(self, result: BackfillJobResult, message: str | None = None) -> None:
-        """Writes the state of the job into the history."""
-        if not self._prepared.request.enable_job_tracker_saves:
-            return
-        spec = self._prepared.spec
-        record = JobRecord.of(
-            result,
-            job_type=self._prepared.definition.job_type,
-            key=spec.key.digest,
-            staging_id=spec.staging.job_id,
-            updated_at=result.completed_at or datetime.now(UTC),
-            launched_by=this_user(),
-            process=this_process(),
-            message=message,
-        )
-        self._history.save(record)
-
-    def _try(self, act: Callable[[], None]) -> None:
-        """Runs a function. Its failure must not fail a job with committed values."""
-        try:
-            act()
-        except (OSError, LanceSparkError) as error:
-            _LOG.warning("the history of %s could not be written: %s", self._prepared.spec.snapshot.uri, error)
-
-    def _beat(self) -> None:
-        """Writes a heartbeat, at most every few seconds."""
-        current_s = time.monotonic()
-        if self._prepared.request.enable_job_tracker_saves and current_s - self._last_beat >= HEARTBEAT_S:
-            self._last_beat = current_s
-            self._try(lambda: self._history.beat(self._prepared.spec.staging.job_id))
+        self._record.end(result, message)
 
     def _show(self) -> None:
         states, counts = self._states, self._states.counts

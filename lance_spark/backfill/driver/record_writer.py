@@ -1,0 +1,99 @@
+"""The record of a running job in the history of its table: :class:`RecordWriter`."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from lance_spark.backfill.driver.checkpoint_upkeep import remove_expired
+from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.commit.attempt import this_user
+from lance_spark.dataset import is_local
+from lance_spark.errors import LanceSparkError
+from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process
+from lance_spark.jobs.model import BackfillJobResult, JobRecord
+from lance_spark.side_calls import begin_call
+
+_LOG = logging.getLogger(__name__)
+
+
+class RecordWriter:
+    """Writes the start, the heartbeats and the end of a job into the history of its table."""
+
+    def __init__(self, spec: BackfillSpec, job_type: str, *, is_saved: bool) -> None:
+        self._spec = spec
+        self._job_type = job_type
+        self._is_saved = is_saved
+        self._history = JobHistory(spec.snapshot)
+        self._saving: Callable[[], None] | None = None
+        self._last_beat = time.monotonic()
+
+    def begin(self, running: BackfillJobResult) -> None:
+        """Begins to save the start of the job, beside the tasks.
+
+        A resumed job of a filter takes its checkpoints from the history. The history of such a job
+        therefore has the start before the first call.
+        """
+        snapshot = self._spec.snapshot
+
+        def save() -> None:
+            self.save(running)
+            remove_expired(snapshot.open())
+
+        self._saving = begin_call(snapshot.uri, save)
+        if self._spec.where is not None or is_local(snapshot.uri):
+            self.await_start()
+
+    def await_start(self) -> None:
+        """Waits until the history has the start of the job. A job calls this before each commit.
+
+        Raises:
+            TableUnwritableError, TableUnreadableError: The store failed.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving()
+
+    def save(self, result: BackfillJobResult, message: str | None = None) -> None:
+        """Writes the state of the job into the history."""
+        if not self._is_saved:
+            return
+        record = JobRecord.of(
+            result,
+            job_type=self._job_type,
+            key=self._spec.key.digest,
+            staging_id=self._spec.staging.job_id,
+            updated_at=result.completed_at or datetime.now(UTC),
+            launched_by=this_user(),
+            process=this_process(),
+            message=message,
+        )
+        self._history.save(record)
+
+    def beat(self) -> None:
+        """Writes a heartbeat, at most every few seconds."""
+        current_s = time.monotonic()
+        if self._is_saved and current_s - self._last_beat >= HEARTBEAT_S:
+            self._last_beat = current_s
+            self.warn_if_it_fails(functools.partial(self._history.beat, self._spec.staging.job_id))
+
+    def end(self, result: BackfillJobResult, message: str | None) -> None:
+        """Writes the end of the job, and removes the heartbeats.
+
+        Raises:
+            TableUnwritableError, TableUnreadableError: The store failed.
+        """
+        clear = functools.partial(self._history.clear, self._spec.staging.job_id)
+        cleared = begin_call(self._spec.snapshot.uri, functools.partial(self.warn_if_it_fails, clear))
+        self.save(result, message)
+        cleared()
+
+    def warn_if_it_fails(self, act: Callable[[], None]) -> None:
+        """Runs a function. Its failure must not fail a job with committed values."""
+        try:
+            act()
+        except (OSError, LanceSparkError) as error:
+            _LOG.warning("the history of %s could not be written: %s", self._spec.snapshot.uri, error)
