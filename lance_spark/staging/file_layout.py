@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -104,15 +104,15 @@ def _build_layout(schema: pa.Schema, version: str, table: LanceSchema | None) ->
         return layout
     table_fields = {field.name: field for field in field_identities(table)}
     fields = tuple(table_fields[field.name] for field in layout.fields)
-    # Both trees have one schema, so their nodes correspond in depth-first order.
-    ids = dict(zip(_list_ids(layout.fields), _list_ids(fields), strict=True))
+    ids: dict[int, int] = {}
+    for column, own, of_table in zip(schema, layout.fields, fields, strict=True):
+        # Both trees have one schema, so their nodes correspond in depth-first order. Measured: the
+        # number of a blob's descriptors varies with the table's commits, and no file names them.
+        count = 1 if is_logical_blob(column) else None
+        ids |= zip(own.ids[:count], of_table.ids[:count], strict=True)
     file = copy.copy(layout.file)
     file.fields = [ids[i] for i in file.fields]
     return replace(layout, fields=fields, file=file)
-
-
-def _list_ids(fields: Iterable[FieldIdentity]) -> list[int]:
-    return [number for field in fields for number in field.ids]
 
 
 @dataclass(frozen=True, slots=True)
