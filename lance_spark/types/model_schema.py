@@ -34,7 +34,7 @@ def schema_of(schema: pa.Schema | ModelClass | None) -> pa.Schema | None:
     """
     if schema is None or isinstance(schema, pa.Schema):
         return schema
-    if not is_model(schema):
+    if not is_model(schema) and not hasattr(schema, "to_arrow_schema"):
         raise OptionError("schema", schema, "an Arrow schema, or a class of pydantic")
     try:
         return schema_of_model(schema)
