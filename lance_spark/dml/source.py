@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-import itertools
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError, refusals_as_errors
+from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field
-from lance_spark.tabular import Data, is_spark, keep_errors, to_reader
+from lance_spark.tabular import Data, is_spark, to_reader
+from lance_spark.tabular_staging import LocalRows, stage
 from lance_spark.tabular_vectors import refuse_nan
 from lance_spark.types import check_writable, to_spark_schema
 from lance_spark.types.fields import is_blob
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 _SENT_BYTES = 1 << 20
 """Maximum bytes of rows that travel with a task. Spark sends larger tasks as a broadcast."""
-
-_HELD_BYTES = 64 << 20
-"""Maximum bytes of rows in the memory of this process. A larger source streams to its place next to
-the table."""
 
 _LISTED_KEYS = 10_000
 """Maximum keys of a source in this process for a filter on the table."""
@@ -49,30 +45,20 @@ class MergeSource:
 
     def __init__(self, spark: SparkSession, data: Data, table: pa.Schema) -> None:
         self._frame = cast("DataFrame", data) if is_spark(data) else None
-        self._rows: pa.Table | None = None
-        self._stream: pa.RecordBatchReader | None = None
+        self._local: LocalRows | None = None
         if self._frame is None:
-            self._stream = refuse_nan(to_reader(data, None, table=_plain(table)), is_new=False)
-            self.names: list[str] = self._stream.schema.names
-            self._hold()
+            self._local = LocalRows(refuse_nan(to_reader(data, None, table=_plain(table)), is_new=False))
+            self.names: list[str] = self._local.schema.names
         else:
             self.names = list(self._frame.columns)
         self.spark = spark if self._frame is None else self._frame.sparkSession
         self._columns = table
         self._place: str | None = None
 
-    def _hold(self) -> None:
-        """Reads a small source into memory, and the first rows of a large source."""
-        assert self._stream is not None
-        held_batches, size = [], 0
-        for batch in self._stream:
-            held_batches.append(batch)
-            size += batch.nbytes
-            if size > _HELD_BYTES:
-                rest = itertools.chain(held_batches, self._stream)
-                self._stream = pa.RecordBatchReader.from_batches(self._stream.schema, rest)
-                return
-        self._rows = pa.Table.from_batches(held_batches, schema=self._stream.schema)
+    @property
+    def _rows(self) -> pa.Table | None:
+        """The rows of this process, if they are few."""
+        return None if self._local is None else self._local.table
 
     def check(self, rows: pa.Schema, on: Sequence[str]) -> None:
         """Validates the columns against `rows`, the table's columns, and the keys.
@@ -114,20 +100,11 @@ class MergeSource:
         The end of the job deletes the rows with the job's files.
         """
         if self._place is None:
-            import lance
-
-            place = f"{ref.uri}/{staging.folder}/source"
-            rows = self._take_stream() if self._rows is None else self._rows.to_reader()
-            with refusals_as_errors(ref.uri), keep_errors(rows) as batches:
-                staged_dataset = lance.write_dataset(batches, place, storage_options=ref.lance_options)
-            self._check_values(staged_dataset.schema)
+            assert self._local is not None, "a DataFrame is not staged"
+            place, columns = stage(self._local.take(), ref, staging)
+            self._check_values(columns)
             self._place = place
         return self._place
-
-    def _take_stream(self) -> pa.RecordBatchReader:
-        stream, self._stream = self._stream, None
-        assert stream is not None, "after an error, a stream lacks the rows that were read"
-        return stream
 
     def _check_values(self, rows: pa.Schema) -> None:
         self.values = to_spark_schema(rows)

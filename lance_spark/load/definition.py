@@ -12,7 +12,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.load.join import LoadJoin, types_of
 from lance_spark.load.request import LoadRequest
 from lance_spark.load.source_alignment import SourceAlignment
-from lance_spark.load.sources import Source
+from lance_spark.load.sources import Source, release_source
 from udf_runtime.checkpoint import CheckpointKey
 
 if TYPE_CHECKING:
@@ -56,6 +56,10 @@ class LoadDefinition(Definition):
             SourceChangedError: The source has changed.
         """
         self.by_key.source.refuse_changed()
+
+    def release(self) -> None:
+        """Deletes the staged rows of the source."""
+        release_source(self.by_key.source)
 
 
 def define_load(

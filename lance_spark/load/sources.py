@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -29,7 +29,9 @@ from lance_spark.load.files import (
 )
 from lance_spark.load.request import SourceFormat
 from lance_spark.load.source_alignment import SourceAlignment, align_source
+from lance_spark.staging.area import Staging
 from lance_spark.tabular import is_spark, to_reader
+from lance_spark.tabular_staging import LocalRows, discard, stage
 from lance_spark.types import ReadConverter, to_spark_schema
 from lance_spark.types.fields import quote_identifier
 
@@ -261,28 +263,37 @@ class LanceSource(_ArrowColumns):
 
 
 class DataSource(_ArrowColumns):
-    """Arrow, pandas, or a list of dicts, of this process."""
+    """Arrow, pandas, or Python data of this process.
+
+    The memory holds few rows only. A load stages more rows with :meth:`stage`.
+    """
 
     format = "data"
+    identity = ""
 
     def __init__(self, data: object) -> None:
         self.name = f"a {type(data).__name__}"
-        self._table = to_reader(data, None).read_all()
-        self._schema = self._table.schema.remove_metadata()
-        digest = hashlib.blake2b(str(self._schema).encode(), digest_size=16)
-        with pa.ipc.new_stream(_Hashed(digest), self._table.schema) as stream:  # type: ignore[arg-type]
-            stream.write_table(self._table)
-        self.identity = digest.hexdigest()
+        self._local = LocalRows(to_reader(data, None))
+        self._schema = self._local.schema.remove_metadata()
+        if self._local.table is not None:
+            digest = _RowDigest(self._local.schema)
+            for batch in self._local.table.to_batches():
+                digest.add(batch)
+            self.identity = digest.text()
 
     @property
     def rows(self) -> int | None:
-        """Number of rows."""
-        return self._table.num_rows
+        """Number of rows; None if the memory does not hold all rows."""
+        return None if self._local.table is None else self._local.table.num_rows
 
     @property
     def stored_bytes(self) -> int | None:
-        """Bytes in memory."""
-        return self._table.nbytes
+        """Bytes in memory; None if the memory does not hold all rows."""
+        return None if self._local.table is None else self._local.table.nbytes
+
+    def stage(self, ref: DatasetRef, columns: Sequence[str]) -> Source:
+        """Returns a source with some columns for a load into a table: few rows, or staged rows."""
+        return self if self._local.table is not None else StagedSource.of(self._local, ref, columns, name=self.name)
 
     def frame(
         self,
@@ -294,12 +305,54 @@ class DataSource(_ArrowColumns):
         """Returns a DataFrame with some columns of all rows."""
         target = self.schema(columns)
         converter = ReadConverter(self.fields(columns), target)
-        parts = [part for batch in self._table.select(columns).to_batches() for part in converter.convert_split(batch)]
+        parts = [part for batch in self._held().select(columns).to_batches() for part in converter.convert_split(batch)]
         rows = pa.Table.from_batches(parts, schema=converter.schema)
         return spark.createDataFrame(rows, schema=target)
 
+    def _held(self) -> pa.Table:
+        assert self._local.table is not None, "many rows are staged before their use"
+        return self._local.table
+
     def refuse_changed(self) -> None:
         """The data is a copy, or cannot change."""
+
+
+class StagedSource(LanceSource):
+    """Rows of this process, staged next to the table until the end of the load."""
+
+    format = "data"
+
+    def __init__(self, ref: DatasetRef, staging: Staging, *, name: str, identity: str, stored_bytes: int) -> None:
+        super().__init__(ref)
+        self.name, self.identity = name, identity
+        self.staging, self._bytes = staging, stored_bytes
+
+    @staticmethod
+    def of(local: LocalRows, ref: DatasetRef, columns: Sequence[str], *, name: str) -> StagedSource:
+        """Stages some columns, batch by batch."""
+        staging, names = Staging.of_new_job(ref), list(columns)
+        digest = _RowDigest(pa.schema([local.schema.field(column) for column in names]))
+
+        def digested() -> Iterator[pa.RecordBatch]:
+            for batch in local.take():
+                chosen = batch.select(names)
+                digest.add(chosen)
+                yield chosen
+
+        staging.open_job()
+        try:
+            rows = pa.RecordBatchReader.from_batches(digest.schema, digested())
+            place, _ = stage(rows, ref, staging, version=ref.open_latest().data_storage_version)
+            pinned = DatasetRef.at(place, ref.storage).pin(None)
+            return StagedSource(pinned, staging, name=name, identity=digest.text(), stored_bytes=digest.nbytes)
+        except BaseException:
+            discard(staging)
+            raise
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """Bytes of the rows in memory."""
+        return self._bytes
 
 
 @dataclass
@@ -357,6 +410,31 @@ class SparkSource:
         """Checks nothing: a change of a DataFrame is not detectable."""
 
 
+class _RowDigest:
+    """The digest of batches, which identifies their rows.
+
+    Attributes:
+        schema: The columns of the batches.
+        nbytes: Bytes of the batches.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema, self.nbytes = schema, 0
+        self._digest = hashlib.blake2b(str(schema.remove_metadata()).encode(), digest_size=16)
+        self._stream = pa.ipc.new_stream(_Hashed(self._digest), schema)  # type: ignore[arg-type]
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Adds the rows of a batch."""
+        self._stream.write_batch(batch)
+        self.nbytes += batch.nbytes
+
+    def text(self) -> str:
+        """Returns the digest of all batches."""
+        self._stream.close()
+        text: str = self._digest.hexdigest()
+        return text
+
+
 class _Hashed:
     """A file without content, with the digest of its writes."""
 
@@ -374,6 +452,12 @@ class _Hashed:
 
     def close(self) -> None:
         """Does nothing."""
+
+
+def release_source(source: Source) -> None:
+    """Deletes the staged rows of a source, if any. Raises nothing."""
+    if isinstance(source, StagedSource):
+        discard(source.staging)
 
 
 def refuse_missing(columns: Sequence[str], present: Sequence[str], where: str) -> None:

@@ -15,7 +15,7 @@ from lance_spark.load.keys import check_all_match, check_source_keys
 from lance_spark.load.plan import LoadPlan
 from lance_spark.load.request import LoadRequest
 from lance_spark.load.source_alignment import SourceAlignment
-from lance_spark.load.sources import FileSource, Source
+from lance_spark.load.sources import DataSource, FileSource, Source, release_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,19 +85,25 @@ class Load:
         check_keys_of(dataset, source, request)
         new = new_columns_of(dataset, source, request)
         refuse_unsafe_store(self.ref.uri, self.ref.storage, allow=allowed_by_environment())
-        keys = source.frame(spark, request.keys, along=request.columns)
-        check_source_keys(keys, request.keys, source.name)
-        if request.on_missing == "error":
-            check_all_match(read(request.keys, dataset.version), keys, request.keys, (self.ref.uri, source.name))
-        source.refuse_changed()
-        alignment = self._alignment(dataset)
-        add_new_columns(self.ref, new)
-        return prepare(
-            self.ref,
-            request.job,
-            checkpoints=checkpoints,
-            define=lambda _, dataset, __: define_load(source, request, dataset, alignment),
-        )
+        if isinstance(source, DataSource):
+            source = source.stage(self.ref, (*request.keys, *request.columns))
+        try:
+            keys = source.frame(spark, request.keys, along=request.columns)
+            check_source_keys(keys, request.keys, source.name)
+            if request.on_missing == "error":
+                check_all_match(read(request.keys, dataset.version), keys, request.keys, (self.ref.uri, source.name))
+            source.refuse_changed()
+            alignment = self._alignment(dataset)
+            add_new_columns(self.ref, new)
+            return prepare(
+                self.ref,
+                request.job,
+                checkpoints=checkpoints,
+                define=lambda _, dataset, __: define_load(source, request, dataset, alignment),
+            )
+        except BaseException:
+            release_source(source)
+            raise
 
     def _alignment(self, dataset: lance.LanceDataset) -> SourceAlignment | None:
         if not isinstance(self.source, FileSource):

@@ -41,7 +41,9 @@ class TableLoads(TableRows):
           of these, in any store of PyArrow;
         * a Lance table, by its location, at its latest version;
         * a Spark DataFrame with the same rows at each evaluation;
-        * data in the memory of this process, as in :meth:`add`.
+        * data of this process, as in :meth:`add`. More than 64 MiB of rows are written batch by
+          batch to a place next to the table, and deleted at the end of the job. A stream is read
+          once, and the same call with the same batches resumes the job.
 
         Keys of the source are unique and not NULL. A key fills all rows of the table with this key,
         and a NULL key in the table matches nothing. If a concurrent writer changes the key of a
@@ -158,4 +160,9 @@ class TableLoads(TableRows):
         def read(columns: Sequence[str], version: int) -> DataFrame:
             return self.to_spark(columns, version=version)
 
-        return self._run(spark, load.prepare(spark, read, checkpoints=self._checkpoint))
+        prepared = load.prepare(spark, read, checkpoints=self._checkpoint)
+        try:
+            return self._run(spark, prepared)
+        except BaseException:
+            prepared.definition.release()
+            raise

