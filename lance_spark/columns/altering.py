@@ -42,6 +42,7 @@ from udf_runtime import UDF, Manifest
 if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
+    from pyspark.sql import SparkSession
 
 _LANCE_KEYS = frozenset({"path", "name", "nullable", "data_type"})
 _OUR_KEYS = frozenset({"path", "udf", "input_columns", "recreate"})
@@ -54,11 +55,13 @@ def alter_columns(
     *,
     manifest: Manifest | None = None,
     time_zone: Callable[[], str] = session_time_zone,
+    spark: Callable[[], SparkSession] | None = None,
 ) -> int:
     """Alters columns, as documented at :meth:`lance_spark.Table.alter_columns`.
 
     All alterations are checked before the first change. UDFs without a manifest get `manifest`.
-    UDFs of PySpark get the time zone of the session. Returns the version with all changes.
+    UDFs of PySpark get the time zone of the session. `spark` returns the session for casts of large
+    tables; without a session, this process casts. Returns the version with all changes.
 
     Raises:
         RegistrationError: An alteration is not valid.
@@ -75,7 +78,7 @@ def alter_columns(
         raise RegistrationError("alter_columns got a column twice. Nothing was changed. Alter the column in two calls.")
     # Order: casts first (may fail on data), renames last (other alterations use the old names).
     for alteration, udf in sorted(checked, key=lambda pair: (pair[1] is not None) + 2 * _only_renames(pair[0])):
-        version = _apply(ref, dataset, alteration, udf)
+        version = _apply(ref, dataset, alteration, udf, spark)
     return version
 
 
@@ -86,10 +89,16 @@ def _with_name(alteration: Mapping[str, object]) -> Mapping[str, object]:
     return {("name" if key == "rename" else key): value for key, value in alteration.items()}
 
 
-def _apply(ref: DatasetRef, dataset: lance.LanceDataset, alteration: Mapping[str, object], udf: UDF | None) -> int:
+def _apply(
+    ref: DatasetRef,
+    dataset: lance.LanceDataset,
+    alteration: Mapping[str, object],
+    udf: UDF | None,
+    spark: Callable[[], SparkSession] | None,
+) -> int:
     column = str(alteration["path"])
     if alteration.get("data_type") is not None:
-        return change_schema(ref, lambda head: cast_column(head, alteration)).version
+        return cast_column(ref, alteration, spark=spark)
     if alteration.get("drop_udf"):
         return change_schema(ref, lambda head: _unbind(head, column)).version
     if udf is None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
 from lance_spark.columns.binding import Binding, binding_of, value_type
-from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.columns.cast_files import CastFiles, cast_fragments
+from lance_spark.commit.schema_change import change_schema
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError, StoredUdfError
 from lance_spark.lance_compat import with_replaced_field
+from lance_spark.staging.area import commit_or_give_up, finish
 from lance_spark.types import check_storable
 from lance_spark.types.fields import Kind, is_binary, is_blob, is_list, is_text
 from udf_runtime.execute.casts import cast as cast_values
@@ -19,13 +22,11 @@ from udf_runtime.execute.casts import cast as cast_values
 if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
+    from pyspark.sql import SparkSession
 
 _VIEW_EXPRESSION = b"lance-spark:expression"
 """Field metadata of a view's column. A cast column lacks this key, and a refresh refuses the
 column."""
-
-_STAGED_NAME = "lance-spark-cast"
-"""Name of the new values in a data file. Lance reads the values by field id."""
 
 _FLOAT_DIGITS = {16: 11, 32: 24, 64: 53}
 """Largest number of bits of a whole number in a float, by the float's width."""
@@ -65,34 +66,44 @@ def check_cast(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> N
     _check_binding(dataset, column, kind)
 
 
-def cast_column(head: lance.LanceDataset, alteration: Mapping[str, Any]) -> LanceOperation.BaseOperation:
-    """Returns the operation that casts a column, and renames it or changes its nullability.
+def cast_column(
+    ref: DatasetRef, alteration: Mapping[str, Any], *, spark: Callable[[], SparkSession] | None = None
+) -> int:
+    """Casts a column in one commit, and renames it or changes its nullability. Returns the version.
 
-    Writes one data file per fragment in the driver's process. The field metadata stays: comment,
-    encoding, UDF and any other key.
+    Tasks of Spark write a data file per fragment of a large table. After a concurrent commit, only
+    new and changed fragments are cast again. The field metadata stays: comment, encoding, UDF and
+    any other key.
+
+    Args:
+        ref: The table.
+        alteration: The column as `path`, with `data_type`, and maybe `name` and `nullable`.
+        spark: Returns the session for a large table; None casts in this process.
 
     Raises:
         RegistrationError: The cast cannot work, or a value does not fit. Nothing was committed.
+        CommitConflictError: Concurrent writers kept changing the table first.
     """
     from lance import LanceOperation
 
-    column = alteration["path"]
-    check_cast(head, column, alteration["data_type"])
-    old = head.schema.field(column)
-    field = _altered_field(old, alteration)
-    failures: list[RegistrationError] = []
-    convert = _make_conversion(head, old, field, failures)
-    try:
-        staged = [fragment.merge_columns(convert, columns=[column]) for fragment in head.get_fragments()]
-    except ValueError as error:
-        # Lance wraps errors of the conversion in text.
-        raise failures[0] if failures else error from error
-    ids = [number for identity in field_identities(head.lance_schema) for number in identity.ids]
-    first_id = max(ids) + 1
-    if staged:
-        first_id = cast("Any", staged[0][1].field(_STAGED_NAME)).id()
-    schema = with_replaced_field(head.lance_schema, column, field, first_id)
-    return LanceOperation.Merge([fragment for fragment, _ in staged], schema)
+    column, pinned = alteration["path"], ref.pin(None)
+    files, names = CastFiles(ref, column, spark), set[str]()
+
+    def replace_column(head: lance.LanceDataset) -> LanceOperation.BaseOperation:
+        check_cast(head, column, alteration["data_type"])
+        field = _altered_field(head.schema.field(column), alteration)
+        first_id = head.max_field_id + 1  # fields of dropped columns count
+        new_files = files.write(head, field)
+        names.clear()
+        names.update(file.name for file in new_files.values())
+        fragments = cast_fragments(head, new_files, field, first_id)
+        files.staging.begin_commit()
+        return LanceOperation.Merge(fragments, with_replaced_field(head.lance_schema, column, field, first_id))
+
+    files.staging.open_job()
+    committed = commit_or_give_up(files.staging, pinned, lambda: change_schema(ref, replace_column))
+    finish(files.staging, pinned, names)
+    return committed.version
 
 
 def _altered_field(old: pa.Field[Any], alteration: Mapping[str, Any]) -> pa.Field[Any]:
@@ -101,33 +112,6 @@ def _altered_field(old: pa.Field[Any], alteration: Mapping[str, Any]) -> pa.Fiel
     field = old.with_type(alteration["data_type"]).with_name(alteration.get("name") or old.name).with_metadata(metadata)
     nullable = alteration.get("nullable")
     return field if nullable is None else field.with_nullable(bool(nullable))
-
-
-def _make_conversion(
-    head: lance.LanceDataset, old: pa.Field[Any], new: pa.Field[Any], failures: list[RegistrationError]
-) -> Callable[..., Any]:
-    """Returns the function for Lance's batches; the function records its errors."""
-    import lance
-
-    # Lance writes NULL for deleted rows, so the file's field is nullable.
-    schema = pa.schema([pa.field(_STAGED_NAME, new.type, metadata=new.metadata)])
-
-    def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
-        values: Any = batch.column(0)
-        try:
-            return pa.RecordBatch.from_arrays([_cast_to(new, values)], schema=schema)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            problem = f"A value of column {old.name!r} does not fit {new.type}: {error}"
-            failures.append(_make_error(head, problem, "Change the value, or choose another type"))
-            raise
-
-    return cast("Callable[..., Any]", lance.batch_udf(output_schema=schema)(convert))
-
-
-def _cast_to(field: pa.Field[Any], values: pa.Array[Any]) -> pa.Array[Any]:
-    if values.null_count and not field.nullable:
-        raise ValueError("NULL in a NOT NULL column")
-    return cast_values(values, field.type)
 
 
 def _session_dependence(old: Kind, new: Kind) -> str | None:

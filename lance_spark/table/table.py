@@ -195,8 +195,10 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
                   A UDF of another type needs `recreate=True`: the column is dropped with its
                   values, and added again;
                 * or `name` (or `rename`), `nullable`, `data_type` (an Arrow type). A cast rewrites
-                  the column and keeps its comment, encoding, other field metadata and UDF. The cast
-                  fails on a value that does not fit, such as a fraction for an integer type;
+                  the column in one commit, with a Spark job for more than 64 MiB of files, and
+                  keeps its comment, encoding, other field metadata and UDF. Rows of concurrent
+                  writers are cast, too. The cast fails on a value that does not fit, such as a
+                  fraction for an integer type, or a list of another length than the vector type;
                 * or `drop_udf`: True. The values stay, and the column has no UDF any more.
 
         Raises:
@@ -218,7 +220,8 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             ```
         """
         manifest = self._default_manifest()
-        return ChangeResult(version=alter_columns(self._ref, alterations, manifest=manifest, time_zone=self._time_zone))
+        version = alter_columns(self._ref, alterations, manifest=manifest, time_zone=self._time_zone, spark=self._spark)
+        return ChangeResult(version=version)
 
     def drop_columns(self, columns: str | Sequence[str]) -> ChangeResult:
         """Drops columns.

@@ -1,0 +1,190 @@
+"""New values of a cast column, one file per fragment: :class:`CastFiles`.
+
+A Spark job writes the files of a large table. This process writes the files of a small table.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from lance_spark.commit.changes import StagedColumns
+from lance_spark.commit.conflicts.identity import FragmentIdentity, field_identities, fragment_identity, ids_of
+from lance_spark.commit.verify import same_columns
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import RegistrationError
+from lance_spark.rows.input_reader import InputReader
+from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, offsets_of
+from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
+from lance_spark.staging.area import Staging
+from lance_spark.staging.column_file import ColumnFile, Targets
+from lance_spark.staging.file_layout import FileLayout
+from udf_runtime.execute.casts import cast as cast_values
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import FragmentMetadata
+    from pyspark.sql import SparkSession
+
+_STAGED_NAME = "lance-spark-cast"
+"""Name of the new values in a data file. Lance reads the values by field id."""
+
+_LOCAL_BYTES = 64 << 20
+"""Maximum bytes of data files for a cast in this process."""
+
+_BATCH_ROWS = 1 << 16
+_BLOB_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastFile:
+    """A file with the new values of all physical rows of a fragment."""
+
+    fragment_id: int
+    name: str
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastTask:
+    """The cast of a column in one fragment of a pinned version. Picklable.
+
+    Attributes:
+        field: The new field.
+        format: Lance file format of the table.
+    """
+
+    snapshot: DatasetRef
+    staging: Staging
+    fragment_id: int
+    column: str
+    field: pa.Field[Any]
+    format: str
+
+    def run(self) -> CastFile:
+        """Writes the file. Runs on an executor, or in the driver's process.
+
+        Raises:
+            RegistrationError: A value does not fit the new type.
+            TableUnreadableError: A file is missing or damaged.
+        """
+        rows = SnapshotRows(self.snapshot.open())
+        fragment = rows.existing_fragment(self.fragment_id)
+        targets = Targets(schema=pa.schema([staged_field(self.field)]), existing=(), format=self.format)
+        reader = InputReader(rows, fragment, (self.column,), blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES)
+        file = ColumnFile(self.staging.begin_attempt(), rows, fragment, targets)
+        try:
+            live_rows = np.arange(fragment.metadata.num_rows, dtype=np.int64)
+            for batch in reader.batches(live_rows, _BATCH_ROWS):
+                values = pa.RecordBatch.from_arrays([self._convert(batch.column(0))], schema=targets.schema)
+                file.append(offsets_of(batch.column(ROW_ADDRESS).to_numpy()), values)
+            staged = file.close().staged
+        except BaseException:
+            file.discard()
+            raise
+        return CastFile(fragment_id=self.fragment_id, name=staged.name, size_bytes=staged.size_bytes)
+
+    def _convert(self, values: pa.Array[Any]) -> pa.Array[Any]:
+        if values.null_count and not self.field.nullable:
+            raise self._misfit("NULL in a NOT NULL column")
+        try:
+            converted: pa.Array[Any] = cast_values(values, self.field.type)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise self._misfit(error) from error
+        return converted
+
+    def _misfit(self, reason: object) -> RegistrationError:
+        return RegistrationError(
+            f"A value of column {self.column!r} does not fit {self.field.type}: {reason}. Nothing was changed in "
+            f"{self.snapshot.uri}. Change the value, or choose another type."
+        )
+
+
+def staged_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    """Returns the field of new values in a file. Deleted rows have NULL."""
+    return field.with_name(_STAGED_NAME).with_nullable(True)
+
+
+class CastFiles:
+    """The files of a cast. Files of unchanged fragments serve later versions of the table.
+
+    Attributes:
+        staging: The staging area of the files.
+    """
+
+    def __init__(self, ref: DatasetRef, column: str, spark: Callable[[], SparkSession] | None) -> None:
+        """Takes the table, the column, and the session for a large table; None needs no session."""
+        self.staging = Staging.of_new_job(ref)
+        self._ref, self._column, self._spark = ref, column, spark
+        self._files: dict[int, tuple[FragmentIdentity, CastFile]] = {}
+
+    def write(self, head: lance.LanceDataset, field: pa.Field[Any]) -> Mapping[int, CastFile]:
+        """Writes the missing files for a version, and returns the files by fragment.
+
+        Raises:
+            RegistrationError: A value does not fit the new type.
+        """
+        snapshot = replace(self._ref, version=head.version)
+        identities = self._identities(head)
+        tasks = [
+            CastTask(
+                snapshot=snapshot,
+                staging=self.staging,
+                fragment_id=fragment_id,
+                column=self._column,
+                field=field,
+                format=head.data_storage_version,
+            )
+            for fragment_id, identity in identities.items()
+            if fragment_id not in self._files or self._files[fragment_id][0] != identity
+        ]
+        for file in self._run(tasks, head):
+            self._files[file.fragment_id] = identities[file.fragment_id], file
+        return {fragment_id: self._files[fragment_id][1] for fragment_id in identities}
+
+    def _identities(self, head: lance.LanceDataset) -> dict[int, FragmentIdentity]:
+        columns = [field for field in field_identities(head.lance_schema) if field.name == self._column]
+        ids = ids_of(columns)
+        fragments = (fragment.metadata for fragment in head.get_fragments())
+        # Other columns and later deletions do not change the values of the column.
+        return {
+            fragment.id: replace(fragment_identity(fragment, ids), files=frozenset(), deleted_rows=0)
+            for fragment in fragments
+        }
+
+    def _run(self, tasks: Sequence[CastTask], head: lance.LanceDataset) -> list[CastFile]:
+        chosen = {task.fragment_id for task in tasks}
+        stored_bytes = sum(
+            file.file_size_bytes or _LOCAL_BYTES
+            for fragment in head.get_fragments()
+            if fragment.fragment_id in chosen
+            for file in fragment.metadata.files
+        )
+        if self._spark is None or stored_bytes <= _LOCAL_BYTES:
+            return [task.run() for task in tasks]
+        tag = SparkJobTag.of(self.staging.job_id, f"lance-spark: cast of {self._column} in {self._ref.uri}")
+        return SparkJobs(self._spark(), tag, answers_errors=True).results(tasks, CastFile)
+
+
+def cast_fragments(
+    head: lance.LanceDataset, files: Mapping[int, CastFile], field: pa.Field[Any], first_id: int
+) -> list[FragmentMetadata]:
+    """Returns the fragments of a version with the files of a cast; field ids from `first_id` on."""
+    layout = FileLayout.of_new_table(pa.schema([staged_field(field)]), head.data_storage_version)
+    like = copy.copy(layout.file)
+    like.fields = [first_id + number for number in layout.file.fields]
+    fragments = []
+    for fragment in head.get_fragments():
+        metadata = fragment.metadata
+        file = files[metadata.id]
+        metadata.files = [
+            *metadata.files,
+            same_columns(like, StagedColumns(name=file.name, size_bytes=file.size_bytes)),
+        ]
+        fragments.append(metadata)
+    return fragments

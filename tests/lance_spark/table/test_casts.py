@@ -1,0 +1,110 @@
+"""Casts of columns with concurrent writers: one commit with the values of all rows, or no change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark import RegistrationError, Table
+from lance_spark.columns import cast_files
+from lance_spark.columns.cast_files import CastFile, CastTask
+
+VECTOR = pa.list_(pa.float32(), 2)
+
+
+def rows_of(ids: range) -> pa.Table:
+    return pa.table({"id": ids, "v": [[float(i), 0.5] for i in ids]})
+
+
+def make_table(folder: Path, spark: SparkSession | None = None) -> Table:
+    uri = str(folder / "t.lance")
+    lance.write_dataset(rows_of(range(12)), uri, max_rows_per_file=4, enable_stable_row_ids=True)
+    return lance_spark.connect(str(folder), spark).open_table("t")
+
+
+def unreferenced(table: Table) -> set[str]:
+    """Returns data files without a reference in any version, and files of jobs."""
+    dataset = table.to_lance()
+    handles = (dataset.checkout_version(version["version"]) for version in dataset.versions())
+    paths = {file.path for handle in handles for part in handle.get_fragments() for file in part.data_files()}
+    staged = (path.name for path in Path(table.uri, "_lance_spark").rglob("*") if path.is_file())
+    return {path.name for path in Path(table.uri, "data").iterdir()} - paths | set(staged)
+
+
+CHANGES: dict[str, tuple[Callable[[lance.LanceDataset], object], list[int], list[int]]] = {
+    "append": (lambda t: lance.write_dataset(rows_of(range(12, 14)), t.uri, mode="append"), [*range(14)], [0, 1, 2, 3]),
+    "delete": (lambda t: t.delete("id = 5"), [i for i in range(12) if i != 5], [0, 1, 2]),
+    "delete a fragment": (lambda t: t.delete("id < 4"), [*range(4, 12)], [0, 1, 2]),
+    "add a column": (lambda t: t.add_columns({"n": "id"}), [*range(12)], [0, 1, 2]),
+    "compact": (lambda t: t.optimize.compact_files(), [*range(12)], [0, 1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_lists_become_vectors_beside_other_writers(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act, ids, expected_fragments = CHANGES[change]
+    table, run, fragments = make_table(tmp_path), CastTask.run, list[int]()
+    versions = []
+
+    def run_beside(task: CastTask) -> CastFile:
+        file = run(task)
+        fragments.append(task.fragment_id)
+        if len(fragments) == 3:
+            act(lance.dataset(table.uri))
+            versions.append(table.version)
+        return file
+
+    monkeypatch.setattr(CastTask, "run", run_beside)
+    version = table.alter_columns({"path": "v", "data_type": VECTOR}).version
+    assert fragments == expected_fragments, "a fragment of other writers is cast, and no fragment twice"
+    assert (version, table.schema.field("v").type) == (versions[0] + 1, VECTOR)
+    rows = table.to_arrow(["id", "v"]).to_pylist()
+    assert sorted(row["id"] for row in rows) == ids
+    assert all(row["v"] == [row["id"], 0.5] for row in rows)
+    assert table.search([7.0, 0.5]).limit(1).to_list()[0]["id"] == 7
+    assert unreferenced(table) == set()
+
+
+def test_a_cast_after_a_drop_takes_a_new_field_id(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    table.add_columns({"n": "id + 1"})
+    table.drop_columns("n")
+    table.alter_columns({"path": "v", "data_type": VECTOR})
+    assert [row["v"] for row in table.to_arrow().to_pylist()] == [[i, 0.5] for i in range(12)]
+
+
+def test_a_list_of_another_length_leaves_no_file(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    table.add([{"id": 12, "v": [1.0, 2.0, 3.0]}])
+    with pytest.raises(RegistrationError, match=r"A value of column 'v' does not fit fixed_size_list.*\[2\]"):
+        table.alter_columns({"path": "v", "data_type": VECTOR})
+    assert table.version == 2 and unreferenced(table) == set()
+
+
+@pytest.mark.long
+def test_tasks_of_spark_cast_a_large_table(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cast_files, "_LOCAL_BYTES", 0)
+    table = make_table(tmp_path, spark)
+    table.delete("id = 5")
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the driver reads no value")
+
+    monkeypatch.setattr(CastTask, "_convert", refuse)  # executors import the unpatched class
+    assert table.alter_columns({"path": "v", "data_type": VECTOR}).version == 3
+    assert all(row["v"] == [row["id"], 0.5] for row in table.to_arrow().to_pylist())
+    assert unreferenced(table) == set()
+    with pytest.raises(RegistrationError, match="does not fit"):
+        table.alter_columns({"path": "v", "data_type": pa.list_(pa.float32(), 3)})
+    assert table.version == 3 and unreferenced(table) == set()
