@@ -5,6 +5,7 @@ from lance_spark.backfill.planning.cost_model import BackfillEstimate as Backfil
 from lance_spark.backfill.planning.explain import BackfillPlan as BackfillPlan
 from lance_spark.backfill.watch import Watch as Watch
 from lance_spark.columns.spark_functions import table_function as table_function
+from lance_spark.commit.app_transaction import StreamRewoundError as StreamRewoundError
 from lance_spark.commit.changes import CommitResult as CommitResult
 from lance_spark.dml.clauses import MergeInsertBuilder as MergeInsertBuilder
 from lance_spark.dml.results import ChangeResult as ChangeResult

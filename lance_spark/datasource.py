@@ -19,7 +19,7 @@ from lance_spark.errors import UnsupportedOperationError
 from lance_spark.statement_options import refuse_internal
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
 
@@ -31,6 +31,7 @@ class LanceDataSource(DataSource):
 
     Attributes:
         pinned: The pinned version of `schema()`; None before.
+        is_copy: Whether another process made the instance.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -40,6 +41,11 @@ class LanceDataSource(DataSource):
         """
         self.options = {key.lower(): value for key, value in options.items()}
         self.pinned: DatasetRef | None = None
+        self.is_copy = False
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Marks the copy of another process: Spark commits a micro-batch with a copy."""
+        self.__dict__.update(state, is_copy=True)
 
     @classmethod
     def name(cls) -> str:
@@ -100,16 +106,21 @@ class LanceDataSource(DataSource):
             "option `version` selects an earlier version."
         )
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - as above
-        """Refuses to write a stream by itself.
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - as above
+        """Returns the writer of a micro-batch. Runs on the driver.
+
+        Spark calls this method twice for each micro-batch: before the tasks, and for the commit, on
+        the copy of another process.
 
         Raises:
-            UnsupportedOperationError: Always.
+            OptionError, SchemaMismatchError, UnsupportedTypeError: The rows or an option do not fit
+                the table.
         """
-        raise UnsupportedOperationError(
-            "A stream cannot be written to a Lance table by itself. Nothing was changed. Write each micro-batch in "
-            "foreachBatch: batch.write.format('lance').mode('append').save(path)."
-        )
+        refuse_internal(self.options)
+        from lance_spark.streaming.writes import LanceStreamWriter, StreamWrite
+
+        stream = StreamWrite.of(self.options, schema, overwrite=overwrite)
+        return LanceStreamWriter(stream, None if self.is_copy else stream.plan())
 
 
 def _end_quietly() -> None:

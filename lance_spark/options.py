@@ -402,6 +402,18 @@ class WriteOptions:
         "Commit to an object store that ignores conditional puts, where writers at once lose each other's rows. "
         "Default: the environment variable LANCE_SPARK_ALLOW_UNSAFE_COMMITS, else false.",
     )
+    txn_app_id: str | None = _option(
+        _text,
+        "an id of the application, such as nightly-import",
+        "Together with `txn_version`: write each transaction of an application once. See "
+        "[Streaming](streaming.md#exactly-once-in-foreachbatch).",
+    )
+    txn_version: int | None = _option(
+        _not_negative,
+        "a number, 0 or more, that grows with each transaction of the application",
+        "Number of the transaction, such as the id of a micro-batch. A write of a committed transaction changes "
+        "nothing; a write of an older transaction fails.",
+    )
     properties: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
     column_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = dataclasses.field(default=(), metadata={})
     storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})

@@ -43,6 +43,7 @@ STATEMENT_OPTIONS: Mapping[str, frozenset[str]] = {
     "SELECT": _names(ReadOptions) | _STORAGE,
     "INSERT": (_WRITE | _COLUMNS) - _BACKFILL,
     "INSERT OVERWRITE": (_WRITE | _COLUMNS) - _BACKFILL,
+    "STREAM": (_WRITE | _COLUMNS) - _BACKFILL - {"mode", "create_only", "txn_app_id", "txn_version"},
     "BACKFILL": (_WRITE | _COLUMNS) - _NEW_TABLE - {"mergeschema", "max_rows_per_file", "max_bytes_per_file"},
     "CREATE TABLE": (_WRITE | _COLUMNS) - _BACKFILL - _BRANCH - _STORAGE - {"mode"},
     "UPDATE": _BRANCH,

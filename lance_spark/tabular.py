@@ -131,6 +131,8 @@ def write_rows(
             options["commit_message"] = note.message
         if ref.branch is not None:
             options["branch"] = ref.branch
+        if note.transaction is not None:
+            options |= {"txn_app_id": note.transaction.app_id, "txn_version": str(note.transaction.version)}
         with active_in_thread(data.sparkSession):  # type: ignore[union-attr, arg-type]
             writer = data.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")  # type: ignore[union-attr]
             writer.options(**options).save(ref.table_uri)
@@ -151,6 +153,8 @@ def write_rows(
             data_storage_version=data_storage_version,
             commit_message=note.message,
             properties=note.properties,
+            txn_app_id=None if note.transaction is None else note.transaction.app_id,
+            txn_version=None if note.transaction is None else note.transaction.version,
         ),
     )
 

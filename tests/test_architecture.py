@@ -65,6 +65,7 @@ LAYERS = [
     {"dml"},
     {"integrity"},
     {"table"},
+    {"streaming"},
     {"sql"},
     {"datasource", "cli"},
 ]

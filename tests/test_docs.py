@@ -22,7 +22,7 @@ from tests.support.pages import python_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = {"environments.md", "errors.md", "search.md", "conflicts.ipynb", "first-steps.ipynb"}
+LONG = {"streaming.md", "environments.md", "errors.md", "search.md", "conflicts.ipynb", "first-steps.ipynb"}
 """Pages and notebooks whose examples run only in `make test-long`."""
 
 RECIPES = {path.stem.replace("_", "-") for path in (ROOT / "examples" / "recipes").glob("*.py")}

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance.fragment import FragmentMetadata
 
+    from lance_spark.commit.app_transaction import AppTransaction, PendingTransaction
+
 InputsFrom = Literal["option", "plan", "all"]
 """Source of a backfill's input columns: the option, the plan of the write, or all other columns."""
 
@@ -33,13 +35,16 @@ lifetime of the version."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitNote:
-    """The user's annotation of a commit: a message, and properties by name."""
+    """The user's annotation of a commit: a message, properties by name, and a transaction."""
 
     message: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
+    transaction: AppTransaction | None = None
 
     @staticmethod
-    def of(message: str | None, properties: Mapping[str, str] | None) -> CommitNote:
+    def of(
+        message: str | None, properties: Mapping[str, str] | None, transaction: AppTransaction | None = None
+    ) -> CommitNote:
         """Validates the message and the properties.
 
         Raises:
@@ -51,7 +56,8 @@ class CommitNote:
             if not isinstance(name, str) or not isinstance(value, str):
                 raise OptionError(f"properties[{name!r}]", value, "texts by names")
             check_property(name, value)
-        return CommitNote(message=message, properties=tuple(sorted((properties or {}).items())))
+        pairs = tuple(sorted((properties or {}).items()))
+        return CommitNote(message=message, properties=pairs, transaction=transaction)
 
     def with_write_id(self, write_id: str) -> CommitNote:
         """Returns the annotation with the id of a write."""
@@ -74,6 +80,7 @@ class RowsToCommit:
         read_version: The version of the write's plan; None if no table existed.
         data_storage_version: File format of a new table. A new table with fragments has
             their format.
+        transaction: The transaction of an application; None for other writes.
     """
 
     mode: Literal["create", "append", "overwrite"]
@@ -86,6 +93,7 @@ class RowsToCommit:
     enable_stable_row_ids: bool = True
     commit_message: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
+    transaction: PendingTransaction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +234,7 @@ class RowEdits:
             subquery over the table.
         absence: Knowledge of keys absent from the table; None if the edits do not depend on
             absent keys.
+        transaction: The transaction of an application; None for other statements.
     """
 
     operation: Literal["update", "delete", "merge"]
@@ -245,6 +254,7 @@ class RowEdits:
     absence: AbsentKeys | None = None
     commit_message: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
+    transaction: PendingTransaction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

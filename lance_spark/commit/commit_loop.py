@@ -38,6 +38,8 @@ from lance_spark.lance_compat import plain
 if TYPE_CHECKING:
     import lance
 
+    from lance_spark.commit.app_transaction import PendingTransaction
+
 _logger = logging.getLogger(__name__)
 
 RETRIES_VARIABLE = "LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES"
@@ -368,8 +370,16 @@ def evaluate_until_committed(
 
 
 def properties_of(
-    result: CommitResult, message: str | None, properties: Iterable[tuple[str, str]] = ()
+    result: CommitResult,
+    message: str | None,
+    properties: Iterable[tuple[str, str]] = (),
+    pending: PendingTransaction | None = None,
 ) -> dict[str, str]:
-    """Returns the properties of a transaction: the job, its summary, and the user's properties."""
-    stamped = {**dict(properties), JOB_KEY: result.job_id, SUMMARY_KEY: result.to_json()}
+    """Returns the properties of a Lance transaction.
+
+    The properties name the job, its summary, the user's properties, and the transaction of an
+    application.
+    """
+    of_app = () if pending is None else pending.transaction.properties
+    stamped = {**dict(properties), **dict(of_app), JOB_KEY: result.job_id, SUMMARY_KEY: result.to_json()}
     return stamped if message is None else {**stamped, MESSAGE_KEY: message}

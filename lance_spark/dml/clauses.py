@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from lance_spark.arguments import ARGUMENTS
+from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.changes import CommitNote
 from lance_spark.dml.results import ChangeResult
 from lance_spark.errors import OptionError
@@ -79,7 +80,13 @@ class MergeInsertBuilder:
         return self._with(replace(self._clauses, deletes=True, delete_where=_checked(where)))
 
     def execute(
-        self, data: Data, *, commit_message: str | None = None, properties: Mapping[str, str] | None = None
+        self,
+        data: Data,
+        *,
+        commit_message: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        txn_app_id: str | None = None,
+        txn_version: int | None = None,
     ) -> ChangeResult:
         """Merges a source into the table, as one version.
 
@@ -93,6 +100,10 @@ class MergeInsertBuilder:
                 in the source keep their values, and are NULL in new rows.
             commit_message: Message of the version.
             properties: Properties of the version: texts by names.
+            txn_app_id: Id of the application that writes each of its transactions once, such as the
+                id of a streaming query. Needs `txn_version`.
+            txn_version: Number of the transaction, such as the id of a micro-batch. The call
+                returns the earlier result if the transaction was committed before.
 
         Raises:
             OptionError: The merge has no clause, or a condition is not valid.
@@ -100,13 +111,15 @@ class MergeInsertBuilder:
             SchemaMismatchError, ValueConversionError: The source does not fit the table.
             MergeError: Several rows of the source match one row.
             UnsupportedOperationError: The merge would move rows with blobs.
+            StreamRewoundError: The application has committed a later transaction.
             CommitConflictError: Other writers kept coming first. Nothing was changed.
             CommitOutcomeUnknownError: The store did not answer.
         """
         if not (self._clauses.updates or self._clauses.inserts or self._clauses.deletes):
             accepted = "a clause first: when_matched_update_all, when_not_matched_insert_all, ..."
             raise OptionError("merge_insert", None, accepted)
-        return self._execute(self._clauses, data, CommitNote.of(commit_message, properties))
+        transaction = AppTransaction.of(txn_app_id, txn_version)
+        return self._execute(self._clauses, data, CommitNote.of(commit_message, properties, transaction))
 
     def _with(self, clauses: MergeClauses) -> MergeInsertBuilder:
         return MergeInsertBuilder(clauses, self._execute)

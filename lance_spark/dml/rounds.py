@@ -9,7 +9,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits
+from lance_spark.commit.app_ledger import AppLedger
+from lance_spark.commit.app_transaction import PendingTransaction, RepeatedTransactionError
+from lance_spark.commit.changes import NO_NOTE, CommitNote, CommitResult, RowEdits
 from lance_spark.commit.commit_loop import CommitPolicy, Outdated, evaluate_until_committed
 from lance_spark.commit.rows.row_commit import OutdatedEditsError, commit_edits
 from lance_spark.dataset import DatasetRef
@@ -41,16 +43,24 @@ def retry_statement(
         staging: Staging of the statement's files.
         policy: Limits of the retries.
         evaluate: Returns the edits of the statement at a version; None without edits.
-        note: Message and properties of the version.
+        note: Message, properties and transaction of the version.
 
     Raises:
+        StreamRewoundError: The application of the transaction has committed a later transaction.
         CommitConflictError: Other writers kept committing first. Nothing was changed.
         CommitOutcomeUnknownError: The store did not answer.
         LanceSparkError: The evaluation failed. Nothing was changed.
     """
-    statement = _Attempts(ref=ref, staging=staging, policy=policy, evaluate=evaluate, note=note)
+    ledger = None if note.transaction is None else AppLedger(ref=ref, transaction=note.transaction)
+    statement = _Attempts(ref=ref, staging=staging, policy=policy, evaluate=evaluate, note=note, ledger=ledger)
     staging.open_job()
-    result = commit_or_give_up(staging, ref, statement.run)
+    try:
+        result = commit_or_give_up(staging, ref, statement.run)
+    except RepeatedTransactionError as error:
+        _LOG.info("%s", error)
+        return ChangeResult(version=ref.version or 0) if error.prior is None else result_of(error.prior)
+    if ledger is not None:
+        ledger.finish(statement.commit)
     # A task returns all files of its attempts, and a commit takes all files of a result.
     finish(staging, ref, statement.committed, unless_named=statement.taken_back, reported=statement.committed)
     return result
@@ -63,6 +73,9 @@ class _Attempts:
     Attributes:
         committed: Data files of the last attempt.
         taken_back: Data files of commits that were taken back.
+        ledger: Records of the statement's application; None without a transaction.
+        pending: The transaction, after its start was recorded.
+        commit: The commit of the last attempt.
     """
 
     ref: DatasetRef
@@ -72,8 +85,13 @@ class _Attempts:
     note: CommitNote
     committed: list[str] = field(default_factory=list)
     taken_back: list[str] = field(default_factory=list)
+    ledger: AppLedger | None = None
+    pending: PendingTransaction | None = None
+    commit: CommitResult | None = None
 
     def run(self) -> ChangeResult:
+        if self.ledger is not None:
+            self.pending = self.ledger.begin(self.ref.open_latest())
         try:
             return evaluate_until_committed(self._attempt, self.policy, subject="the statement")
         except OutdatedEditsError as error:
@@ -103,11 +121,13 @@ class _Attempts:
             return ChangeResult(version=version.version or 0)
         if edits.absence is not None:
             edits = replace(edits, absence=replace(edits.absence, after_appends=attempt < _AFTER_APPENDS))
-        edits = replace(edits, commit_message=self.note.message, properties=self.note.properties)
+        note = self.note
+        edits = replace(edits, commit_message=note.message, properties=note.properties, transaction=self.pending)
         self.committed[:] = files_of(edits)
         self.staging.begin_commit()
         self.staging.refuse_missing(self.committed)
-        return result_of(commit_edits(self.ref, edits, job_id=self.staging.job_id, policy=self.policy))
+        self.commit = commit_edits(self.ref, edits, job_id=self.staging.job_id, policy=self.policy)
+        return result_of(self.commit)
 
 
 def files_of(edits: RowEdits) -> list[str]:

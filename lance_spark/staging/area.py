@@ -95,13 +95,13 @@ CHECK_S = 1.0
 """How long an attempt of a pipelined job relies on its last check of the job."""
 
 
-def new_id() -> str:
+def new_id(family: str = "") -> str:
     """Returns a fresh id: 32 random hexadecimal digits, then 8 of the time in seconds.
 
     The random part comes first because object stores distribute load by the first characters of a
-    name.
+    name. The id begins with the digits of `family`.
     """
-    return f"{uuid.uuid4().hex}{int(time.time()):08x}"
+    return f"{family}{uuid.uuid4().hex[len(family) :]}{int(time.time()):08x}"
 
 
 def made_at(identifier: str) -> datetime:
@@ -138,17 +138,20 @@ class Staging:
     check_s: float = 0.0
 
     @staticmethod
-    def of_new_job(ref: DatasetRef, *, table_files: int | None = None, pipelined: bool = False) -> Staging:
+    def of_new_job(
+        ref: DatasetRef, *, table_files: int | None = None, pipelined: bool = False, family: str | None = None
+    ) -> Staging:
         """Returns the staging area of a new job in a table, which may be absent.
 
         On an object store, attempts of a `pipelined` job rely on their checks for :data:`CHECK_S`,
-        and may have :data:`OPEN_FILES` open files.
+        and may have :data:`OPEN_FILES` open files. The ids of related jobs begin with the same
+        `family` of digits.
         """
         is_pipelined = pipelined and not is_local(ref.uri)
         return Staging(
             uri=ref.uri,
             storage_options=ref.storage_options,
-            job_id=new_id(),
+            job_id=new_id(family or ""),
             made_folder=_find_missing_folder(ref.uri),
             table_files=table_files,
             open_files=OPEN_FILES if is_pipelined else 1,

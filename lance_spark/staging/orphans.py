@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from lance_spark.commit.conflicts.history import named_files
 from lance_spark.dataset import DatasetRef, count_data_files
-from lance_spark.errors import OptionError, TableNotFoundError
-from lance_spark.staging.area import OPEN_FILES, Staging, made_at, staged_jobs
+from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError
+from lance_spark.staging.area import OPEN_FILES, Staging, abort, logger, made_at, staged_jobs
 
 
 def remove_orphans(
@@ -96,3 +97,21 @@ def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:
         if referenced == candidates:
             break
     return referenced
+
+
+def abort_other_jobs(staging: Staging, ref: DatasetRef, *, family: str) -> None:
+    """Ends the other jobs of a family, and deletes their files unless a version names the files.
+
+    Such a job belongs to a dead driver, or to a driver that another driver has replaced. A failure
+    is logged: the caller's job has ended well.
+    """
+    unpinned = replace(ref, version=None)
+    try:
+        jobs = [job for job in staged_jobs(staging.uri, staging.storage_options) if job.startswith(family)]
+        for job_id in set(jobs) - {staging.job_id}:
+            abort(replace(staging, job_id=job_id, made_folder=None, open_files=OPEN_FILES), unpinned)
+    except (LanceSparkError, OSError) as error:
+        logger.warning(
+            "Files of a dead driver could not be deleted: %s. Table: %s. lance_spark.cleanup deletes them later.",
+            error, staging.uri,
+        )  # fmt: skip

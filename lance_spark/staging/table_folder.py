@@ -55,6 +55,7 @@ _OURS = "|".join(
         rf"probe/[0-9a-f]{{32}}/(?:{_OF_LANCE})",
         rf"checkpoints/{_QUOTED}/(?:{_QUOTED}/)*[\w.=-]+\.(?:rows|ref|chunks)",
         rf"udfs/{_HASH}",
+        rf"apps/{_HASH}/\d{{20}}\.(?:begun|done)",
         r"views/skipped/[\w.-]+",
         rf"environments/{_HASH}/[\w.+-]+",
         rf"manifests/{_QUOTED}\.json",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lance_spark.backfill.request import columns_of
 from lance_spark.columns.primary_key import primary_key_of, set_primary_key
+from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.changes import CommitNote
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.assignments import Assignments, names_of
@@ -30,6 +31,8 @@ class TableChanges(TableVersions):
         values_sql: Mapping[str, str] | None = None,
         commit_message: str | None = None,
         properties: Mapping[str, str] | None = None,
+        txn_app_id: str | None = None,
+        txn_version: int | None = None,
     ) -> ChangeResult:
         """Sets columns of rows, as one version.
 
@@ -49,6 +52,10 @@ class TableChanges(TableVersions):
             values_sql: Expressions in Lance SQL by column, over the old row.
             commit_message: Message of the version.
             properties: Properties of the version: texts by name.
+            txn_app_id: Id of the application that writes each of its transactions once, such as the
+                id of a streaming query. Needs `txn_version`.
+            txn_version: Number of the transaction, such as the id of a micro-batch. The call
+                returns the earlier result if the transaction was committed before.
 
         Raises:
             FilterError: The condition is not valid, or fails on a value.
@@ -56,6 +63,7 @@ class TableChanges(TableVersions):
             OptionError: Nothing is set, a column is set twice, or an expression is not valid.
             ValueConversionError: A value does not fit its column. Nothing was changed.
             UnsupportedOperationError: The table is a view, or an older version is checked out.
+            StreamRewoundError: The application has committed a later transaction.
             CommitConflictError: Concurrent writers won every round. Nothing was changed.
             CommitOutcomeUnknownError: The store did not answer.
 
@@ -76,10 +84,18 @@ class TableChanges(TableVersions):
         if twice:
             raise OptionError("values_sql", ", ".join(twice), "columns that values does not set")
         sets = Assignments(where=where, values=values, expressions=expressions)
-        return self._change(where, sets, CommitNote.of(commit_message, properties))
+        return self._change(
+            where, sets, CommitNote.of(commit_message, properties, AppTransaction.of(txn_app_id, txn_version))
+        )
 
     def delete(
-        self, where: str, *, commit_message: str | None = None, properties: Mapping[str, str] | None = None
+        self,
+        where: str,
+        *,
+        commit_message: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        txn_app_id: str | None = None,
+        txn_version: int | None = None,
     ) -> ChangeResult:
         """Deletes rows, as one version.
 
@@ -90,10 +106,15 @@ class TableChanges(TableVersions):
             where: Condition on rows, in Lance SQL; `true` deletes all.
             commit_message: Message of the version.
             properties: Properties of the version: texts by name.
+            txn_app_id: Id of the application that writes each of its transactions once, such as the
+                id of a streaming query. Needs `txn_version`.
+            txn_version: Number of the transaction, such as the id of a micro-batch. The call
+                returns the earlier result if the transaction was committed before.
 
         Raises:
             FilterError: The condition is not valid, or fails on a value.
             UnsupportedOperationError: The table is a view, or an older version is checked out.
+            StreamRewoundError: The application has committed a later transaction.
             CommitConflictError: Concurrent writers won every round. Nothing was deleted.
             CommitOutcomeUnknownError: The store did not answer.
 
@@ -109,7 +130,9 @@ class TableChanges(TableVersions):
         """
         if where is None:
             raise OptionError("where", None, "a condition in Lance SQL; 'true' deletes all rows")
-        return self._change(where, None, CommitNote.of(commit_message, properties))
+        return self._change(
+            where, None, CommitNote.of(commit_message, properties, AppTransaction.of(txn_app_id, txn_version))
+        )
 
     def set_unenforced_primary_key(self, columns: str | Sequence[str]) -> None:
         """Sets the column that identifies a row, once.

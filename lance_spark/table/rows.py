@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.changes import CommitNote
 from lance_spark.commit.conflicts.history import find_write
 from lance_spark.dml.results import ChangeResult
@@ -329,6 +330,8 @@ class TableRows(TableVersions):
         *,
         commit_message: str | None = None,
         properties: Mapping[str, str] | None = None,
+        txn_app_id: str | None = None,
+        txn_version: int | None = None,
     ) -> ChangeResult:
         """Adds rows. Computed columns without data are NULL until a backfill fills them.
 
@@ -346,6 +349,10 @@ class TableRows(TableVersions):
             fill_value: The number for `fill`.
             commit_message: Message of the version.
             properties: Properties of the version: texts by name.
+            txn_app_id: Id of the application that writes each of its transactions once, such as the
+                id of a streaming query. Needs `txn_version`.
+            txn_version: Number of the transaction, such as the id of a micro-batch. The call
+                returns the earlier result if the transaction was committed before.
 
         Returns:
             The version with the rows, and their number.
@@ -353,6 +360,7 @@ class TableRows(TableVersions):
         Raises:
             TableNotFoundError: The table was dropped. Nothing was written.
             SchemaMismatchError: The data does not fit the table. Nothing was written.
+            StreamRewoundError: The application has committed a later transaction.
             CommitConflictError: A concurrent writer dropped or changed a column of the data.
                 Nothing was committed.
             CommitOutcomeUnknownError: The store did not answer.
@@ -369,7 +377,8 @@ class TableRows(TableVersions):
         """
         if mode not in ("append", "overwrite"):
             raise OptionError("mode", mode, "append or overwrite")
-        note, ref = CommitNote.of(commit_message, properties), self._ref
+        note = CommitNote.of(commit_message, properties, AppTransaction.of(txn_app_id, txn_version))
+        ref = self._ref
         before = ref.open_latest()  # a write by location would create a dropped table again
         table = before.schema if mode == "append" else None
         repair = VectorRepair.of(on_bad_vectors, fill_value, table, is_new=table is None)

@@ -39,10 +39,13 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
     source: StructType
 
     @staticmethod
-    def plan(ref: DatasetRef, schema: StructType, options: WriteOptions, *, overwrite: bool) -> LanceAppendWriter:
+    def plan(
+        ref: DatasetRef, schema: StructType, options: WriteOptions, *, overwrite: bool, family: str | None = None
+    ) -> LanceAppendWriter:
         """Plans the write, with all checks that need no rows.
 
-        Runs on the driver. Writes nothing except the new columns of the option `mergeSchema`.
+        Runs on the driver. Writes nothing except the new columns of the option `mergeSchema`. The
+        id of the job begins with `family`.
 
         Raises:
             SchemaMismatchError: The columns do not fit the table.
@@ -81,7 +84,7 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
             mode="overwrite" if overwrite else "create" if options.create_only else "append",
             options=options,
             staging=Staging.of_new_job(
-                ref, table_files=None if dataset is None else count_data_files(dataset), pipelined=True
+                ref, table_files=None if dataset is None else count_data_files(dataset), pipelined=True, family=family
             ),
             policy=policy,
         )

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from lance_spark.commit.app_ledger import AppLedger
+from lance_spark.commit.app_transaction import AppTransaction, RepeatedTransactionError
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import CommitPolicy, open_head
 from lance_spark.commit.rows.append_commit import commit_rows
@@ -122,9 +124,16 @@ class RowWrite:
         # A single opening serves the search for an earlier commit, and the commit.
         head = open_head(self.ref)
         result = None if head is None else find_commit(self.staging, self.ref, head)
-        if result is None:
-            result = commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results, head))
-        finish(self.staging, self.ref, files, reported=files)
+        try:
+            if result is None:
+                result = commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results, head))
+        except RepeatedTransactionError as error:
+            logger.info("%s", error)
+            result = error.prior
+        else:
+            finish(self.staging, self.ref, files, reported=files)
+        if self._ledger is not None:
+            self._ledger.finish(result)
         return result
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -132,7 +141,14 @@ class RowWrite:
         del messages
         abort(self.staging, self.ref)
 
+    @property
+    def _ledger(self) -> AppLedger | None:
+        """Records of the write's application; None for a write without a transaction."""
+        transaction = AppTransaction.of(self.options.txn_app_id, self.options.txn_version)
+        return None if transaction is None else AppLedger(ref=self.ref, transaction=transaction)
+
     def _commit(self, task_results: Sequence[RowsWritten], head: lance.LanceDataset | None) -> CommitResult | None:
+        pending = None if self._ledger is None else self._ledger.begin(head)
         rows = sum(message.rows for message in task_results)
         is_append = self.mode == "append"
         if is_append and rows == 0 and head is not None:
@@ -159,6 +175,7 @@ class RowWrite:
             enable_stable_row_ids=self.options.enable_stable_row_ids,
             commit_message=self.options.commit_message,
             properties=self.options.properties,
+            transaction=pending,
         )
         return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy, head=head)
 

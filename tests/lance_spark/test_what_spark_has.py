@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
@@ -104,10 +105,10 @@ def test_the_modes_that_spark_refuses_are_those_of_create_table(spark: SparkSess
     assert db.create_table("t", spark.range(4), mode="exist_ok").count_rows() == 3
 
 
-def test_streams_are_refused_and_a_micro_batch_is_written_as_a_dataframe(
+def test_reads_of_streams_and_update_mode_are_refused_and_a_micro_batch_is_written_as_a_dataframe(
     spark: SparkSession, table: str, tmp_path: Path
 ) -> None:
-    def run(to: str, write: Callable[..., object]) -> None:
+    def run(to: str, write: Callable[..., Any]) -> None:
         stream = (
             spark.readStream.format("rate-micro-batch")
             .option("rowsPerBatch", 3)
@@ -121,8 +122,8 @@ def test_streams_are_refused_and_a_micro_batch_is_written_as_a_dataframe(
     reading = spark.readStream.format("lance").load(table).writeStream.format("noop")
     with pytest.raises(PySparkException, match="cannot be read as a stream"):
         reading.option("checkpointLocation", str(tmp_path / "r")).start().awaitTermination(60)
-    with pytest.raises(PySparkException, match=r"stream cannot be written.*foreachBatch"):
-        run("w", lambda writer: writer.format("lance").start(table))
+    with pytest.raises(PySparkException, match="does not support Update mode"):
+        run("u", lambda writer: writer.format("lance").outputMode("update").start(table))
     assert lance.dataset(table).version == 1
     append = lambda batch, _: batch.write.format("lance").mode("append").save(table)  # noqa: E731
     run("b", lambda writer: writer.foreachBatch(append).start())

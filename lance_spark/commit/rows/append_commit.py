@@ -14,7 +14,7 @@ from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_
 from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.rows.binding_carry import carry_bindings
-from lance_spark.commit.verify import take_back_rows
+from lance_spark.commit.verify import take_back_overwrite, take_back_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, TableExistsError
 
@@ -74,6 +74,8 @@ def _commit_rows_once(
             "Write again to an existing branch.",
             uri=ref.uri,
         )
+    if head is not None and change.transaction is not None:
+        change.transaction.refuse_repeated(head, ref.uri)
     if head is not None and change.mode == "create":
         raise TableExistsError(ref.uri, hint="a concurrent writer created the table first; nothing was committed")
     result = CommitResult(
@@ -86,7 +88,8 @@ def _commit_rows_once(
         fragments=len(change.fragments),
         retries=retries,
     )
-    outcome = _attempt(ref, change, head, job_id, properties_of(result, change.commit_message, change.properties))
+    properties = properties_of(result, change.commit_message, change.properties, change.transaction)
+    outcome = _attempt(ref, change, head, job_id, properties)
     if not isinstance(outcome, Landed):
         return outcome
     if head is not None:
@@ -177,15 +180,41 @@ def _refuse_slipped(
 ) -> None:
     """Takes committed rows back if columns changed between the check and the commit.
 
+    Rows are also taken back if another process committed the same transaction in between.
+
     Raises:
         CommitConflictError: The rows were taken back.
+        RepeatedTransactionError: The rows were taken back, because the table has them already.
         CommitOutcomeUnknownError: Other writers moved the rows, so the table has or may have the
             rows of the commit.
     """
-    if change.mode != "append" or landed.version == read + 1:
+    if landed.version == read + 1:
+        return
+    _take_back_repeated(landed, read, change=change, ref=ref, job_id=job_id, policy=policy)
+    if change.mode != "append":
         return
     try:
         _refuse_changed_fields(landed, change, ref.uri)
     except CommitConflictError:
         take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)
         raise
+
+
+def _take_back_repeated(
+    landed: lance.LanceDataset, read: int, *, change: RowsToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
+) -> None:
+    """Takes a commit back if the same transaction landed between the check and the commit.
+
+    Raises:
+        RepeatedTransactionError: The commit was taken back.
+        CommitOutcomeUnknownError: Other writers changed the rows first.
+    """
+    pending = change.transaction
+    prior = None if pending is None else pending.find_between(landed, read, ref.uri)
+    if pending is None or prior is None:
+        return
+    if change.mode == "append":
+        take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)
+    else:
+        take_back_overwrite(ref, landed, job_id=job_id, policy=policy)
+    raise pending.repeated(prior, ref.uri)

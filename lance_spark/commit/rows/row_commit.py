@@ -74,6 +74,8 @@ def _commit_once(
 ) -> CommitResult | Lost | Unknown:
     if head is None:
         raise TableNotFoundError(ref.uri)
+    if edits.transaction is not None:
+        edits.transaction.refuse_repeated(head, ref.uri)
     _refuse_outdated(head, edits, ref.uri)
     result = CommitResult(
         uri=ref.uri,
@@ -92,7 +94,7 @@ def _commit_once(
         head,
         _operation(head, edits),
         read_version=head.version,
-        properties=properties_of(result, edits.commit_message, edits.properties),
+        properties=properties_of(result, edits.commit_message, edits.properties, edits.transaction),
         storage_options=ref.storage,
     )
     if isinstance(outcome, Landed):

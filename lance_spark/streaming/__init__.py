@@ -1,0 +1,1 @@
+"""Structured streaming: Lance tables as targets of streaming queries."""

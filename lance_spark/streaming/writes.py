@@ -1,0 +1,205 @@
+"""Streaming writes: each micro-batch is an append, or an overwrite in complete mode.
+
+Spark makes a writer for each micro-batch and pickles the writer for the tasks. Without the jar,
+Spark makes a second writer to commit the batch, in another process: the answers of the tasks carry
+the plan of the first. A batch is a transaction of an application: the query's id, and the id of the
+batch (:mod:`lance_spark.commit.app_ledger`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from lance_spark.commit.commit_loop import open_head
+from lance_spark.dataset import DatasetRef, is_local, normalize_uri
+from lance_spark.errors import NoLocationError, OptionError
+from lance_spark.options import WriteOptions
+from lance_spark.staging.orphans import abort_other_jobs
+from lance_spark.statement_options import check_statement_options, statement_options
+from lance_spark.stored_json import load_object
+from lance_spark.write.append_writer import LanceAppendWriter
+from lance_spark.write.row_write import RowsWritten
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_OPTION = "checkpointlocation"
+QUERY_ID_OPTION = "streaming_query_id"
+_QUERY_ID_PROPERTY = "sql.streaming.queryId"
+"""Spark's local property with the id of a streaming query."""
+
+_FAMILY_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRowsWritten(WriterCommitMessage):
+    """The answer of a task of a micro-batch.
+
+    Attributes:
+        plan: The write of the micro-batch.
+        query_id: The id of the query, as Spark tells its tasks.
+    """
+
+    plan: LanceAppendWriter
+    query_id: str | None
+    written: RowsWritten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamWrite:
+    """The streaming write of a query, the same for each micro-batch.
+
+    Attributes:
+        options: The options of the write, without those of the query.
+        schema: The columns of the rows.
+        overwrite: Whether each batch replaces all rows.
+        query_id: Id of the query, if already known.
+    """
+
+    options: WriteOptions
+    schema: StructType
+    overwrite: bool
+    query_id: str | None
+
+    @staticmethod
+    def of(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWrite:
+        """Validates the options. Writes nothing.
+
+        Args:
+            options: The options of the query and of the write, by names in lower case.
+            schema: The columns of the rows.
+            overwrite: Whether each batch replaces all rows.
+
+        Raises:
+            NoLocationError: Spark passed no location.
+            OptionError: An option is unknown, malformed, or belongs to another kind of write.
+        """
+        of_query = {CHECKPOINT_OPTION, QUERY_ID_OPTION}
+        of_write = {name: text for name, text in options.items() if name not in of_query}
+        check_statement_options("STREAM", statement_options(of_write))
+        parsed = WriteOptions.parse(of_write)
+        if not parsed.path:
+            raise NoLocationError(
+                "Spark did not pass the location of the streaming write. Nothing was written. Start the query with "
+                "start(path)."
+            )
+        query_id = options.get(QUERY_ID_OPTION)
+        if query_id is not None and not query_id.strip():
+            raise OptionError(QUERY_ID_OPTION, query_id, "an id that no other query has")
+        return StreamWrite(
+            options=parsed,
+            schema=schema,
+            overwrite=overwrite,
+            query_id=query_id or _read_query_id(options.get(CHECKPOINT_OPTION)),
+        )
+
+    @property
+    def ref(self) -> DatasetRef:
+        """The table or branch."""
+        return DatasetRef.find(self.options.path, self.options.storage, self.options.branch)
+
+    def plan(self) -> LanceAppendWriter:
+        """Plans the write of a micro-batch, and opens its job.
+
+        Raises:
+            OptionError, SchemaMismatchError, UnsupportedTypeError: The rows do not fit the table.
+        """
+        family = None if self.query_id is None else _family_of(self.query_id)
+        plan = LanceAppendWriter.plan(self.ref, self.schema, self.options, overwrite=self.overwrite, family=family)
+        plan.staging.open_job()
+        return plan
+
+
+class LanceStreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches. A picklable value.
+
+    Attributes:
+        stream: The streaming write.
+        batch: The plan of a micro-batch; None in a process that only commits.
+    """
+
+    def __init__(self, stream: StreamWrite, batch: LanceAppendWriter | None) -> None:
+        self.stream = stream
+        self.batch = batch
+
+    # mypy compares with the row-wise base class, as for the writer of DataFrames.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchRowsWritten:  # type: ignore[override]
+        """Writes the rows of a task. Runs on an executor.
+
+        Raises:
+            ValueConversionError: A value does not fit its column.
+            UnsupportedTypeError: The table's file format cannot hold a value.
+        """
+        assert self.batch is not None  # Spark plans before it runs tasks
+        return BatchRowsWritten(plan=self.batch, query_id=_query_id_of_task(), written=self.batch.write(iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Makes a version of a micro-batch, unless the table has the batch already.
+
+        Raises:
+            StreamRewoundError: The table has a later batch of the query.
+            CommitConflictError: The rows no longer fit the table.
+            CommitOutcomeUnknownError: The store did not answer. The files are kept.
+            OptionError: The id of the query is unknown.
+        """
+        answers = [message for message in messages if isinstance(message, BatchRowsWritten)]
+        query_id = self.stream.query_id or next((answer.query_id for answer in answers), None)
+        if not answers and not self.stream.overwrite and open_head(self.stream.ref) is not None:
+            return
+        if query_id is None:
+            _abort(answers)
+            raise OptionError(
+                QUERY_ID_OPTION, "", "an id that no other query has", problem="is missing, and Spark passed no query id"
+            )
+        batch = answers[0].plan if answers else self.stream.plan()
+        options = dataclasses.replace(batch.options, txn_app_id=query_id, txn_version=batchId)
+        dataclasses.replace(batch, options=options).commit_tasks([answer.written for answer in answers])
+        abort_other_jobs(batch.staging, batch.ref, family=_family_of(query_id))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
+        """Deletes the files of a micro-batch, unless the batch is or may be committed."""
+        del batchId
+        _abort([message for message in messages if isinstance(message, BatchRowsWritten)])
+
+
+def _abort(answers: Sequence[BatchRowsWritten]) -> None:
+    if answers:
+        answers[0].plan.abort([])
+
+
+def _family_of(query_id: str) -> str:
+    """Returns the first digits of the ids of all jobs of a query."""
+    return hashlib.sha256(query_id.encode(errors="surrogatepass")).hexdigest()[:_FAMILY_DIGITS]
+
+
+def _query_id_of_task() -> str | None:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(_QUERY_ID_PROPERTY)
+
+
+def _read_query_id(checkpoint: str | None) -> str | None:
+    """Returns the id of the query with a checkpoint in a local folder; None for another checkpoint.
+
+    Tasks get the id from Spark. The driver gets the id here to recognise files of a dead driver.
+    """
+    location = None if checkpoint is None else normalize_uri(checkpoint, option=CHECKPOINT_OPTION)
+    if location is None or not is_local(location):
+        return None
+    try:
+        with open(os.path.join(location, "metadata"), "rb") as file:
+            return str(load_object(file.read(), {"id": str})["id"])
+    except (OSError, ValueError):
+        return None

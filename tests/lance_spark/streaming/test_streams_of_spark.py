@@ -1,0 +1,100 @@
+"""Streaming queries of Spark, with the jar, and repeated batches after a lost commit log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.faults import unused_files
+
+
+class Numbers:
+    """A streaming query over files of numbers, whose checkpoint a test can damage."""
+
+    def __init__(self, spark: SparkSession, home: Path) -> None:
+        self.spark = spark
+        self.home = home
+        self.table = str(home / "t.lance")
+        (home / "in").mkdir()
+
+    def feed(self, number: int) -> None:
+        """Adds a file with ten rows, which becomes a micro-batch."""
+        (self.home / "in" / f"{number}.csv").write_text("".join(f"{10 * number + i}\n" for i in range(10)))
+
+    def source(self) -> DataFrame:
+        files = self.spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1)
+        return files.csv(str(self.home / "in"))
+
+    def run(self, mode: str = "append", **options: str) -> None:
+        """Runs the query over all files."""
+        rows = self.source() if mode == "append" else self.source().groupBy("id").count()
+        write = rows.writeStream.format("lance").outputMode(mode).options(**options).trigger(availableNow=True)
+        write = write.option("checkpointLocation", str(self.home / "checkpoint"))
+        assert write.start(self.table).awaitTermination(120)
+
+    def lose_commits(self, number: int) -> None:
+        """Makes Spark repeat the last batches, as after a crash between the commit of the table and Spark's log."""
+        commits = self.home / "checkpoint" / "commits"
+        for batch_id in sorted((int(path.name) for path in commits.iterdir() if path.name.isdigit()), reverse=True)[
+            :number
+        ]:
+            for path in (commits / str(batch_id), commits / f".{batch_id}.crc"):
+                path.unlink(missing_ok=True)
+
+    def ids(self) -> list[int]:
+        ids: list[Any] = lance.dataset(self.table).to_table()["id"].to_pylist()
+        return sorted(ids)
+
+
+@pytest.fixture
+def numbers(spark: SparkSession, tmp_path: Path) -> Numbers:
+    return Numbers(spark, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["append", "complete"])
+def test_a_batch_whose_commit_log_is_lost_is_not_written_again(numbers: Numbers, mode: str) -> None:
+    numbers.feed(0)
+    numbers.feed(1)
+    numbers.run(mode)
+    version = lance.dataset(numbers.table).version
+    assert (version, numbers.ids()) == (2, list(range(20)))
+    numbers.lose_commits(1)
+    numbers.run(mode)
+    assert (lance.dataset(numbers.table).version, numbers.ids()) == (2, list(range(20)))
+    numbers.feed(2)
+    numbers.run(mode)
+    assert (lance.dataset(numbers.table).version, numbers.ids()) == (3, list(range(30)))
+    assert unused_files(numbers.table) == set()
+
+
+@pytest.mark.long
+def test_a_restored_checkpoint_ends_the_query(numbers: Numbers) -> None:
+    for number in range(4):
+        numbers.feed(number)
+    numbers.run()
+    numbers.lose_commits(3)
+    for path in (numbers.home / "checkpoint" / "offsets").iterdir():
+        if path.name.strip(".").split(".")[0] in ("2", "3"):
+            path.unlink()
+    with pytest.raises(PySparkException, match=r"StreamRewoundError.*Batch 1 is older than batch 3"):
+        numbers.run()
+    assert (lance.dataset(numbers.table).version, numbers.ids()) == (4, list(range(40)))
+
+
+@pytest.mark.long
+def test_a_new_column_is_added_with_merge_schema(numbers: Numbers, spark: SparkSession) -> None:
+    numbers.feed(0)
+    numbers.run()
+    wider = numbers.source().selectExpr("id", "id * 2 AS twice")
+    write = wider.writeStream.format("lance").option("checkpointLocation", str(numbers.home / "another"))
+    with pytest.raises(PySparkException, match="twice: the table has no such column"):
+        write.trigger(availableNow=True).start(numbers.table).awaitTermination(120)
+    assert write.option("mergeSchema", "true").trigger(availableNow=True).start(numbers.table).awaitTermination(120)
+    rows = spark.read.format("lance").load(numbers.table)
+    assert rows.where("twice = 2 * id").count() == 10 and rows.count() == 20
