@@ -14,7 +14,6 @@ from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, file
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
-    CommitConflictError,
     CommitError,
     CommitImpossibleError,
     CommitOutcomeUnknownError,
@@ -291,25 +290,6 @@ def take_back_rows(
 
     take_back(ref, undo, job_id=job_id, since=landed.version, policy=policy)
     _refuse_moved(ref, numbers(landed), landed.version)
-
-
-def take_back_overwrite(ref: DatasetRef, landed: lance.LanceDataset, *, job_id: str, policy: CommitPolicy) -> None:
-    """Restores the version before an overwrite, unless a later overwrite has replaced its rows.
-
-    Raises:
-        CommitOutcomeUnknownError: The restore failed, or another writer changed the table first.
-    """
-    from lance import LanceOperation
-
-    def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
-        later = [event.name for event in events_between(head, landed.version, head.version)]
-        if "Overwrite" in later:
-            return None
-        if later:
-            raise CommitConflictError(f"another writer changed the table first ({later[0]})", uri=ref.uri)
-        return LanceOperation.Restore(landed.version - 1)
-
-    take_back(ref, undo, job_id=job_id, since=landed.version, policy=policy)
 
 
 def _refuse_moved(ref: DatasetRef, fragments: Collection[int], since: int) -> None:

@@ -14,7 +14,7 @@ from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_
 from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.rows.binding_carry import carry_bindings
-from lance_spark.commit.verify import take_back_overwrite, take_back_rows
+from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, TableExistsError
 
@@ -188,11 +188,9 @@ def _refuse_slipped(
         CommitOutcomeUnknownError: Other writers moved the rows, so the table has or may have the
             rows of the commit.
     """
-    if landed.version == read + 1:
+    if change.mode != "append" or landed.version == read + 1:
         return
     _take_back_repeated(landed, read, change=change, ref=ref, job_id=job_id, policy=policy)
-    if change.mode != "append":
-        return
     try:
         _refuse_changed_fields(landed, change, ref.uri)
     except CommitConflictError:
@@ -203,7 +201,9 @@ def _refuse_slipped(
 def _take_back_repeated(
     landed: lance.LanceDataset, read: int, *, change: RowsToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
 ) -> None:
-    """Takes a commit back if the same transaction landed between the check and the commit.
+    """Takes an append back if the same transaction landed between the check and the commit.
+
+    Measured: pylance refuses the second of two concurrent overwrites.
 
     Raises:
         RepeatedTransactionError: The commit was taken back.
@@ -213,8 +213,5 @@ def _take_back_repeated(
     prior = None if pending is None else pending.find_between(landed, read, ref.uri)
     if pending is None or prior is None:
         return
-    if change.mode == "append":
-        take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)
-    else:
-        take_back_overwrite(ref, landed, job_id=job_id, policy=policy)
+    take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)
     raise pending.repeated(prior, ref.uri)

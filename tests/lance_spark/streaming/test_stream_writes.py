@@ -179,20 +179,6 @@ def test_a_driver_that_stopped_in_its_commit_doubles_nothing(
     assert {name for name in unused_files(query.table) if "staging" in name} == set()
 
 
-def test_an_overwrite_that_cannot_be_taken_back_is_an_error(query: Query) -> None:
-    totals = Query(table=query.table, overwrite=True)
-    totals.run(0)
-    late = totals.write(1)
-    others = Query(table=query.table, name="others")
-    with (
-        _stop_at(append_commit, "attempt_commit", after=False, meanwhile=lambda: totals.run(1)),
-        _stop_at(append_commit, "take_back_overwrite", after=False, meanwhile=lambda: others.run(7)),
-        pytest.raises(CommitOutcomeUnknownError, match="another writer changed the table first"),
-    ):
-        late()
-    assert totals.ids() == rows_of(1, 7)
-
-
 def test_two_drivers_that_create_the_table_make_it_once(query: Query) -> None:
     late = query.write(0)
     with _stop_at(append_commit, "attempt_commit", after=False, meanwhile=lambda: query.run(0)):
