@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -25,6 +24,9 @@ from udf_runtime import UDF, udf
 
 ROWS = 4000
 PARTITIONS = 4
+PROPERTIES, BEGUN, EVENTS = "properties.json", "begun", "events"
+"""Names of files and a folder in the home of a job."""
+
 PADDING = 2000
 """Characters that make a batch larger than the buffers between JVM and Python, so a batch reaches the writer at
 once.
@@ -149,14 +151,50 @@ def devices(spark: SparkSession, path: str) -> dict[str, object]:
     return {"right": answers}
 
 
+def vended_credentials(spark: SparkSession, home: str) -> dict[str, object]:
+    """Fills a column for about a minute, over a namespace whose properties are in a file, and makes a view."""
+
+    @udf(data_type=pa.int64(), version="1")
+    def twice(id: int) -> int:
+        time.sleep(0.5)
+        return 2 * id
+
+    properties = json.loads(Path(home, PROPERTIES).read_text())
+    db = lance_spark.connect(
+        namespace_client_impl="rest", namespace_client_properties=properties, spark=spark, progress=False
+    )
+    table = db.create_table("t", spark.range(240).repartition(4))
+    table.add_columns({"twice": (twice, ["id"])})
+    Path(home, BEGUN).touch()
+    result = table.backfill("twice", task_size=60, commit_granularity=1, checkpoint_size=10)
+    view = db.create_materialized_view("v", table.search(None).select(["id", "twice"]))
+    frame = db.open_table("t").to_spark()
+    return {
+        "computed": result.rows_computed,
+        "right": frame.where("twice = 2 * id").count(),
+        "viewed": view.refresh().rows_added,
+        "statuses": [job.status for job in table.list_jobs()],
+        "plan": frame._jdf.queryExecution().toString(),
+    }
+
+
 def checksum(function_udf: UDF) -> str | None:
     return None if function_udf.manifest is None else function_udf.manifest.checksum
 
 
-JOBS = {job.__name__: job for job in (write_slowly, backfill_slowly, environments, sql, devices)}
+JOBS = {job.__name__: job for job in (write_slowly, backfill_slowly, environments, sql, devices, vended_credentials)}
 
-SETTINGS: dict[str, dict[str, Any]] = {"devices": {"spark.executor.resource.gpu.amount": "1"}}
-"""Settings of the application of a job."""
+
+def settings_of(job: str, path: str) -> dict[str, str]:
+    """Returns the settings of the application of a job."""
+    match job:
+        case "devices":
+            return {"spark.executor.resource.gpu.amount": "1"}
+        case "vended_credentials":
+            folder = Path(path, EVENTS).as_uri()
+            return {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder, "spark.eventLog.compress": "false"}
+        case _:
+            return {}
 
 
 def main(job: str, master: str, path: str) -> None:
@@ -172,7 +210,7 @@ def main(job: str, master: str, path: str) -> None:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
-        .config(map=SETTINGS.get(job, {}))
+        .config(map=settings_of(job, path))
         .getOrCreate()
     )
     lance_spark.enable_pushdown(spark)

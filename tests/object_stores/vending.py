@@ -14,6 +14,9 @@ from lance.namespace import RestAdapter
 
 from tests.object_stores.servers import TABLES
 
+SECRET_KEY = "vended-secret-4711"
+"""The secret of each vended key."""
+
 LASTING_KEY = "namespace"
 """The access key of the namespace itself."""
 
@@ -40,7 +43,7 @@ class VendingNamespace(ThreadingHTTPServer):
     def vended(self) -> dict[str, str]:
         self.descriptions += 1
         expiry = str(int(1000 * (time.time() + self.seconds)))
-        keys = {"aws_access_key_id": f"until-{expiry}", "aws_secret_access_key": "vended-secret-4711"}
+        keys = {"aws_access_key_id": f"until-{expiry}", "aws_secret_access_key": SECRET_KEY}
         return {**self.storage, **keys, "expires_at_millis": expiry}
 
 

@@ -93,6 +93,7 @@ def test_a_backfill_with_its_history(db: Connection, rest: Rest, space: list[str
     assert again.backfill("twice").rows_computed == 0
 
 
+@pytest.mark.long
 def test_views_follow_their_source_by_its_name(db: Connection, space: list[str]):
     table = db.create_table("t", ROWS, namespace=space)
     query = table.search(None).select({"half": "id / 2"}).where("id < 4")

@@ -6,12 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark import Connection, udf
+from lance_spark import Connection
 from lance_spark.namespaces import client
 from lance_spark.objects import objects_beside
 from tests.object_stores.servers import fail, requests_of, s3_server
@@ -32,11 +30,11 @@ def namespace(storage: dict[str, str]) -> Iterator[VendingNamespace]:
         yield server
 
 
-def connect(namespace: VendingNamespace, spark: SparkSession | None = None) -> Connection:
+def connect(namespace: VendingNamespace) -> Connection:
     return lance_spark.connect(
         namespace_client_impl="rest",
         namespace_client_properties=namespace.properties,
-        spark=spark or (lambda: pytest.fail("no session")),  # type: ignore[arg-type]
+        spark=lambda: pytest.fail("no session"),  # type: ignore[arg-type]
         progress=False,
     )
 
@@ -76,33 +74,6 @@ def test_a_namespace_that_is_down_is_asked_again(
     assert error.value.retryable
     namespace.is_down.clear()
     assert table.count_rows() == 5
-
-
-@udf(data_type=pa.int64(), version="1")
-def slowly(id: int) -> int:
-    time.sleep(0.5)
-    return 2 * id
-
-
-@pytest.mark.long
-def test_a_backfill_of_a_minute_with_keys_of_five_seconds(storage: dict[str, str], spark: SparkSession):
-    with vending_namespace(storage, 5.0) as namespace:
-        db = connect(namespace, spark)
-        table = db.create_table("t", spark.range(240).repartition(4))
-        table.add_columns({"twice": (slowly, ["id"])})
-        requests_of(storage)
-        job = table.backfill_async("twice", task_size=60, commit_granularity=1, checkpoint_size=10)
-        time.sleep(20)
-        namespace.is_down.set()
-        time.sleep(8)
-        namespace.is_down.clear()
-        assert job.result(timeout=300).rows_computed == 240
-        assert refused(storage) == []
-        rows = db.open_table("t").to_arrow().to_pydict()
-        assert rows["twice"] == [2 * i for i in rows["id"]]
-        view = db.create_materialized_view("v", table.search(None).select(["id"]))
-        assert view.refresh().rows_added == 240
-        assert [record.status for record in table.list_jobs()] == ["DONE"]
 
 
 def test_the_server_refuses_expired_keys(storage: dict[str, str]):
