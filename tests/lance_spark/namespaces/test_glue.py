@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 
 import lance_spark
@@ -17,9 +18,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def db(spark: SparkSession, tmp_path: Path) -> Iterator[Connection]:
-    pytest.importorskip("lance_namespace_impls", reason="pip install lance-namespace-impls[glue]")
-    moto = pytest.importorskip("moto.server", reason="pip install moto[server,glue]")
-    server = moto.ThreadedMotoServer(port=0, verbose=False)
+    server = ThreadedMotoServer(port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     keys = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
