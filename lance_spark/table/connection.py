@@ -49,6 +49,10 @@ _REMOTE = (
 )
 
 
+_PUSHDOWN_OPERATIONS = ("QueryTable", "CreateTable")
+"""Operations that the specification lets a client pass to the service of a namespace."""
+
+
 @ARGUMENTS.function
 def connect(  # noqa: PLR0913 - the specification's parameters
     uri: str | os.PathLike[str] | None = None,
@@ -60,6 +64,7 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     default_manifest: Manifest | str | None = None,
     namespace_client_impl: str | None = None,
     namespace_client_properties: Mapping[str, str] | None = None,
+    namespace_client_pushdown_operations: Sequence[str] | None = None,
     api_key: str | None = None,
     region: str | None = None,
     host_override: str | None = None,
@@ -86,6 +91,8 @@ def connect(  # noqa: PLR0913 - the specification's parameters
             tells locations and options of the store.
         namespace_client_properties: Properties of the namespace, such as `uri` for `rest`, and
             `root` for `dir`.
+        namespace_client_pushdown_operations: Operations for the service of the namespace itself.
+            None or empty: Spark runs all operations. `QueryTable` and `CreateTable` are refused.
         api_key: Refused, because no remote service exists.
         region: Refused, because no remote service exists. Give the region of a bucket as a storage
             option.
@@ -95,7 +102,8 @@ def connect(  # noqa: PLR0913 - the specification's parameters
         The connection.
 
     Raises:
-        UnsupportedOperationError: The URI or an argument means a remote service.
+        UnsupportedOperationError: The URI or an argument means a remote service, or an operation
+            is to run in the service of a namespace.
         OptionError: A location is empty or has an unknown scheme. The message has the right
             spelling. Or the arguments name both a folder and a namespace.
 
@@ -109,6 +117,7 @@ def connect(  # noqa: PLR0913 - the specification's parameters
         ```
     """
     _refuse_remote_arguments(api_key=api_key, region=region, host_override=host_override)
+    _refuse_pushdown(namespace_client_pushdown_operations)
     if default_manifest is not None and not isinstance(default_manifest, (Manifest, str)):
         raise OptionError("default_manifest", default_manifest, "a Manifest, or the name of one that is defined")
     place: str | NamespaceClientSpec
@@ -138,6 +147,24 @@ def _refuse_remote_arguments(**arguments: str | None) -> None:
                 f"{name} is an argument for a remote database service, and Spark works on the tables themselves. "
                 f"{_REMOTE}"
             )
+
+
+def _refuse_pushdown(operations: Sequence[str] | None) -> None:
+    """Refuses operations for the service of a namespace.
+
+    Raises:
+        UnsupportedOperationError: An operation of the specification is named.
+        OptionError: The operations are no list of names of the specification.
+    """
+    names = [operations] if isinstance(operations, str) else operations or ()
+    option = "namespace_client_pushdown_operations"
+    for name in names:
+        if name not in _PUSHDOWN_OPERATIONS:
+            raise OptionError(option, name, f"a list of {' and '.join(_PUSHDOWN_OPERATIONS)}")
+        raise UnsupportedOperationError(
+            f"{option} names {name}, which would run in the service of the namespace. Spark and this process read and "
+            "write the files of the tables themselves, with the same result. Leave the argument out."
+        )
 
 
 def _folder_of(uri: str | os.PathLike[str] | None) -> str:

@@ -186,6 +186,16 @@ def test_options_of_a_statement_cannot_name_code_or_mix_with_a_namespace(
             spark.read.format("lance").options(**options).load(table._ref.uri).collect()
 
 
+def test_operations_for_the_service_of_the_namespace_are_refused(rest: Rest):
+    place = {"namespace_client_impl": "rest", "namespace_client_properties": rest.properties}
+    for name in ("QueryTable", "CreateTable"):
+        with pytest.raises(UnsupportedOperationError, match=f"{name}, which would run in the service"):
+            lance_spark.connect(**place, namespace_client_pushdown_operations=[name])  # type: ignore[arg-type]
+    with pytest.raises(lance_spark.OptionError, match="QueryTable and CreateTable"):
+        lance_spark.connect(**place, namespace_client_pushdown_operations=["DropTable"])  # type: ignore[arg-type]
+    lance_spark.connect(**place, namespace_client_pushdown_operations=[]).list_namespaces()  # type: ignore[arg-type]
+
+
 def test_errors_name_the_namespace(rest: Rest):
     with pytest.raises(UnsupportedOperationError, match="namespace_client_impl='rest'"):
         lance_spark.connect("db://remote")
