@@ -95,9 +95,12 @@ from lance_spark.queries_text import MultiMatchQuery as MultiMatchQuery
 from lance_spark.queries_text import Occur as Occur
 from lance_spark.queries_text import PhraseQuery as PhraseQuery
 from lance_spark.search.batch import BatchSearch as BatchSearch
+from lance_spark.search.ordering import ColumnOrdering as ColumnOrdering
 from lance_spark.search.query import Query as Query
-from lance_spark.search.search import Reranker as Reranker
+from lance_spark.search.reranking import Reranker as Reranker
 from lance_spark.search.search import Search as Search
+from lance_spark.search.take import TakeQuery as TakeQuery
+from lance_spark.search.timeouts import QueryTimeoutError as QueryTimeoutError
 from lance_spark.session.configuration import configure as configure
 from lance_spark.sql.catalog import catalog as catalog
 from lance_spark.table.connection import Connection as Connection

@@ -16,7 +16,7 @@ from lance_spark.options import PROPERTY_PREFIX, WriteOptions
 from lance_spark.session.sessions import active_in_thread
 from lance_spark.staging.blobs import is_stored_as_blob
 from lance_spark.tabular_columns import columns_of
-from lance_spark.tabular_streams import open_stream, storable_field
+from lance_spark.tabular_streams import is_spark, open_stream, storable_field
 from lance_spark.tabular_vectors import refuse_nan
 from lance_spark.types import WriteConverter
 from lance_spark.write.arrow_rows import write_arrow_rows
@@ -76,11 +76,6 @@ Data: TypeAlias = Union[
     ArrowFrames,
 ]
 """Rows in the objects of any library. Arrow may come as a stream of batches."""
-
-
-def is_spark(data: object) -> bool:
-    """Tells whether data is a Spark DataFrame, classic or of Connect."""
-    return isinstance(data, DataFrame) or type(data).__module__.startswith("pyspark.sql.connect")
 
 
 def write_rows(

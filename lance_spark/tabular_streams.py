@@ -8,12 +8,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from lance_spark.errors import SchemaMismatchError, SourceError
 from lance_spark.lance_compat import plain
 
 _VIEWS = ((pa.string_view(), pa.string()), (pa.binary_view(), pa.binary()))
 """Views, which Polars exports, and the types that Lance stores for them."""
+
+
+def is_spark(data: object) -> bool:
+    """Tells whether data is a Spark DataFrame, classic or of Connect."""
+    return isinstance(data, DataFrame) or type(data).__module__.startswith("pyspark.sql.connect")
 
 
 def open_stream(data: object) -> pa.Table | pa.RecordBatchReader | None:

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.errors import OptionError, ValueConversionError
+from lance_spark.tabular_streams import is_spark, open_stream
 
 OnBadVectors = Literal["error", "drop", "fill", "null"]
 """What happens to rows with a bad vector: a vector with NaN, or of another length."""
@@ -129,24 +131,28 @@ class VectorRepair:
         """Returns data with repaired vectors.
 
         Args:
-            data: Rows of Python, a dict of columns, pandas, or a table or batch of Arrow.
+            data: Rows of Python, a dict of columns, pandas, Arrow of any library, also a stream, or
+                a Spark DataFrame. A stream is repaired batch by batch.
 
         Raises:
             OptionError: The data has another form.
         """
         if isinstance(data, (list, tuple)) and all(isinstance(row, Mapping) for row in data):
             return self._rows(data)
-        if isinstance(data, (pa.Table, pa.RecordBatch)):
-            return self._table(pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data)
-        if isinstance(data, pa.RecordBatchReader):
-            return self._table(data.read_all())
+        if is_spark(data):
+            return self._spark_frame(data)
+        rows = open_stream(data)
+        if isinstance(rows, pa.Table):
+            return self._table(rows)
+        if rows is not None:
+            return self._stream(rows)
         columns = getattr(data, "columns", None)
         if hasattr(data, "iloc") and columns is not None:
             return self._frame(data)
         if isinstance(data, Mapping):
             return self._columns(data)
         raise OptionError(
-            "on_bad_vectors", self.on_bad_vectors, "error, for data that is neither Python, pandas nor Arrow"
+            "on_bad_vectors", self.on_bad_vectors, "error, for data that is neither Python, pandas, Spark nor Arrow"
         )
 
     def _rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -178,6 +184,46 @@ class VectorRepair:
                 remaining.schema.get_field_index(name), field.with_type(kind), pa.array(vectors, kind)
             )
         return table
+
+    def _stream(self, rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        """Repairs a stream batch by batch.
+
+        The most frequent length in the first batch with vectors is the length of all vectors.
+        """
+        batches, lengths = iter(rows), dict(self.lengths)
+        first_batches = []
+        while None in lengths.values() and (batch := next(batches, None)) is not None:
+            first_batches.append(batch)
+            for name in set(lengths) & set(batch.schema.names):
+                lengths[name] = self._length(name, batch.column(name).to_pylist())
+        repair = replace(self, lengths=lengths)
+        schema = repair.repair(rows.schema.empty_table()).schema
+        repaired = repair.repair_batches(itertools.chain(first_batches, batches), schema)
+        return pa.RecordBatchReader.from_batches(schema, repaired)
+
+    def _spark_frame(self, frame: Any) -> Any:  # noqa: ANN401 - classic Spark or Connect
+        """Repairs the vectors in Spark's tasks."""
+        if self.is_new:
+            raise OptionError(
+                "on_bad_vectors",
+                self.on_bad_vectors,
+                "error, for a new table of a Spark DataFrame: create the table with a schema first",
+            )
+        lengths = {name: length for name, length in self.lengths.items() if name in frame.columns}
+        if not lengths:
+            return frame
+        return frame.mapInArrow(replace(self, lengths=lengths).repair_batches, frame.schema)
+
+    def repair_batches(
+        self, batches: Iterator[pa.RecordBatch], schema: pa.Schema | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields repaired batches, in the types of a schema, else of each batch.
+
+        Runs in a task of Spark, or in this process.
+        """
+        for batch in batches:
+            repaired = self._table(pa.Table.from_batches([batch]))
+            yield from repaired.cast(batch.schema if schema is None else schema).to_batches()
 
     def _frame(self, frame: Any) -> Any:  # noqa: ANN401 - pandas is not imported here
         for name in self.lengths:

@@ -11,8 +11,9 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field
-from lance_spark.tabular import Data, is_spark, to_reader
+from lance_spark.tabular import Data, to_reader
 from lance_spark.tabular_staging import LocalRows, stage
+from lance_spark.tabular_streams import is_spark
 from lance_spark.tabular_vectors import refuse_nan
 from lance_spark.types import check_writable, to_spark_schema
 from lance_spark.types.fields import is_blob

@@ -30,8 +30,9 @@ from lance_spark.load.files import (
 from lance_spark.load.request import SourceFormat
 from lance_spark.load.source_alignment import SourceAlignment, align_source
 from lance_spark.staging.area import Staging
-from lance_spark.tabular import is_spark, to_reader
+from lance_spark.tabular import to_reader
 from lance_spark.tabular_staging import LocalRows, discard, stage
+from lance_spark.tabular_streams import is_spark
 from lance_spark.types import ReadConverter, to_spark_schema
 from lance_spark.types.fields import quote_identifier
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
@@ -106,7 +107,13 @@ class BatchSearch(Search):
         # A class with slots is created twice, and `super()` without arguments uses the first class.
         return replace(self, condition=Query.where(self, condition).condition)
 
-    def rerank(self, reranker: object, query_string: str | None = None) -> BatchSearch:  # noqa: ARG002 - as inherited
+    def rerank(
+        self,
+        reranker: object,  # noqa: ARG002 - as inherited
+        query_string: str | None = None,  # noqa: ARG002
+        *,
+        normalize: Literal["score", "rank"] = "score",  # noqa: ARG002
+    ) -> BatchSearch:
         """Raises an error: rerankers order the rows of a single query, in a single process.
 
         Raises:
@@ -153,25 +160,32 @@ class BatchSearch(Search):
             .mapInArrow(take, result)
         )
 
-    def to_arrow(self) -> pa.Table:
+    def to_arrow(self, *, timeout: timedelta | None = None) -> pa.Table:
         """Returns the queries with their nearest rows as an Arrow table in this process.
 
         Raises:
             LanceSparkError: As in :meth:`to_spark`.
+            UnsupportedOperationError: A timeout is given.
         """
+        if timeout is not None:
+            raise UnsupportedOperationError(
+                "A search for the vectors of a DataFrame has no timeout, because Spark runs it. Leave timeout out, or "
+                "cancel the Spark job."
+            )
         rows: pa.Table = self.to_spark().toArrow()
         return rows
 
-    def to_batches(self, batch_size: int | None = None) -> pa.RecordBatchReader:
+    def to_batches(self, batch_size: int | None = None, timeout: timedelta | None = None) -> pa.RecordBatchReader:
         """Returns the batches of :meth:`to_arrow`, which Spark collects in this process.
 
         Args:
             batch_size: Maximum number of rows per batch. None uses Spark's batches.
+            timeout: Not supported.
 
         Raises:
             LanceSparkError: As in :meth:`to_spark`.
         """
-        return self.to_arrow().to_reader(max_chunksize=batch_size)
+        return self.to_arrow(timeout=timeout).to_reader(max_chunksize=batch_size)
 
     def explain_plan(self, verbose: bool = False) -> str:  # noqa: ARG002 - as inherited
         """Describes the plan: the index, and the number of rows to compare.
@@ -187,10 +201,24 @@ class BatchSearch(Search):
         request = f"metric: {plan.search.metric}, k: {plan.search.k}"
         return "; ".join([f"{plan.ref.uri}@{plan.ref.version}", request, *index_lines, compared])
 
+    def analyze_plan(self) -> str:
+        """Raises an error: Spark runs the search.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise UnsupportedOperationError(
+            "Spark runs a search for the vectors of a DataFrame. Call explain_plan(), or see the Spark UI."
+        )
+
     # Planning
 
     def _planned(self) -> _Plan:
         """Plans the parts of the table, and selects the index."""
+        if self.ordering:
+            raise UnsupportedOperationError(
+                "A search for the vectors of a DataFrame has no order_by. Order the rows of to_spark()."
+            )
         ref = self.source if self.source.version is not None else self.source.pin(None)
         dataset = replace(self, source=ref)._opened()  # noqa: SLF001 - its own
         settings: dict[str, Any] = dict(self.settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ from lance_spark.read.filtering import check_filter, conjunction
 from lance_spark.read.polars_frames import to_frame
 from lance_spark.read.ranking.ranking import read_scanner, search_errors, stored_field
 from lance_spark.read.streams import stream_of
+from lance_spark.search.ordering import ColumnOrdering, check_ordering, lance_ordering, spark_ordering
+from lance_spark.search.timeouts import check_timeout, read_within
 from lance_spark.session.sessions import session_or_local
 from lance_spark.types.fields import quote_identifier
 from lance_spark.types.pandas_values import to_pandas, to_rows
@@ -67,6 +70,7 @@ class Query:
         most_rows: Argument of `limit`.
         skipped_rows: Argument of `offset`.
         row_ids: Whether the result has row ids.
+        ordering: Argument of `order_by`.
         spark: Returns the session for `to_spark`.
 
     Example:
@@ -86,6 +90,7 @@ class Query:
     most_rows: int | None = None
     skipped_rows: int = 0
     row_ids: bool = False
+    ordering: tuple[ColumnOrdering, ...] = ()
     spark: Callable[[], SparkSession] = field(default=lambda: session_or_local(None), compare=False, repr=False)
 
     # Shape of the result
@@ -196,9 +201,33 @@ class Query:
         """
         return replace(self, row_ids=with_row_id)
 
+    def order_by(self: _Query, ordering: Sequence[ColumnOrdering] | None) -> _Query:
+        """Orders the rows by columns, the first column first.
+
+        The order of a search concerns the best rows only: the search finds as many rows as its
+        `limit`, and the result has these rows in the order of the columns.
+
+        Args:
+            ordering: The columns; None is the order of the table, or of the ranking.
+
+        Raises:
+            OptionError: A value is no :class:`lance_spark.ColumnOrdering`, or a column occurs
+                twice.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            dearest_first = lance_spark.ColumnOrdering("price", ascending=False)
+            rows = docs.search().order_by([dearest_first]).limit(3).to_list()
+            ```
+        """
+        return replace(self, ordering=check_ordering(ordering))
+
     # Rows of the result
 
-    def to_batches(self, batch_size: int | None = None) -> pa.RecordBatchReader:
+    def to_batches(self, batch_size: int | None = None, timeout: timedelta | None = None) -> pa.RecordBatchReader:
         """Returns the rows as a stream of Arrow batches. Lance reads them in this process.
 
         The memory holds a few batches. A query is an Arrow stream itself, for all libraries with
@@ -206,8 +235,11 @@ class Query:
 
         Args:
             batch_size: Maximum number of rows per batch. None uses Lance's default.
+            timeout: Maximum time from this call to the last batch. The other methods that read rows
+                in this process have the same parameter.
 
         Raises:
+            QueryTimeoutError: The rows did not arrive in time. Raised during the read.
             FilterError: The condition is not valid, or fails on a value.
             ColumnNotFoundError: A column does not exist.
             SearchError: Lance does not support the search.
@@ -223,13 +255,15 @@ class Query:
         """
         if batch_size is not None:
             _count("batch_size", batch_size, 1)
+        check_timeout(timeout)
         dataset = self._opened()
-        return stream_of(self._schema(dataset), self._batches(dataset, batch_size), batch_size)
+        batches = read_within(self._batches(dataset, batch_size), timeout, dataset.uri)
+        return stream_of(self._schema(dataset), batches, batch_size)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.to_batches().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
 
-    def to_arrow(self) -> pa.Table:
+    def to_arrow(self, *, timeout: timedelta | None = None) -> pa.Table:
         """Returns the rows as an Arrow table in this process.
 
         Raises:
@@ -243,9 +277,9 @@ class Query:
             prices = docs.search().select(["price"]).to_arrow()["price"]
             ```
         """
-        return self.to_batches().read_all()
+        return self.to_batches(timeout=timeout).read_all()
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self, *, timeout: timedelta | None = None) -> pd.DataFrame:
         """Returns the rows as a pandas DataFrame in this process.
 
         Raises:
@@ -259,9 +293,9 @@ class Query:
             average = docs.search().where("stock > 0").to_pandas()["price"].mean()
             ```
         """
-        return to_pandas(self.to_arrow())
+        return to_pandas(self.to_arrow(timeout=timeout))
 
-    def to_polars(self) -> pl.DataFrame:
+    def to_polars(self, *, timeout: timedelta | None = None) -> pl.DataFrame:
         """Returns the rows as a Polars DataFrame in this process.
 
         Raises:
@@ -276,9 +310,9 @@ class Query:
             average = docs.search().where("stock > 0").to_polars()["price"].mean()
             ```
         """
-        return to_frame(self.to_arrow())
+        return to_frame(self.to_arrow(timeout=timeout))
 
-    def to_list(self) -> list[dict[str, Any]]:
+    def to_list(self, *, timeout: timedelta | None = None) -> list[dict[str, Any]]:
         """Returns the rows as a list of dicts in this process.
 
         Raises:
@@ -293,9 +327,9 @@ class Query:
                 print(row["id"], row["text"])
             ```
         """
-        return to_rows(self.to_arrow())
+        return to_rows(self.to_arrow(timeout=timeout))
 
-    def to_pydantic(self, model: type[_Model]) -> list[_Model]:
+    def to_pydantic(self, model: type[_Model], *, timeout: timedelta | None = None) -> list[_Model]:
         """Returns the rows as objects of a class of pydantic, with the fields of the class.
 
         Raises:
@@ -322,7 +356,7 @@ class Query:
         names = getattr(model, "model_fields", None)
         if not isinstance(names, dict):
             raise OptionError("model", model, "a class of pydantic")
-        rows = self.to_list()
+        rows = self.to_list(timeout=timeout)
         try:
             return [model(**{name: row[name] for name in names if name in row}) for row in rows]
         except ValueError as error:
@@ -368,15 +402,17 @@ class Query:
         if ref.version is None and not is_classic(spark):
             ref = ref.pin(None)  # On Spark Connect, the first use resolves a DataFrame.
         options = ref.storage_settings | self._read_options()
+        hidden = self._hidden_columns()
         if self.columns is not None:
-            options["columns"] = json.dumps(self._selected_names())
+            options["columns"] = json.dumps([*self._selected_names(), *hidden])
         if self.condition is not None:
             options["filter"] = self.condition
         if self._has_row_ids():
             options["with_row_id"] = "true"
         if ref.version is not None:
             options["version"] = str(ref.version)
-        return spark.read.format("lance").options(**options).load(ref.uri)
+        frame = spark.read.format("lance").options(**options).load(ref.uri)
+        return self._order_frame(frame).drop(*hidden) if self.ordering else frame
 
     def explain_plan(self, verbose: bool = False) -> str:
         """Describes Lance's plan: the indexes in use, and the scans.
@@ -394,7 +430,25 @@ class Query:
         """
         dataset = self._opened()
         with search_errors(dataset, self.condition):
-            return self._plan(dataset, verbose)
+            return self._plan(dataset, lambda scanner: scanner.explain_plan(verbose))
+
+    def analyze_plan(self) -> str:
+        """Runs the query, and describes Lance's plan with the rows, bytes and time of each step.
+
+        Raises:
+            LanceSparkError: As in :meth:`to_batches`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            docs = lance_spark.connect("tables").open_table("docs")
+            assert "output_rows=1" in docs.search().where("id = 7").analyze_plan()
+            ```
+        """
+        dataset = self._opened()
+        with search_errors(dataset, self.condition):
+            return self._plan(dataset, lambda scanner: scanner.analyze_plan())
 
     # Materialized views
 
@@ -432,6 +486,10 @@ class Query:
                 f"A view follows the latest version of {self.source.uri}, but version {self.source.version} is checked "
                 "out. Call checkout_latest()."
             )
+        if self.ordering:
+            raise RegistrationError(
+                f"A materialized view of {self.source.uri} has no order. Apply order_by to queries over the view."
+            )
         bounds = (("limit", self.most_rows), ("offset", self.skipped_rows or None))
         for bound, rows in bounds:
             if rows is not None:
@@ -451,26 +509,37 @@ class Query:
                 "to_spark() cannot skip rows, because Spark reads rows in no order. Use orderBy(...).offset(...) of "
                 "the DataFrame."
             )
-        return {} if self.most_rows is None else {"limit": str(self.most_rows)}
+        return {} if self.most_rows is None or self.ordering else {"limit": str(self.most_rows)}
+
+    def _order_frame(self, frame: DataFrame) -> DataFrame:
+        ordered = frame.orderBy(*spark_ordering(self.ordering))
+        return ordered if self.most_rows is None else ordered.limit(self.most_rows)
 
     def _batches(self, dataset: lance.LanceDataset, batch_size: int | None) -> Iterator[pa.RecordBatch]:
         with search_errors(dataset, self.condition):
             scanner = self._scanner(dataset, batch_size)
-        yield from read_scanner(scanner, dataset, self.condition)
+        names = [name for name in scanner.projected_schema.names if name != ROW_ID or self._has_row_ids()]
+        for batch in read_scanner(scanner, dataset, self.condition):
+            yield batch if len(names) == batch.num_columns else batch.select(names)
 
     def _schema(self, dataset: lance.LanceDataset) -> pa.Schema:
         with search_errors(dataset, self.condition):
-            return self._scanner(dataset, None).projected_schema
+            schema = self._scanner(dataset, None).projected_schema
+        return schema if ROW_ID not in schema.names or self._has_row_ids() else _without_row_ids(schema)
 
-    def _plan(self, dataset: lance.LanceDataset, verbose: bool) -> str:
-        return self._scanner(dataset, None).explain_plan(verbose)
+    def _plan(self, dataset: lance.LanceDataset, describe: Callable[[lance.LanceScanner], str]) -> str:
+        return describe(self._scanner(dataset, None))
 
     # Helpers
 
     def _scanner(self, dataset: lance.LanceDataset, batch_size: int | None) -> lance.LanceScanner:
+        columns = self._projection(dataset)
+        if self.ordering:
+            columns = {**dict(columns), ROW_ID: ROW_ID}  # Lance fetches other columns after the sort
         return dataset.scanner(
-            columns=self._projection(dataset),
+            columns=columns,
             filter=self.condition,
+            order_by=lance_ordering(self.ordering),
             limit=self.most_rows,
             offset=self.skipped_rows or None,
             batch_size=batch_size,
@@ -482,6 +551,8 @@ class Query:
         dataset = self.source.open()
         if self.condition is not None:
             check_filter(dataset, self.condition, self.source.uri, "descriptor")
+        for column in self.ordering:
+            stored_field(dataset, column.column_name, self.source.uri)
         for name, expression in self.columns or ():
             if expression == quote_identifier(name) and name in self._selected_names():
                 stored_field(dataset, name, self.source.uri)
@@ -490,6 +561,12 @@ class Query:
     def _selected_names(self) -> list[str]:
         """Returns the names of the selected table columns."""
         return [name for name, _ in self.columns or () if name != ROW_ID]
+
+    def _hidden_columns(self) -> list[str]:
+        """Returns the columns of the order that the result lacks."""
+        selected_names = {name for name, _ in self.columns or ()}
+        names = () if self.columns is None else (column.column_name for column in self.ordering)
+        return [name for name in names if name not in selected_names]
 
     def _has_row_ids(self) -> bool:
         return self.row_ids or any(name == ROW_ID for name, _ in self.columns or ())
@@ -522,6 +599,10 @@ class Query:
 def attributes_of(query: Query) -> dict[str, Any]:
     """Returns the attributes of a query, for a search with the same shape."""
     return {attribute.name: getattr(query, attribute.name) for attribute in fields(query)}
+
+
+def _without_row_ids(schema: pa.Schema) -> pa.Schema:
+    return schema.remove(schema.get_field_index(ROW_ID))
 
 
 def _count(name: str, value: object, least: int) -> int:

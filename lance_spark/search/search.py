@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,15 @@ from lance_spark.read.ranking.ranking import (
     vector_column,
     vector_kind,
 )
+from lance_spark.search.ordering import sort_rows, spark_ordering
 from lance_spark.search.query import Query, attributes_of
+from lance_spark.search.reranking import Reranker, rerank_hybrid
 from lance_spark.search.vector_settings import VectorSettings
+from lance_spark.types.fields import quote_identifier
 
 if TYPE_CHECKING:
     import lance
+    from pyspark.sql import DataFrame
 
 QueryKind = Literal["vector", "fts", "hybrid"]
 
@@ -37,46 +41,6 @@ _ANY_VECTOR = (0.0,)
 
 _QUERY_INDEX = pa.field("query_index", pa.int32(), nullable=False)
 """The number of the vector in a search for several vectors, as LanceDB names it."""
-
-
-class Reranker(Protocol):
-    """Orders the rows of a search. LanceDB's rerankers have the same methods.
-
-    Each method takes tables with the selected columns, `_rowid`, and `_distance` or `_score`. It
-    returns rows of these tables, best first, with a column `_relevance_score`.
-
-    Example:
-        ```python
-        import lance_spark
-        from pyarrow import Table
-
-
-        class NewestFirst:
-            def rerank_vector(self, query: str, vector_results: Table) -> Table:
-                rows = vector_results.sort_by([("id", "descending")])
-                return rows.append_column("_relevance_score", rows["id"].cast("float32"))
-
-            def rerank_fts(self, query: str, fts_results: Table) -> Table:
-                return self.rerank_vector(query, fts_results)
-
-            def rerank_hybrid(self, query: str, vector_results: Table, fts_results: Table) -> Table:
-                return self.rerank_vector(query, vector_results)
-
-
-        reranker: lance_spark.Reranker = NewestFirst()
-        docs = lance_spark.connect("tables").open_table("docs")
-        rows = docs.search("fresh pears").rerank(reranker).to_list()
-        ```
-    """
-
-    def rerank_vector(self, query: str, vector_results: pa.Table) -> pa.Table:
-        """Orders the rows of a vector search."""
-
-    def rerank_fts(self, query: str, fts_results: pa.Table) -> pa.Table:
-        """Orders the rows of a full-text search."""
-
-    def rerank_hybrid(self, query: str, vector_results: pa.Table, fts_results: pa.Table) -> pa.Table:
-        """Orders the distinct rows of both searches."""
 
 
 @ARGUMENTS.methods
@@ -101,6 +65,7 @@ class Search(VectorSettings, Query):
         prefilter: Whether the condition applies before the search.
         reranker: Reranker for the rows, or None.
         rerank_words: Text for the reranker if the query is a vector.
+        normalize: How the reranker of a hybrid search gets distances and scores.
 
     Example:
         ```python
@@ -121,6 +86,7 @@ class Search(VectorSettings, Query):
     prefilter: bool = True
     reranker: Reranker | None = None
     rerank_words: str | None = None
+    normalize: Literal["score", "rank"] = "score"
 
     def where(self, condition: str, prefilter: bool = True) -> Search:
         """Restricts the search to rows that match a condition in Lance SQL.
@@ -203,12 +169,24 @@ class Search(VectorSettings, Query):
         self._only("phrase_query()", "fts", "hybrid")
         return replace(self, phrase=phrase_query)
 
-    def rerank(self, reranker: Reranker, query_string: str | None = None) -> Search:
+    def rerank(
+        self,
+        reranker: Reranker,
+        query_string: str | None = None,
+        *,
+        normalize: Literal["score", "rank"] = "score",
+    ) -> Search:
         """Reorders the rows in this process. By default, a hybrid search fuses both rankings.
 
         Args:
             reranker: The reranker. Its tables have the selected columns.
             query_string: Query text for the reranker of a vector search.
+            normalize: How the reranker of a hybrid search gets distances and scores: both from 0 to
+                1 (`score`), or the same for their ranks from 1 on (`rank`). The result has the
+                distances and scores of the search.
+
+        Raises:
+            OptionError: `query_string` is missing, or `normalize` is not valid.
 
         Example:
             ```python
@@ -228,7 +206,9 @@ class Search(VectorSettings, Query):
         """
         if self.kind == "vector" and query_string is None:
             raise OptionError("query_string", None, "a text for the query vector")
-        return replace(self, reranker=reranker, rerank_words=query_string)
+        if normalize not in ("score", "rank"):
+            raise OptionError("normalize", normalize, "score or rank")
+        return replace(self, reranker=reranker, rerank_words=query_string, normalize=normalize)
 
     def check_view(self) -> None:
         """Raises an error: a materialized view cannot follow a search.
@@ -284,10 +264,23 @@ class Search(VectorSettings, Query):
         searches = self._searches(dataset)
         if searches:
             return _numbered_batches(searches, dataset, batch_size)
+        if self.ordering:
+            return self._ordered_batches(dataset, batch_size)
         ranking = self._ranking().checked(dataset)
         if self.reranker is not None:
             return iter(self._reranked(dataset, ranking, self.reranker).to_batches(max_chunksize=batch_size))
         return ranking.batches(dataset, self._projection(dataset))
+
+    def _ordered_batches(self, dataset: lance.LanceDataset, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+        added = tuple((name, quote_identifier(name)) for name in self._hidden_columns())
+        columns = None if self.columns is None else (*self.columns, *added)
+        ranked = replace(self, ordering=(), columns=columns)
+        rows = pa.Table.from_batches(ranked._batches(dataset, None), schema=ranked._schema(dataset))  # noqa: SLF001 - its own
+        ordered = sort_rows(rows, self.ordering).select(self._schema(dataset).names)
+        return iter(ordered.to_batches(max_chunksize=batch_size))
+
+    def _order_frame(self, frame: DataFrame) -> DataFrame:
+        return frame.orderBy(*spark_ordering(self.ordering))  # the search has the limit
 
     def _searches(self, dataset: lance.LanceDataset) -> list[Search]:
         """Returns a search for each of several vectors, unless the column has lists of vectors."""
@@ -321,7 +314,7 @@ class Search(VectorSettings, Query):
             return pa.Table.from_batches(part.batches(dataset, columns), schema=part.schema(dataset, columns))
 
         if self.kind == "hybrid":
-            ranked = reranker.rerank_hybrid(words, results_of("vector"), results_of("text"))
+            ranked = rerank_hybrid(reranker, words, results_of("vector"), results_of("text"), self.normalize)
         elif self.kind == "vector":
             ranked = reranker.rerank_vector(words, results_of("vector"))
         else:
@@ -338,14 +331,14 @@ class Search(VectorSettings, Query):
         rows: pa.Table = pa.Table.from_arrays(arrays, schema=schema)
         return rows.slice(self.skipped_rows, self.most_rows or DEFAULT_K)
 
-    def _plan(self, dataset: lance.LanceDataset, verbose: bool) -> str:
+    def _plan(self, dataset: lance.LanceDataset, describe: Callable[[lance.LanceScanner], str]) -> str:
         searches = self._searches(dataset)
         if searches:
-            return "\n".join(search._plan(dataset, verbose) for search in searches)  # noqa: SLF001 - its own
+            return "\n".join(search._plan(dataset, describe) for search in searches)  # noqa: SLF001 - its own
         ranking, columns = self._ranking().checked(dataset), self._projection(dataset)
         if self.kind != "hybrid":
-            return ranking.scanner(dataset, columns).explain_plan(verbose)
-        plans = (ranking.only(kind).scanner(dataset, [ROW_ID]).explain_plan(verbose) for kind in ("vector", "text"))
+            return describe(ranking.scanner(dataset, columns))
+        plans = (describe(ranking.only(kind).scanner(dataset, [ROW_ID])) for kind in ("vector", "text"))
         return "\n".join(f"{name}:\n{plan}" for name, plan in zip(("vectors", "text"), plans, strict=True))
 
     def _read_options(self) -> dict[str, str]:

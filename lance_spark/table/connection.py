@@ -22,6 +22,7 @@ from lance_spark.errors import (
 )
 from lance_spark.namespaces.reference import NamespaceClientSpec
 from lance_spark.objects import checkpoint_place
+from lance_spark.options import check_number
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.read.ranking.functions import register_functions
 from lance_spark.search.query import Query
@@ -337,13 +338,17 @@ class Connection(NamespaceMethods, TableContainer):
             register_functions(self._spark)
         return self._spark
 
-    def table_names(self, *, namespace: Sequence[str] | None = None) -> list[str]:
-        """Returns the sorted names of all tables.
+    def table_names(
+        self, page_token: str | None = None, limit: int | None = None, *, namespace: Sequence[str] | None = None
+    ) -> list[str]:
+        """Returns the sorted names of all tables, or of a page of tables.
 
         A folder without a version is no table. A damaged table is in the list, although it cannot
         be opened.
 
         Args:
+            page_token: The last name of the previous page; None begins with the first table.
+            limit: Maximum number of names; None is no limit.
             namespace: The names from the root of a namespace to the namespace of the tables.
 
         Example:
@@ -354,9 +359,12 @@ class Connection(NamespaceMethods, TableContainer):
             db.create_table("books", [{"id": 1}])
             db.create_table("authors", [{"name": "Goethe"}])
             assert db.table_names() == ["authors", "books"]
+            assert db.table_names("authors", limit=1) == ["books"]
             ```
         """
-        return self._tables.names(namespace or ())
+        check_number("limit", limit, least=1)
+        names = self._tables.names(namespace or ())
+        return [name for name in names if page_token is None or name > page_token][:limit]
 
     def exists(self) -> bool:
         """Tells whether the folder exists. On an object store, a folder exists if it holds files.

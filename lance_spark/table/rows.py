@@ -23,7 +23,8 @@ from lance_spark.read.ranking.ranking import read_scanner
 from lance_spark.read.streams import stream_of
 from lance_spark.table.preview import Preview
 from lance_spark.table.versions import TableVersions
-from lance_spark.tabular import Data, is_spark, write_rows
+from lance_spark.tabular import Data, write_rows
+from lance_spark.tabular_streams import is_spark
 from lance_spark.tabular_vectors import OnBadVectors, VectorRepair
 from lance_spark.types.fields import RESERVED, BlobHandling, refuse_unreadable, requested_columns
 from lance_spark.types.pandas_values import to_pandas
@@ -343,9 +344,10 @@ class TableRows(TableVersions):
                 Arrow of any library, also a stream, a pandas DataFrame, a list of dicts or pydantic
                 models, or a dict of columns.
             mode: `append`, or `overwrite` for a version of only these rows.
-            on_bad_vectors: What happens to a vector with NaN or of another length, in data of this
-                process: `error`, `drop` leaves out its row, `fill` sets these numbers to
-                `fill_value`, `null` makes the vector NULL.
+            on_bad_vectors: What happens to a vector with NaN or of another length: `error`, `drop`
+                leaves out its row, `fill` sets these numbers to `fill_value`, `null` makes the
+                vector NULL. `error` ignores NaN in a Spark DataFrame, and Spark's tasks repair
+                other vectors.
             fill_value: The number for `fill`.
             commit_message: Message of the version.
             properties: Properties of the version: texts by name.

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast, overload
 
 from lance_spark.errors import OptionError
+from lance_spark.indexes.tokens import tokenize
 from lance_spark.queries_text import FullTextQuery
 from lance_spark.search.batch import BatchSearch, batch_search_of
 from lance_spark.search.query import Query
 from lance_spark.search.search import Search, VectorLike, search_of
+from lance_spark.search.take import TakeQuery, row_numbers
 from lance_spark.table.indexes import RESULT_ORDER, refuse_argument
 from lance_spark.table.versions import TableVersions
-from lance_spark.tabular import is_spark
+from lance_spark.tabular_streams import is_spark
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from lance import FtsToken
     from pyspark.sql import DataFrame
 
 
@@ -89,3 +93,82 @@ class TableSearching(TableVersions):
         return search_of(
             query, rows, vector_column_name=vector_column_name, query_type=query_type, fts_columns=fts_columns
         )
+
+    def take_offsets(self, offsets: Sequence[int]) -> TakeQuery:
+        """Starts a query of the rows at some offsets: their positions in the checked out version.
+
+        The rows come in the order of the offsets, and a repeated offset repeats its row. An offset
+        behind the last row has no row.
+
+        Raises:
+            OptionError: An offset is negative, or no integer.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            assert books.take_offsets([5, 2]).select(["id"]).to_list() == [{"id": 5}, {"id": 2}]
+            ```
+        """
+        return self._take("offsets", offsets)
+
+    def take_row_ids(self, row_ids: Sequence[int]) -> TakeQuery:
+        """Starts a query of the rows with some ids, the values of `_rowid`.
+
+        An id without a row is left out.
+
+        Raises:
+            OptionError: An id is negative, or no integer.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.delete("id < 5")
+            ids = books.search().where("id = 7").with_row_id().to_arrow()["_rowid"].to_pylist()
+            assert books.take_row_ids(ids).to_list() == [{"id": 7, "price": 70}]
+            ```
+        """
+        return self._take("row_ids", row_ids)
+
+    def _take(self, kind: Literal["offsets", "row_ids"], numbers: Sequence[int]) -> TakeQuery:
+        return TakeQuery(source=self._shown, spark=self._query_spark, kind=kind, numbers=row_numbers(kind, numbers))
+
+    def __getitems__(self, offsets: Sequence[int]) -> pa.Table:
+        """Returns the rows at some offsets, for a loader of PyTorch."""
+        return self.take_offsets(offsets).to_arrow()
+
+    def tokenize(self, query: str, *, column: str | None = None, index_name: str | None = None) -> list[FtsToken]:
+        """Splits a text into words, as a full-text index does.
+
+        Lance does not describe `custom_stop_words` of an index, and such words stay in the result.
+
+        Args:
+            query: The text.
+            column: The column with a full-text index.
+            index_name: The name of an index, in place of `column`.
+
+        Returns:
+            The words in order, with the attributes `text` and `position`.
+
+        Raises:
+            OptionError: Neither or both of `column` and `index_name` are given, or the column has
+                no full-text index.
+            IndexNotFoundError: The index does not exist.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"title": "Running in cafés"}])
+            books.create_index("title", config=lance_spark.FTS())
+            words = books.tokenize("Running in cafés", column="title")
+            assert [word.text for word in words] == ["run", "cafe"]
+            ```
+        """
+        return tokenize(self._shown.open(), query, column=column, index_name=index_name)

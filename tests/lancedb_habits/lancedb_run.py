@@ -25,7 +25,12 @@ def main(folder: Path) -> None:
         table.create_index(column, config=names.FTS(with_position=True, stem=False, remove_stop_words=False))
 
     pydantic = importlib.import_module("lancedb.pydantic")
-    helpers = Helpers(names=names, is_lancedb=True, index_text=index_text, modules={"pydantic": pydantic})
+    helpers = Helpers(
+        names=names,
+        is_lancedb=True,
+        index_text=index_text,
+        modules={"pydantic": pydantic, "rerankers": importlib.import_module("lancedb.rerankers")},
+    )
     results: dict[str, Any] = {"version": lancedb.__version__}
     for number, case in enumerate(HABITS.values()):
         try:

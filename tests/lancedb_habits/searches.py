@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -315,3 +316,103 @@ def errors_of_indexes_have_lancedbs_classes(db: Any, h: Helpers) -> Any:
         lambda: table.drop_index("none"),
         lambda: table.wait_for_index(["none"], timeout=timedelta(milliseconds=10)),
     )
+
+
+def ordering(h: Helpers, column: str, **settings: bool) -> Any:
+    return h.names.ColumnOrdering(column_name=column, **settings)
+
+
+@habit([[2, 0, 1], [1, 2, 0], [2, 0], [1, 0]])
+def rows_are_ordered_by_columns(db: Any, h: Helpers) -> Any:
+    rows = pa.table({"vector": pa.array(POINTS, VECTOR), "id": [0, 1, 2], "price": [5, None, 9]})
+    table = db.create_table("t", rows)
+    dearest = ordering(h, "price", ascending=False)
+    queries = [
+        table.search().order_by([dearest]),
+        table.search().order_by([ordering(h, "price", ascending=False, nulls_first=True)]),
+        table.search().order_by([dearest]).limit(2),
+        table.search([0.0, 0.0]).order_by([ordering(h, "id", ascending=False)]).limit(2),
+    ]
+    return [[row["id"] for row in query.to_list()] for query in queries]
+
+
+@habit(
+    [[2, 0, 1], [1, 0]],
+    differs="LanceDB fails if the column of the order is not selected, and ignores the order of a hybrid search",
+)
+def orders_need_no_selected_column(db: Any, h: Helpers) -> Any:
+    rows = pa.table({"vector": pa.array(POINTS, VECTOR), "id": [0, 1, 2], "price": [5, None, 9], "text": TEXTS[:3]})
+    table = db.create_table("t", rows)
+    h.index_text(table, "text")
+    hybrid = table.search(query_type="hybrid").vector([0.0, 0.0]).text("puppy").limit(2)
+    return [
+        ids(table.search().order_by([ordering(h, "price", ascending=False)])),
+        ids(hybrid.order_by([ordering(h, "price", nulls_first=True)])),
+    ]
+
+
+@habit([[0, 2], [1, 2], [], [2, 0, 2], ["id"]])
+def rows_are_taken_by_number(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return [
+        sorted(ids(table.take_offsets([2, 0]))),
+        sorted(ids(table.take_row_ids([2, 1, 99]))),
+        ids(table.take_offsets([99])),
+        table.__getitems__([2, 0, 2])["id"].to_pylist(),
+        table.take_offsets([0]).select(["id"]).to_arrow().schema.names,
+    ]
+
+
+@habit(
+    [[["run", 0], ["cafe", 2]], [["run", 0], ["cafe", 2]], ["ValueError", "ValueError", "ValueError"]], jobs="inline"
+)
+def indexes_split_texts(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", pa.table({"id": [1], "text": ["a"]}))
+    table.create_index("text", config=h.names.FTS(), name="words")
+    words = [table.tokenize("Running in cafés", column="text"), table.tokenize("Running in cafés", index_name="words")]
+    errors = h.errors(
+        lambda: table.tokenize("a"),
+        lambda: table.tokenize("a", column="text", index_name="words"),
+        lambda: table.tokenize("a", column="id"),
+    )
+    return [*([[word.text, word.position] for word in some] for some in words), errors]
+
+
+@habit([["RuntimeError", "RuntimeError", "RuntimeError"], 3])
+def queries_have_a_timeout(db: Any, h: Helpers) -> Any:
+    table, none, hour = points(db), timedelta(0), timedelta(hours=1)
+    errors = h.errors(
+        lambda: table.search().to_list(timeout=none),
+        lambda: table.search([0.0, 0.0]).to_arrow(timeout=none),
+        lambda: table.search([0.0, 0.0]).to_pandas(timeout=none),
+    )
+    return [errors, len(table.search().to_list(timeout=hour))]
+
+
+@habit([True, True])
+def plans_are_analyzed(db: Any, h: Helpers) -> Any:
+    table = points(db)
+    return [
+        "output_rows=" in query.analyze_plan() for query in (table.search().where("id > 0"), table.search([0.0, 0.0]))
+    ]
+
+
+@habit([[[0.0, 0.25, 1.0], [0.0, 1.0]], [[0.0, 0.5, 1.0], [0.0, 1.0]], ["ValueError"]])
+def rerankers_get_normalized_scores(db: Any, h: Helpers) -> Any:
+    rows = pa.table(
+        {"vector": pa.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]], VECTOR), "id": range(3), "text": TEXTS[:3]}
+    )
+    table = db.create_table("hybrid", rows)
+    h.index_text(table, "text")
+    scores: list[list[list[float]]] = []
+
+    class Spy(h.modules["rerankers"].Reranker if h.is_lancedb else object):  # type: ignore[misc]
+        def rerank_hybrid(self, query: str, vector_results: pa.Table, fts_results: pa.Table) -> pa.Table:
+            pairs = ((vector_results, "_distance"), (fts_results, "_score"))
+            scores.append([sorted(part[name].to_pylist()) for part, name in pairs])
+            return vector_results.append_column("_relevance_score", vector_results["id"].cast("float32"))
+
+    search = table.search(query_type="hybrid").vector([0.0, 0.0]).text("puppy slowly")
+    search.rerank(Spy()).to_list()
+    search.rerank(Spy(), normalize="rank").to_list()
+    return [*scores, h.errors(lambda: search.rerank(Spy(), normalize="none"))]

@@ -336,3 +336,22 @@ def a_null_vector_is_no_bad_vector(db: Any, h: Helpers) -> Any:
     table = db.create_table("t", schema=VECTORS)
     table.add([{"vector": None, "id": 5}])
     return [table.version, len(table)]
+
+
+@habit([["b"], ["b", "c"], ["c"]])
+def names_of_tables_have_pages(db: Any, h: Helpers) -> Any:
+    for name in ("c", "a", "b"):
+        db.create_table(name, ROWS)
+    return [list(names) for names in (db.table_names("a", 1), db.table_names("a", limit=9), db.table_names("b", 2))]
+
+
+@habit([[0, 3], [0, 1, 2, 3]])
+def bad_vectors_of_a_stream_are_repaired(db: Any, h: Helpers) -> Any:
+    kind = pa.list_(pa.float32(), 2)
+    vectors = pa.array([[1.0, 2.0], [float("nan"), 4.0], [5.0, float("nan")], [7.0, 8.0]], kind)
+    rows = pa.table({"vector": vectors, "id": range(4)})
+    table = db.create_table("t", schema=rows.schema)
+    table.add(rows.to_reader(max_chunksize=1), on_bad_vectors="drop")
+    dropped = sorted(table.to_arrow()["id"].to_pylist())
+    table.add(rows.to_reader(max_chunksize=1), mode="overwrite", on_bad_vectors="fill", fill_value=0.0)
+    return [dropped, sorted(table.to_arrow()["id"].to_pylist())]

@@ -28,6 +28,7 @@ from lance_spark import (
     UDF,
     Backoff,
     BatchSearch,
+    ColumnOrdering,
     Columns,
     Connection,
     ErrorPolicy,
@@ -45,6 +46,7 @@ from lance_spark import (
     Table,
     TableReference,
     Tags,
+    TakeQuery,
     UnpackedUDF,
     Watch,
     chunker,
@@ -266,7 +268,13 @@ VALID: dict[str, Callable[[CallFolder], object]] = {
     "Connection.capture_local_environment.skip_site_packages": lambda at: True,
     "Query.create_materialized_view.db": lambda at: at.db,
     "Query.create_materialized_view.name": lambda at: "new",
+    "offsets": lambda at: [0],
+    "row_ids": lambda at: [0],
+    "ordering": lambda at: [ColumnOrdering("id")],
+    "ColumnOrdering.column_name": lambda at: "id",
+    "Table.tokenize.query": lambda at: "words",
     "Search.create_materialized_view.db": lambda at: at.db,
+    "TakeQuery.create_materialized_view.db": lambda at: at.db,
     "BatchSearch.create_materialized_view.db": lambda at: at.db,
     "source": lambda at: at.table.search(None),
     "udtf": lambda at: pieces,
@@ -392,6 +400,7 @@ OBJECTS: dict[type, Callable[[CallFolder], object]] = {
     Table: lambda at: at.table,
     TableReference: lambda at: at.table.get_reference(),
     Tags: lambda at: at.table.tags,
+    TakeQuery: lambda at: at.table.take_offsets([0]),
     UDF: lambda at: double,
     Watch: lambda at: at.table.watch("twice"),
 }
@@ -422,6 +431,7 @@ CONSTRUCTORS = (
     *CONFIGS,
     *TEXT_QUERIES,
     Backoff,
+    ColumnOrdering,
     ErrorPolicy,
     Fail,
     Manifest,
@@ -445,7 +455,9 @@ RESULTS = frozenset(
 ANNOTATIONS = frozenset({"Columns", "FullTextOperator", "FullTextQuery", "Kind", "Occur", "Reranker"})
 """Names for annotations, comparisons, and base classes of users."""
 
-INTERNAL = frozenset({"UDF.fingerprint_parts", "Query.check_view", "Search.check_view", "BatchSearch.check_view"})
+INTERNAL = frozenset(
+    {"UDF.fingerprint_parts", *(f"{name}.check_view" for name in ("Query", "Search", "BatchSearch", "TakeQuery"))}
+)
 """Methods of those classes for other modules of the package, without arguments."""
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+import lance_spark
 from lance_spark.dml import merge as merge_module
 from lance_spark.dml import source as merge_source
 from lance_spark.errors import MergeError
@@ -154,3 +155,34 @@ def test_an_insert_only_merge_beside_another_tool_at_the_moment_of_the_commit_is
         "append": [[(1, 0), (2, 9), (10, 7), (10, 9)], [(1, 0), (2, 9), (10, 7)]],
     }
     assert rows in orders[slips]
+
+
+@pytest.mark.parametrize("has_key", [False, True], ids=["no key", "primary key"])
+@pytest.mark.parametrize("rows", [0, 2])
+def test_two_merges_at_once_insert_a_key_once(
+    rows: int, has_key: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The second merge commits between the look of the first merge and its commit."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.int64())])
+    table = lance_spark.connect(tmp_path).create_table("t", pa.table({"id": range(rows), "x": [0] * rows}, schema))
+    if has_key:
+        table.set_unenforced_primary_key("id")
+    commit, moments, results = lance.LanceDataset.commit, iter([True]), []
+
+    def merge(x: int) -> None:
+        source = pa.table({"id": [1, 7], "x": [x, x]}, schema)
+        results.append(inline_rows.merge_small(table.uri, "id", source, updates=True, inserts=True))
+
+    def commit_second(*arguments: Any, **more: Any) -> lance.LanceDataset:
+        if next(moments, False):
+            merge(2)
+        return commit(*arguments, **more)
+
+    monkeypatch.setattr(lance.LanceDataset, "commit", commit_second)
+    version = table.version
+    merge(1)
+    expected = [{"id": 0, "x": 0}] * (rows > 0) + [{"id": 1, "x": 1}, {"id": 7, "x": 1}]
+    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == expected
+    second, first = results
+    assert (first.rows_updated, first.rows_inserted, first.version) == (2, 0, version + 2)
+    assert second.rows_updated + second.rows_inserted == 2 and second.version == version + 1

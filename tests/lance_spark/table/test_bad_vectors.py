@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import OptionError, ValueConversionError
@@ -30,6 +32,10 @@ FORMS = {
     "arrow": table_of_arrow,
     "batch": lambda: table_of_arrow().to_batches()[0],
     "stream": lambda: table_of_arrow().to_reader(),
+    "iterator": lambda: iter(table_of_arrow().to_batches(max_chunksize=1)),
+    "polars": lambda: pl.DataFrame(table_of_arrow()),
+    "lazy frame": lambda: pl.DataFrame(table_of_arrow()).lazy(),
+    "short batches": lambda: table_of_arrow().to_reader(max_chunksize=1),
     "lists": lambda: pa.table({"vector": pa.array(VECTORS), "id": IDS}),
 }
 
@@ -61,6 +67,32 @@ def test_nan_is_an_error_with_its_row_and_nothing_is_written(tmp_path: Path):
     assert (len(table), table.version, db.table_names()) == (0, 1, ["t"])
 
 
+def test_a_stream_for_a_new_table_takes_the_length_of_its_first_vectors(tmp_path: Path):
+    vectors: list[Any] = [None, [1.0, 2.0], [3.0], [4.0, 5.0], [math.nan, 7.0]]
+    batches = (
+        pa.record_batch({"vector": pa.array([v], pa.list_(pa.float32())), "id": [i]}) for i, v in enumerate(vectors)
+    )
+    table = lance_spark.connect(tmp_path).create_table("t", batches, on_bad_vectors="drop")
+    assert table.schema.field("vector").type == pa.list_(pa.float32(), 2)
+    assert [row["id"] for row in table.to_arrow().to_pylist()] == [1, 3]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["drop", "fill", "null"])
+def test_tasks_of_spark_repair_a_dataframe(way: Any, tmp_path: Path, spark: SparkSession):
+    db = lance_spark.connect(tmp_path, spark)
+    table, same = (db.create_table(name, schema=SCHEMA) for name in ("t", "same"))
+    vectors = [[1.0, 2.0], [math.nan, 4.0], [5.0], [6.0, 7.0, 8.0], None]
+    rows = [{"vector": vector, "id": number} for number, vector in enumerate(vectors)]
+    frame = spark.createDataFrame(rows, "vector array<float>, id long")
+    table.add(frame, on_bad_vectors=way)
+    same.add(rows, on_bad_vectors=way)
+    by_id = [sorted(t.to_arrow().to_pylist(), key=lambda row: row["id"]) for t in (table, same)]
+    assert by_id[0] == by_id[1] and len(by_id[0]) == (2 if way == "drop" else 5)
+    with pytest.raises(OptionError, match="on_bad_vectors"):
+        db.create_table("new", frame, on_bad_vectors=way)
+
+
 def test_nan_in_short_lists_of_another_name_makes_a_table(tmp_path: Path):
     rows = pa.table({"point": pa.array([[math.nan, 1.0]], pa.list_(pa.float32(), 2))})
     assert len(lance_spark.connect(tmp_path).create_table("t", rows)) == 1
@@ -76,4 +108,4 @@ def test_a_wrong_repair_is_refused(name: str, value: Any, tmp_path: Path):
 def test_data_of_another_form_is_refused(tmp_path: Path):
     table = lance_spark.connect(tmp_path).create_table("t", schema=SCHEMA)
     with pytest.raises(OptionError, match="on_bad_vectors"):
-        table.add(iter(table_of_arrow().to_batches()), on_bad_vectors="drop")
+        table.add(object(), on_bad_vectors="drop")  # type: ignore[arg-type]
