@@ -37,19 +37,23 @@ _COLUMNS = frozenset(f"*.{option}" for option in COLUMN_OPTIONS)
 _BACKFILL = frozenset(["version", "input_columns", "verify_columns", "on_stale", "carry_over_max_bytes"])
 _NEW_TABLE = frozenset(["data_storage_version", "enable_stable_row_ids"])
 _BRANCH = frozenset(["branch"])
+_TRANSACTION = frozenset(["txn_app_id", "txn_version"])
 _WRITE = _names(WriteOptions) | {f"{PROPERTY_PREFIX}*"} | _STORAGE
 
 STATEMENT_OPTIONS: Mapping[str, frozenset[str]] = {
     "SELECT": _names(ReadOptions) | _STORAGE,
     "INSERT": (_WRITE | _COLUMNS) - _BACKFILL,
     "INSERT OVERWRITE": (_WRITE | _COLUMNS) - _BACKFILL,
-    "STREAM": (_WRITE | _COLUMNS) - _BACKFILL - {"mode", "create_only", "txn_app_id", "txn_version"},
-    "BACKFILL": (_WRITE | _COLUMNS) - _NEW_TABLE - {"mergeschema", "max_rows_per_file", "max_bytes_per_file"},
-    "CREATE TABLE": (_WRITE | _COLUMNS) - _BACKFILL - _BRANCH - _STORAGE - {"mode"},
-    "UPDATE": _BRANCH,
-    "DELETE": _BRANCH,
-    "MERGE": _BRANCH,
-    "REPLACE WHERE": _BRANCH,
+    "STREAM": (_WRITE | _COLUMNS) - _BACKFILL - {"mode", "create_only"} - _TRANSACTION,
+    "BACKFILL": (_WRITE | _COLUMNS)
+    - _NEW_TABLE
+    - _TRANSACTION
+    - {"mergeschema", "max_rows_per_file", "max_bytes_per_file"},
+    "CREATE TABLE": (_WRITE | _COLUMNS) - _BACKFILL - _BRANCH - _STORAGE - _TRANSACTION - {"mode"},
+    "UPDATE": _BRANCH | _TRANSACTION,
+    "DELETE": _BRANCH | _TRANSACTION,
+    "MERGE": _BRANCH | _TRANSACTION,
+    "REPLACE WHERE": _BRANCH | _TRANSACTION,
 }
 """Names, in lower case, with `*` for any text. The remaining statements take no options."""
 

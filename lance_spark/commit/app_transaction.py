@@ -22,6 +22,7 @@ from lance_spark.commit.conflicts.history import (
     summary_of,
 )
 from lance_spark.errors import CommitConflictError, CommitError, OptionError
+from lance_spark.options import WriteOptions
 
 if TYPE_CHECKING:
     import lance
@@ -105,6 +106,17 @@ class AppTransaction:
             accepted = "the number of the transaction, 0 or more and less than 2^63, together with txn_app_id"
             raise OptionError("txn_version", version, accepted)
         return AppTransaction(app_id=app_id, version=version)
+
+    @staticmethod
+    def of_options(options: Mapping[str, str]) -> AppTransaction | None:
+        """Returns the transaction of a statement's options; None without both.
+
+        Raises:
+            OptionError: An option is missing, or is no id or number.
+        """
+        names = ("txn_app_id", "txn_version")
+        parsed = WriteOptions.parse({name: text for name, text in options.items() if name.lower() in names})
+        return AppTransaction.of(parsed.txn_app_id, parsed.txn_version)
 
     @property
     def properties(self) -> tuple[tuple[str, str], ...]:

@@ -18,7 +18,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, MapType, StructType
 from pyspark.storagelevel import StorageLevel
 
-from lance_spark.commit.changes import AbsentKeys, RowEdits
+from lance_spark.commit.app_transaction import AppTransaction
+from lance_spark.commit.changes import AbsentKeys, CommitNote, RowEdits
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
@@ -110,6 +111,7 @@ class RowStatement:
         self._read_columns: frozenset[str] = frozenset(arguments["read_columns"])
         self._rows = rows
         self._name = arguments["name"]
+        self._note = CommitNote.of(None, None, AppTransaction.of_options(arguments["options"]))
         self._policy = CommitPolicy.of(None)
         refuse_unsafe_store(ref.uri, ref.storage, allow=self._policy.allow_unsafe)
         dataset = ref.open()
@@ -131,8 +133,8 @@ class RowStatement:
             return ChangeResult(version=self._ref.version or 0)  # each column is set to itself
         where = self._in_lance_sql()
         if where is not None:
-            return Statement(self._spark, self._ref, where=where, sets=None, table_name=self._name).run()
-        return retry_statement(self._ref, self._staging, self._policy, self._make_edits)
+            return Statement(self._spark, self._ref, where=where, sets=None, table_name=self._name).run(self._note)
+        return retry_statement(self._ref, self._staging, self._policy, self._make_edits, self._note)
 
     def _in_lance_sql(self) -> str | None:
         """Returns the condition of a deletion if its whole meaning is the same in Lance."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
+from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.dataset import DatasetRef
@@ -344,7 +345,14 @@ def _open_pinned(arguments: Mapping[str, Any]) -> DatasetRef:
 def truncate(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Deletes all rows of a table or branch, as a new version, and returns the number of rows."""
     ref = _open_pinned(arguments)
-    return asdict(open_table(ref.uri, storage_options=ref.storage).delete("true"))
+    transaction = AppTransaction.of_options(arguments["options"])
+    return asdict(
+        open_table(ref.uri, storage_options=ref.storage).delete(
+            "true",
+            txn_app_id=None if transaction is None else transaction.app_id,
+            txn_version=None if transaction is None else transaction.version,
+        )
+    )
 
 
 def check_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,6 +364,7 @@ def check_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     options: Mapping[str, str] = arguments["given"]
     check_statement_options(arguments["statement"], options)
+    AppTransaction.of_options(options)
     branch = options.get("branch")
     if branch is not None and branch != arguments["branch"]:
         instead = "Spark 4.3, or the location of the branch as the name of the table"

@@ -1,8 +1,9 @@
 """Streaming writes: each micro-batch is an append, or an overwrite in complete mode.
 
-Spark makes a writer for each micro-batch and pickles the writer for the tasks. Without the jar,
-Spark makes a second writer to commit the batch, in another process: the answers of the tasks carry
-the plan of the first. A batch is a transaction of an application: the query's id, and the id of the
+Spark makes a writer for each micro-batch and pickles the writer for the tasks. With the jar, the
+gateway plans and commits (:mod:`lance_spark.sql.streams`). Without the jar, Spark makes a second
+writer to commit the batch, in another process: the answers of the tasks carry the plan of the
+first. A batch is a transaction of an application: the query's id, and the id of the
 batch (:mod:`lance_spark.commit.app_ledger`).
 """
 
@@ -14,7 +15,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -55,6 +56,10 @@ class BatchRowsWritten(WriterCommitMessage):
     query_id: str | None
     written: RowsWritten
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns JSON values for :meth:`LanceStreamWriter.read_answer`."""
+        return {"query_id": self.query_id, "written": self.written.to_json()}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamWrite:
@@ -73,13 +78,16 @@ class StreamWrite:
     query_id: str | None
 
     @staticmethod
-    def of(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWrite:
+    def of(
+        options: Mapping[str, str], schema: StructType, *, overwrite: bool, query_id: str | None = None
+    ) -> StreamWrite:
         """Validates the options. Writes nothing.
 
         Args:
             options: The options of the query and of the write, by names in lower case.
             schema: The columns of the rows.
             overwrite: Whether each batch replaces all rows.
+            query_id: Id of the query, if Spark passed the id.
 
         Raises:
             NoLocationError: Spark passed no location.
@@ -94,14 +102,14 @@ class StreamWrite:
                 "Spark did not pass the location of the streaming write. Nothing was written. Start the query with "
                 "start(path)."
             )
-        query_id = options.get(QUERY_ID_OPTION)
-        if query_id is not None and not query_id.strip():
-            raise OptionError(QUERY_ID_OPTION, query_id, "an id that no other query has")
+        requested_id = options.get(QUERY_ID_OPTION)
+        if requested_id is not None and not requested_id.strip():
+            raise OptionError(QUERY_ID_OPTION, requested_id, "an id that no other query has")
         return StreamWrite(
             options=parsed,
             schema=schema,
             overwrite=overwrite,
-            query_id=query_id or _read_query_id(options.get(CHECKPOINT_OPTION)),
+            query_id=requested_id or query_id or _read_query_id(options.get(CHECKPOINT_OPTION)),
         )
 
     @property
@@ -144,6 +152,12 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
         assert self.batch is not None  # Spark plans before it runs tasks
         return BatchRowsWritten(plan=self.batch, query_id=_query_id_of_task(), written=self.batch.write(iterator))
 
+    def read_answer(self, values: Mapping[str, Any]) -> BatchRowsWritten:
+        """Returns a task's answer from the values of :meth:`BatchRowsWritten.to_json`."""
+        assert self.batch is not None  # as in `write`
+        written = self.batch.read_answer(values["written"])
+        return BatchRowsWritten(plan=self.batch, query_id=values["query_id"], written=written)
+
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Makes a version of a micro-batch, unless the table has the batch already.
 
@@ -156,13 +170,14 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
         answers = [message for message in messages if isinstance(message, BatchRowsWritten)]
         query_id = self.stream.query_id or next((answer.query_id for answer in answers), None)
         if not answers and not self.stream.overwrite and open_head(self.stream.ref) is not None:
+            self._abort(answers)
             return
         if query_id is None:
-            _abort(answers)
+            self._abort(answers)
             raise OptionError(
                 QUERY_ID_OPTION, "", "an id that no other query has", problem="is missing, and Spark passed no query id"
             )
-        batch = answers[0].plan if answers else self.stream.plan()
+        batch = answers[0].plan if answers else self.batch or self.stream.plan()
         options = dataclasses.replace(batch.options, txn_app_id=query_id, txn_version=batchId)
         dataclasses.replace(batch, options=options).commit_tasks([answer.written for answer in answers])
         abort_other_jobs(batch.staging, batch.ref, family=_family_of(query_id))
@@ -170,12 +185,12 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
         """Deletes the files of a micro-batch, unless the batch is or may be committed."""
         del batchId
-        _abort([message for message in messages if isinstance(message, BatchRowsWritten)])
+        self._abort([message for message in messages if isinstance(message, BatchRowsWritten)])
 
-
-def _abort(answers: Sequence[BatchRowsWritten]) -> None:
-    if answers:
-        answers[0].plan.abort([])
+    def _abort(self, answers: Sequence[BatchRowsWritten]) -> None:
+        batch = answers[0].plan if answers else self.batch
+        if batch is not None:
+            batch.abort([])
 
 
 def _family_of(query_id: str) -> str:

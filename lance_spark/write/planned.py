@@ -35,14 +35,18 @@ class WriteAnswer(Protocol):
         """Returns the answer as JSON values."""
 
 
-class Writer(Protocol):
-    """A write run by Spark's tasks and committed by the driver. Picklable."""
+class TaskWriter(Protocol):
+    """A write run by Spark's tasks. Picklable."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:  # noqa: ANN401 - an answer
         """Writes the rows of a task, and returns the answer."""
 
     def read_answer(self, values: dict[str, Any]) -> WriterCommitMessage:
         """Returns the answer from the values of its `to_json`."""
+
+
+class Writer(TaskWriter, Protocol):
+    """A write run by Spark's tasks and committed by the driver."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes a version of the answers of all tasks."""
@@ -55,7 +59,7 @@ class Writer(Protocol):
 class _WriteTask:
     """The function run by Spark over the rows of a task. Runs on executors."""
 
-    writer: Writer
+    writer: TaskWriter
 
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         answer: WriteAnswer = self.writer.write(rows)
@@ -63,7 +67,7 @@ class _WriteTask:
         yield pa.record_batch([pa.array([packed], pa.binary())], names=_ANSWER.names)
 
 
-def encode_write(writer: Writer) -> dict[str, str]:
+def encode_write(writer: TaskWriter) -> dict[str, str]:
     """Returns the function of the tasks and the writer, pickled, as Base64. Runs on the driver."""
     pickler: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]
     values = {"function": (_WriteTask(writer), _ANSWER), "writer": writer}
@@ -76,7 +80,7 @@ def decode_writer(text: str) -> Writer:
     return writer
 
 
-def decode_answers(writer: Writer, texts: Sequence[str | None]) -> list[WriterCommitMessage | None]:
+def decode_answers(writer: TaskWriter, texts: Sequence[str | None]) -> list[WriterCommitMessage | None]:
     """Returns the answers of tasks; None for a failed task.
 
     Args:

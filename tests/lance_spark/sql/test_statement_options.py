@@ -90,6 +90,29 @@ def table(sql: Sql, db: Connection) -> lance_spark.Table:
     return db.open_table("t")
 
 
+TRANSACTION = "'txn_app_id' = 'nightly', 'txn_version' = '{number}'"
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4.3", reason="statements take options from Spark 4.3 on")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "UPDATE" else pytest.mark.long) for name in IN_SQL]
+)
+def test_a_repeated_transaction_changes_nothing(sql: Sql, table: lance_spark.Table, name: str) -> None:
+    def statement(number: int) -> str:
+        return IN_SQL[name].replace("{o}", TRANSACTION.format(number=number))
+
+    sql(statement(5))
+    rows, version = table.to_arrow(), table.to_lance().version
+    assert version == 3
+    sql(statement(5))
+    assert (table.to_lance().version, table.to_arrow()) == (version, rows)
+    with pytest.raises(PySparkException, match=r"StreamRewoundError.*Batch 4 is older than batch 5"):
+        sql(statement(4))
+    with pytest.raises(PySparkException, match=r"OptionError.*txn_version"):
+        sql(IN_SQL[name].replace("{o}", "'txn_app_id' = 'nightly'"))
+    assert table.to_lance().version == version
+
+
 REFUSED = [option for option in OPTIONS if option != "branch"]
 MATRIX = [(name, option) for name in CHANGES for option in REFUSED]
 DIAGONAL = [(name, REFUSED[number % len(REFUSED)]) for number, name in enumerate(CHANGES)]

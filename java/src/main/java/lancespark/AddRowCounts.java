@@ -21,6 +21,7 @@ import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.collection.immutable.Seq;
 
 /**
@@ -205,8 +206,9 @@ final class AddRowCounts extends Rule<LogicalPlan> {
     LogicalPlan target = EliminateSubqueryAliases.apply(delete.table());
     LanceTable table = tableOf(target);
     if (table == null) return null;
-    table.checkStatement("DELETE", ((DataSourceV2Relation) target).options());
-    return new LanceTruncation(table, result);
+    CaseInsensitiveStringMap options = ((DataSourceV2Relation) target).options();
+    table.checkStatement("DELETE", options);
+    return new LanceTruncation(table, options.asCaseSensitiveMap(), result);
   }
 
   private static List<AttributeReference> columns(String operation) {

@@ -30,7 +30,10 @@ public class GatewaySource extends PythonDataSourceV2 {
   /** Facts of the planner rule about a write: {@link LanceWrites}. Null without the rule. */
   private Json write;
 
-  private UserDefinedPythonDataSource planner;
+  /** Id of the streaming query of a write; null for other writes. */
+  private String query;
+
+  private GatewayWrites planner;
 
   protected GatewaySource() {}
 
@@ -46,6 +49,13 @@ public class GatewaySource extends PythonDataSourceV2 {
   static GatewaySource writing(Json write) {
     GatewaySource source = at(null);
     source.write = write;
+    return source;
+  }
+
+  /** Returns a source for the writes of a streaming query. */
+  static GatewaySource streaming(String query) {
+    GatewaySource source = at(null);
+    source.query = query;
     return source;
   }
 
@@ -77,8 +87,12 @@ public class GatewaySource extends PythonDataSourceV2 {
    * the class of the Python data source, which Spark looks up in a Python process.
    */
   @Override
-  public synchronized UserDefinedPythonDataSource source() {
-    if (planner == null) planner = new GatewayWrites(write, super::source);
+  public UserDefinedPythonDataSource source() {
+    return writes();
+  }
+
+  synchronized GatewayWrites writes() {
+    if (planner == null) planner = new GatewayWrites(write, query, super::source);
     return planner;
   }
 

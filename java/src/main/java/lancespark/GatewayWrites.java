@@ -26,12 +26,20 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
   private static PythonFunction interpreter;
 
   private final transient Json write;
+  private final transient String query;
   private final transient Supplier<UserDefinedPythonDataSource> ofStreams;
 
-  /** Takes the planner rule's facts about the write, or null, and Spark's own data source. */
-  GatewayWrites(Json write, Supplier<UserDefinedPythonDataSource> ofStreams) {
+  /** The writer of the latest micro-batch. */
+  private transient String batchWriter;
+
+  /**
+   * Takes the planner rule's facts about the write, or null; the id of the streaming query, or
+   * null; and Spark's own data source.
+   */
+  GatewayWrites(Json write, String query, Supplier<UserDefinedPythonDataSource> ofStreams) {
     super(interpreter());
     this.write = write;
+    this.query = query;
     this.ofStreams = ofStreams;
   }
 
@@ -55,16 +63,16 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
       CaseInsensitiveStringMap options,
       boolean overwrite,
       boolean isStream) {
-    if (isStream) {
-      return ofStreams.get().createWriteInfoInPython(shortName, rows, options, overwrite, true);
-    }
     Json arguments =
         new Json()
             .with("options", options.asCaseSensitiveMap())
             .with("schema", rows.json())
-            .with("overwrite", overwrite)
-            .with("write", write);
-    Json planned = LanceSource.ask("plan_write", arguments);
+            .with("overwrite", overwrite);
+    Json planned =
+        isStream
+            ? LanceSource.ask("plan_batch", arguments.with("query_id", query))
+            : LanceSource.ask("plan_write", arguments.with("write", write));
+    batchWriter = isStream ? planned.text("writer") : null;
     Base64.Decoder decoder = Base64.getDecoder();
     return new PythonDataSourceWriteInfo(
         decoder.decode(planned.text("function")), decoder.decode(planned.text("writer")));
@@ -73,15 +81,31 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
   /** Commits or aborts a write. A task without a message has failed. */
   @Override
   public void commitWriteInPython(byte[] writer, WriterCommitMessage[] messages, boolean abort) {
-    Base64.Encoder encoder = Base64.getEncoder();
+    String text = Base64.getEncoder().encodeToString(writer);
+    Json arguments = new Json().with("writer", text).with("messages", encoded(messages));
+    LanceSource.ask(abort ? "abort_write" : "commit_write", arguments);
+  }
+
+  /** Commits or aborts the latest micro-batch with a command. */
+  void endBatch(String command, long batch, WriterCommitMessage[] messages) {
+    if (batchWriter == null) return; // The plan of the batch failed.
+    Json arguments =
+        new Json()
+            .with("writer", batchWriter)
+            .with("messages", encoded(messages))
+            .with("batch", batch);
+    LanceSource.ask(command, arguments);
+  }
+
+  /** Returns the answers of tasks; null for a failed task. */
+  private static List<String> encoded(WriterCommitMessage[] messages) {
     List<String> texts = new ArrayList<>();
     for (WriterCommitMessage message : messages) {
       PythonWriterCommitMessage answer = (PythonWriterCommitMessage) message;
-      texts.add(answer == null ? null : encoder.encodeToString(answer.pickledMessage()));
+      texts.add(
+          answer == null ? null : Base64.getEncoder().encodeToString(answer.pickledMessage()));
     }
-    Json arguments =
-        new Json().with("writer", encoder.encodeToString(writer)).with("messages", texts);
-    LanceSource.ask(abort ? "abort_write" : "commit_write", arguments);
+    return texts;
   }
 
   /** Tasks get Spark's own class. */

@@ -4,6 +4,7 @@ import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
 
 /**
@@ -30,6 +31,6 @@ class LanceOverwrite implements SupportsTruncate, SupportsDynamicOverwrite {
 
   @Override
   public Write build() {
-    return python.build();
+    return LancePythonWrite.of((PythonWrite) python.build());
   }
 }

@@ -61,6 +61,10 @@ final class LanceSource {
           "with_row_versions",
           "blob_handling");
 
+  /** Options for a version, and of statements that scan their target. */
+  private static final List<String> NOT_OF_SCANS =
+      List.of("versionasof", "timestampasof", "txn_app_id", "txn_version");
+
   /**
    * Latest versions of tables, pinned per query. Spark shares a tracker between a query and its
    * subqueries.
@@ -138,9 +142,7 @@ final class LanceSource {
                     + " `timestampAsOf`, or VERSION AS OF or TIMESTAMP AS OF in SQL, or select the"
                     + " columns, or read the table by its path");
           }
-          if (!isState && !key.equals("versionasof") && !key.equals("timestampasof")) {
-            options.put(key, value);
-          }
+          if (!isState && !NOT_OF_SCANS.contains(key)) options.put(key, value);
         });
     options.putAll(versionOptions);
     return options;

@@ -188,19 +188,20 @@ public class LanceTable extends PythonTable
   /** Deletes all rows. A {@link RowLevelCommand} deletes some rows. */
   @Override
   public void deleteWhere(Predicate[] predicates) {
-    truncate();
+    truncate(Map.of());
   }
 
   @Override
   public boolean truncateTable() {
-    truncate();
+    truncate(Map.of());
     return true;
   }
 
   /** Deletes all rows of the table or branch, and returns the number of rows. */
-  Json truncate() {
+  Json truncate(Map<String, String> options) {
     refuseTravelled("delete");
-    return catalog.run("truncate", identifier, new Json().with("pin", pin()));
+    return catalog.run(
+        "truncate", identifier, new Json().with("pin", pin()).with("options", options));
   }
 
   /**

@@ -3,6 +3,7 @@ package lancespark;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SparkSession;
@@ -42,6 +43,9 @@ public final class RowLevelCommand extends LanceCommand {
 
   private final Json predicate;
 
+  /** Options of the statement. */
+  private final Map<String, String> options;
+
   /** Spark makes copies with this constructor. */
   public RowLevelCommand(
       LanceTable table,
@@ -50,6 +54,7 @@ public final class RowLevelCommand extends LanceCommand {
       List<String> columns,
       List<String> insertedOnly,
       Json predicate,
+      Map<String, String> options,
       List<AttributeReference> result) {
     super(result);
     this.table = table;
@@ -58,14 +63,13 @@ public final class RowLevelCommand extends LanceCommand {
     this.columns = columns;
     this.insertedOnly = insertedOnly;
     this.predicate = predicate;
+    this.options = options;
   }
 
   /** Converts a delta of Spark's analyzer. Returns null for tables of other catalogs. */
   static RowLevelCommand of(WriteDelta delta) {
-    LanceTable table =
-        delta.originalTable() instanceof DataSourceV2Relation relation
-            ? tableOf(relation.table())
-            : null;
+    if (!(delta.originalTable() instanceof DataSourceV2Relation target)) return null;
+    LanceTable table = tableOf(target.table());
     if (table == null) return null;
     String operation = AddRowCounts.nameOf(delta.operation().command());
     LogicalPlan query = delta.query();
@@ -111,7 +115,9 @@ public final class RowLevelCommand extends LanceCommand {
     LogicalPlan input = merge == null ? query : merge.pruned(usedPositions);
     LogicalPlan rows = new Project(LancePushdown.namedSeq(projectList), input);
     Json predicate = operation.equals("delete") ? LancePushdown.wholePredicate(query) : null;
-    return new RowLevelCommand(table, operation, rows, columns, insertedOnly, predicate, List.of());
+    Map<String, String> options = target.options().asCaseSensitiveMap();
+    return new RowLevelCommand(
+        table, operation, rows, columns, insertedOnly, predicate, options, List.of());
   }
 
   private static List<Integer> ordinals(ProjectingInternalRow row) {
@@ -138,15 +144,18 @@ public final class RowLevelCommand extends LanceCommand {
         new Project(
             LancePushdown.namedSeq(deletedValues), new Filter(overwrite.deleteExpr(), relation));
     LogicalPlan rows = SparkRelease.create(Union.class, Scala.seqOf(deletions, insertions));
-    return new RowLevelCommand(table, "merge", rows, columns, List.of(), null, List.of());
+    Map<String, String> options = relation.options().asCaseSensitiveMap();
+    return new RowLevelCommand(table, "merge", rows, columns, List.of(), null, options, List.of());
   }
 
   /** Converts a MERGE with only inserts. The analyzer has written its rows. */
   static RowLevelCommand inserting(V2WriteCommand merge) {
-    LanceTable table = tableOf(((DataSourceV2Relation) merge.table()).table());
+    DataSourceV2Relation target = (DataSourceV2Relation) merge.table();
+    LanceTable table = tableOf(target.table());
     List<String> columns = new ArrayList<>();
     Project rows = insertions(table, merge.query(), columns);
-    return new RowLevelCommand(table, "insert", rows, columns, List.of(), null, List.of());
+    Map<String, String> options = target.options().asCaseSensitiveMap();
+    return new RowLevelCommand(table, "insert", rows, columns, List.of(), null, options, List.of());
   }
 
   /** Returns the rows of a query as new rows, and adds the names of their columns to a list. */
@@ -164,13 +173,14 @@ public final class RowLevelCommand extends LanceCommand {
   /** Returns the statement with the common subqueries of its query. */
   RowLevelCommand withQueries(Seq<CTERelationDef> queries) {
     LogicalPlan whole = new WithCTE(rows, queries);
-    return new RowLevelCommand(table, operation, whole, columns, insertedOnly, predicate, result);
+    return new RowLevelCommand(
+        table, operation, whole, columns, insertedOnly, predicate, options, result);
   }
 
   /** Returns the statement with the columns of its result. */
   RowLevelCommand withResult(List<AttributeReference> columnsOfResult) {
     return new RowLevelCommand(
-        table, operation, rows, columns, insertedOnly, predicate, columnsOfResult);
+        table, operation, rows, columns, insertedOnly, predicate, options, columnsOfResult);
   }
 
   /** Returns a table of the catalog, also from Spark's wrapper for a row-level operation. */
@@ -201,6 +211,7 @@ public final class RowLevelCommand extends LanceCommand {
             .with("columns", columns)
             .with("kept", insertedOnly)
             .with("predicate", predicate)
+            .with("options", options)
             .with("opened", table.opened)
             .with("reads_others", query.countScans() > ownScans)
             .with("read_columns", query.columns());
@@ -244,6 +255,6 @@ public final class RowLevelCommand extends LanceCommand {
 
   @Override
   Object[] elements() {
-    return new Object[] {table, operation, rows, columns, insertedOnly, predicate, result};
+    return new Object[] {table, operation, rows, columns, insertedOnly, predicate, options, result};
   }
 }

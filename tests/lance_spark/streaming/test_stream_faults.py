@@ -1,0 +1,173 @@
+"""Streaming queries whose processes die, stop and come back: each row is in the table once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import psutil
+import pyarrow as pa
+import pytest
+
+import lance_spark
+from tests.support.faults import unused_files
+from tests.support.processes import environment
+from udf_runtime import udf
+
+pytestmark = [pytest.mark.long, pytest.mark.parametrize("way", ["jar", "no jar"])]
+
+ROWS = 10
+ROOT = Path(__file__).parents[3]
+
+
+@udf
+def double(id: int) -> int:
+    return 2 * id
+
+
+class Stream:
+    """The home of a query with a file of rows per micro-batch, and the processes of its drivers."""
+
+    def __init__(self, way: str, home: Path, batches: int) -> None:
+        self.way = way
+        self.home = home
+        self.table = str(home / "t.lance")
+        self.drivers: list[subprocess.Popen[bytes]] = []
+        self.ids = list(range(batches * ROWS))
+        (home / "in").mkdir()
+        for batch in range(batches):
+            rows = self.ids[batch * ROWS : (batch + 1) * ROWS]
+            (home / "in" / f"{batch:04}.csv").write_text("".join(f"{row:08}\n" for row in rows))
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.lance_spark.streaming.stream_driver", self.way, str(self.home)]
+        variables = {**environment(), "PYTHONPATH": str(ROOT)}
+        with (self.home / "log").open("ab") as log:
+            driver = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=log, stderr=log, start_new_session=True)
+
+        self.drivers.append(driver)
+        return driver
+
+    def end(self) -> None:
+        """Kills all processes of all drivers."""
+        for driver in self.drivers:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+
+    def rows(self) -> int:
+        """Returns the number of rows, or 0 without a table."""
+        with contextlib.suppress(ValueError):
+            return int(lance.dataset(self.table).count_rows())
+        return 0
+
+    def found_ids(self) -> list[int]:
+        ids: list[Any] = lance.dataset(self.table).to_table(["id"])["id"].to_pylist()
+        return sorted(ids)
+
+    def run_to_the_end(self) -> None:
+        assert self.start().wait(300) == 0, (self.home / "log").read_text()[-3000:]
+
+
+@contextlib.contextmanager
+def started(stream: Stream) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver, and the death of all its processes at the end."""
+    driver = stream.start()
+    try:
+        yield driver
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+
+def family(driver: subprocess.Popen[bytes]) -> dict[str, list[psutil.Process]]:
+    """Returns the processes of a driver: Python, the JVM, and workers of the JVM."""
+    victims: dict[str, list[psutil.Process]] = {"driver": [], "jvm": [], "worker": []}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(driver.pid)
+        victims["driver"].append(process)
+        for child in process.children(recursive=True):
+            victims["jvm" if child.name() == "java" else "worker"].append(child)
+    return victims
+
+
+def kill_somebody(driver: subprocess.Popen[bytes], dice: random.Random) -> None:
+    processes = family(driver)[dice.choice(["driver", "jvm", "worker", "worker"])]
+    if processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            dice.choice(processes).kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1])
+def test_deaths_of_any_process_at_any_moment(way: str, seed: int, tmp_path: Path) -> None:
+    stream, dice = Stream(way, tmp_path, batches=200), random.Random(seed)
+    deadline = time.monotonic() + 1800
+    deaths = 0
+    while True:
+        driver = stream.start()
+        deadly = time.monotonic() + dice.uniform(4, 25)
+        while driver.poll() is None and time.monotonic() < deadly:
+            time.sleep(0.05)
+        if driver.poll() == 0:
+            break
+        kill_somebody(driver, dice)
+        deaths += 1
+        # Sometimes a second driver starts before the processes of the first have noticed the death.
+        if dice.random() < 0.7:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                driver.wait(dice.uniform(0, 20))
+        assert time.monotonic() < deadline
+    assert deaths > 0
+    stream.end()
+    assert stream.found_ids() == stream.ids
+    assert {name for name in unused_files(stream.table) if "staging" in name} == set()
+
+
+@pytest.mark.slow
+def test_a_stopped_driver_that_goes_on_after_a_second_driver(way: str, tmp_path: Path) -> None:
+    stream, dice = Stream(way, tmp_path, batches=24), random.Random(5)
+    for part in range(3):
+        with started(stream) as stopped:
+            while stream.rows() < ROWS * (1 + 6 * part) and stopped.poll() is None:
+                time.sleep(0.02)
+            time.sleep(dice.uniform(0, 1))
+            os.killpg(stopped.pid, signal.SIGSTOP)
+            with started(stream) as second:
+                while stream.rows() < ROWS * (5 + 6 * part) and second.poll() is None:
+                    time.sleep(0.02)
+                os.killpg(stopped.pid, signal.SIGCONT)
+                time.sleep(8)
+    stream.run_to_the_end()
+    assert stream.found_ids() == stream.ids
+
+
+@pytest.mark.slow
+def test_concurrent_backfills_and_compactions(way: str, jobs: Any, tmp_path: Path) -> None:
+    stream = Stream(way, tmp_path, batches=20)
+    lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), stream.table, enable_stable_row_ids=True)
+    table = lance_spark.connect(str(tmp_path), jobs, progress=False).open_table("t")
+    table.add_columns({"double": double})
+    driver = stream.start()
+    backfills = compactions = 0
+    while driver.poll() is None:
+        table.backfill("double")
+        backfills += 1
+        with contextlib.suppress(OSError, RuntimeError):  # a backfill of this moment
+            compactions += bool(lance.dataset(stream.table).optimize.compact_files().fragments_removed)
+        time.sleep(0.2)
+    assert driver.returncode == 0, (tmp_path / "log").read_text()[-3000:]
+    table.backfill("double")
+    assert min(backfills, compactions) > 1
+    assert stream.found_ids() == stream.ids
+    assert all(row["double"] == 2 * row["id"] for row in table.to_arrow().to_pylist())
