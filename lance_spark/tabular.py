@@ -17,7 +17,7 @@ from lance_spark.session.sessions import active_in_thread
 from lance_spark.staging.blobs import is_stored_as_blob
 from lance_spark.tabular_columns import columns_of
 from lance_spark.tabular_streams import is_spark, open_stream, storable_field
-from lance_spark.tabular_vectors import refuse_nan
+from lance_spark.tabular_vectors import refuse_nan, refuse_other_lengths
 from lance_spark.types import WriteConverter
 from lance_spark.write.arrow_rows import write_arrow_rows
 from lance_spark.write.row_write import RowMode
@@ -137,6 +137,8 @@ def write_rows(
         rows = to_reader(data, schema, table=table if schema is None else None)
         if not rows.schema.names:
             raise SchemaMismatchError("The data of a new table has no columns. Nothing was written. Pass a schema.")
+        if table is None and schema is None:
+            rows = refuse_other_lengths(rows)
         return refuse_nan(rows, is_new=table is None)
 
     return write_arrow_rows(

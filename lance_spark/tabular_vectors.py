@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -70,6 +70,37 @@ def _checked(rows: pa.RecordBatchReader, columns: Sequence[str]) -> Iterator[pa.
         yield batch
 
 
+def refuse_other_lengths(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Returns the rows of a new table without a schema, and raises an error for unequal vectors.
+
+    Raises:
+        ValueConversionError: Lists of floating-point numbers in the column `vector` have several
+            lengths. Raised during the read.
+    """
+    if VECTOR_COLUMN not in rows.schema.names or not _is_list_of_floats(rows.schema.field(VECTOR_COLUMN).type):
+        return rows
+    return pa.RecordBatchReader.from_batches(rows.schema, _of_one_length(rows))
+
+
+def _of_one_length(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    first, length = 0, None
+    for batch in rows:
+        lengths: Any = pc.list_value_length(batch.column(VECTOR_COLUMN))
+        for row, other in enumerate(lengths.to_pylist()):
+            length = other if length is None else length
+            if other not in (None, length):
+                raise ValueConversionError(
+                    VECTOR_COLUMN,
+                    first + row,
+                    f"the vector has {other} numbers, and the first vector has {length}",
+                    hint="Nothing was written. Set on_bad_vectors to drop, fill or null other vectors, or pass a "
+                    "schema with lists",
+                    rows="the data",
+                )
+        first += batch.num_rows
+        yield batch
+
+
 def _is_vector(kind: Any) -> bool:  # noqa: ANN401 - Arrow's types have no common attributes
     return pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type)
 
@@ -125,6 +156,8 @@ class VectorRepair:
         lengths: dict[str, int | None] = {VECTOR_COLUMN: None}
         if schema is not None:
             lengths = {field.name: field.type.list_size for field in schema if _is_vector(field.type)}
+            if VECTOR_COLUMN in schema.names and _is_list_of_floats(schema.field(VECTOR_COLUMN).type):
+                lengths.setdefault(VECTOR_COLUMN, None)
         return VectorRepair(on_bad_vectors=on_bad_vectors, fill_value=float(fill_value), lengths=lengths, is_new=is_new)
 
     def repair(self, data: object) -> Any:  # noqa: ANN401 - data of any form
@@ -155,18 +188,22 @@ class VectorRepair:
             "on_bad_vectors", self.on_bad_vectors, "error, for data that is neither Python, pandas, Spark nor Arrow"
         )
 
-    def _rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | dict[str, list[Any]]:
+        """Returns the repaired rows, or the columns if no row remains."""
         repaired = [dict(row) for row in rows]
+        names = dict.fromkeys(itertools.chain.from_iterable(rows))
         for name in self.lengths:
             values = self._values(name, [row.get(name) for row in repaired])
             pairs = zip(repaired, values, strict=True)
             repaired = [row | ({name: value} if name in row else {}) for row, value in pairs if value is not _DROPPED]
-        return repaired
+        return repaired or {str(name): [] for name in names}
 
     def _columns(self, columns: Mapping[Any, Any]) -> dict[str, Any]:
         names = list(columns)
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         repaired = self._rows(rows)
+        if isinstance(repaired, dict):
+            return {name: [] for name in names}
         return {name: [row[name] for row in repaired] for name in names}
 
     def _table(self, table: pa.Table) -> pa.Table:
@@ -256,13 +293,23 @@ class VectorRepair:
         return filled + [self.fill_value] * (length - len(filled))
 
     def _length(self, name: str, values: Sequence[Any]) -> int | None:
-        """Returns the length of the vectors of a column, else the most frequent length."""
+        """Returns the length of the vectors of a column, else the most frequent one without NaN."""
         if self.lengths[name] is not None:
             return self.lengths[name]
-        has_length: Callable[[Any], bool] = lambda value: hasattr(value, "__len__") and not isinstance(value, str)  # noqa: E731
-        counts = collections.Counter(len(value) for value in values if has_length(value))
+        counts = collections.Counter(len(value) for value in values if _is_complete(value))
         return counts.most_common(1)[0][0] if counts else None
 
 
 def _is_list(kind: Any) -> bool:  # noqa: ANN401 - Arrow's types have no common attributes
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _is_complete(vector: Any) -> bool:  # noqa: ANN401 - a value of any class
+    """Tells whether a value is a vector of one number or more, all of them present."""
+    if not hasattr(vector, "__len__") or isinstance(vector, str) or len(vector) == 0:
+        return False
+    return not any(number is None or number != number for number in vector)  # noqa: PLR0124 - NaN
+
+
+def _is_list_of_floats(kind: Any) -> bool:  # noqa: ANN401 - Arrow's types have no common attributes
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_floating(kind.value_type)

@@ -355,3 +355,29 @@ def bad_vectors_of_a_stream_are_repaired(db: Any, h: Helpers) -> Any:
     dropped = sorted(table.to_arrow()["id"].to_pylist())
     table.add(rows.to_reader(max_chunksize=1), mode="overwrite", on_bad_vectors="fill", fill_value=0.0)
     return [dropped, sorted(table.to_arrow()["id"].to_pylist())]
+
+
+@habit([["ValueError", "none"], 2, [[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]]])
+def vectors_of_several_lengths_are_an_error(db: Any, h: Helpers) -> Any:
+    vectors = [[1.0, 2.0], [3.0], [4.0, 5.0]]
+    rows = [{"vector": vector} for vector in vectors]
+    errors = h.errors(
+        lambda: db.create_table("t", rows), lambda: db.create_table("u", [{"other": vector} for vector in vectors])
+    )
+    dropped = db.create_table("dropped", rows, on_bad_vectors="drop")
+    filled = db.create_table("filled", rows, on_bad_vectors="fill", fill_value=0.0)
+    return [errors, len(dropped), filled.to_arrow()["vector"].to_pylist()]
+
+
+@habit(
+    [["float", 2], ["int64", None], ["float", None]],
+    differs="LanceDB makes lists of whole numbers, and lists of Arrow data, vectors of float32, too",
+)
+def lists_of_python_data_become_vectors(db: Any, h: Helpers) -> Any:
+    datas: list[Any] = [
+        [{"vector": [1.0, 2.0]}],
+        [{"vector": [1, 2]}],
+        pa.table({"vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32()))}),
+    ]
+    kinds = [db.create_table(f"t{number}", data).schema.field("vector").type for number, data in enumerate(datas)]
+    return [[str(kind.value_type), getattr(kind, "list_size", None)] for kind in kinds]

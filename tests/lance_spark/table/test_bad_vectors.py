@@ -77,6 +77,16 @@ def test_a_stream_for_a_new_table_takes_the_length_of_its_first_vectors(tmp_path
     assert [row["id"] for row in table.to_arrow().to_pylist()] == [1, 3]
 
 
+def test_lists_of_a_schema_are_repaired_and_all_rows_may_be_dropped(tmp_path: Path):
+    table = lance_spark.connect(tmp_path).create_table("t", schema=pa.schema({"vector": pa.list_(pa.float32())}))
+    table.add([{"vector": [math.nan] * 3}, {"vector": [1.0, 2.0]}, {"vector": [3.0, 4.0]}], on_bad_vectors="drop")
+    for data in ([{"vector": [math.nan, 5.0]}], {"vector": [[]]}, pa.table({"vector": [[math.nan]]}).to_reader()):
+        fixed = lance_spark.connect(tmp_path).create_table("fixed", schema=SCHEMA, mode="overwrite")
+        fixed.add(data, on_bad_vectors="drop")
+        assert len(fixed) == 0
+    assert table.to_arrow()["vector"].to_pylist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["drop", "fill", "null"])
 def test_tasks_of_spark_repair_a_dataframe(way: Any, tmp_path: Path, spark: SparkSession):
