@@ -72,10 +72,6 @@ class AppLedger:
             raise pending.repeated(self._read_done(), self.ref.uri)
         return self._resume(head, version)
 
-    def is_done(self) -> bool:
-        """Tells whether a record of a commit of this transaction exists."""
-        return (self.transaction.version, "done") in self._read_records()
-
     def finish(self, result: CommitResult | None) -> None:
         """Records the commit; None if the transaction changed nothing.
 
