@@ -152,7 +152,7 @@ def accepts(kind: object, value: object) -> bool:
     if origin in _UNIONS:
         return any(accepts(item, value) for item in items)
     if origin is Literal:  # the function accepts further spellings, and lists the accepted words
-        return isinstance(value, str) and _is_text(value)
+        return _is_instance(type(items[0]), value)
     if origin is type:
         return _is_subclass(value, items[0])
     plain = origin or kind

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
-from lance_spark import BTree, Table
+from lance_spark import FTS, BTree, OptionError, Table
 
 
 @pytest.fixture
@@ -46,3 +46,9 @@ def test_the_column_is_the_first_argument_or_named(
 def test_the_default_column_is_the_vector(named: dict[str, str], table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.drop_columns(["L2"])
     assert indexed_column(table, monkeypatch, **named) == "vector"
+
+
+def test_a_choice_of_numbers_takes_numbers() -> None:
+    assert FTS(block_size=256).block_size == 256
+    with pytest.raises(OptionError, match="one of 128, 256"):
+        FTS(block_size="256")  # type: ignore[arg-type]
