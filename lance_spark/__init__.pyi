@@ -4,6 +4,9 @@ from lance_spark.backfill.cleanup import cleanup as cleanup
 from lance_spark.backfill.planning.cost_model import BackfillEstimate as BackfillEstimate
 from lance_spark.backfill.planning.explain import BackfillPlan as BackfillPlan
 from lance_spark.backfill.watch import Watch as Watch
+from lance_spark.changes.errors import ChangeFeedError as ChangeFeedError
+from lance_spark.changes.lag import StreamLag as StreamLag
+from lance_spark.changes.lag import stream_lag as stream_lag
 from lance_spark.columns.spark_functions import table_function as table_function
 from lance_spark.commit.app_transaction import StreamRewoundError as StreamRewoundError
 from lance_spark.commit.changes import CommitResult as CommitResult

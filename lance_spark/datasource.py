@@ -10,16 +10,21 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from lance_spark.changes.options import reads_changes
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import UnsupportedOperationError
 from lance_spark.statement_options import refuse_internal
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -64,8 +69,10 @@ class LanceDataSource(DataSource):
         """
         refuse_internal(self.options)
         _warn_without_jar()
-        from lance_spark.read.by_path import open_source
-
+        if reads_changes(self.options):
+            from lance_spark.changes.by_path import open_changes as open_source
+        else:
+            from lance_spark.read.by_path import open_source
         self.pinned, schema = open_source(self.options)
         return schema
 
@@ -76,6 +83,10 @@ class LanceDataSource(DataSource):
         """
         _end_quietly()
         refuse_internal(self.options)
+        if reads_changes(self.options):
+            from lance_spark.changes.by_path import change_reader
+
+            return change_reader(self.options, schema, self.pinned)
         from lance_spark.read.by_path import make_reader
 
         return make_reader(self.options, schema, self.pinned)
@@ -95,16 +106,18 @@ class LanceDataSource(DataSource):
 
         return plan_writer(self.options, schema, overwrite=overwrite)
 
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802 - Spark's names
-        """Refuses to read a table as a stream.
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Returns the reader of a stream of new rows, or of changes. Runs on the driver.
 
         Raises:
-            UnsupportedOperationError: Always.
+            OptionError: An option does not fit a stream.
+            ChangeFeedError: The table lost a column of the stream.
         """
-        raise UnsupportedOperationError(
-            "A Lance table cannot be read as a stream. Read the table with spark.read.format('lance') in each run; the "
-            "option `version` selects an earlier version."
-        )
+        _end_quietly()
+        refuse_internal(self.options)
+        from lance_spark.changes.streams import make_stream_reader
+
+        return make_stream_reader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - as above
         """Returns the writer of a micro-batch. Runs on the driver.

@@ -55,6 +55,7 @@ _OF_OTHER_FORMATS = {
     "modifiedbefore": "nothing: the option timestamp reads the table as it was",
     "versionasof": "the option version",
     "timestampasof": "the option timestamp",
+    "readchangefeed": "the option change_feed",
     "mergeschema": "nothing: a table has one schema; as an option of an append it adds columns",
     "overwriteschema": "nothing: an overwrite takes the columns of the DataFrame, and older versions keep theirs",
     "replacewhere": "nothing: delete the rows first, lance.dataset(path).delete(...), then append",
@@ -533,10 +534,10 @@ def check_property(name: str, value: str) -> None:
         raise OptionError(f"{PROPERTY_PREFIX}{name}", value, accepted, problem="has a name that cannot be given")
 
 
-def options_table(cls: type[ReadOptions] | type[WriteOptions]) -> str:
+def options_table(cls: type[object]) -> str:
     """Returns the Markdown table of a class's options, for the documentation."""
     lines = ["| option | accepted | default | meaning |", "| --- | --- | --- | --- |"]
-    for field in dataclasses.fields(cls):
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if "parse" not in field.metadata:
             continue
         default = "" if field.default in (None, "") else f"`{str(field.default).lower()}`"

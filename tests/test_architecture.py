@@ -53,6 +53,7 @@ LAYERS = [
     {"commit"},
     {"staging"},
     {"rebase"},
+    {"changes"},
     {"write"},
     {"session"},
     {"spark_jobs"},

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
+from lance_spark.changes.options import ChangeOptions
 from lance_spark.options import ReadOptions, WriteOptions, options_table
 from lance_spark.table.branches import Branches
 from tests.support.pages import python_blocks
@@ -174,8 +175,10 @@ def test_every_block_names_its_language_and_is_closed(page: Path):
     assert set(fences[1::2]) <= {"```"}
 
 
-@pytest.mark.parametrize(("name", "options"), [("reading.md", ReadOptions), ("writing.md", WriteOptions)])
-def test_the_options_are_documented_as_they_are(name: str, options: type[ReadOptions] | type[WriteOptions]):
+@pytest.mark.parametrize(
+    ("name", "options"), [("reading.md", ReadOptions), ("writing.md", WriteOptions), ("change-feed.md", ChangeOptions)]
+)
+def test_the_options_are_documented_as_they_are(name: str, options: type[ReadOptions | WriteOptions | ChangeOptions]):
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     absent = [row for row in options_table(options).splitlines() if row not in text]
     assert absent == [], "paste the output of lance_spark.options.options_table"

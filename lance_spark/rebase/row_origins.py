@@ -178,6 +178,9 @@ class Origins:
         """Tells whether rows without a compaction may be rows of the older version."""
         if unknown or not self._lineage.complete:
             return True
+        if self._base is not None and self._before(fragment.id) is not None:
+            # After a restore, rewrites in place may have replaced all files of the fragment.
+            return self._base.dataset.has_stable_row_ids
         leaves = self._lineage.leaves(fragment.id) or ()
         return any(self._lineage.moved_from(candidate) for candidate in (fragment, *(leaf.fragment for leaf in leaves)))
 

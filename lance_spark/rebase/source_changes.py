@@ -1,6 +1,6 @@
 """Row-level changes between two versions of a table: :class:`SourceChanges`.
 
-Used by refreshes of views and by `Table.diff`. The driver skips fragments that are equal in both
+Used by refreshes of views and by the change feed. The driver skips fragments that are equal in both
 versions, and tasks compare the rest. Rows are followed as in a backfill (`rebase/row_origins.py`):
 a compaction moves rows, an update moves and changes rows, and rows rewritten in place are compared.
 Memory: 24 bytes per row of one fragment.
@@ -190,12 +190,9 @@ class SourceChanges:
     def row_changes(self, fragment_id: int) -> RowChanges:
         """Returns the changes of the live rows of a fragment of the new version."""
         fragment = self._rows.existing_fragment(fragment_id).metadata
-        origins_of_rows = self._find(self._origins, fragment)
+        origins_of_rows = self.origins(fragment_id)
         unknown = RowSet.of(origins_of_rows.unknown)
         old_rows = origins_of_rows.known
-        if self._strict and unknown:
-            text = f"rows of fragment {fragment_id} cannot be found in version {self._base.version}"
-            raise TableUnreadableError(self._head.uri, text, hint="check the files of both versions")
         changed = unknown | self._changed(self._origins, fragment, origins_of_rows, old_rows - unknown)
         by_group = [
             unknown | self._changed(origins, fragment, self._find(origins, fragment), changed - unknown)
@@ -206,10 +203,30 @@ class SourceChanges:
         live = RowSet.of(live_offsets(self._rows, fragment_id))
         return RowChanges(new=live - old_rows, changed=changed, by_group=tuple(by_group), unknown=len(unknown))
 
+    def origins(self, fragment_id: int) -> FragmentOrigins:
+        """Returns the places of a fragment's rows in the old version. Reads no values.
+
+        Raises:
+            TableUnreadableError: With `strict`, the place of a row is unknown.
+        """
+        origins = self._find(self._origins, self._rows.existing_fragment(fragment_id).metadata)
+        if self._strict and len(origins.unknown):
+            text = f"rows of fragment {fragment_id} cannot be found in version {self._base.version}"
+            raise TableUnreadableError(self._head.uri, text, hint="check the files of both versions")
+        return origins
+
+    def changed(self, fragment_id: int, origin: Origin) -> RowSet:
+        """Returns the rows of an origin with other values in the compared columns.
+
+        Raises:
+            TableUnreadableError: A file is missing or damaged.
+        """
+        fragment = self._rows.existing_fragment(fragment_id).metadata
+        return self._origins.changed(fragment, origin, RowSet.of(origin.mapping.new))
+
     def inserted(self, fragment_id: int) -> RowSet:
         """Returns the live rows of a fragment absent from the old version. Reads no values."""
-        origins = self._find(self._origins, self._rows.existing_fragment(fragment_id).metadata)
-        return RowSet.of(live_offsets(self._rows, fragment_id)) - origins.known
+        return RowSet.of(live_offsets(self._rows, fragment_id)) - self.origins(fragment_id).known
 
     def _changed(
         self, origins: Origins, fragment: FragmentMetadata, rows_by_origin: FragmentOrigins, rows: RowSet

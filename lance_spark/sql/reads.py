@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import DoubleType, FloatType
 
+from lance_spark.changes.by_path import change_reader, open_changes
+from lance_spark.changes.options import ChangeOptions, reads_changes
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError
 from lance_spark.options import METADATA_OPTION, ReadOptions
@@ -40,9 +42,11 @@ def open_path(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Pins the version of a table by its path, and answers with its columns.
 
     Raises:
-        As :func:`~lance_spark.read.by_path.open_source`.
+        As :func:`~lance_spark.read.by_path.open_source`, and as
+            :func:`~lance_spark.changes.by_path.open_changes`.
     """
-    ref, schema = open_source(_lower_options(arguments))
+    options = _lower_options(arguments)
+    ref, schema = (open_changes if reads_changes(options) else open_source)(options)
     return {"schema": schema.json(), "pin": ref.snapshot_json()}
 
 
@@ -62,9 +66,13 @@ def _make_reader(arguments: Mapping[str, Any]) -> DataSourceReader:
         from lance_spark.sql.metadata_tables import MetadataReader
 
         return MetadataReader.of(options, parse_spark_schema(arguments["schema"]).names)
+    schema = parse_spark_schema(arguments["schema"])
+    if reads_changes(options):
+        storage = ChangeOptions.parse(options).storage
+        pinned = None if arguments["pin"] is None else DatasetRef.of_snapshot_json(arguments["pin"], storage)
+        return change_reader(options, schema, pinned)
     storage = ReadOptions.parse(options).storage if options.get("path") else ()
     pinned = None if arguments["pin"] is None else DatasetRef.of_snapshot_json(arguments["pin"], storage)
-    schema = parse_spark_schema(arguments["schema"])
     return make_reader(options, schema, pinned, slots=arguments.get("slots"))
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.backfill.request import columns_of
+from lance_spark.changes.by_path import open_changes
 from lance_spark.commit.changes import CommitNote
 from lance_spark.commit.conflicts.history import MESSAGE_KEY
 from lance_spark.commit.schema_change import change_schema
@@ -298,7 +300,7 @@ class TableVersions(ABC):
             second: The newer version, of the same branch; None is the latest.
             columns: Names of the compared columns. None compares the columns of both versions,
                 except columns of a UDF. A renamed or new column is left out. A value of another
-                type is cast before the comparison.
+                type is cast before the comparison. A backfill of a compared column updates rows.
 
         Returns:
             Three DataFrames with all columns of their version: inserted, updated and deleted rows.
@@ -324,6 +326,81 @@ class TableVersions(ABC):
         after = self._latest.pin(None if second is None else _check_version(second), option="second")
         check_comparable(before, after)
         return diff_versions(self._query_spark(), before, after, None if columns is None else columns_of(columns))
+
+    def changes(
+        self,
+        first: int | str,
+        last: int | str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        filter: str | None = None,
+        net: bool = False,
+    ) -> DataFrame:
+        """Returns the changes of the rows in each of some versions. Starts no Spark job.
+
+        A row of the DataFrame is a row that a version inserted, deleted or updated. An updated row
+        comes twice: with its values before, and with its values after the version. The additional
+        columns are `_rowid`, `_change_type` (`insert`, `delete`, `update_preimage` or
+        `update_postimage`), `_commit_version` and `_commit_timestamp`.
+
+        A row is an update only if a value of the columns differs. A compaction, an index, or a
+        backfill of other columns changes no row. Tasks read only fragments with different files or
+        deleted rows.
+
+        Args:
+            first: The first version, or a tag.
+            last: The last version, or a tag; None is the latest.
+            columns: Names of the columns; None takes all columns of the last version.
+            filter: Condition in Lance SQL. A row that begins to match is an insert, and a row that
+                ceases to match is a delete.
+            net: Whether to compare the last version with the version before the first one. Rows
+                that came and went in between are left out.
+
+        Raises:
+            VersionNotFoundError: A version does not exist.
+            ChangeFeedError: A version was cleaned up, or the table has no stable row ids and a
+                version did not only append rows.
+            ColumnNotFoundError, FilterError: The last version lacks a column, or the filter is not
+                valid.
+            OptionError: `last` is before `first`.
+            UnsupportedOperationError: A version belongs to another branch.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.update("id = 3", values={"price": 0})
+            books.delete("id = 4")
+            changes = books.changes(2, 3, columns=["id"]).collect()
+            assert [(row.id, row._change_type) for row in changes] == [(4, "delete")]
+            ```
+        """
+        start = self._version_on_branch(first, "first")
+        end = self._latest if last is None else self._version_on_branch(last, "last")
+        settings = {
+            "change_feed": "true",
+            "startingVersion": str(start.version),
+            "deduplicationMode": "netChanges" if net else "dropCarryovers",
+            "with_row_id": "true",
+            **end.storage_settings,
+            **({} if end.version is None else {"endingVersion": str(end.version)}),
+            **({} if columns is None else {"columns": json.dumps(columns_of(columns))}),
+            **({} if filter is None else {"filter": filter}),
+        }
+        # Spark would raise these errors as errors of its own.
+        open_changes({"path": end.uri, **settings})
+        return self._query_spark().read.format("lance").options(**settings).load(end.uri)
+
+    def _version_on_branch(self, version: int | str, option: str) -> DatasetRef:
+        pinned = self._latest.pin(_check_version(version), option=option)
+        if pinned.uri != self._latest.uri:
+            raise UnsupportedOperationError(
+                f"{pinned!r} is a version of another branch than {self._latest!r}. Open the other branch with "
+                f"branches.checkout({(pinned.branch or MAIN_BRANCH)!r})."
+            )
+        return pinned
 
 
 def _check_version(version: int | str) -> int | str:

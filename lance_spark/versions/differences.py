@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lance_spark.commit.conflicts.identity import BINDING_KEY, FieldIdentity, field_identities
-from lance_spark.commit.conflicts.row_lineage import LineageFacts
+from lance_spark.changes.plan import StepPart, plan_parts
+from lance_spark.changes.rows import ChangeType, RowFinder, RowQuery
+from lance_spark.changes.steps import FeedStep
+from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError, StableRowIdsError, UnsupportedOperationError
-from lance_spark.rebase.source_changes import SourceChanges, affected
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.session.sessions import known_slots
 
@@ -88,44 +89,40 @@ def diff_versions(
     Raises:
         ColumnNotFoundError: A version lacks a column.
     """
-    compared = _pair_columns(before.open(), after.open(), columns)
-    look = affected(after, before, compared)
-    new_fragments, old_fragments = ([number for number, _ in fragments] for fragments in (look.now, look.then))
+    compared = _find_columns(before.open(), after.open(), columns)
+    parts = tuple(plan_parts(FeedStep.of(before, after), compared))
 
-    def rows(ref: DatasetRef, fragments: Sequence[int], kind: _Kind) -> DataFrame:
+    def rows(ref: DatasetRef, kind: ChangeType) -> DataFrame:
         options = ref.storage_settings | {"version": str(ref.version)}
         reader = spark.read.format("lance").options(**options)
-        if not fragments:
+        chosen = tuple(part for part in parts if _fragments_of(part, is_new=ref is after))
+        if not chosen:
             return reader.load(ref.uri).limit(0)
-        find = _FindRows(
-            before=before, after=after, compared=compared, fragments=tuple(fragments), kind=kind, lineage=look.lineage
-        )
-        tasks = min(len(fragments), _TASKS_PER_SLOT * (known_slots(spark) or _TASKS_OF_UNKNOWN_SLOTS))
-        addresses = spark.range(0, len(fragments), 1, tasks).mapInArrow(find, _ADDRESSES)
+        fragments = sorted(number for part in chosen for number in _fragments_of(part, is_new=ref is after))
+        find = _FindRows(parts=chosen, query=RowQuery(columns=compared, kinds=(kind,)))
+        tasks = min(len(chosen), _TASKS_PER_SLOT * (known_slots(spark) or _TASKS_OF_UNKNOWN_SLOTS))
+        addresses = spark.range(0, len(chosen), 1, tasks).mapInArrow(find, _ADDRESSES)
         reader = reader.option("fragments", ",".join(map(str, fragments))).option("with_row_address", "true")
         return reader.load(ref.uri).join(addresses, ROW_ADDRESS, "left_semi").drop(ROW_ADDRESS)
 
     return TableDiff(
-        inserted=rows(after, new_fragments, "inserted"),
-        updated=rows(after, new_fragments, "updated"),
-        deleted=rows(before, old_fragments, "deleted"),
+        inserted=rows(after, "insert"), updated=rows(after, "update_postimage"), deleted=rows(before, "delete")
     )
 
 
-def _pair_columns(
+def _fragments_of(part: StepPart, *, is_new: bool) -> tuple[int, ...]:
+    return part.new_ids if is_new else part.old_ids
+
+
+def _find_columns(
     before: lance.LanceDataset, after: lance.LanceDataset, names: Sequence[str] | None
-) -> tuple[FieldIdentity, ...]:
-    """Returns columns of both versions, with the field ids of both."""
-    old_columns, new_columns = (
-        {column.name: column for column in field_identities(dataset.lance_schema)} for dataset in (before, after)
-    )
+) -> tuple[str, ...]:
+    """Returns the names of the compared columns, which both versions have."""
     if names is None:
-        names = [name for name in _list_plain_columns(after) if name in old_columns]
-    _check_columns(before, old_columns, names)
-    _check_columns(after, new_columns, names)
-    return tuple(
-        replace(new_columns[name], ids=tuple({*old_columns[name].ids, *new_columns[name].ids})) for name in names
-    )
+        return tuple(name for name in _list_plain_columns(after) if name in before.schema.names)
+    _check_columns(before, before.schema.names, names)
+    _check_columns(after, after.schema.names, names)
+    return tuple(names)
 
 
 def _list_plain_columns(dataset: lance.LanceDataset) -> Iterator[str]:
@@ -140,35 +137,19 @@ def _check_columns(dataset: lance.LanceDataset, present: Collection[str], names:
             raise ColumnNotFoundError(name, where, hint=f"its columns are {', '.join(present)}")
 
 
-_Kind = Literal["inserted", "updated", "deleted"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FindRows:
-    """A callable for Spark's `mapInArrow`: positions in `fragments` become addresses of rows.
+    """A callable for Spark's `mapInArrow`: positions in `parts` become addresses of rows."""
 
-    Memory: 24 bytes a row of one fragment, and a few batches of the compared columns.
-    """
-
-    before: DatasetRef
-    after: DatasetRef
-    compared: tuple[FieldIdentity, ...]
-    fragments: tuple[int, ...]
-    kind: _Kind
-    lineage: LineageFacts | None
+    parts: tuple[StepPart, ...]
+    query: RowQuery
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        difference = SourceChanges(
-            self.after, self.before, self.compared, lineage=self.lineage, by_name=True, strict=True
-        )
-        find = {
-            "inserted": difference.inserted,
-            "updated": lambda number: difference.row_changes(number).changed,
-            "deleted": difference.deleted,
-        }[self.kind]
+        finder = RowFinder(self.parts[0].step, self.query, self.parts[0].lineage)
         for batch in batches:
             for position in batch.column(0).to_numpy():
-                fragment = self.fragments[int(position)]
-                addresses = find(fragment).to_numpy() | (fragment << 32)
-                for first in range(0, len(addresses), _BATCH_ROWS):
-                    yield pa.record_batch({ROW_ADDRESS: pa.array(addresses[first : first + _BATCH_ROWS], pa.int64())})
+                for change in finder.find(self.parts[int(position)]):
+                    addresses = change.rows.to_numpy() | (change.fragment_id << 32)
+                    for first in range(0, len(addresses), _BATCH_ROWS):
+                        part = addresses[first : first + _BATCH_ROWS]
+                        yield pa.record_batch({ROW_ADDRESS: pa.array(part, pa.int64())})

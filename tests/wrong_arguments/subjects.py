@@ -336,6 +336,7 @@ VALID: dict[str, Callable[[CallFolder], object]] = {
     "builder": lambda at: SparkSession.Builder().remote("sc://nowhere"),
     "first": lambda at: 1,
     "second": lambda at: 2,
+    "progress": lambda at: {"sources": []},
     "from_branch": lambda at: "work",
     "udf.func": lambda at: plain,
     "chunker.func": lambda at: chunks,
@@ -447,7 +448,7 @@ RESULTS = frozenset(
     {
         "BackfillEstimate", "BackfillJobResult", "BackfillPlan", "ChangeResult", "CheckResult", "CleanupResult", "CommitResult", "CompactionResult", "Damage",
         "ErrorRecord", "IndexConfig", "IndexStatistics", "JobRecord", "LoadPlan", "MaintenanceResult", "Preview", "RefreshJobResult",
-        "RefreshPlan", "TagVersion", "TableDiff", "TableStatistics", "TableVersion", "UdfResult", "Versions",
+        "RefreshPlan", "TagVersion", "TableDiff", "TableStatistics", "StreamLag", "TableVersion", "UdfResult", "Versions",
     }
 )  # fmt: skip
 """Results: made by the package, from data that tests/malformed damages."""

@@ -65,6 +65,19 @@ final class LanceSource {
   private static final List<String> NOT_OF_SCANS =
       List.of("versionasof", "timestampasof", "txn_app_id", "txn_version");
 
+  /** Options of searches, and of changes: lance_spark/changes/options.py. */
+  private static final List<String> PLANNED_BY_PYTHON =
+      List.of(
+          "nearest",
+          "full_text_query",
+          "change_feed",
+          "startingversion",
+          "startingtimestamp",
+          "startingboundinclusive",
+          "maxversionspertrigger",
+          "maxrowspertrigger",
+          "maxbytespertrigger");
+
   /**
    * Latest versions of tables, pinned per query. Spark shares a tracker between a query and its
    * subqueries.
@@ -94,14 +107,14 @@ final class LanceSource {
   }
 
   /**
-   * Returns the source of a relation, or null for a search and for a relation without a pin: with a
-   * schema of the user, or from a time without the jar.
+   * Returns the source of a relation, or null for a read that Python plans alone and for a relation
+   * without a pin: with a schema of the user, or from a time without the jar.
    */
   static LanceSource of(DataSourceV2Relation relation) {
     Map<String, String> options = new HashMap<>(relation.options().asCaseSensitiveMap());
     Map<String, String> ofCatalog = CatalogSupport.readOptions(relation.table());
     if (ofCatalog != null) options = ofVersion(options, ofCatalog);
-    if (isSearch(options)) return null;
+    if (isPlannedByPython(options)) return null;
     if (ofCatalog != null) {
       return new LanceSource(options, CatalogSupport.pin(relation.table()), null, null);
     }
@@ -109,7 +122,7 @@ final class LanceSource {
     refuseInternal(relationOptions);
     if (relation.identifier().isDefined()) {
       Map<String, String> stored = catalogOptions(relation.identifier().get());
-      if (stored == null || isSearch(stored)) return null;
+      if (stored == null || isPlannedByPython(stored)) return null;
       stored.put(TABLE_OPTION, String.join(",", stored.keySet()));
       stored.putAll(options);
       return following(stored, relation);
@@ -169,10 +182,10 @@ final class LanceSource {
         || CatalogSupport.readOptions(table) != null;
   }
 
-  /** Tells whether a read is a search. Filters, limits and aggregates apply after its ranking. */
-  private static boolean isSearch(Map<String, String> options) {
+  /** Tells whether Python plans a read alone: a search, or a read of changes. */
+  private static boolean isPlannedByPython(Map<String, String> options) {
     CaseInsensitiveStringMap map = new CaseInsensitiveStringMap(options);
-    return map.containsKey("nearest") || map.containsKey("full_text_query");
+    return PLANNED_BY_PYTHON.stream().anyMatch(map::containsKey);
   }
 
   private static LanceSource following(Map<String, String> options, DataSourceV2Relation relation) {

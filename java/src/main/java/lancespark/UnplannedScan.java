@@ -1,9 +1,12 @@
 package lancespark;
 
+import java.util.HashMap;
+import java.util.Map;
 import org.apache.spark.sql.connector.expressions.FieldReference;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
@@ -41,6 +44,22 @@ final class UnplannedScan extends PythonScan implements SupportsRuntimeV2Filteri
               .toArray(NamedReference[]::new);
     }
     return keys;
+  }
+
+  /**
+   * Reads a stream by the location that `load` has resolved. The process of the stream may have
+   * another working directory.
+   */
+  @Override
+  public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
+    Map<String, String> all = new HashMap<>(options.asCaseSensitiveMap());
+    if (source.pin() != null) {
+      all.keySet().removeIf("path"::equalsIgnoreCase);
+      all.put("path", Json.parse(source.pin()).text("uri"));
+    }
+    return source
+        .scan(columns, new CaseInsensitiveStringMap(all))
+        .toMicroBatchStream(checkpointLocation);
   }
 
   /** Ignores the values. The join drops the other rows. */
