@@ -37,7 +37,7 @@ LOCATIONS: dict[str, Callable[[Path], object]] = {
 WITHOUT_STORAGE = frozenset(
     {
         "Table.branches", "Table.checkout_latest", "Table.current_branch", "Table.get_reference", "Table.merge_insert", "Table.search", "Table.tags",
-        "Table.to_spark", "Table.watch", "Branches.cherry_pick", "Branches.diff", "Branches.move", "Branches.rename",
+        "Table.take_offsets", "Table.take_row_ids", "Table.to_spark", "Table.watch", "Branches.cherry_pick", "Branches.diff", "Branches.move", "Branches.rename",
     }
 )  # fmt: skip
 """Methods without access to storage: another object reads later, or the method refuses every table."""
