@@ -19,12 +19,21 @@ def begin_call(uri: str, act: Callable[[], _T]) -> Callable[[], _T]:
     sooner than a thread starts, so the call ends before this function returns. The returned
     function raises the error of the call.
     """
+    if not is_local(uri):
+        return in_thread(act).result
     future: Future[_T] = Future()
-    if is_local(uri):
-        _run(act, future)
-    else:
-        threading.Thread(target=_run, args=(act, future), name="lance-spark-side-call", daemon=True).start()
+    _run(act, future)
     return future.result
+
+
+def in_thread(act: Callable[[], _T]) -> Future[_T]:
+    """Begins a call in a daemon thread, and returns the future of its result.
+
+    An unfinished call does not delay the end of the process.
+    """
+    future: Future[_T] = Future()
+    threading.Thread(target=_run, args=(act, future), name="lance-spark-side-call", daemon=True).start()
+    return future
 
 
 def _run(act: Callable[[], Any], future: Future[Any]) -> None:

@@ -249,6 +249,14 @@ class VectorRepair:
         lengths = {name: length for name, length in self.lengths.items() if name in frame.columns}
         if not lengths:
             return frame
+        # Tasks see parts of the rows, so the most frequent length differs by task.
+        if None in lengths.values():
+            raise OptionError(
+                "on_bad_vectors",
+                self.on_bad_vectors,
+                "error, for a Spark DataFrame and a table with vectors of any length: give the column one length "
+                "first, with alter_columns and pyarrow.list_(type, length)",
+            )
         return frame.mapInArrow(replace(self, lengths=lengths).repair_batches, frame.schema)
 
     def repair_batches(

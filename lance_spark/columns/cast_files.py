@@ -51,6 +51,26 @@ class CastFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _CastState:
+    """The state of a fragment at its cast.
+
+    Attributes:
+        identity: The fragment with the files of the column.
+        deletions: The deletion file; None without deleted rows.
+    """
+
+    identity: FragmentIdentity
+    deletions: str | None
+
+    def serves(self, later: _CastState) -> bool:
+        """Tells whether a file of this state has the values of all live rows of a later state.
+
+        Deleted rows have NULL in the file, and a concurrent restore brings them back.
+        """
+        return self.identity == later.identity and self.deletions in (None, later.deletions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CastTask:
     """The cast of a column in one fragment of a pinned version. Picklable.
 
@@ -121,7 +141,7 @@ class CastFiles:
         """Takes the table, the column, and the session for a large table; None needs no session."""
         self.staging = Staging.of_new_job(ref)
         self._ref, self._column, self._spark = ref, column, spark
-        self._files: dict[int, tuple[FragmentIdentity, CastFile]] = {}
+        self._files: dict[int, tuple[_CastState, CastFile]] = {}
 
     def write(self, head: lance.LanceDataset, field: pa.Field[Any]) -> Mapping[int, CastFile]:
         """Writes the missing files for a version, and returns the files by fragment.
@@ -130,7 +150,7 @@ class CastFiles:
             RegistrationError: A value does not fit the new type.
         """
         snapshot = replace(self._ref, version=head.version)
-        identities = self._identities(head)
+        states = self._states(head)
         tasks = [
             CastTask(
                 snapshot=snapshot,
@@ -140,20 +160,23 @@ class CastFiles:
                 field=field,
                 format=head.data_storage_version,
             )
-            for fragment_id, identity in identities.items()
-            if fragment_id not in self._files or self._files[fragment_id][0] != identity
+            for fragment_id, state in states.items()
+            if fragment_id not in self._files or not self._files[fragment_id][0].serves(state)
         ]
         for file in self._run(tasks, head):
-            self._files[file.fragment_id] = identities[file.fragment_id], file
-        return {fragment_id: self._files[fragment_id][1] for fragment_id in identities}
+            self._files[file.fragment_id] = states[file.fragment_id], file
+        return {fragment_id: self._files[fragment_id][1] for fragment_id in states}
 
-    def _identities(self, head: lance.LanceDataset) -> dict[int, FragmentIdentity]:
+    def _states(self, head: lance.LanceDataset) -> dict[int, _CastState]:
         columns = [field for field in field_identities(head.lance_schema) if field.name == self._column]
         ids = ids_of(columns)
         fragments = (fragment.metadata for fragment in head.get_fragments())
-        # Other columns and later deletions do not change the values of the column.
+        # Other columns do not change the values of the column.
         return {
-            fragment.id: replace(fragment_identity(fragment, ids), files=frozenset(), deleted_rows=0)
+            fragment.id: _CastState(
+                identity=replace(fragment_identity(fragment, ids), files=frozenset(), deleted_rows=0),
+                deletions=None if fragment.deletion_file is None else str(fragment.deletion_file),
+            )
             for fragment in fragments
         }
 

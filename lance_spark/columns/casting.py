@@ -87,9 +87,14 @@ def cast_column(
     from lance import LanceOperation
 
     column, pinned = alteration["path"], ref.pin(None)
-    files, names = CastFiles(ref, column, spark), set[str]()
+    files, names, is_lost = CastFiles(ref, column, spark), set[str](), False
+
+    def note_loss() -> None:
+        nonlocal is_lost
+        is_lost = True
 
     def replace_column(head: lance.LanceDataset) -> LanceOperation.BaseOperation:
+        nonlocal is_lost
         check_cast(head, column, alteration["data_type"])
         field = _altered_field(head.schema.field(column), alteration)
         first_id = head.max_field_id + 1  # fields of dropped columns count
@@ -98,10 +103,16 @@ def cast_column(
         names.update(file.name for file in new_files.values())
         fragments = cast_fragments(head, new_files, field, first_id)
         files.staging.begin_commit()
+        is_lost = False
         return LanceOperation.Merge(fragments, with_replaced_field(head.lance_schema, column, field, first_id))
 
     files.staging.open_job()
-    committed = commit_or_give_up(files.staging, pinned, lambda: change_schema(ref, replace_column))
+    committed = commit_or_give_up(
+        files.staging,
+        pinned,
+        lambda: change_schema(ref, replace_column, discard=note_loss),
+        is_lost=lambda: is_lost,
+    )
     finish(files.staging, pinned, names)
     return committed.version
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
@@ -27,7 +28,7 @@ from lance_spark.read.polars_frames import to_frame
 from lance_spark.read.ranking.ranking import read_scanner, search_errors, stored_field
 from lance_spark.read.streams import stream_of
 from lance_spark.search.ordering import ColumnOrdering, check_ordering, lance_ordering, spark_ordering
-from lance_spark.search.timeouts import check_timeout, read_within
+from lance_spark.search.timeouts import Deadline, check_timeout
 from lance_spark.session.sessions import session_or_local
 from lance_spark.types.fields import quote_identifier
 from lance_spark.types.pandas_values import to_pandas, to_rows
@@ -256,8 +257,10 @@ class Query:
         if batch_size is not None:
             _count("batch_size", batch_size, 1)
         check_timeout(timeout)
+        began = time.monotonic()
         dataset = self._opened()
-        batches = read_within(self._batches(dataset, batch_size), timeout, dataset.uri)
+        deadline = Deadline(began=began, timeout=timeout, uri=dataset.uri)
+        batches = deadline.read(lambda: self._batches(dataset, batch_size))
         return stream_of(self._schema(dataset), batches, batch_size)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

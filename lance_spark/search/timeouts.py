@@ -1,16 +1,22 @@
-"""Timeouts of queries in this process: :func:`read_within`."""
+"""Timeouts of queries in this process: :class:`Deadline`."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import pyarrow as pa
 
 from lance_spark.errors import LanceSparkError, OptionError
+from lance_spark.side_calls import in_thread
+
+_T = TypeVar("_T")
 
 
 class QueryTimeoutError(LanceSparkError, TimeoutError, RuntimeError):
@@ -41,31 +47,42 @@ def check_timeout(timeout: timedelta | None) -> None:
         raise OptionError("timeout", timeout, "a timedelta of zero or more, or None")
 
 
-def read_within(batches: Iterator[pa.RecordBatch], timeout: timedelta | None, uri: str) -> Iterator[pa.RecordBatch]:
-    """Yields batches until a timeout after this call. A thread reads the batches.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """The time at which the rows of a query must have arrived.
 
-    Lance cannot interrupt a read. The thread ends with the batch in progress.
-
-    Raises:
-        QueryTimeoutError: The rows did not arrive in time. Raised during the read.
+    Attributes:
+        began: Time of the call, by `time.monotonic`.
+        timeout: The timeout; None waits for ever.
+        uri: Location of the table, for the error.
     """
-    return batches if timeout is None else _read(batches, time.monotonic(), timeout, uri)
 
+    began: float
+    timeout: timedelta | None
+    uri: str
 
-def _read(batches: Iterator[pa.RecordBatch], began: float, timeout: timedelta, uri: str) -> Iterator[pa.RecordBatch]:
-    pool = ThreadPoolExecutor(1, "lance-spark-query")
-    try:
-        while True:
-            remaining_s = min(began + timeout.total_seconds() - time.monotonic(), threading.TIMEOUT_MAX)
-            future = pool.submit(next, batches, None) if remaining_s > 0 else None
-            if future is None or future not in wait([future], remaining_s).done:
-                raise QueryTimeoutError(
-                    f"Query timeout after {timeout.total_seconds():g} s. Table: {uri}. Create an index, select fewer "
-                    "rows, or give the query more time."
-                )
-            batch = future.result()
-            if batch is None:
-                return
+    def read(self, search: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        """Runs a search, and yields its batches until the deadline.
+
+        With a timeout, threads run the search. Lance cannot interrupt a read, so the last thread
+        ends with the batch in progress.
+
+        Raises:
+            QueryTimeoutError: The rows did not arrive in time. Raised during the read.
+        """
+        return search() if self.timeout is None else self._read(search, self.timeout)
+
+    def _read(self, search: Callable[[], Iterator[pa.RecordBatch]], timeout: timedelta) -> Iterator[pa.RecordBatch]:
+        batches = self._await(search, timeout)
+        while (batch := self._await(functools.partial(next, batches, None), timeout)) is not None:
             yield batch
-    finally:
-        pool.shutdown(wait=False)
+
+    def _await(self, act: Callable[[], _T], timeout: timedelta) -> _T:
+        remaining_s = min(self.began + timeout.total_seconds() - time.monotonic(), threading.TIMEOUT_MAX)
+        call = in_thread(act) if remaining_s > 0 else None
+        if call is None or call not in wait([call], remaining_s).done:
+            raise QueryTimeoutError(
+                f"Query timeout after {timeout.total_seconds():g} s. Table: {self.uri}. Create an index, select fewer "
+                "rows, or give the query more time."
+            )
+        return call.result()

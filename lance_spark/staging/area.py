@@ -542,11 +542,14 @@ def in_parallel(objects: LanceObjects, act: Callable[[_S], _T], items: Collectio
         return list(pool.map(act, items))
 
 
-def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) -> _T:
+def commit_or_give_up(
+    staging: Staging, ref: DatasetRef, act: Callable[[], _T], *, is_lost: Callable[[], bool] = lambda: False
+) -> _T:
     """Runs a commit, and deletes the job's files if the commit certainly made no version.
 
     The files are kept after a `CommitOutcomeUnknownError`, because a request may still arrive. On
-    an object store, the files are also kept after any other failure of a begun commit.
+    an object store, the files are also kept after any other failure of a begun commit, unless
+    `is_lost` tells that the last attempt certainly made no version.
     """
     end_quietly()
     try:
@@ -554,7 +557,8 @@ def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) 
     except CommitOutcomeUnknownError:
         raise
     except BaseException as error:
-        if isinstance(error, (CommitError, TableExistsError)) or is_local(ref.uri) or not staging.has_begun_commit():
+        is_certain = isinstance(error, (CommitError, TableExistsError)) or is_lost()
+        if is_certain or is_local(ref.uri) or not staging.has_begun_commit():
             # The error of the commit matters to the user, more than an error of the deletion.
             with _deletes_later(staging):
                 _give_up(staging, ref)

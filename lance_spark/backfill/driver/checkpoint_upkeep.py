@@ -118,7 +118,7 @@ class CheckpointUpkeep:
                 finish(spec.staging, snapshot, committed, unless_named=staged, reported=files.reported)
             list(deletions)
         if is_done:
-            self._sweep_ended_jobs(entries, ended_jobs())
+            self._sweep_ended_jobs(ended_jobs())
 
     def droppable_entries(self) -> list[CheckpointEntry]:
         """Returns the checkpoints of the job itself, and of earlier, ended jobs."""
@@ -210,22 +210,29 @@ class CheckpointUpkeep:
         stored = self._store.read(entry, self._spec.key, outcome.source)
         return stored is None or RowSet.of(stored[0].to_numpy()) <= rows
 
-    def _sweep_ended_jobs(self, entries: Collection[CheckpointEntry], job_ids: Collection[str]) -> None:
+    def _sweep_ended_jobs(self, job_ids: Collection[str]) -> None:
         """Deletes files without a checkpoint of earlier jobs of the same values.
 
         Skips jobs without an end by their driver: a job may seem dead, and commit later.
         Keeps the files of all versions of all branches.
 
         Args:
-            entries: The checkpoints of the values.
             job_ids: Ids of staging areas.
         """
         spec, snapshot = self._spec, self._spec.snapshot
-        referred = {entry.job_id for entry in entries if entry.kind != "values"}
         staged = set(job_ids) - {spec.staging.job_id}
-        for job in JobHistory(snapshot).intact_jobs() if staged else ():
-            ended = job.status in ("PARTIAL", "FAILED", "CANCELLED") and job.key == spec.key.digest
-            if ended and job.staging_id in staged and job.job_id not in referred:
+        ended_jobs = [
+            job
+            for job in (JobHistory(snapshot).intact_jobs() if staged else ())
+            if job.status in ("PARTIAL", "FAILED", "CANCELLED")
+            and job.key == spec.key.digest
+            and job.staging_id in staged
+        ]
+        # A job notes its files before its end, so this list has the checkpoints of all ended jobs.
+        entries = self._store.list_entries(spec.key) if ended_jobs else ()
+        referred = {entry.job_id for entry in entries if entry.kind != "values"}
+        for job in ended_jobs:
+            if job.job_id not in referred:
                 staging = replace(spec.staging, job_id=job.staging_id)
                 staging.close_job()
                 staging.sweep(keep=referenced_files(snapshot, set(staging.find_data_files())))

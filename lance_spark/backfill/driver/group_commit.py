@@ -139,9 +139,11 @@ class GroupCommits:
         began = time.monotonic()
         try:
             checks = self._begin_checks()
-            if group := self._without_missing(outcomes):
-                for check in checks:
-                    check()
+            try:
+                group = self._without_missing(outcomes)
+            finally:
+                _await_all(checks)
+            if group:
                 self._commit_and_note(group)
         finally:
             self._job.seconds += time.monotonic() - began
@@ -276,3 +278,15 @@ class GroupCommits:
         if not earlier[""]:
             return own
         return own | earlier if rows.own or rows.failed else earlier
+
+
+def _await_all(checks: Sequence[Callable[[], None]]) -> None:
+    """Waits for all checks, and raises the first error. No check writes after the end of a job."""
+    errors = []
+    for check in checks:
+        try:
+            check()
+        except Exception as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+    if errors:
+        raise errors[0]

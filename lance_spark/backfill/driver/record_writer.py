@@ -6,6 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime
 
 from lance_spark.backfill.driver.checkpoint_upkeep import remove_expired
@@ -15,7 +16,7 @@ from lance_spark.dataset import is_local
 from lance_spark.errors import LanceSparkError
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
-from lance_spark.side_calls import begin_call
+from lance_spark.side_calls import in_thread
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class RecordWriter:
         self._job_type = job_type
         self._is_saved = is_saved
         self._history = JobHistory(spec.snapshot)
-        self._saving: Callable[[], None] | None = None
+        self._saving: Future[None] | None = None
         self._last_beat = time.monotonic()
 
     def begin(self, running: BackfillJobResult) -> None:
@@ -43,9 +44,10 @@ class RecordWriter:
             self.save(running)
             remove_expired(snapshot.open())
 
-        self._saving = begin_call(snapshot.uri, save)
         if self._spec.where is not None or is_local(snapshot.uri):
-            self.await_start()
+            save()
+        else:
+            self._saving = in_thread(save)
 
     def await_start(self) -> None:
         """Waits until the history has the start of the job. A job calls this before each commit.
@@ -55,7 +57,7 @@ class RecordWriter:
         """
         saving, self._saving = self._saving, None
         if saving is not None:
-            saving()
+            saving.result()
 
     def save(self, result: BackfillJobResult, message: str | None = None) -> None:
         """Writes the state of the job into the history."""
@@ -74,7 +76,13 @@ class RecordWriter:
         self._history.save(record)
 
     def beat(self) -> None:
-        """Writes a heartbeat, at most every few seconds."""
+        """Writes a heartbeat, at most every few seconds.
+
+        Raises:
+            TableUnwritableError, TableUnreadableError: The start of the job could not be saved.
+        """
+        if self._saving is not None and self._saving.done():
+            self.await_start()
         current_s = time.monotonic()
         if self._is_saved and current_s - self._last_beat >= HEARTBEAT_S:
             self._last_beat = current_s
@@ -86,10 +94,8 @@ class RecordWriter:
         Raises:
             TableUnwritableError, TableUnreadableError: The store failed.
         """
-        clear = functools.partial(self._history.clear, self._spec.staging.job_id)
-        cleared = begin_call(self._spec.snapshot.uri, functools.partial(self.warn_if_it_fails, clear))
         self.save(result, message)
-        cleared()
+        self.warn_if_it_fails(functools.partial(self._history.clear, self._spec.staging.job_id))
 
     def warn_if_it_fails(self, act: Callable[[], None]) -> None:
         """Runs a function. Its failure must not fail a job with committed values."""

@@ -60,5 +60,29 @@ def test_a_timeout_ends_a_read_between_its_batches(tmp_path: Path) -> None:
     with pytest.raises(QueryTimeoutError, match=r"Query timeout after 0.3 s"):
         reader.read_all()
     assert len(table.search().to_arrow(timeout=timedelta.max)) == 20
+
+
+def test_a_timeout_ends_a_wait_for_a_reranker(tmp_path: Path) -> None:
+    rows = pa.table(
+        {"id": range(4), "vector": pa.array([[float(i), 0.0] for i in range(4)], pa.list_(pa.float32(), 2))}
+    )
+    table = lance_spark.connect(tmp_path).create_table("t", rows)
+    released = threading.Event()
+
+    class Slow:
+        def rerank_vector(self, query: str, rows: pa.Table) -> pa.Table:
+            released.wait(60)
+            return rows
+
+    search = table.search([1.0, 0.0]).rerank(Slow(), query_string="slow")
+    try:
+        with pytest.raises(QueryTimeoutError, match=r"Query timeout after 0.3 s"):
+            search.to_list(timeout=timedelta(seconds=0.3))
+    finally:
+        released.set()
+
+
+def test_a_negative_timeout_is_refused(tmp_path: Path) -> None:
+    table = lance_spark.connect(tmp_path).create_table("t", pa.table({"id": range(3)}))
     with pytest.raises(OptionError, match="timeout"):
         table.search().to_list(timeout=timedelta(seconds=-1))

@@ -101,6 +101,9 @@ def test_tasks_of_spark_repair_a_dataframe(way: Any, tmp_path: Path, spark: Spar
     assert by_id[0] == by_id[1] and len(by_id[0]) == (2 if way == "drop" else 5)
     with pytest.raises(OptionError, match="on_bad_vectors"):
         db.create_table("new", frame, on_bad_vectors=way)
+    lists = db.create_table("lists", schema=pa.schema([("vector", pa.list_(pa.float32())), ("id", pa.int64())]))
+    with pytest.raises(OptionError, match="one length"):
+        lists.add(frame, on_bad_vectors=way)
 
 
 def test_nan_in_short_lists_of_another_name_makes_a_table(tmp_path: Path):

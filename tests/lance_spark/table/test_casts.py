@@ -74,6 +74,24 @@ def test_lists_become_vectors_beside_other_writers(
     assert unreferenced(table) == set()
 
 
+def test_a_restored_row_has_its_value_after_a_cast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, run, fragments = make_table(tmp_path), CastTask.run, list[int]()
+    table.to_lance().delete("id = 5")
+
+    def run_beside(task: CastTask) -> CastFile:
+        file = run(task)
+        fragments.append(task.fragment_id)
+        if len(fragments) == 3:
+            lance.dataset(table.uri, version=1).restore()
+        return file
+
+    monkeypatch.setattr(CastTask, "run", run_beside)
+    table.alter_columns({"path": "v", "data_type": VECTOR})
+    assert fragments == [0, 1, 2, 1], "the file of the fragment has no value of the deleted row"
+    assert table.to_arrow(["id", "v"]).to_pylist() == [{"id": i, "v": [float(i), 0.5]} for i in range(12)]
+    assert unreferenced(table) == set()
+
+
 def test_a_cast_after_a_drop_takes_a_new_field_id(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     table.add_columns({"n": "id + 1"})
