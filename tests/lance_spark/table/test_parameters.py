@@ -65,7 +65,7 @@ def run(table: Table, method: str, *args: Any, **options: Any) -> BackfillJobRes
     return job.result(60)
 
 
-both = pytest.mark.parametrize("method", ["backfill", "backfill_async"])
+both = pytest.mark.parametrize("method", ["backfill", pytest.param("backfill_async", marks=pytest.mark.long)])
 
 
 def keywords(method: str) -> dict[str, Any]:
