@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, TableNotFoundError, UnsupportedOperationError
-from lance_spark.namespaces.access import describe
+from lance_spark.namespaces.access import access_of, describe, plain_location
 from lance_spark.namespaces.reference import NamespaceClientSpec, NamespaceTable
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, IMPLEMENTATION, setting_of
 from lance_spark.sql.catalog_location import CatalogLocation, NamespaceNotFoundError, parse_stored_code
@@ -64,9 +64,17 @@ class NamespaceLocation(CatalogLocation):
             raise NamespaceNotFoundError(self.folder)
 
     def holds(self, ref: DatasetRef) -> bool:
-        """Tells whether a table is one of the service."""
+        """Tells whether a table is one of the service, at the location that the service tells.
+
+        A stored view can name any location together with the name of a table.
+
+        Raises:
+            NamespaceError: The service does not answer, refuses, or lacks the table.
+        """
         table = NamespaceTable.of(ref.storage)
-        return table is not None and table.client == self.client
+        if table is None or table.client != self.client:
+            return False
+        return access_of(table).location == plain_location(ref.table_uri)
 
     def connection(self) -> Connection:
         """Connects to the service with :func:`lance_spark.connect`."""
@@ -156,6 +164,8 @@ class NamespaceLocation(CatalogLocation):
     def drop_namespace(self, *, cascade: bool) -> bool:
         """Deletes the namespace; with `cascade`, also its namespaces and tables.
 
+        A creation that failed leaves a declared name, which counts as a table.
+
         Returns False for a namespace that is not empty, without `cascade`.
         """
         if not self.namespace:
@@ -163,7 +173,8 @@ class NamespaceLocation(CatalogLocation):
                 f"The root of a catalog cannot be dropped. Place: {self.root}. Nothing was dropped. Drop its tables "
                 "and namespaces."
             )
-        names, folders = self.table_names(), self.folders()
+        self.check_exists()
+        names, folders = self.tables.names(self.namespace, include_declared=True), self.folders()
         if not cascade and (names or folders):
             return False
         for folder in folders:

@@ -118,7 +118,13 @@ def _catalog_table(call: ProcedureCall, name: Sequence[str]) -> tuple[DatasetRef
             "such a catalog."
         )
     catalog, *namespace, table = full_name
-    if isinstance(call.location, NamespaceLocation) and catalog == call.location.catalog:
+    if isinstance(call.location, NamespaceLocation):
+        if catalog != call.location.catalog:
+            # A refresh reads the source with the credentials of the view's namespace.
+            raise RegistrationError(
+                f"The query of the view selects from {text}, which is a table of another catalog. View: "
+                f"{call.quoted_name}. Nothing was made. Select from a table of the catalog {call.location.catalog}."
+            )
         return replace(call.location, namespace=tuple(namespace)).existing(table), full_name
     return DatasetRef.at(str(plan.table().id()), call.ref.storage_options), full_name
 

@@ -260,7 +260,7 @@ def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Makes a version without rows: `REPLACE TABLE` without a query."""
-    ref = CatalogLocation.of(arguments).ref(arguments["name"])
+    ref = CatalogLocation.of(arguments).place(arguments["name"])
     options = {key: text for key, text in arguments["write"].items() if key != "path"}
     _write_nothing(ref, parse_spark_schema(arguments["schema"]), options, overwrite=arguments["replaces"])
     return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,13 +42,17 @@ class NamespaceTables:
         self.names(())
         return True
 
-    def names(self, namespace: Sequence[str]) -> list[str]:
+    def names(self, namespace: Sequence[str], *, include_declared: bool = False) -> list[str]:
         """Returns the sorted names of the tables of a namespace.
+
+        Args:
+            namespace: The names from the root to the namespace.
+            include_declared: Whether to return names without a table: of a creation that failed.
 
         Raises:
             NamespaceError: The namespace does not answer, refuses, or has no such namespace.
         """
-        return self._list("list_tables", "ListTablesRequest", "tables", namespace, include_declared=False)
+        return self._list("list_tables", "ListTablesRequest", "tables", namespace, include_declared=include_declared)
 
     def namespaces(self, namespace: Sequence[str]) -> list[str]:
         """Returns the sorted names of the namespaces in a namespace.
@@ -78,7 +83,8 @@ class NamespaceTables:
             UnsupportedOperationError: The namespace cannot choose a location.
         """
         table = self._table(name, namespace)
-        request = _request("DeclareTableRequest", id=list(table.table_id), properties={OWN_PROPERTY: "true"})
+        own = {OWN_PROPERTY: "true"}
+        request = _request("DeclareTableRequest", id=list(table.table_id), properties=own, vend_credentials=True)
         try:
             return _ref(table, note_access(table, call(self.client, "declare_table", request)))
         except Exception as error:
@@ -208,7 +214,12 @@ class NamespaceTables:
                 raise explain(error, what, self.client) from error
             # The adapter of Glue declares tables at a location, and registers none.
             self._call("declare_table", _request("DeclareTableRequest", **values), what)
-        ref = self.lookup(name, namespace)
+        try:
+            ref = self.lookup(name, namespace)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.deregister(name, namespace)
+            raise
         if ref is None:
             self.deregister(name, namespace)
             raise TableNotFoundError(location, hint="Nothing was registered. Give the location of a table that exists")

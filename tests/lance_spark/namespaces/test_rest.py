@@ -224,3 +224,14 @@ def test_every_commit_is_one_version_of_a_managed_table(managed: Rest, spark: Sp
     trial = table.branches.create("trial")
     trial.add([{"id": 99}])
     assert (trial.count_rows(), table.count_rows()) == (7, 6)
+
+
+def test_a_name_is_not_registered_if_its_table_is_unreadable(rest: Rest, db: Connection, space: list[str]):
+    versions = rest.root / "damaged.lance" / "_versions"
+    versions.mkdir(parents=True)
+    (versions / "1.manifest").write_bytes(b"no manifest")
+    with pytest.raises(lance_spark.LanceSparkError):
+        db.register_table("r", "damaged.lance", namespace=space)
+    client = lance_namespace.connect("rest", rest.properties)
+    request = lance_namespace.ListTablesRequest(id=space, include_declared=True)
+    assert client.list_tables(request).tables == []

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import lance
+import lance_namespace
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 
 import lance_spark
+from lance_spark import Connection
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
 from lance_spark.session import catalogs
 from lance_spark.session.catalogs import register_catalog
+from lance_spark.sql.catalog_namespace import NamespaceLocation
 from tests.lance_spark.namespaces.conftest import SECRET, Rest
 
 pytestmark = pytest.mark.classic
@@ -63,6 +67,41 @@ def test_statements_over_tables(catalog: str, rest: Rest, spark: SparkSession, s
     plan = spark.sql(f"EXPLAIN EXTENDED SELECT * FROM {catalog}.t").first()
     shown = [str(row) for row in spark.sql(f"DESCRIBE EXTENDED {catalog}.t").collect()]
     assert SECRET not in f"{plan} {shown} {spark.sql('SET -v').collect()} {spark.sql('SET').collect()}"
+
+
+def test_a_replacement_creates_a_table(catalog: str, spark: SparkSession):
+    spark.sql(f"CREATE OR REPLACE TABLE {catalog}.t (id BIGINT)")
+    assert spark.sql(f"SELECT count(*) FROM {catalog}.t").first() == (0,)
+
+
+def test_names_without_a_table_leave_with_their_namespace(
+    catalog: str, rest: Rest, spark: SparkSession, space: list[str]
+):
+    client = lance_namespace.connect("rest", rest.properties)
+    client.declare_table(lance_namespace.DeclareTableRequest(id=[*space, "t"]))
+    with pytest.raises(AnalysisException, match=r"SCHEMA_NOT_EMPTY|not empty"):
+        spark.sql(f"DROP NAMESPACE {catalog}")
+    spark.sql(f"DROP NAMESPACE {catalog} CASCADE")
+    assert space[1] not in rest.connect().list_namespaces(space[:1])
+
+
+def test_a_catalog_holds_tables_at_their_own_locations_only(rest: Rest, db: Connection, space: list[str]):
+    ref = db.create_table("t", [{"id": 1}], namespace=space)._ref
+    other = db.create_table("other", [{"id": 1}], namespace=space)._ref
+    location = NamespaceLocation.of_options("c", {"impl": "rest", **rest.properties}, ())
+    assert location.holds(ref)
+    assert not location.holds(DatasetRef.at(other.uri, ref.storage))
+
+
+@pytest.mark.long
+def test_a_view_of_a_namespace_has_no_source_in_another_catalog(
+    catalog: str, rest: Rest, spark: SparkSession, space: list[str]
+):
+    lance_spark.catalog(spark, "second", namespace_client_impl="rest", namespace_client_properties=rest.properties)
+    spark.sql(f"CREATE TABLE {catalog}.t AS SELECT id FROM range(6)")
+    source = ".".join(("second", *space, "t"))
+    with pytest.raises(Exception, match="a table of another catalog"):
+        spark.sql(f"CREATE MATERIALIZED VIEW {catalog}.v AS SELECT id FROM {source}")
 
 
 def test_drop_keeps_the_files_of_tables_of_others(catalog: str, rest: Rest, spark: SparkSession, space: list[str]):
