@@ -11,8 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from lance_spark.commit.attempt import Landed, attempt_commit
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import refusals_as_errors
+from lance_spark.namespaces.access import renewal_arguments
 from lance_spark.staging.area import Staging
 from lance_spark.tabular import keep_errors
 
@@ -70,14 +72,20 @@ def stage(
         version: Lance file format; by default Lance's stable one.
     """
     import lance
+    from lance.fragment import write_fragments
 
-    file_format: Any = version or "stable"
+    options: dict[str, Any] = {"storage_options": ref.lance_options, "data_storage_version": version or "stable"}
     place = f"{ref.uri}/{staging.folder}/source"
+    renewal = renewal_arguments(ref.storage)
     with refusals_as_errors(ref.uri), keep_errors(rows) as batches:
-        dataset = lance.write_dataset(
-            batches, place, storage_options=ref.lance_options, data_storage_version=file_format
-        )
-    return place, dataset.schema
+        if not renewal:
+            return place, lance.write_dataset(batches, place, **options).schema
+        # write_dataset renews no credentials at a location.
+        write = write_fragments(batches, place, mode="create", return_transaction=True, **options, **renewal)
+        outcome = attempt_commit(place, write.operation, read_version=0, properties={}, storage_options=ref.storage)
+        if not isinstance(outcome, Landed):
+            raise outcome.error
+    return place, outcome.dataset.schema
 
 
 def discard(staging: Staging) -> None:

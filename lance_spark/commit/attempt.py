@@ -24,7 +24,7 @@ from lance_spark.lance_compat import (
     is_taken_slot,
     plain,
 )
-from lance_spark.namespaces.access import is_managed, version_arguments
+from lance_spark.namespaces.access import is_managed, refuse_moved, version_arguments
 
 if TYPE_CHECKING:
     import lance
@@ -102,6 +102,7 @@ def attempt_commit(
     stamped = {USER_KEY: this_user(), **properties}
     transaction = Transaction(read_version=read_version, operation=operation, transaction_properties=stamped)
     uri = base if isinstance(base, str) else base.uri
+    refuse_moved(uri, storage_options)
     return attempt(
         uri,
         storage_options,

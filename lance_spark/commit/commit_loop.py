@@ -34,6 +34,8 @@ from lance_spark.errors import (
     TableNotFoundError,
 )
 from lance_spark.lance_compat import plain
+from lance_spark.namespaces.access import is_managed
+from lance_spark.namespaces.errors import NamespaceError
 
 if TYPE_CHECKING:
     import lance
@@ -276,8 +278,18 @@ class _CommitLoop(Generic[_T]):
 
         Only an object store may still execute a request after a call without an answer.
         """
-        is_settled = isinstance(error, CommitError) and is_local(self.ref.uri)
+        is_settled = isinstance(error, CommitError) and self._is_settled()
         return is_settled or isinstance(error, CommitOutcomeUnknownError)
+
+    def _is_settled(self) -> bool:
+        """Tells whether a failed commit has ended.
+
+        An object store or a namespace may execute a request later.
+        """
+        try:
+            return is_local(self.ref.uri) and not is_managed(self.ref.table_uri, self.ref.storage)
+        except NamespaceError:
+            return False
 
     def _resolve_unknown(self, error: Exception) -> _T:
         """Searches the table for a commit without an answer. Returns its result, or raises.
@@ -289,12 +301,13 @@ class _CommitLoop(Generic[_T]):
         try:
             head = open_head(self.ref)
             prior_result = None if head is None else self.find(head, self.since)
+            is_settled = self._is_settled()
         except OSError as second_error:
             error = second_error
         else:
             if prior_result is not None:
                 return prior_result
-            if is_local(uri):
+            if is_settled:
                 raise CommitError(
                     f"The commit failed: {plain(error)}. Table: {uri}. Nothing was committed. Check the permissions "
                     "and the free space of the folder.",

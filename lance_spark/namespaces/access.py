@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
 from lance_spark.lance_compat import load_lance
 from lance_spark.namespaces.client import call, explain, is_code
-from lance_spark.namespaces.errors import NamespaceError
+from lance_spark.namespaces.errors import NamespaceError, NamespaceUnavailableError
 from lance_spark.namespaces.reference import NamespaceTable
 
 _EXPIRY = "expires_at_millis"
@@ -27,6 +28,9 @@ _OFFSET_SHARE = 0.25
 
 _LIFETIME_S = 600.0
 """How long options without an expiry are used."""
+
+_SILENCE_S = 5.0
+"""How long a namespace that gave no answer is not asked again about a table."""
 
 OWN_PROPERTY = "lance_spark.created"
 """Property of a table in its namespace: this package created the table."""
@@ -44,7 +48,7 @@ class TableAccess:
             secrets.
         managed: Whether the namespace keeps the versions of the table.
         is_own: Whether this package made the table, and the namespace keeps properties of tables.
-        expires: Whether the options expire.
+        expires_at: Time at which the options expire.
         renew_at: Time at which the namespace is asked again.
     """
 
@@ -52,16 +56,28 @@ class TableAccess:
     options: dict[str, str] = field(repr=False)
     managed: bool = False
     is_own: bool = False
-    expires: bool = False
+    expires_at: float = math.inf
     renew_at: float = 0.0
+
+    @property
+    def expires(self) -> bool:
+        """Whether the options expire."""
+        return self.expires_at < math.inf
 
 
 _accesses: dict[NamespaceTable, TableAccess] = {}
 _locks: dict[NamespaceTable, threading.Lock] = {}
+_silent: dict[NamespaceTable, tuple[float, str]] = {}
+"""Tables whose namespace gave no answer: the moment of the last request, and the error."""
+
+_outside: dict[tuple[NamespaceTable, str], str] = {}
+"""Locations outside a table, with the location of the table by the namespace's newest answer."""
 
 
 def access_of(table: NamespaceTable) -> TableAccess:
     """Returns the access to a table. Asks the namespace shortly before the credentials expire.
+
+    While the namespace is down, valid options of an earlier answer are used.
 
     Raises:
         NamespaceUnavailableError: The namespace does not answer.
@@ -73,18 +89,74 @@ def access_of(table: NamespaceTable) -> TableAccess:
         with _locks.setdefault(table, threading.Lock()):
             access = _accesses.get(table)
             if access is None or time.time() >= access.renew_at:
-                access = describe(table)
-                if access is None:
-                    raise _lost(table)
+                access = _renew(table, access)
     return access
+
+
+def _renew(table: NamespaceTable, old: TableAccess | None) -> TableAccess:
+    is_valid = old is not None and time.time() < old.expires_at
+    failed_at, problem = _silent.get(table, (0.0, None))
+    if problem is not None and not is_valid and time.monotonic() - failed_at < _SILENCE_S:
+        # Each thread raises an error of its own: a raise changes the traceback of the exception.
+        raise NamespaceUnavailableError(problem)
+    try:
+        access = describe(table, patience=0.0 if is_valid else None)
+    except NamespaceUnavailableError as error:
+        if old is not None and is_valid:
+            _accesses[table] = replace(old, renew_at=min(time.time() + _SILENCE_S, old.expires_at))
+            return old
+        _silent[table] = (time.monotonic(), str(error))
+        raise
+    if access is None:
+        raise _lost(table)
+    return access
+
+
+def _access_at(table: NamespaceTable, uri: str) -> TableAccess:
+    """Returns the access to a table, for a location.
+
+    An answer with another location may be old: another process dropped the table, and created it
+    again. The namespace is then asked once more.
+    """
+    access, place = access_of(table), plain_location(uri)
+    is_inside = f"{place}/".startswith(f"{access.location}/")
+    if not is_inside and _outside.get((table, place)) != access.location:
+        fresh = describe(table)
+        if fresh is None:
+            raise _lost(table)
+        access = fresh
+        _outside[table, place] = access.location
+    return access
+
+
+def refuse_moved(uri: str, storage: Mapping[str, str]) -> None:
+    """Refuses a commit at a location that a managed table no longer has.
+
+    Raises:
+        NamespaceError: The namespace does not answer, refuses, or tells another location.
+    """
+    table = NamespaceTable.of(storage)
+    if table is None:
+        return
+    access = _access_at(table, uri)
+    if access.managed and not f"{plain_location(uri)}/".startswith(f"{access.location}/"):
+        raise NamespaceError(
+            f"{table.client.subject} has {table} at another location by now. Location of the commit: {uri}. Location "
+            f"in the namespace: {access.location}. Nothing was committed. Open the table again."
+        )
 
 
 def _lost(table: NamespaceTable) -> NamespaceError:
     return NamespaceError(f"{table.client.subject} lacks {table} by now. Register the table again, or open another.")
 
 
-def describe(table: NamespaceTable) -> TableAccess | None:
+def describe(table: NamespaceTable, *, patience: float | None = None) -> TableAccess | None:
     """Asks the namespace about a table. Returns None if the namespace lacks the table.
+
+    Args:
+        table: The table.
+        patience: Seconds of repeated requests while the namespace is down; by default up to a
+            minute.
 
     Raises:
         NamespaceUnavailableError: The namespace does not answer.
@@ -95,7 +167,7 @@ def describe(table: NamespaceTable) -> TableAccess | None:
 
     request = DescribeTableRequest(id=list(table.table_id), vend_credentials=True)
     try:
-        return note_access(table, call(table.client, "describe_table", request))
+        return note_access(table, call(table.client, "describe_table", request, patience=patience))
     except Exception as error:
         if is_code(error, "TABLE_NOT_FOUND", "NAMESPACE_NOT_FOUND"):
             _accesses.pop(table, None)
@@ -114,9 +186,10 @@ def note_access(table: NamespaceTable, response: Any) -> TableAccess:  # noqa: A
             f"{table.client.subject} tells no location of {table}. Ask the administrator of the namespace."
         )
     options = dict(response.storage_options or {})
-    lifetime, moment = _LIFETIME_S, time.time()
-    if expires := options.get(_EXPIRY, "").isdecimal():
-        remaining = max(0.0, int(options[_EXPIRY]) / 1000 - moment)
+    lifetime, moment, expires_at = _LIFETIME_S, time.time(), math.inf
+    if options.get(_EXPIRY, "").isdecimal():
+        expires_at = int(options[_EXPIRY]) / 1000
+        remaining = max(0.0, expires_at - moment)
         offset = min(_LONGEST_OFFSET_S, _OFFSET_SHARE * remaining)
         options.setdefault(_OFFSET, str(int(1000 * offset)))
         lifetime = remaining - offset
@@ -125,10 +198,11 @@ def note_access(table: NamespaceTable, response: Any) -> TableAccess:  # noqa: A
         options=options,
         managed=response.managed_versioning is True,
         is_own=OWN_PROPERTY in (response.properties or {}),
-        expires=expires,
+        expires_at=expires_at,
         renew_at=moment + lifetime,
     )
     _accesses[table] = access
+    _silent.pop(table, None)
     return access
 
 
@@ -190,7 +264,7 @@ def is_managed(uri: str, storage: Mapping[str, str]) -> bool:
     table = NamespaceTable.of(storage)
     if table is None:
         return False
-    access = access_of(table)
+    access = _access_at(table, uri)
     return access.managed and access.location == plain_location(uri)
 
 
@@ -203,7 +277,7 @@ def managed_branch_of(uri: str, storage: Mapping[str, str]) -> tuple[str, str] |
     table = NamespaceTable.of(storage)
     if table is None or BRANCHES not in uri:
         return None
-    access = access_of(table)
+    access = _access_at(table, uri)
     folder = f"{access.location}{BRANCHES}"
     is_branch = access.managed and uri.startswith(folder) and "/_lance_spark" not in uri
     return (access.location, uri.removeprefix(folder)) if is_branch else None
@@ -224,6 +298,8 @@ def plain_location(location: str) -> str:
 
 def _forget() -> None:
     _locks.clear()
+    _silent.clear()
+    _outside.clear()
     _accesses.clear()
 
 

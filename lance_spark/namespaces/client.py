@@ -46,15 +46,22 @@ _answered: set[NamespaceClientSpec] = set()
 _lock = threading.Lock()
 
 
-def call(spec: NamespaceClientSpec, operation: str, request: object) -> Any:  # noqa: ANN401 - the response of pylance
+def call(spec: NamespaceClientSpec, operation: str, request: object, *, patience: float | None = None) -> Any:  # noqa: ANN401 - the response of pylance
     """Sends a request to a namespace. Repeats the request while the namespace is down.
+
+    Args:
+        spec: The namespace.
+        operation: Name of the operation.
+        request: The request.
+        patience: Seconds of repeated requests; by default as many as fit the process.
 
     Raises:
         NamespaceUnavailableError: The namespace does not answer.
         Exception: The error of `lance_namespace`, if the namespace refuses the request.
     """
     function = getattr(client_of(spec), operation)
-    patience = _PATIENCE_S if spec in _answered or is_spark_worker() else _FIRST_PATIENCE_S
+    if patience is None:
+        patience = _PATIENCE_S if spec in _answered or is_spark_worker() else _FIRST_PATIENCE_S
     deadline = time.monotonic() + (patience if operation in _REPEATABLE else 0.0)
     pause = _FIRST_PAUSE_S
     while True:

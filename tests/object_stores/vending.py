@@ -24,10 +24,15 @@ LASTING_KEY = "namespace"
 class VendingNamespace(ThreadingHTTPServer):
     """Passes requests on to a server of pylance, and replaces the options of the store in its answers.
 
+    Only requests with `vend_credentials` get keys.
+
     Attributes:
         seconds: Lifetime of the vended keys.
         is_down: While set, the server breaks each connection.
         descriptions: Number of answers with vended keys.
+        lost_reply: End of the path of a request whose reply is lost, once.
+        loses_request: Whether the request itself is lost, and has no effect.
+        breaks_down: Whether the server is down after the lost reply.
     """
 
     def __init__(self, server: RestAdapter, storage: dict[str, str], seconds: float) -> None:
@@ -35,6 +40,7 @@ class VendingNamespace(ThreadingHTTPServer):
         self.server, self.storage, self.seconds = server, storage, seconds
         self.is_down = threading.Event()
         self.descriptions = 0
+        self.lost_reply, self.loses_request, self.breaks_down = "", False, False
 
     @property
     def properties(self) -> dict[str, str]:
@@ -53,23 +59,42 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         if self.server.is_down.is_set():
-            self.close_connection = True
-            self.connection.close()
+            self._break()
             return
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = self.path.partition("?")[0]
+        is_lost = bool(self.server.lost_reply) and path.endswith(self.server.lost_reply)
+        if is_lost and self.server.loses_request:
+            self._lose()
+            return
         headers = {"Content-Type": self.headers.get("Content-Type", "application/json")}
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.server.server.port)) as inner:
             inner.request(self.command, self.path, body, headers)
             answer = inner.getresponse()
             text = answer.read()
-        operation = self.path.partition("?")[0].rpartition("/")[2]
+        if is_lost:
+            self._lose()
+            return
+        operation = path.rpartition("/")[2]
         if operation in ("describe", "declare") and answer.status == 200 and "/table/" in self.path:
-            text = json.dumps({**json.loads(text), "storage_options": self.server.vended()}).encode()
+            vends = "vend_credentials=true" in self.path or json.loads(body).get("vend_credentials")
+            options = self.server.vended() if vends else None
+            text = json.dumps({**json.loads(text), "storage_options": options}).encode()
         self.send_response(answer.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
+
+    def _lose(self) -> None:
+        self.server.lost_reply = ""
+        if self.server.breaks_down:
+            self.server.is_down.set()
+        self._break()
+
+    def _break(self) -> None:
+        self.close_connection = True
+        self.connection.close()
 
     do_GET = do_POST  # noqa: N815 - the name of http.server
 
@@ -82,9 +107,16 @@ def vending_namespace(storage: dict[str, str], seconds: float, **properties: str
     """Runs a namespace over an S3 server of `s3_server.py`."""
     own = {f"storage.{name}": value for name, value in storage.items()}
     root = {"root": f"s3://{TABLES}/vended-{time.monotonic_ns()}"}
-    with RestAdapter("dir", {**root, **own, **properties}, port=0) as server:
+    with serve_keys({**root, **own, **properties}, storage, seconds) as namespace:
+        yield namespace
+
+
+@contextlib.contextmanager
+def serve_keys(properties: dict[str, str], storage: dict[str, str], seconds: float) -> Iterator[VendingNamespace]:
+    """Runs a namespace over a folder or a bucket."""
+    with RestAdapter("dir", properties, port=0) as server:
         namespace = VendingNamespace(server, storage, seconds)
-        thread = threading.Thread(target=namespace.serve_forever, daemon=True)
+        thread = threading.Thread(target=namespace.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield namespace

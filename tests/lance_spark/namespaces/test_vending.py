@@ -6,12 +6,16 @@ import threading
 import time
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 import lance_spark
 from lance_spark import Connection
-from lance_spark.namespaces import client
+from lance_spark.dataset import DatasetRef
+from lance_spark.namespaces import access, client
 from lance_spark.objects import objects_beside
+from lance_spark.staging.area import Staging
+from lance_spark.tabular_staging import discard, stage
 from tests.object_stores.servers import fail, requests_of, s3_server
 from tests.object_stores.vending import VendingNamespace, vending_namespace
 
@@ -69,11 +73,32 @@ def test_a_namespace_that_is_down_is_asked_again(
     namespace.is_down.set()
     time.sleep(SECONDS)
     monkeypatch.setattr(client, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(access, "_SILENCE_S", 0.0)
     with pytest.raises(lance_spark.NamespaceUnavailableError, match="does not answer") as error:
         table.count_rows()
     assert error.value.retryable
     namespace.is_down.clear()
     assert table.count_rows() == 5
+
+
+@pytest.mark.long
+def test_the_staging_of_rows_outlives_its_keys(namespace: VendingNamespace, storage: dict[str, str]):
+    table = connect(namespace).create_table("t", [{"id": 0}])
+    schema = pa.schema({"id": pa.int64()})
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for i in range(2):
+            yield pa.record_batch({"id": [i]}, schema=schema)
+            time.sleep(SECONDS)
+
+    staging = Staging.of_new_job(table._ref)
+    staging.open_job()
+    requests_of(storage)
+    place, columns = stage(pa.RecordBatchReader.from_batches(schema, batches()), table._ref, staging)
+    assert columns == schema
+    assert DatasetRef.at(place, table._ref.storage).open_latest().count_rows() == 2
+    assert refused(storage) == []
+    discard(staging)
 
 
 def test_the_server_refuses_expired_keys(storage: dict[str, str]):
