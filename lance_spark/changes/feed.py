@@ -60,8 +60,10 @@ class ChangeFeed:
     def compared(self) -> tuple[str, ...] | None:
         """Columns whose files tell whether a fragment is read; None for all columns.
 
-        The filter may use any column.
+        The filter may use any column. A new row is new regardless of its values.
         """
+        if not self.describes:
+            return ()
         return self.columns if self.filter is None else None
 
     @property

@@ -5,6 +5,7 @@ Reads manifests and transactions, and no rows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +15,9 @@ from pyspark.sql.datasource import InputPartition
 from lance_spark.changes.errors import ChangeFeedError
 from lance_spark.changes.steps import FeedStep
 from lance_spark.commit.conflicts.history import event_of
-from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, rebinds_names
 from lance_spark.commit.conflicts.row_lineage import LineageFacts
+from lance_spark.dataset import DatasetRef
 from lance_spark.rebase.fragment_comparison import handles_of
 from lance_spark.rebase.source_changes import affected
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 _TASK_ROWS = 1 << 18
 """Rows of fragments that a task takes together. A task costs 40 to 100 ms."""
+
+_TASK_STEPS = 16
+"""Steps that a task takes together. A task opens both versions of each step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +76,14 @@ def plan_parts(step: FeedStep, columns: Sequence[str] | None) -> Iterator[StepPa
     if before == after:
         return
     look = affected(after, before, compared_fields(before.open(), after.open(), columns))
-    if not (look.now or look.then):
-        return
-    if not after.open().has_stable_row_ids:
+    if (look.now or look.then) and not after.open().has_stable_row_ids:
         if _only_moves(step):
             return
         raise _unstable(step)
-    for number, rows in look.now:
+    new_fragments = look.now
+    if rebinds_names(before.open(), after.open(), columns):
+        new_fragments = affected(after, None, ()).now  # equal files may have other values under a name
+    for number, rows in new_fragments:
         yield StepPart(step=step, new_ids=(number,), lineage=look.lineage, rows=rows)
     for number, rows in look.then:
         yield StepPart(step=step, old_ids=(number,), lineage=look.lineage, rows=rows)
@@ -86,13 +92,15 @@ def plan_parts(step: FeedStep, columns: Sequence[str] | None) -> Iterator[StepPa
 def pack_parts(parts: Iterable[StepPart], task_rows: int = _TASK_ROWS) -> Iterator[ChangeTask]:
     """Yields tasks of consecutive parts."""
     packed: list[StepPart] = []
-    rows = 0
+    rows, versions = 0, set[int | None]()
     for part in parts:
-        if packed and rows + part.rows > task_rows:
+        version = part.step.after.version
+        if packed and (rows + part.rows > task_rows or len(versions | {version}) > _TASK_STEPS):
             yield ChangeTask(parts=tuple(packed))
-            packed, rows = [], 0
+            packed, rows, versions = [], 0, set()
         packed.append(part)
         rows += part.rows
+        versions.add(version)
     if packed:
         yield ChangeTask(parts=tuple(packed))
 
@@ -117,25 +125,30 @@ def _appended(step: FeedStep) -> Iterator[StepPart]:
 
 def _appends(step: FeedStep) -> bool:
     """Tells whether a single Append makes the new version of the old version."""
-    return _operation_of(step) == "Append"
+    return _step_operation(step) == "Append"
 
 
 def _only_moves(step: FeedStep) -> bool:
-    return _operation_of(step) == "Rewrite"
+    return _step_operation(step) == "Rewrite"
 
 
-def _operation_of(step: FeedStep) -> str | None:
+def _step_operation(step: FeedStep) -> str | None:
     """Returns the operation of a step of consecutive versions, else None."""
-    version = step.after.version or 0
-    if step.before is None or (step.before.version or 0) + 1 != version:
+    if step.before is None or (step.before.version or 0) + 1 != step.after.version:
         return None
-    return event_of(step.after.open(), version).name
+    return operation_of(step.after)
+
+
+@functools.lru_cache(maxsize=1024)
+def operation_of(ref: DatasetRef) -> str:
+    """Returns the operation of a pinned version. A process reads each transaction once."""
+    return event_of(ref.open(), ref.version or 0).name
 
 
 def _unstable(step: FeedStep) -> ChangeFeedError:
-    version = step.after.version or 0
+    version, operation = step.after.version or 0, _step_operation(step)
     return ChangeFeedError(
-        f"Version {version} of {step.after.uri} has changes other than appended rows ({_operation_of(step)}), and the "
+        f"Version {version} of {step.after.uri} has changes other than appended rows ({operation}), and the "
         "table has no stable row ids, which identify changed rows. Write the table anew with "
         "enable_stable_row_ids=True. Or read the changes of the versions that append rows, each range by itself.",
         uri=step.after.uri,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -117,8 +118,9 @@ def version_before(ref: DatasetRef, version: int) -> DatasetRef | None:
     Raises:
         ChangeFeedError: The version before was cleaned up.
     """
-    if version > 1 and _is_kept(ref, version - 1):
-        return pin_version(ref, version - 1)
+    if version > 1:
+        with contextlib.suppress(VersionNotFoundError):
+            return replace(ref, version=None, incarnation=None).pin(version - 1)
     if _is_kept(ref, version) and _begins(event_of(pin_version(ref, version).open(), version)):
         # The first version of a branch has the rows of the version at which the branch began.
         return None if ref.branch is None else pin_version(ref, version)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lance_spark.changes.errors import ChangeFeedError
 from lance_spark.changes.feed import ChangeFeed
-from lance_spark.changes.plan import StepPart, plan_parts
+from lance_spark.changes.plan import StepPart, operation_of, plan_parts
 from lance_spark.changes.steps import FeedStep, pin_version, version_before
-from lance_spark.commit.conflicts.history import event_of
 from lance_spark.dataset import DatasetRef
 from lance_spark.rebase.fragment_comparison import handles_of
 
@@ -28,7 +27,7 @@ class StreamPosition:
 
     Attributes:
         version: The version. A stream has read all versions before.
-        fragment: Number of units of the version that the stream has read; -1 means all.
+        fragment: Lowest fragment id still to read; -1 means that the stream has read all.
         is_snapshot: Whether the stream reads all rows of the version, and not its changes.
         incarnation: Identity of the version. A table created again has other identities.
         stream: Random name of the stream.
@@ -71,10 +70,15 @@ class StreamPosition:
         """Returns the end of the version."""
         return replace(self, fragment=_ALL)
 
-    def advanced(self, units: int, total: int) -> StreamPosition:
-        """Returns the position after some more units of the version."""
-        done = self.fragment + units
-        return self.completed() if done >= total else replace(self, fragment=done)
+    def unread(self, units: Sequence[Unit]) -> Sequence[Unit]:
+        """Returns the units still to read."""
+        return [unit for unit in units if not self.is_complete and _last_fragment(unit) >= self.fragment]
+
+    def advanced(self, units: Sequence[Unit], count: int) -> StreamPosition:
+        """Returns the position after the first of the unread units."""
+        if count >= len(units):
+            return self.completed()
+        return replace(self, fragment=_last_fragment(units[count - 1]) + 1) if count else self
 
     def at(self, ref: DatasetRef) -> StreamPosition:
         """Returns the begin of a later version."""
@@ -88,6 +92,7 @@ class UnitPlanner:
         self._ref = ref
         self._feed = feed
         self._units: OrderedDict[tuple[int, bool], list[Unit]] = OrderedDict()
+        self._pins: OrderedDict[int, DatasetRef] = OrderedDict()
 
     def check(self, position: StreamPosition) -> DatasetRef:
         """Returns the latest version, after a check that the table is the table of a position.
@@ -116,21 +121,37 @@ class UnitPlanner:
         """
         key = position.version, position.is_snapshot
         if key not in self._units:
-            self._units[key] = self._plan(pin_version(head, position.version), position.is_snapshot)
+            self._units[key] = self._plan(self.pin(head, position.version), position.is_snapshot)
             while len(self._units) > _CACHED_VERSIONS:
                 self._units.popitem(last=False)
         return self._units[key]
 
+    def pin(self, head: DatasetRef, version: int) -> DatasetRef:
+        """Returns a version, whose manifest is read once. :meth:`check` detects another table.
+
+        Raises:
+            ChangeFeedError: The version was cleaned up.
+        """
+        if version not in self._pins:
+            self._pins[version] = pin_version(head, version)
+            while len(self._pins) > _CACHED_VERSIONS:
+                self._pins.popitem(last=False)
+        return self._pins[version]
+
+    def _before(self, after: DatasetRef) -> DatasetRef | None:
+        version = after.version or 0
+        return self._pins.get(version - 1) or version_before(after, version)
+
     def _plan(self, after: DatasetRef, is_snapshot: bool) -> list[Unit]:
-        before = None if is_snapshot else version_before(after, after.version or 0)
+        before = None if is_snapshot else self._before(after)
         if before is not None:
             self._refuse_lost_columns(before, after)
             self._refuse_overwrite(after)
         parts = list(plan_parts(FeedStep.of(before, after), self._feed.compared))
         if not self._feed.describes:
-            return [(part,) for part in parts if part.new_ids]
+            return _by_fragment(part for part in parts if part.new_ids)
         if all(part.only_inserts for part in parts):
-            return [(part,) for part in parts]
+            return _by_fragment(parts)
         return [tuple(parts)]
 
     def _refuse_lost_columns(self, before: DatasetRef, after: DatasetRef) -> None:
@@ -146,7 +167,7 @@ class UnitPlanner:
 
     def _refuse_overwrite(self, after: DatasetRef) -> None:
         version = after.version or 0
-        if self._feed.describes or event_of(after.open(), version).name != "Overwrite":
+        if self._feed.describes or operation_of(after) != "Overwrite":
             return
         raise ChangeFeedError(
             f"Version {version} of {after.uri} replaces all rows, and a stream of new rows cannot report removed rows. "
@@ -155,6 +176,14 @@ class UnitPlanner:
             uri=after.uri,
             version=version,
         )
+
+
+def _by_fragment(parts: Iterable[StepPart]) -> list[Unit]:
+    return [(part,) for part in sorted(parts, key=lambda part: part.new_ids)]
+
+
+def _last_fragment(unit: Unit) -> int:
+    return max(number for part in unit for number in (*part.new_ids, *part.old_ids))
 
 
 def stored_bytes(unit: Unit) -> int:
@@ -178,9 +207,9 @@ def units_between(planner: UnitPlanner, head: DatasetRef, start: StreamPosition,
     while True:
         is_last = position.version == end.version
         if not position.is_complete:
-            units = planner.units(head, position)
-            stop = len(units) if not is_last or end.is_complete else end.fragment
-            yield from units[position.fragment : stop]
+            units = position.unread(planner.units(head, position))
+            is_partial = is_last and not end.is_complete
+            yield from (unit for unit in units if not is_partial or _last_fragment(unit) < end.fragment)
         if is_last:
             return
-        position = position.at(pin_version(head, position.version + 1))
+        position = position.at(planner.pin(head, position.version + 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from lance_spark.changes.feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSI
 from lance_spark.changes.options import LATEST, ChangeOptions
 from lance_spark.changes.plan import ChangeTask, pack_parts
 from lance_spark.changes.steps import pin_version, version_from
-from lance_spark.changes.stream_units import StreamPosition, UnitPlanner, rows_of, stored_bytes, units_between
+from lance_spark.changes.stream_units import StreamPosition, Unit, UnitPlanner, rows_of, stored_bytes, units_between
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.read.columns import ROW_ID
@@ -23,8 +23,6 @@ from lance_spark.types.fields import is_blob
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-_OWN_COLUMNS = (ROW_ID, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
 
 def make_stream_reader(options: Mapping[str, str], schema: StructType) -> ChangeStream:
@@ -74,10 +72,11 @@ class ChangeStream(DataSourceStreamReader):
         self.feed = _feed_of_schema(self.ref, options, schema)
         self._stream = uuid.uuid4().hex
         self._planner: UnitPlanner | None = None
+        self._planned: tuple[StreamPosition, StreamPosition, list[Unit]] | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """Returns the state for executors."""
-        return {**self.__dict__, "_planner": None}
+        return {**self.__dict__, "_planner": None, "_planned": None}
 
     @property
     def planner(self) -> UnitPlanner:
@@ -133,16 +132,25 @@ class ChangeStream(DataSourceStreamReader):
         """
         head = self.planner.check(start)
         last = (head.version or 0) if target is None else min(target, head.version or 0)
-        budget = _Budget(self.options) if limited else _Budget(None)
+        if limited:
+            return self._find_limited_end(start, head, last)
+        is_later = last > start.version
+        return (start.at(self.planner.pin(head, last)) if is_later else start).completed()
+
+    def _find_limited_end(self, start: StreamPosition, head: DatasetRef, last: int) -> StreamPosition:
+        budget = _Budget(self.options)
         position = start
+        taken_units: list[Unit] = []
         while True:
             if not position.is_complete:
-                units = self.planner.units(head, position)
-                taken = budget.take(units[position.fragment :])
-                position = position.advanced(taken, len(units))
+                units = position.unread(self.planner.units(head, position))
+                count = budget.take(units)
+                taken_units += units[:count]
+                position = position.advanced(units, count)
             if not position.is_complete or position.version >= last or not budget.has_version:
+                self._planned = start, position, taken_units
                 return position
-            position = position.at(pin_version(head, position.version + 1))
+            position = position.at(self.planner.pin(head, position.version + 1))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plans a micro-batch by manifests and transactions. Runs on the driver.
@@ -152,10 +160,14 @@ class ChangeStream(DataSourceStreamReader):
         """
         if start == end:
             return []
-        first, last = StreamPosition.of(start), StreamPosition.of(end)
-        head = self.planner.check(last)
-        units = units_between(self.planner, head, first, last)
+        units = self._units_between(StreamPosition.of(start), StreamPosition.of(end))
         return list(pack_parts(part for unit in units for part in unit))
+
+    def _units_between(self, first: StreamPosition, last: StreamPosition) -> Iterable[Unit]:
+        if self._planned is not None and self._planned[:2] == (first, last):
+            return self._planned[2]
+        self.planner.check(first)  # Spark 4.1 takes a later offset of another table, too
+        return units_between(self.planner, self.planner.check(last), first, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of a partition. Runs on an executor.
@@ -180,10 +192,10 @@ class UnlimitedStream(ChangeStream):
 class _Budget:
     """What a micro-batch may still take."""
 
-    def __init__(self, options: ChangeOptions | None) -> None:
-        self._versions = None if options is None else options.maxversionspertrigger
-        self._rows = None if options is None else options.maxrowspertrigger
-        self._bytes = None if options is None else options.maxbytespertrigger
+    def __init__(self, options: ChangeOptions) -> None:
+        self._versions = options.maxversionspertrigger
+        self._rows = options.maxrowspertrigger
+        self._bytes = options.maxbytespertrigger
         self._is_empty = False
         self._has_units = False
 
@@ -192,7 +204,7 @@ class _Budget:
         """Whether the micro-batch takes the next version."""
         return not self._is_empty and self._versions != 0
 
-    def take(self, units: list[Any]) -> int:
+    def take(self, units: Sequence[Unit]) -> int:
         """Returns the number of units that the micro-batch takes from a version: at least one."""
         if self._versions is not None:
             self._versions -= 1
@@ -212,7 +224,8 @@ class _Budget:
 
 def _feed_of_schema(ref: DatasetRef, options: ChangeOptions, schema: StructType) -> ChangeFeed:
     dataset = ref.open()
-    names = tuple(name for name in schema.names if name not in _OWN_COLUMNS)
+    own_names = (ROW_ID,) * options.with_row_id + (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) * options.change_feed
+    names = tuple(name for name in schema.names if name not in own_names)
     lost = [name for name in names if name not in dataset.schema.names]
     if lost:
         raise ChangeFeedError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.commit.conflicts.identity import FieldIdentity, files_of, fragment_identity
+from lance_spark.commit.conflicts.identity import FieldIdentity, files_of, fragment_identity, rebinds_names
 from lance_spark.rebase.changed_inputs import changed_rows
 from lance_spark.rows.merge import Offsets, RowMapping, no_rows
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, look_up, offsets_of, row_ids, runs_of
@@ -94,6 +94,9 @@ class Origins:
         self._lineage = lineage
         self._columns = tuple(inputs)
         self._input_ids = [number for column in inputs for number in column.ids]
+        # The values of a name with another field id are in other columns of perhaps the same files.
+        names = [column.name for column in inputs]
+        self._compares_all = by_name and base is not None and rebinds_names(base, head.dataset, names)
         self._last: tuple[int, FragmentOrigins] = (-1, FragmentOrigins())
 
     def of(self, fragment: FragmentMetadata) -> FragmentOrigins:
@@ -110,7 +113,7 @@ class Origins:
         Raises:
             TableUnreadableError: A file of the older version was deleted, or a file is damaged.
         """
-        if origin.same:
+        if origin.same and not self._compares_all:
             return RowSet.empty()
         if self._base is None:
             return rows

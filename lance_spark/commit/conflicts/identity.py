@@ -8,13 +8,14 @@ the next added column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lance_spark.lance_compat import path_of
 
 if TYPE_CHECKING:
+    import lance
     from lance.fragment import FragmentMetadata
     from lance.lance.schema import LanceField
     from lance.schema import LanceSchema
@@ -87,6 +88,20 @@ class FragmentIdentity:
 def field_identities(schema: LanceSchema) -> tuple[FieldIdentity, ...]:
     """Returns the identities of a schema's top-level columns, in order."""
     return tuple(_field_identity(column) for column in schema.fields())
+
+
+def rebinds_names(before: lance.LanceDataset, after: lance.LanceDataset, names: Collection[str] | None = None) -> bool:
+    """Tells whether a column name has other field ids in another version; None checks all names.
+
+    A rename, a new column and a column created again have other field ids. The files of a renamed
+    column are the same.
+    """
+    return _ids_by_name(before, names) != _ids_by_name(after, names)
+
+
+def _ids_by_name(dataset: lance.LanceDataset, names: Collection[str] | None) -> dict[str, tuple[int, ...]]:
+    fields = field_identities(dataset.lance_schema)
+    return {field.name: field.ids for field in fields if names is None or field.name in names}
 
 
 def _field_identity(column: LanceField) -> FieldIdentity:

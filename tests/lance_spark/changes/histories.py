@@ -19,7 +19,7 @@ from tests.lance_spark.table.conftest import make_table
 Change = tuple[int, str, tuple[Any, ...]]
 """Version, change type, and values."""
 
-QUICK_STEPS = [
+STEPS = [
     "append",
     "update",
     "delete",
@@ -30,11 +30,15 @@ QUICK_STEPS = [
     "add",
     "null column",
     "drop",
+    "rename",
+    "swap",
     "widen",
     "index",
     "merge",
+    "backfill",
+    "branch",
+    "overwrite",
 ]
-STEPS = [*QUICK_STEPS, "backfill", "branch", "overwrite"]
 
 
 @dataclass(slots=True)
@@ -76,6 +80,8 @@ class History:
             "add": lambda: dataset.add_columns({f"c{number}": "id * 2"}),
             "null column": lambda: dataset.add_columns(pa.schema([("later", pa.string())])),
             "drop": lambda: dataset.drop_columns([dataset.schema.names[-1]]),
+            "rename": lambda: dataset.alter_columns({"path": dataset.schema.names[-1], "name": f"r{number}"}),
+            "swap": lambda: swap_names(dataset, *dataset.schema.names[-2:]),
             "widen": lambda: dataset.alter_columns({"path": "id", "data_type": pa.int32() if some % 2 else pa.int64()}),
             "index": lambda: dataset.create_scalar_index("text", "BTREE", replace=True),
             "merge": lambda: self._merge(dataset, some, number),
@@ -85,7 +91,9 @@ class History:
         }
         if step == "null column" and "later" in dataset.schema.names:
             return
-        if step == "drop" and len(dataset.schema.names) < 3:
+        if step in ("drop", "rename") and len(dataset.schema.names) < 3:
+            return
+        if step == "swap" and (len(dataset.schema) < 4 or dataset.schema.types[-1] != dataset.schema.types[-2]):
             return
         actions[step]()
 
@@ -138,6 +146,12 @@ class History:
         dataset = self.table.to_lance().checkout_version(max(version, self.begin))
         rows = dataset.scanner(with_row_id=True).to_table().to_pylist()
         return {row["_rowid"]: tuple(map(row.get, columns)) for row in rows if keep(row)}
+
+
+def swap_names(dataset: lance.LanceDataset, first: str, second: str) -> None:
+    """Gives two columns each other's name."""
+    for old, new in ((first, "swapped"), (second, first), ("swapped", second)):
+        dataset.alter_columns({"path": old, "name": new})
 
 
 def update_unseen(dataset: lance.LanceDataset, text: str, id: int) -> None:

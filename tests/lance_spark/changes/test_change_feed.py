@@ -24,7 +24,7 @@ from lance_spark import (
     UnsupportedOperationError,
     VersionNotFoundError,
 )
-from tests.lance_spark.changes.histories import QUICK_STEPS, STEPS, History, changes_in
+from tests.lance_spark.changes.histories import STEPS, History, changes_in, swap_names
 from tests.lance_spark.table.conftest import make_table
 
 pytestmark = pytest.mark.spark
@@ -56,15 +56,6 @@ def check(history: History, data: st.DataObject) -> None:
 
     frame = table.changes(first, last, columns=["id", "text"], filter="id % 2 = 0 OR text LIKE '%changed%'")
     assert changes_in(frame, ["id", "text"]) == history.expected(first, last, ["id", "text"], even)
-
-
-@settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.sampled_from(QUICK_STEPS), min_size=4, max_size=6), st.data())
-def test_a_feed_equals_a_comparison_by_row_id_and_value(
-    tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, steps: list[str], data: st.DataObject
-) -> None:
-    db = lance_spark.connect(str(tmp_path_factory.mktemp("feed")), spark, progress=False)
-    check(History.of(db, data, steps), data)
 
 
 @pytest.mark.long
@@ -101,6 +92,26 @@ def test_each_version_has_its_changes_and_what_changes_no_value_has_none(table: 
     assert row is not None and (row.text, row._rowid) == ("three", 3)
     assert row._commit_timestamp.astimezone(UTC) == table.versions[first - 1].timestamp
     assert table.changes(first + 4).where("double IS NOT NULL").count() == 30
+
+
+def test_a_renamed_swapped_or_recreated_column_has_other_values_in_equal_files(db: Connection) -> None:
+    table = db.create_table("names", pa.table({"id": [1, 2], "a": ["x", "y"], "b": ["u", "v"]}))
+    first = table.version
+
+    def updates(columns: list[str], since: int) -> set[tuple[Any, ...]]:
+        rows = table.changes(since, columns=columns, net=True).collect()
+        return {(row._change_type.removeprefix("update_"), *(row[name] for name in columns)) for row in rows}
+
+    swap_names(table.to_lance(), "a", "b")
+    swapped = {("preimage", "x", "u"), ("preimage", "y", "v"), ("postimage", "u", "x"), ("postimage", "v", "y")}
+    assert updates(["a", "b"], first + 1) == swapped
+    assert table.diff(first).updated.count() == 2
+    renamed = table.version + 1
+    table.to_lance().alter_columns({"path": "b", "name": "c"})
+    assert updates(["c"], renamed) == {("preimage", None), ("postimage", "x"), ("postimage", "y")}
+    table.to_lance().drop_columns(["a"])
+    table.to_lance().add_columns(pa.schema([("a", pa.string())]))
+    assert updates(["a"], renamed + 1) == {("preimage", "u"), ("preimage", "v"), ("postimage", None)}
 
 
 def test_bounds_and_times_select_versions(table: Table, spark: SparkSession) -> None:

@@ -73,6 +73,7 @@ def ids(rows: list[Row]) -> list[int]:
     return sorted(row.id for row in rows)
 
 
+@pytest.mark.long
 def test_a_stream_reads_each_row_once_when_it_is_inserted(table: Table, copy: Callable[..., Copy]) -> None:
     stream = copy(maxRowsPerTrigger=15)
     assert ids(stream.run()) == list(range(30))
