@@ -273,7 +273,7 @@ class ReadOptions:
         "least 4 MiB. Default: the tasks that the cluster runs at once, and without the jar the cores of the driver's "
         "machine.",
     )
-    storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
+    storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={}, repr=False)
 
     @property
     def searches(self) -> bool:
@@ -417,7 +417,7 @@ class WriteOptions:
     )
     properties: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
     column_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = dataclasses.field(default=(), metadata={})
-    storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
+    storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={}, repr=False)
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> WriteOptions:

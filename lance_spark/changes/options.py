@@ -129,7 +129,7 @@ class ChangeOptions:
         "a size in bytes, such as 1g",
         "`maxBytesPerTrigger`: stored bytes after which a micro-batch takes no further fragment. Needs Spark 4.2.",
     )
-    storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
+    storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={}, repr=False)
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> ChangeOptions:

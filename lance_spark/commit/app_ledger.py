@@ -3,8 +3,9 @@
     _lance_spark/apps/<application>/<number>.begun   exists from before the first try to commit
     _lance_spark/apps/<application>/<number>.done    exists after the commit
 
-A new transaction deletes the records of the earlier transactions. Versions of the table can be
-cleaned up, and the records stay.
+The first try of a new transaction keeps the records of the latest transaction before, and deletes
+all older records. A try that certainly made no version deletes its own record `begun`. Versions of
+the table can be cleaned up, and the records stay.
 
 A record `begun` holds the version before the transaction. The recording process opened this version
 before its search for records. A commit of the transaction by another process is therefore later.
@@ -12,16 +13,33 @@ before its search for records. A commit of the transaction by another process is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.app_transaction import AppTransaction, PendingTransaction, StreamRewoundError
+from lance_spark.commit.app_transaction import (
+    AppTransaction,
+    PendingTransaction,
+    RepeatedTransactionError,
+    StreamRewoundError,
+)
 from lance_spark.commit.changes import CommitResult
+from lance_spark.commit.commit_loop import CommitPolicy
+from lance_spark.commit.conflicts.history import UNDONE_KEY, event_of, events_between
+from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import FOLDER, DatasetRef
-from lance_spark.errors import CommitOutcomeUnknownError, refusals_as_errors
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitError,
+    CommitOutcomeUnknownError,
+    TableExistsError,
+    refusals_as_errors,
+)
 from lance_spark.objects import LanceObjects, objects_beside
 from lance_spark.stored_json import load_object
 
@@ -41,10 +59,44 @@ class AppLedger:
     ref: DatasetRef
     transaction: AppTransaction
 
-    def begin(self, head: lance.LanceDataset | None) -> PendingTransaction:
-        """Records the start of the transaction's commit.
+    @contextlib.contextmanager
+    def record_commit(self, head: lance.LanceDataset | None, job_id: str) -> Iterator[PendingTransaction]:
+        """Records the start of a job's commit, and deletes the record if no version was made.
 
-        Reads the records and, after an interrupted commit, the versions since.
+        Raises:
+            CommitError: As :meth:`begin`.
+        """
+        pending = self.begin(head)
+        try:
+            yield pending
+        except (RepeatedTransactionError, CommitOutcomeUnknownError):
+            raise
+        except (CommitError, TableExistsError):
+            self._forget(pending, job_id)
+            raise
+
+    def begin(self, head: lance.LanceDataset | None) -> PendingTransaction:
+        """Records the start of the transaction's commit, if :meth:`look` finds no earlier start.
+
+        Raises:
+            CommitError: As :meth:`look`.
+        """
+        records = self._read_records()
+        pending = self._find_begun(head, records)
+        if pending is not None:
+            return pending
+        token = uuid.uuid4().hex
+        version = 0 if head is None else head.version
+        self._put("begun", {"version": version, "token": token})
+        latest = max((number for number, _ in records), default=-1)
+        self._delete([record for record in records if record[0] < latest])
+        return PendingTransaction(transaction=self.transaction, since=version, token=token)
+
+    def look(self, head: lance.LanceDataset | None) -> PendingTransaction | None:
+        """Returns the transaction if its commit was begun before; None for a new transaction.
+
+        Reads the records and, after an interrupted commit, the versions since. Records nothing for
+        a new transaction.
 
         Args:
             head: The latest version, opened before this call; None without a table.
@@ -56,20 +108,21 @@ class AppLedger:
                 were cleaned up.
             TableUnwritableError: The store refused.
         """
-        records = self._read_records()
+        return self._find_begun(head, self._read_records())
+
+    def _find_begun(
+        self, head: lance.LanceDataset | None, records: Sequence[tuple[int, str]]
+    ) -> PendingTransaction | None:
         number = self.transaction.version
         latest = max((version for version, _ in records), default=-1)
         if number < latest:
             raise self._rewound_error(latest)
-        version = 0 if head is None else head.version
         if number > latest:
-            pending = PendingTransaction(transaction=self.transaction, since=version)
-            self._put("begun", {"version": version})
-            self._delete(records)
-            return pending
+            return None
+        version = 0 if head is None else head.version
         if (number, "done") in records:
             pending = PendingTransaction(transaction=self.transaction, since=version)
-            raise pending.repeated(self._read_done(), self.ref.uri)
+            raise pending.repeated(self.read_done(), self.ref.uri, is_recorded=True)
         return self._resume(head, version)
 
     def finish(self, result: CommitResult | None) -> None:
@@ -81,13 +134,68 @@ class AppLedger:
         version = None if result is None else result.version
         self._put("done", {"version": version, "summary": None if result is None else result.to_json()})
 
+    def finish_repeated(self, error: RepeatedTransactionError) -> None:
+        """Records the commit of another process, unless the records have the commit already.
+
+        Raises:
+            CommitConflictError: The other process took its commit back.
+            TableUnwritableError: The store refused.
+        """
+        if error.is_recorded:
+            return
+        prior, head = error.prior, None if error.prior is None else self.ref.open_latest()
+        if prior is not None and head is not None:
+            events = events_between(head, prior.version, head.version)
+            if any(event.properties.get(UNDONE_KEY) == prior.job_id for event in events):
+                raise CommitConflictError(
+                    f"{self.transaction.text} was committed by another process, which took its version "
+                    f"{prior.version} back. Table: {self.ref.uri}. Write again.",
+                    uri=self.ref.uri,
+                )
+        self.finish(prior)
+
+    def has_others(self, pending: PendingTransaction) -> bool:
+        """Tells whether another process may have tried to commit the transaction.
+
+        Such a process replaces the record `begun` before its commit.
+
+        Raises:
+            RepeatedTransactionError: The transaction, or a later transaction, was committed.
+        """
+        number, records = self.transaction.version, self._read_records()
+        if (number, "done") in records:
+            raise pending.repeated(self.read_done(), self.ref.uri, is_recorded=True)
+        if any(version > number for version, kind in records if kind == "done"):
+            raise pending.repeated(None, self.ref.uri, is_recorded=True)
+        return not self._is_own(pending)
+
+    def _forget(self, pending: PendingTransaction, job_id: str) -> None:
+        """Deletes the records of a commit without a version, except records of other processes."""
+        number = self.transaction.version
+        with contextlib.suppress(OSError):  # the error of the commit matters more
+            done = self.read_done()
+            if done is not None and done.job_id == job_id:  # found before the commit was taken back
+                self._delete([(number, "done")])
+            if self._is_own(pending):
+                self._delete([(number, "begun")])
+
+    def _is_own(self, pending: PendingTransaction) -> bool:
+        """Tells whether this process alone has used the record `begun`."""
+        try:
+            token = load_object(self._get("begun"), {"token": str})["token"]
+        except ValueError:
+            return False
+        return pending.token is not None and bool(token == pending.token)
+
     def _resume(self, head: lance.LanceDataset | None, version: int) -> PendingTransaction:
         """Returns the transaction of a process that died or still runs."""
         since = min(self._read_begun(), version)
         pending = PendingTransaction(transaction=self.transaction, since=since)
+        # Without a token, the other process no longer deletes the record.
+        self._put("begun", {"version": since})
         if head is None:
             return pending
-        prior = pending.find(head, self.ref.uri)
+        prior = self._find_first(pending, head)
         if prior is not None:
             self.finish(prior)
             raise pending.repeated(prior, self.ref.uri)
@@ -100,6 +208,22 @@ class AppLedger:
                 uri=self.ref.uri,
             )
         return pending
+
+    def _find_first(self, pending: PendingTransaction, head: lance.LanceDataset) -> CommitResult | None:
+        """Returns the first commit of the transaction, and takes later appends back.
+
+        A process may have died between a second commit and its way back.
+        """
+        from lance import LanceOperation
+
+        commits = pending.find_all(head, self.ref.uri)
+        for commit in commits[1:]:
+            operation = event_of(head, commit.version).operation
+            if isinstance(operation, LanceOperation.Append):
+                landed = head.checkout_version(commit.version)
+                policy = CommitPolicy.of(None)
+                take_back_rows(self.ref, landed, operation.fragments, job_id=commit.job_id, policy=policy)
+        return commits[0] if commits else None
 
     def _rewound_error(self, latest: int) -> StreamRewoundError:
         number, app_id = self.transaction.version, self.transaction.app_id
@@ -131,7 +255,7 @@ class AppLedger:
         except ValueError:
             return 0
 
-    def _read_done(self) -> CommitResult | None:
+    def read_done(self) -> CommitResult | None:
         """Returns the result of the record `done`; None for an empty or damaged record."""
         try:
             values = load_object(self._get("done"), {"version": int, "summary": str})

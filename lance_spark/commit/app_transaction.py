@@ -72,11 +72,13 @@ class RepeatedTransactionError(CommitConflictError):
 
     Attributes:
         prior: The earlier result; None if the transaction changed nothing.
+        is_recorded: Whether the earlier result is in the records.
     """
 
-    def __init__(self, message: str, *, uri: str, prior: CommitResult | None) -> None:
+    def __init__(self, message: str, *, uri: str, prior: CommitResult | None, is_recorded: bool = False) -> None:
         super().__init__(message, uri=uri)
         self.prior = prior
+        self.is_recorded = is_recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +141,21 @@ class PendingTransaction:
 
     Attributes:
         since: No commit of the transaction is in this version or an earlier version.
+        token: Content of the record `begun` of this process; None after the record of another
+            process.
     """
 
     transaction: AppTransaction
     since: int
+    token: str | None = None
 
     def find(self, dataset: lance.LanceDataset, uri: str) -> CommitResult | None:
-        """Returns the commit of the transaction in the versions after `since`, or None."""
-        return self._last_of(events_between(dataset, self.since, dataset.version), uri)
+        """Returns the first commit of the transaction in the versions after `since`, or None."""
+        return next(iter(self.find_all(dataset, uri)), None)
+
+    def find_all(self, dataset: lance.LanceDataset, uri: str) -> list[CommitResult]:
+        """Returns the commits after `since`, oldest first, except undone commits."""
+        return self._commits_of(events_between(dataset, self.since, dataset.version), uri)
 
     def find_unknown(self, dataset: lance.LanceDataset) -> int | None:
         """Returns the first version after `since` that was cleaned up, or None."""
@@ -171,20 +180,25 @@ class PendingTransaction:
                 uri=uri,
             )
 
-    def find_between(self, landed: lance.LanceDataset, read: int, uri: str) -> CommitResult | None:
-        """Returns the commit of the transaction between two versions, without both, or None."""
-        return self._last_of(fresh_events(landed, read, landed.version - 1), uri)
+    def find_between(self, landed: lance.LanceDataset, read: int, uri: str) -> tuple[CommitResult | None, int | None]:
+        """Returns the commit of the transaction between two versions, without both, or None.
 
-    def repeated(self, prior: CommitResult | None, uri: str) -> RepeatedTransactionError:
+        The second value is the first version between both that was cleaned up, or None.
+        """
+        events = list(fresh_events(landed, read, landed.version - 1))
+        unknown = next((event.version for event in events if event.operation is None), None)
+        return next(iter(self._commits_of(iter(events), uri)), None), unknown
+
+    def repeated(self, prior: CommitResult | None, uri: str, *, is_recorded: bool = False) -> RepeatedTransactionError:
         """Returns the error for an earlier commit."""
         version = "" if prior is None else f", version {prior.version}"
         text = f"{self.transaction.text} was committed before. Table: {uri}{version}. Nothing was committed again."
-        return RepeatedTransactionError(text, uri=uri, prior=prior)
+        return RepeatedTransactionError(text, uri=uri, prior=prior, is_recorded=is_recorded)
 
-    def _last_of(self, events: Iterator[Event], uri: str) -> CommitResult | None:
+    def _commits_of(self, events: Iterator[Event], uri: str) -> list[CommitResult]:
         results: dict[str, CommitResult] = {}
         for event in events:
             results.pop(event.properties.get(UNDONE_KEY, ""), None)
             if self.transaction.names(event.properties) and (summary := summary_of(event, uri)) is not None:
                 results[event.properties[JOB_KEY]] = dataclasses.replace(summary, uri=uri)
-        return next(reversed(results.values()), None)
+        return list(results.values())

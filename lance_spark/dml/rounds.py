@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from lance_spark.commit.app_ledger import AppLedger
-from lance_spark.commit.app_transaction import PendingTransaction, RepeatedTransactionError
+from lance_spark.commit.app_transaction import RepeatedTransactionError
 from lance_spark.commit.changes import NO_NOTE, CommitNote, CommitResult, RowEdits
 from lance_spark.commit.commit_loop import CommitPolicy, Outdated, evaluate_until_committed
 from lance_spark.commit.rows.row_commit import OutdatedEditsError, commit_edits
@@ -74,7 +74,6 @@ class _Attempts:
         committed: Data files of the last attempt.
         taken_back: Data files of commits that were taken back.
         ledger: Records of the statement's application; None without a transaction.
-        pending: The transaction, after its start was recorded.
         commit: The commit of the last attempt.
     """
 
@@ -86,12 +85,11 @@ class _Attempts:
     committed: list[str] = field(default_factory=list)
     taken_back: list[str] = field(default_factory=list)
     ledger: AppLedger | None = None
-    pending: PendingTransaction | None = None
     commit: CommitResult | None = None
 
     def run(self) -> ChangeResult:
         if self.ledger is not None:
-            self.pending = self.ledger.begin(self.ref.open_latest())
+            self.ledger.look(self.ref.open_latest())
         try:
             return evaluate_until_committed(self._attempt, self.policy, subject="the statement")
         except OutdatedEditsError as error:
@@ -122,12 +120,19 @@ class _Attempts:
         if edits.absence is not None:
             edits = replace(edits, absence=replace(edits.absence, after_appends=attempt < _AFTER_APPENDS))
         note = self.note
-        edits = replace(edits, commit_message=note.message, properties=note.properties, transaction=self.pending)
+        edits = replace(edits, commit_message=note.message, properties=note.properties)
         self.committed[:] = files_of(edits)
         self.staging.begin_commit()
         self.staging.refuse_missing(self.committed)
-        self.commit = commit_edits(self.ref, edits, job_id=self.staging.job_id, policy=self.policy)
+        self.commit = self._commit(edits)
         return result_of(self.commit)
+
+    def _commit(self, edits: RowEdits) -> CommitResult:
+        job_id = self.staging.job_id
+        if self.ledger is None:
+            return commit_edits(self.ref, edits, job_id=job_id, policy=self.policy)
+        with self.ledger.record_commit(self.ref.open_latest(), job_id) as pending:
+            return commit_edits(self.ref, replace(edits, transaction=pending), job_id=job_id, policy=self.policy)
 
 
 def files_of(edits: RowEdits) -> list[str]:

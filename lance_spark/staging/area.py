@@ -582,14 +582,14 @@ def _give_up(staging: Staging, ref: DatasetRef) -> None:
     staging.sweep(keep=named_files(head, data_files, after=ref.version or 0) if data_files else ())
 
 
-def abort(staging: Staging, ref: DatasetRef) -> None:
+def abort(staging: Staging, ref: DatasetRef, *, since: int = 0) -> None:
     """Deletes the job's files, unless the job has committed or may still commit.
 
     Spark also aborts a job after the death of its commit process, or after the loss of the commit's
-    result.
+    result. The commit is searched for in the versions after `since`.
     """
     end_quietly()
-    if staging.close_job() and find_commit(staging, ref) is None:
+    if staging.close_job() and find_commit(staging, replace(ref, version=ref.version or since)) is None:
         logger.warning(
             "The outcome of the commit of job %s is unknown, so its files are kept. Table: %s. lance_spark.cleanup "
             "deletes them later.", staging.job_id, ref.uri,

@@ -7,9 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from lance_spark.commit.conflicts.history import named_files
-from lance_spark.dataset import DatasetRef, count_data_files
+from lance_spark.dataset import DatasetRef, count_data_files, is_local
 from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError
 from lance_spark.staging.area import OPEN_FILES, Staging, abort, logger, made_at, staged_jobs
+from lance_spark.version_times import version_at
+
+_CLOCK_SKEW = timedelta(hours=1)
+"""Maximum difference between the clocks of two writers in the search for a commit."""
 
 
 def remove_orphans(
@@ -99,19 +103,33 @@ def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:
     return referenced
 
 
-def abort_other_jobs(staging: Staging, ref: DatasetRef, *, family: str) -> None:
-    """Ends the other jobs of a family, and deletes their files unless a version names the files.
+def abort_older_jobs(staging: Staging, ref: DatasetRef, *, family: str) -> None:
+    """Ends the older jobs of a family, and deletes their files unless a version names the files.
 
     Such a job belongs to a dead driver, or to a driver that another driver has replaced. A failure
     is logged: the caller's job has ended well.
     """
     unpinned = replace(ref, version=None)
+    made = made_at(staging.job_id)
     try:
         jobs = [job for job in staged_jobs(staging.uri, staging.storage_options) if job.startswith(family)]
-        for job_id in set(jobs) - {staging.job_id}:
-            abort(replace(staging, job_id=job_id, made_folder=None, open_files=OPEN_FILES), unpinned)
+        for job_id in jobs:
+            older = replace(staging, job_id=job_id, made_folder=None, open_files=OPEN_FILES)
+            if made_at(job_id) < made and not _is_outcome_unknown(older):
+                abort(older, unpinned, since=_version_before(unpinned, job_id))
     except (LanceSparkError, OSError) as error:
         logger.warning(
             "Files of a dead driver could not be deleted: %s. Table: %s. lance_spark.cleanup deletes them later.",
             error, staging.uri,
         )  # fmt: skip
+
+
+def _version_before(ref: DatasetRef, job_id: str) -> int:
+    """Returns a version before all commits of a job, or 0."""
+    version = version_at(ref.open_latest(), made_at(job_id) - _CLOCK_SKEW)
+    return 0 if isinstance(version, datetime) else version
+
+
+def _is_outcome_unknown(staging: Staging) -> bool:
+    """Tells whether an earlier abort of the job kept its files, because its commit may arrive."""
+    return not is_local(staging.uri) and staging.has_begun_commit() and not staging.is_open()

@@ -21,9 +21,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from lance_spark.commit.commit_loop import open_head
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri
-from lance_spark.errors import NoLocationError, OptionError
+from lance_spark.errors import NoLocationError, OptionError, TableNotFoundError
 from lance_spark.options import WriteOptions
-from lance_spark.staging.orphans import abort_other_jobs
+from lance_spark.staging.orphans import abort_older_jobs
 from lance_spark.statement_options import check_statement_options, statement_options
 from lance_spark.stored_json import load_object
 from lance_spark.write.append_writer import LanceAppendWriter
@@ -165,6 +165,7 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
             StreamRewoundError: The table has a later batch of the query.
             CommitConflictError: The rows no longer fit the table.
             CommitOutcomeUnknownError: The store did not answer. The files are kept.
+            TableNotFoundError: The table was dropped after the first batch.
             OptionError: The id of the query is unknown.
         """
         answers = [message for message in messages if isinstance(message, BatchRowsWritten)]
@@ -178,9 +179,12 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
                 QUERY_ID_OPTION, "", "an id that no other query has", problem="is missing, and Spark passed no query id"
             )
         batch = answers[0].plan if answers else self.batch or self.stream.plan()
+        _refuse_dropped_table(batch, batchId)
         options = dataclasses.replace(batch.options, txn_app_id=query_id, txn_version=batchId)
-        dataclasses.replace(batch, options=options).commit_tasks([answer.written for answer in answers])
-        abort_other_jobs(batch.staging, batch.ref, family=_family_of(query_id))
+        result = dataclasses.replace(batch, options=options).commit_tasks([answer.written for answer in answers])
+        # After a repeated batch, another driver may have replaced this driver.
+        if result is not None and result.job_id == batch.staging.job_id:
+            abort_older_jobs(batch.staging, batch.ref, family=_family_of(query_id))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
         """Deletes the files of a micro-batch, unless the batch is or may be committed."""
@@ -191,6 +195,22 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
         batch = answers[0].plan if answers else self.batch
         if batch is not None:
             batch.abort([])
+
+
+def _refuse_dropped_table(batch: LanceAppendWriter, batch_id: int) -> None:
+    """Raises if a batch after the first finds no table, and deletes its files.
+
+    Raises:
+        TableNotFoundError: The table was dropped.
+    """
+    if batch_id == 0 or (batch.ref.version is not None and batch.mode == "append") or open_head(batch.ref) is not None:
+        return
+    batch.abort([])
+    raise TableNotFoundError(
+        batch.ref.uri,
+        hint=f"the table was dropped before batch {batch_id} of the query, and nothing was committed; start the query "
+        "with a new checkpointLocation, or create the table first to continue with this batch",
+    )
 
 
 def _family_of(query_id: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from lance_spark.commit.app_ledger import AppLedger
 from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.changes import CommitNote
 from lance_spark.commit.conflicts.history import find_write
@@ -389,6 +390,8 @@ class TableRows(TableVersions):
             write_id = uuid.uuid4().hex
             write_rows(ref, rows, mode=mode, note=note.with_write_id(write_id))
             commit = find_write(ref.open_latest(), write_id, after=before.version)
+            if commit is None and note.transaction is not None:  # a repeated transaction
+                commit = AppLedger(ref=ref, transaction=note.transaction).read_done()
         else:
             commit = write_rows(ref, rows, mode=mode, note=note)
         if commit is None:

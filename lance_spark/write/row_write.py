@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql.datasource import WriterCommitMessage
 
 from lance_spark.commit.app_ledger import AppLedger
-from lance_spark.commit.app_transaction import AppTransaction, RepeatedTransactionError
+from lance_spark.commit.app_transaction import AppTransaction, PendingTransaction, RepeatedTransactionError
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import CommitPolicy, open_head
 from lance_spark.commit.rows.append_commit import commit_rows
@@ -129,9 +129,10 @@ class RowWrite:
                 result = commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results, head))
         except RepeatedTransactionError as error:
             logger.info("%s", error)
-            result = error.prior
-        else:
-            finish(self.staging, self.ref, files, reported=files)
+            if self._ledger is not None:
+                self._ledger.finish_repeated(error)
+            return error.prior
+        finish(self.staging, self.ref, files, reported=files)
         if self._ledger is not None:
             self._ledger.finish(result)
         return result
@@ -148,7 +149,17 @@ class RowWrite:
         return None if transaction is None else AppLedger(ref=self.ref, transaction=transaction)
 
     def _commit(self, task_results: Sequence[RowsWritten], head: lance.LanceDataset | None) -> CommitResult | None:
-        pending = None if self._ledger is None else self._ledger.begin(head)
+        if self._ledger is None:
+            return self._commit_rows(task_results, head, None)
+        with self._ledger.record_commit(head, self.staging.job_id) as pending:
+            return self._commit_rows(task_results, head, pending)
+
+    def _commit_rows(
+        self,
+        task_results: Sequence[RowsWritten],
+        head: lance.LanceDataset | None,
+        pending: PendingTransaction | None,
+    ) -> CommitResult | None:
         rows = sum(message.rows for message in task_results)
         is_append = self.mode == "append"
         if is_append and rows == 0 and head is not None:

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lance_spark.commit.app_ledger import AppLedger
+from lance_spark.commit.app_transaction import RepeatedTransactionError
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, attempt_empty_table
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
@@ -16,7 +18,7 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, field_identitie
 from lance_spark.commit.rows.binding_carry import carry_bindings
 from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, TableExistsError
+from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableExistsError
 
 if TYPE_CHECKING:
     import lance
@@ -188,14 +190,15 @@ def _refuse_slipped(
         CommitOutcomeUnknownError: Other writers moved the rows, so the table has or may have the
             rows of the commit.
     """
-    if change.mode != "append" or landed.version == read + 1:
+    if landed.version == read + 1:
         return
+    if change.mode == "append":
+        try:
+            _refuse_changed_fields(landed, change, ref.uri)
+        except CommitConflictError:
+            take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)
+            raise
     _take_back_repeated(landed, read, change=change, ref=ref, job_id=job_id, policy=policy)
-    try:
-        _refuse_changed_fields(landed, change, ref.uri)
-    except CommitConflictError:
-        take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)
-        raise
 
 
 def _take_back_repeated(
@@ -203,15 +206,31 @@ def _take_back_repeated(
 ) -> None:
     """Takes an append back if the same transaction landed between the check and the commit.
 
-    Measured: pylance refuses the second of two concurrent overwrites.
+    Measured: pylance refuses the second of two concurrent overwrites, unless the first version was
+    cleaned up.
 
     Raises:
         RepeatedTransactionError: The commit was taken back.
-        CommitOutcomeUnknownError: Other writers changed the rows first.
+        CommitOutcomeUnknownError: Other writers changed the rows first, or a version was cleaned up
+            that may be a commit of the transaction.
     """
     pending = change.transaction
-    prior = None if pending is None else pending.find_between(landed, read, ref.uri)
-    if pending is None or prior is None:
+    if pending is None:
         return
-    take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)
-    raise pending.repeated(prior, ref.uri)
+    prior, unknown = pending.find_between(landed, read, ref.uri)
+    try:
+        if prior is not None:
+            raise pending.repeated(prior, ref.uri)
+        is_unknown = unknown is not None and AppLedger(ref=ref, transaction=pending.transaction).has_others(pending)
+    except RepeatedTransactionError:
+        if change.mode == "append":
+            take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)
+            raise
+        is_unknown = True
+    if is_unknown:
+        raise CommitOutcomeUnknownError(
+            f"{pending.transaction.text} was committed as version {landed.version}, and may have been committed by "
+            f"another process before, in version {unknown}, which was cleaned up. Table: {ref.uri}. Check the rows of "
+            "the transaction.",
+            uri=ref.uri,
+        )

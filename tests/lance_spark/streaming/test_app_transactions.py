@@ -64,3 +64,20 @@ def test_half_a_transaction_is_refused(table: lance_spark.Table, arguments: dict
     with pytest.raises(OptionError, match="txn_"):
         table.add([{"id": 9, "n": 9}], **arguments)
     assert table.count_rows() == 4
+
+
+def test_a_failed_evaluation_leaves_no_record(table: lance_spark.Table) -> None:
+    with pytest.raises(Exception, match="x1"):
+        table.update("id = 1", values_sql={"n": "cast(concat('x', id) as bigint)"}, txn_app_id="nightly", txn_version=7)
+    assert not Path(table.uri, "_lance_spark", "apps").exists()
+    table.update("id = 1", values_sql={"n": "n + 1"}, txn_app_id="nightly", txn_version=6)
+    assert sum(row["n"] for row in table.to_arrow().to_pylist()) == 1
+
+
+@pytest.mark.long
+def test_a_repeated_add_of_a_dataframe_returns_the_first_result(spark: Any, tmp_path: Path) -> None:
+    table = lance_spark.connect(str(tmp_path), spark, progress=False).create_table("t", [{"id": 0}])
+    first = table.add(spark.range(5), txn_app_id="nightly", txn_version=7)
+    table.add([{"id": 9}])
+    assert table.add(spark.range(5), txn_app_id="nightly", txn_version=7) == first
+    assert (first.rows_inserted, table.count_rows()) == (5, 7)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,11 +14,24 @@ import lance
 import pytest
 
 import lance_spark
+from lance_spark.changes.options import ChangeOptions
 from lance_spark.commit.app_ledger import AppLedger
+from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.rows import append_commit
-from lance_spark.errors import CommitError, CommitOutcomeUnknownError, OptionError
-from lance_spark.staging.area import Staging
-from tests.lance_spark.streaming.micro_batches import Query, rows_of
+from lance_spark.commit.verify import take_back_rows
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitError,
+    CommitOutcomeUnknownError,
+    OptionError,
+    TableNotFoundError,
+)
+from lance_spark.options import ReadOptions
+from lance_spark.staging import area, orphans
+from lance_spark.staging.area import Staging, new_id
+from lance_spark.streaming.writes import StreamWrite
+from tests.lance_spark.streaming.micro_batches import SCHEMA, Query, rows_of
 from tests.support.faults import unused_files
 
 
@@ -37,13 +52,27 @@ def clean_up(query: Query) -> None:
     assert len(lance.dataset(query.table).versions()) == 1
 
 
+def write_long_ago(query: Query, batch_id: int) -> Callable[[], None]:
+    """Writes a batch by a job that began a minute ago, and returns its commit."""
+    made = int(time.time()) - 60
+    with patch.object(area, "new_id", lambda family="": f"{new_id(family)[:32]}{made:08x}"):
+        return query.write(batch_id)
+
+
+def die(commit: Callable[[], None], owner: Any, name: str) -> None:
+    """Runs a commit whose process dies at a function."""
+    with patch.object(owner, name, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        commit()
+
+
 def test_a_batch_makes_one_version_and_a_repeated_batch_makes_none(query: Query) -> None:
     query.run(0, 1, 2)
     assert query.version() == 3
     query.run(2)
     assert (query.version(), query.ids()) == (3, rows_of(0, 1, 2))
     assert unused_files(query.table) == set()
-    assert records(query) == [f"{2:020d}.begun", f"{2:020d}.done"]
+    # The earlier batch stays known if the next batch fails before its commit.
+    assert records(query) == [f"{n:020d}.{kind}" for n in (1, 2) for kind in ("begun", "done")]
 
 
 def test_complete_mode_replaces_the_rows_once_per_batch(query: Query) -> None:
@@ -111,7 +140,7 @@ def test_queries_on_one_table_know_nothing_of_each_other(query: Query) -> None:
 
 def test_files_of_a_dead_driver_are_deleted_after_the_next_batch(query: Query) -> None:
     query.run(0)
-    query.write(1)  # the driver dies before the commit
+    write_long_ago(query, 1)  # the driver dies before the commit
     assert unused_files(query.table) != set()
     query.run(1)
     assert (unused_files(query.table), query.ids()) == (set(), rows_of(0, 1))
@@ -119,7 +148,7 @@ def test_files_of_a_dead_driver_are_deleted_after_the_next_batch(query: Query) -
 
 def test_a_driver_that_stopped_before_its_commit_commits_nothing(query: Query) -> None:
     query.run(0)
-    stopped = query.write(1)
+    stopped = write_long_ago(query, 1)
     query.run(1)
     stopped()
     query.run(2)
@@ -160,7 +189,7 @@ def test_a_driver_that_stopped_in_its_commit_doubles_nothing(
 ) -> None:
     query = Query(table=query.table, overwrite=overwrite)
     query.run(0)
-    late = query.write(1)
+    late = write_long_ago(query, 1)
     owner, name, after = STOPS[stop]
     second = range(1, 2 + more)
     with _stop_at(owner, name, after=after, meanwhile=lambda: query.run(*second)):
@@ -217,3 +246,142 @@ def test_the_query_id_comes_from_the_checkpoint(query: Query, tmp_path: Path) ->
     Query(table=query.table, name="", options=(checkpoint,)).run(0)
     Query(table=query.table, name="from-the-checkpoint").run(0)
     assert (query.version(), query.ids()) == (1, rows_of(0))
+
+
+@pytest.mark.parametrize(
+    ("batch", "is_skewed"),
+    [(1, False), (2, False), (2, True)],
+    ids=["its own batch", "the next batch", "the next batch, clocks differ"],
+)
+def test_a_stopped_driver_that_continues_leaves_the_job_of_the_next_driver_alone(
+    query: Query, batch: int, is_skewed: bool
+) -> None:
+    query.run(0)
+    stopped = query.write(1) if is_skewed else write_long_ago(query, 1)
+    query.run(*range(1, batch))
+    live = write_long_ago(query, batch) if is_skewed else query.write(batch)
+    stopped()
+    assert len(list(Path(query.table, "_lance_spark", "staging").glob("*/open"))) == 1
+    live()
+    assert query.ids() == rows_of(*range(batch + 1))
+    assert {name for name in unused_files(query.table) if "staging" in name} == set()
+
+
+def test_a_refused_commit_is_forgotten(query: Query) -> None:
+    query.run(0)
+    files = set(Path(query.table, "data").iterdir())
+    refused = query.write(1)
+    for file in set(Path(query.table, "data").iterdir()) - files:
+        file.unlink()
+    with pytest.raises(CommitConflictError, match="were deleted before their commit"):
+        refused()
+    assert records(query) == [f"{0:020d}.begun", f"{0:020d}.done"]
+    clean_up(query)
+    query.run(0, 1)
+    assert query.ids() == [-1, *rows_of(0, 1)]
+
+
+def test_a_refused_commit_keeps_the_record_of_another_process(query: Query) -> None:
+    query.run(0)
+    die(query.write(1), AppLedger, "finish")
+    before = records(query)
+    with (
+        patch.object(AppLedger, "_find_first", return_value=None),  # this process starts before the commit of the other
+        patch.object(Staging, "refuse_missing", side_effect=CommitConflictError("refused", uri="")),
+        pytest.raises(CommitConflictError, match="refused"),
+    ):
+        query.run(1)
+    assert records(query) == before
+    query.run(1)
+    assert query.ids() == rows_of(0, 1)
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["with its record", "without a record"])
+def test_a_driver_whose_batch_was_committed_and_cleaned_up_doubles_nothing(query: Query, recorded: bool) -> None:
+    query.run(0)
+    late = write_long_ago(query, 1)
+
+    def meanwhile() -> None:
+        if recorded:
+            query.run(1)
+        else:
+            die(query.write(1), AppLedger, "finish")
+        clean_up(query)
+
+    with _stop_at(append_commit, "attempt_commit", after=False, meanwhile=meanwhile):
+        if recorded:
+            late()
+        else:
+            with pytest.raises(CommitOutcomeUnknownError, match="may have been committed by another process before"):
+                late()
+    assert query.ids() == sorted([-1, *rows_of(*((0, 1) if recorded else (0, 1, 1)))])
+
+
+def test_a_batch_whose_first_commit_is_taken_back_is_written_again(query: Query) -> None:
+    query.run(0)
+    late = query.write(1)
+
+    def take_back_first() -> None:
+        ref = DatasetRef.at(query.table)
+        landed = ref.open_latest().checkout_version(2)
+        transaction: Any = landed.read_transaction(2)
+        job_id = transaction.transaction_properties["lance-spark.job"]
+        take_back_rows(ref, landed, transaction.operation.fragments, job_id=job_id, policy=CommitPolicy.of(None))
+
+    with (
+        _stop_at(AppLedger, "finish_repeated", after=False, meanwhile=take_back_first),
+        _stop_at(
+            append_commit,
+            "attempt_commit",
+            after=False,
+            meanwhile=lambda: die(query.write(1), AppLedger, "finish"),
+        ),
+        pytest.raises(CommitConflictError, match="took its version 2 back"),
+    ):
+        late()
+    assert query.ids() == rows_of(0)
+    query.run(1)
+    assert query.ids() == rows_of(0, 1)
+
+
+def test_a_second_commit_whose_process_died_is_taken_back(query: Query) -> None:
+    query.run(0)
+    late = query.write(1)
+    first = query.write(1)
+    with _stop_at(append_commit, "attempt_commit", after=False, meanwhile=lambda: die(first, AppLedger, "finish")):
+        die(late, append_commit, "take_back_rows")
+    assert query.ids() == sorted(rows_of(0, 1, 1))
+    query.run(1, 2)
+    assert query.ids() == rows_of(0, 1, 2)
+
+
+def test_a_commit_without_an_answer_is_searched_for_once_among_the_versions_since(query: Query) -> None:
+    query.run(0)
+    with (
+        patch.object(area, "is_local", lambda uri: False),
+        patch.object(orphans, "is_local", lambda uri: False),
+        patch.object(orphans, "_CLOCK_SKEW", timedelta(minutes=-2)),
+        patch.object(orphans, "abort", wraps=area.abort) as abort,
+    ):
+        die(write_long_ago(query, 1), append_commit, "attempt_commit")
+        query.run(1, 2, 3)
+    assert [call.kwargs for call in abort.call_args_list] == [{"since": 2}]
+    assert query.ids() == rows_of(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "complete"])
+def test_a_dropped_table_is_not_created_again(query: Query, overwrite: bool) -> None:
+    query = Query(table=query.table, overwrite=overwrite)
+    query.run(0)
+    shutil.rmtree(query.table)
+    with pytest.raises(TableNotFoundError, match="dropped before batch 1 of the query"):
+        query.run(1)
+    assert not Path(query.table).exists()
+
+
+def test_no_text_of_a_write_or_read_shows_secrets(query: Query) -> None:
+    options = {"path": query.table, "storage.aws_secret_access_key": "hush", "streaming_query_id": "q"}
+    stream = StreamWrite.of(options, SCHEMA, overwrite=False)
+    del options["streaming_query_id"]
+    for shown in (stream, stream.options, ReadOptions.parse(options), ChangeOptions.parse(options)):
+        assert "hush" not in repr(shown)
