@@ -142,8 +142,11 @@ class GroupCommits:
             try:
                 group = self._without_missing(outcomes)
             finally:
-                _await_all(checks)
+                # No check writes after the end of the job.
+                errors = _errors_of(checks)
             if group:
+                if errors:
+                    raise errors[0]
                 self._commit_and_note(group)
         finally:
             self._job.seconds += time.monotonic() - began
@@ -280,13 +283,12 @@ class GroupCommits:
         return own | earlier if rows.own or rows.failed else earlier
 
 
-def _await_all(checks: Sequence[Callable[[], None]]) -> None:
-    """Waits for all checks, and raises the first error. No check writes after the end of a job."""
+def _errors_of(checks: Sequence[Callable[[], None]]) -> list[Exception]:
+    """Waits for all checks, and returns their errors."""
     errors = []
     for check in checks:
         try:
             check()
-        except Exception as error:  # noqa: BLE001 - raised below
+        except Exception as error:  # noqa: BLE001 - the caller raises the error
             errors.append(error)
-    if errors:
-        raise errors[0]
+    return errors
