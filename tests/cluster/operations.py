@@ -196,7 +196,8 @@ OPERATIONS = {
         repeated=FRAGMENT_ROWS,
         table="view",
     ),
-    "load_columns": Operation(prepare=Place.make, act=load),
+    # Spark computes the rows of the source again if an executor with its shuffle files is gone.
+    "load_columns": Operation(prepare=Place.make, act=load, repeated=ROWS),
 }
 
 
