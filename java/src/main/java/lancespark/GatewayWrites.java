@@ -88,7 +88,11 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
 
   /** Commits or aborts the latest micro-batch with a command. */
   void endBatch(String command, long batch, WriterCommitMessage[] messages) {
-    if (batchWriter == null) return; // The plan of the batch failed.
+    if (batchWriter == null && command.equals("abort_batch")) return; // The plan failed.
+    if (batchWriter == null) {
+      throw new IllegalStateException(
+          "Batch " + batch + " of the query " + query + " has no plan.");
+    }
     Json arguments =
         new Json()
             .with("writer", batchWriter)
