@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import BinaryType
 
+from lance_spark.changes.by_path import feed_of
 from lance_spark.changes.errors import ChangeFeedError
-from lance_spark.changes.feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeFeed, make_feed
+from lance_spark.changes.feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeFeed
 from lance_spark.changes.options import LATEST, ChangeOptions
 from lance_spark.changes.plan import ChangeTask, pack_parts
 from lance_spark.changes.steps import pin_version, version_from
@@ -237,11 +239,4 @@ def _feed_of_schema(ref: DatasetRef, options: ChangeOptions, schema: StructType)
     blobs = [name for name in names if is_blob(dataset.schema.field(name))]
     if any(not isinstance(schema[name].dataType, BinaryType) for name in blobs):
         raise OptionError("blob_handling", None, f"bytes, or the option columns without {', '.join(blobs)}")
-    return make_feed(
-        ref,
-        columns=names,
-        filter=options.filter,
-        with_row_id=options.with_row_id,
-        as_updates=options.computeupdates,
-        describes=options.change_feed,
-    )[0]
+    return feed_of(ref, replace(options, columns=names))[0]

@@ -1,4 +1,4 @@
-"""The latest transactions of applications, recorded beside the table: :class:`AppLedger`.
+"""The latest transactions of applications, recorded next to the table: :class:`AppLedger`.
 
     _lance_spark/apps/<application>/<number>.begun   exists from before the first try to commit
     _lance_spark/apps/<application>/<number>.done    exists after the commit

@@ -51,7 +51,7 @@ _REMOTE = (
 
 
 _PUSHDOWN_OPERATIONS = ("QueryTable", "CreateTable")
-"""Operations that the specification lets a client pass to the service of a namespace."""
+"""Operations that a client may pass to the service of a namespace, by Lance's namespace format."""
 
 
 @ARGUMENTS.function
@@ -154,8 +154,8 @@ def _refuse_pushdown(operations: Sequence[str] | None) -> None:
     """Refuses operations for the service of a namespace.
 
     Raises:
-        UnsupportedOperationError: An operation of the specification is named.
-        OptionError: The operations are no list of names of the specification.
+        UnsupportedOperationError: An operation for the service is named.
+        OptionError: A name is no such operation.
     """
     names = [operations] if isinstance(operations, str) else operations or ()
     option = "namespace_client_pushdown_operations"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @ARGUMENTS.methods
-class NamespaceMethods:
+class NamespaceMethods(ABC):
     """The methods of :class:`lance_spark.Connection` for namespaces. Folders have none."""
 
     _tables: FolderTables | NamespaceTables
@@ -170,6 +171,6 @@ class NamespaceMethods:
         """
         self._tables.namespace_client().deregister(name, namespace or ())
 
+    @abstractmethod
     def open_table(self, name: str, *, namespace: Sequence[str] | None = None) -> Table:
         """Opens a table, as :meth:`lance_spark.Connection.open_table`."""
-        raise NotImplementedError

@@ -33,7 +33,7 @@ class RecordWriter:
         self._last_beat = time.monotonic()
 
     def begin(self, running: BackfillJobResult) -> None:
-        """Begins to save the start of the job, beside the tasks.
+        """Begins to save the start of the job, concurrent with the tasks.
 
         A resumed job of a filter takes its checkpoints from the history. The history of such a job
         therefore has the start before the first call.

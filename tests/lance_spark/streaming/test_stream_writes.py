@@ -1,4 +1,4 @@
-"""Each micro-batch is in the table once, whatever its driver does."""
+"""Each micro-batch is in the table once, regardless of its driver."""
 
 from __future__ import annotations
 
