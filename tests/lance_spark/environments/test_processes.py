@@ -68,9 +68,13 @@ def lives(process: int | psutil.Process) -> bool:
 
 
 def workers() -> list[psutil.Process]:
-    """The Python workers of Spark below this process."""
+    """The Python workers of Spark below this process.
+
+    The command lines of Spark's JVM and of Spark's Python daemon name the daemon's module too.
+    """
     family = [process for process in psutil.Process().children(recursive=True) if lives(process)]
-    daemons = [process for process in family if any(part.endswith(".daemon") for part in process.cmdline())]
+    pythons = [process for process in family if "java" not in process.name()]
+    daemons = [process for process in pythons if any(part.endswith(".daemon") for part in process.cmdline())]
     return [process for process in daemons if process.ppid() in {daemon.pid for daemon in daemons}]
 
 
